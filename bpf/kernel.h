@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The kernel, as far as the scheduler needs it.
+ *
+ * Everything that depends on the kernel, and on which one, is here: the fields read (a minimal set, relocated by CO-RE against the running
+ * kernel's BTF, so no generated vmlinux.h), the sched_ext functions called, and what changed between versions. The policy files contain
+ * none of it. A build with COHORT_NATIVE takes the same declarations from native.h instead, and the same policy runs in an ordinary
+ * process.
+ */
+#ifndef COHORT_KERNEL_H
+#define COHORT_KERNEL_H
+
+typedef unsigned char u8;
+typedef signed char s8;
+typedef unsigned short u16;
+typedef short s16;
+typedef unsigned int u32;
+typedef int s32;
+typedef unsigned long long u64;
+typedef long long s64;
+typedef u8 __u8;
+typedef u16 __u16;
+typedef u32 __u32;
+typedef u64 __u64;
+typedef s8 __s8;
+typedef s16 __s16;
+typedef s32 __s32;
+typedef s64 __s64;
+typedef u16 __be16;
+typedef u32 __be32;
+typedef u32 __wsum;
+typedef u16 __sum16;
+
+/* Values that have been the same since 6.12; the one that moved (SCX_ENQ_HEAD) is not used. */
+#define SCX_DSQ_LOCAL 0x8000000000000002ULL
+#define SCX_DSQ_LOCAL_ON 0xC000000000000000ULL
+#define SCX_ENQ_WAKEUP (1ULL << 0)
+#define SCX_ENQ_PREEMPT (1ULL << 32)
+#define SCX_KICK_IDLE (1ULL << 0)
+#define SCX_KICK_PREEMPT (1ULL << 1)
+#define SCX_PICK_IDLE_CORE (1ULL << 0)
+#define SCX_TASK_QUEUED (1U << 0)
+#define SCX_SLICE_INF (~0ULL)
+#define PF_EXITING 0x00000004
+#define PF_KTHREAD 0x00200000
+
+#ifdef COHORT_NATIVE
+#include "native.h"
+#else
+
+#include "kernel_types.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+
+/* sched_ext: queues and the move of a task from one to another. */
+s32 scx_bpf_create_dsq(u64 dsq_id, s32 node) __ksym;
+void scx_bpf_dsq_insert(struct task_struct *p, u64 dsq_id, u64 slice, u64 enq_flags) __ksym;
+void scx_bpf_dsq_insert_vtime(struct task_struct *p, u64 dsq_id, u64 slice, u64 vtime, u64 enq_flags) __ksym;
+bool scx_bpf_dsq_move_to_local(u64 dsq_id) __ksym;
+bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p, u64 dsq_id, u64 enq_flags) __ksym;
+void scx_bpf_dsq_move_set_slice(struct bpf_iter_scx_dsq *it__iter, u64 slice) __ksym;
+s32 scx_bpf_dsq_nr_queued(u64 dsq_id) __ksym;
+int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, u64 dsq_id, u64 flags) __ksym;
+struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it) __ksym;
+void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) __ksym;
+
+/* sched_ext: pCPUs. */
+s32 scx_bpf_select_cpu_dfl(struct task_struct *p, s32 prev_cpu, u64 wake_flags, bool *is_idle) __ksym;
+s32 scx_bpf_pick_idle_cpu(const cpumask_t *allowed, u64 flags) __ksym;
+bool scx_bpf_test_and_clear_cpu_idle(s32 cpu) __ksym;
+void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
+s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
+bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *mask) __ksym;
+
+/* sched_ext: since 6.19; plain writes to p->scx before. */
+bool scx_bpf_task_set_slice(struct task_struct *p, u64 slice) __ksym __weak;
+
+/* Since 6.14; a clock read once per scheduling event. */
+u64 scx_bpf_now(void) __ksym __weak;
+
+/* Only with CONFIG_EXT_GROUP_SCHED. */
+struct cgroup *scx_bpf_task_cgroup(struct task_struct *p) __ksym __weak;
+
+/* sched_ext: the end of the scheduler, with a reason. */
+void scx_bpf_error_bstr(char *fmt, unsigned long long *data, u32 data_len) __ksym;
+
+/* The kernel at large. */
+struct task_struct *bpf_task_from_pid(s32 pid) __ksym;
+void bpf_task_release(struct task_struct *p) __ksym;
+struct cgroup *bpf_cgroup_ancestor(struct cgroup *cgrp, int level) __ksym;
+void bpf_cgroup_release(struct cgroup *cgrp) __ksym;
+void bpf_rcu_read_lock(void) __ksym;
+void bpf_rcu_read_unlock(void) __ksym;
+
+/* Time in ns, monotonic. */
+static __always_inline u64 now_ns(void)
+{
+	if (bpf_ksym_exists(scx_bpf_now))
+		return scx_bpf_now();
+	return bpf_ktime_get_ns();
+}
+
+/* Time in ns for programs that are not sched_ext operations. */
+static __always_inline u64 now_ns_tracing(void)
+{
+	return bpf_ktime_get_ns();
+}
+
+static __always_inline void task_set_slice(struct task_struct *p, u64 slice_ns)
+{
+	if (bpf_ksym_exists(scx_bpf_task_set_slice))
+		scx_bpf_task_set_slice(p, slice_ns);
+	else
+		p->scx.slice = slice_ns;
+}
+
+static __always_inline bool task_is_queued(const struct task_struct *p)
+{
+	return p->scx.flags & SCX_TASK_QUEUED;
+}
+
+/* Return true if p may run on cpu now: affinity, and not in the middle of a section that forbids migration. */
+static __always_inline bool task_allowed_on(const struct task_struct *p, s32 cpu)
+{
+	if (p->nr_cpus_allowed == 1 || p->migration_disabled)
+		return scx_bpf_task_cpu(p) == cpu;
+	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
+}
+
+/*
+ * The vCPU that task p is running as, or NULL: a thread inside KVM_RUN has KVM's preempt notifier on its list, and that notifier sits
+ * inside struct kvm_vcpu. Works for every VMM and needs no thread names.
+ *
+ * Other users of preempt notifiers do not exist in mainline; vcpu_is_sane() below refuses what does not look like a vCPU.
+ */
+static __always_inline struct kvm_vcpu *task_vcpu(struct task_struct *p)
+{
+	struct hlist_node *node;
+	void *notifier;
+
+	if (!bpf_core_type_exists(struct kvm_vcpu))
+		return NULL;
+	node = BPF_CORE_READ(p, preempt_notifiers.first);
+	if (!node)
+		return NULL;
+	notifier = (void *)node - bpf_core_field_offset(struct preempt_notifier, link);
+	return notifier - bpf_core_field_offset(struct kvm_vcpu, preempt_notifier);
+}
+
+static __always_inline u64 vcpu_kvm(struct kvm_vcpu *v)
+{
+	return (u64)BPF_CORE_READ(v, kvm);
+}
+
+static __always_inline s32 vcpu_id(struct kvm_vcpu *v)
+{
+	return BPF_CORE_READ(v, vcpu_id);
+}
+
+/* Was the vCPU in kernel mode when it was last preempted? Written by KVM when it puts the vCPU, so valid only while it waits. */
+static __always_inline bool vcpu_preempted_in_kernel(struct kvm_vcpu *v)
+{
+	if (!bpf_core_field_exists(v->arch.preempted_in_kernel))
+		return false;
+	return BPF_CORE_READ(v, arch.preempted_in_kernel);
+}
+
+/* May an interrupt be waiting for the vCPU? (KVM's own hint: may be set without one, is never clear with one in the emulated APIC.) */
+static __always_inline bool vcpu_irq_pending(struct kvm_vcpu *v)
+{
+	struct kvm_lapic *apic;
+
+	if (!bpf_core_type_exists(struct kvm_lapic))
+		return false;
+	apic = BPF_CORE_READ(v, arch.apic);
+	return apic && BPF_CORE_READ(apic, irr_pending);
+}
+
+#endif /* !COHORT_NATIVE */
+
+#define scx_error(fmt, args...)                                                                                        \
+	({                                                                                                             \
+		static char ___fmt[] = fmt;                                                                            \
+		unsigned long long ___args[] = { 0, ##args };                                                          \
+		scx_bpf_error_bstr(___fmt, ___args + 1, sizeof(___args) - sizeof(___args[0]));                         \
+	})
+
+/* Is time or virtual time a before b? Both wrap. */
+static __always_inline bool time_before(u64 a, u64 b)
+{
+	return (s64)(a - b) < 0;
+}
+
+#endif
