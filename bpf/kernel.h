@@ -41,8 +41,10 @@ typedef u16 __sum16;
 #define SCX_PICK_IDLE_CORE (1ULL << 0)
 #define SCX_TASK_QUEUED (1U << 0)
 #define SCX_SLICE_INF (~0ULL)
-#define PF_EXITING 0x00000004
 #define PF_KTHREAD 0x00200000
+#define ENOMEM 12
+
+#define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 
 #ifdef COHORT_NATIVE
 #include "native.h"
@@ -71,6 +73,8 @@ s32 scx_bpf_pick_idle_cpu(const cpumask_t *allowed, u64 flags) __ksym;
 bool scx_bpf_test_and_clear_cpu_idle(s32 cpu) __ksym;
 void scx_bpf_kick_cpu(s32 cpu, u64 flags) __ksym;
 s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
+const struct cpumask *scx_bpf_get_online_cpumask(void) __ksym;
+void scx_bpf_put_cpumask(const struct cpumask *mask) __ksym;
 bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *mask) __ksym;
 
 /* sched_ext: since 6.19; plain writes to p->scx before. */
@@ -101,12 +105,7 @@ static __always_inline u64 now_ns(void)
 	return bpf_ktime_get_ns();
 }
 
-/* Time in ns for programs that are not sched_ext operations. */
-static __always_inline u64 now_ns_tracing(void)
-{
-	return bpf_ktime_get_ns();
-}
-
+/* How much longer p may run if it is on a pCPU. */
 static __always_inline void task_set_slice(struct task_struct *p, u64 slice_ns)
 {
 	if (bpf_ksym_exists(scx_bpf_task_set_slice))
@@ -131,17 +130,16 @@ static __always_inline bool task_allowed_on(const struct task_struct *p, s32 cpu
 /*
  * The vCPU that task p is running as, or NULL: a thread inside KVM_RUN has KVM's preempt notifier on its list, and that notifier sits
  * inside struct kvm_vcpu. Works for every VMM and needs no thread names.
- *
- * Other users of preempt notifiers do not exist in mainline; vcpu_is_sane() below refuses what does not look like a vCPU.
+ * KVM is the only user of preempt notifiers in mainline.
  */
 static __always_inline struct kvm_vcpu *task_vcpu(struct task_struct *p)
 {
 	struct hlist_node *node;
 	void *notifier;
 
-	if (!bpf_core_type_exists(struct kvm_vcpu))
+	if (!bpf_core_type_exists(struct kvm_vcpu) || !bpf_core_field_exists(p->preempt_notifiers))
 		return NULL;
-	node = BPF_CORE_READ(p, preempt_notifiers.first);
+	node = p->preempt_notifiers.first;
 	if (!node)
 		return NULL;
 	notifier = (void *)node - bpf_core_field_offset(struct preempt_notifier, link);

@@ -113,7 +113,9 @@ struct bpf_iter_scx_dsq {
 	u64 __opaque[6];
 } __attribute__((aligned(8)));
 
-struct bpf_iter_num;
+struct bpf_iter_num {
+	u64 __opaque[1];
+} __attribute__((aligned(8)));
 
 /* The operations implemented; libbpf finds each in the kernel's own struct by name. */
 struct sched_ext_ops {

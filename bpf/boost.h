@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What a pause-loop exit does.
+ *
+ * A vCPU that spins in kernel mode waits for a sibling: the lock's holder, or one that has an IPI to answer. KVM notices by pause-loop
+ * exits (PLE) and asks the host's scheduler to run a sibling instead (directed yield), but only one that was preempted in kernel mode or
+ * has an interrupt pending, and it takes no for an answer. Four cures, which add up (the first three after the paper on PLE storms, "ple"):
+ *
+ * candidate  the sibling that KVM offers runs next.
+ * any-mode   if KVM offers nobody, we choose among all waiting siblings: first one with an interrupt waiting, then one preempted in
+ *            kernel mode, then the one in user mode that has waited longest. Who waits for an IPI's answer needs the user-mode one.
+ * unfair     the boosted vCPU runs although its VM's turn has not come. Its VM is charged, so it is lent, not given.
+ * migrate    a sibling waiting for another pCPU comes to the spinner's, which is free at that moment.
+ *
+ * Most exits find KVM offering nobody, and then ops.yield is not called at all; hence the hook on kvm_vcpu_on_spin().
+ */
+#ifndef COHORT_BOOST_H
+#define COHORT_BOOST_H
+
+#include "runqueue.h"
+
+/* A wish older than this is stale: the spin it would have ended is over. */
+#define BOOST_STALE_NS 8000000ULL
+
+/* A vCPU's next boost may come this much later; twice as much every time that it spins on in the same turn. */
+#define BOOST_BACKOFF_MIN_NS 50000ULL
+
+/* Return true if the spinner has had its boost and must wait for the next. */
+static bool boost_backs_off(struct vcpu_ctx *spinner, u64 now)
+{
+	if (time_before(now, spinner->boost_after_ns))
+		return true;
+	if (now - spinner->boost_after_ns > slice_ns)
+		spinner->backoff_ns = 0;
+	spinner->backoff_ns = spinner->backoff_ns ? spinner->backoff_ns * 2 : BOOST_BACKOFF_MIN_NS;
+	if (spinner->backoff_ns > slice_ns)
+		spinner->backoff_ns = slice_ns;
+	spinner->boost_after_ns = now + spinner->backoff_ns;
+	return false;
+}
+
+/* Ask that vCPU `index` runs next: on the spinner's pCPU, or where it waits. Return the pCPU asked, or -1. */
+static s32 boost_ask(s32 spinner_cpu, u32 index, const struct vcpu_ctx *target, u64 now)
+{
+	s32 cpu = spinner_cpu;
+	struct cpu_ctx *c;
+
+	if (target->cpu != spinner_cpu && !(boost & BOOST_MIGRATE))
+		cpu = target->cpu;
+	c = cpu_get(cpu);
+	if (!c)
+		return -1;
+	c->boost_vcpu = index;
+	c->boost_at_ns = now;
+	c->boost_migrate = cpu == spinner_cpu;
+	c->boost_pid = target->pid;
+	return cpu;
+}
+
+/* Make the pCPU asked look at its wish: the spinner's at once; another's at once only if its runner may be robbed of its turn. */
+static void boost_kick(s32 cpu, s32 spinner_cpu)
+{
+	if (cpu < 0)
+		return;
+	if (cpu == spinner_cpu) {
+		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+	} else if (boost & BOOST_UNFAIR) {
+		stat_inc(STAT_BOOST_PREEMPTED);
+		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+	}
+}
+
+enum boost_class {
+	BOOST_CLASS_NONE,
+	BOOST_CLASS_USER,
+	BOOST_CLASS_KERNEL,
+	BOOST_CLASS_IRQ,
+};
+
+static __always_inline u32 boost_class_of(const struct vcpu_ctx *v)
+{
+	struct kvm_vcpu *kvm_vcpu = (struct kvm_vcpu *)v->kvm_vcpu;
+
+	if (v->state != VCPU_WAITING || !kvm_vcpu)
+		return BOOST_CLASS_NONE;
+	if (vcpu_irq_pending(kvm_vcpu))
+		return BOOST_CLASS_IRQ;
+	if (vcpu_preempted_in_kernel(kvm_vcpu))
+		return BOOST_CLASS_KERNEL;
+	return BOOST_CLASS_USER;
+}
+
+/* A vCPU of ours spins: choose the sibling that should run in its place and ask for it. */
+static void boost_any_mode(struct task_ctx *t, struct vm_ctx *vm, struct vcpu_ctx *spinner, u64 now)
+{
+	u32 class, best_class = BOOST_CLASS_NONE, best = 0, index;
+	u64 best_since = 0;
+	struct vcpu_ctx *v;
+	s32 i;
+
+	bpf_for(i, 0, MAX_VCPUS) {
+		if (i >= vm->vcpu_end)
+			break;
+		if (i == t->vcpu)
+			continue;
+		index = vcpu_index(t->vm - 1, i);
+		v = bpf_map_lookup_elem(&vcpus, &index);
+		if (!v)
+			break;
+		class = boost_class_of(v);
+		if (class < best_class || class == BOOST_CLASS_NONE)
+			continue;
+		if (class == best_class && !time_before(v->since_ns, best_since))
+			continue;
+		best_class = class;
+		best_since = v->since_ns;
+		best = index;
+	}
+	if (best_class == BOOST_CLASS_NONE) {
+		stat_inc(STAT_PLE_NO_SIBLING);
+		return;
+	}
+	if (boost_backs_off(spinner, now)) {
+		stat_inc(STAT_PLE_BACKOFF);
+		return;
+	}
+	v = bpf_map_lookup_elem(&vcpus, &best);
+	if (!v)
+		return;
+	stat_inc(STAT_BOOST_CHOSEN);
+	stat_inc(best_class == BOOST_CLASS_IRQ	    ? STAT_BOOST_IRQ :
+		 best_class == BOOST_CLASS_KERNEL ? STAT_BOOST_KERNEL :
+						    STAT_BOOST_USER);
+	boost_kick(boost_ask(spinner->cpu, best, v, now), spinner->cpu);
+}
+
+/* A pause-loop exit of the current task. */
+static void boost_on_spin(struct task_ctx *t, bool in_kernel)
+{
+	struct vm_ctx *vm = vm_get(t);
+	struct vcpu_ctx *spinner = vcpu_get(t);
+
+	if (!vm || !spinner)
+		return;
+	stat_inc(STAT_PLE);
+	if (in_kernel)
+		stat_inc(STAT_PLE_KERNEL);
+	__sync_fetch_and_add(&vm->ple, 1);
+	if (!(boost & BOOST_ANY_MODE))
+		return;
+	/* One that spins in user mode waits for nothing that a boost could give. */
+	if (!in_kernel)
+		return;
+	boost_any_mode(t, vm, spinner, bpf_ktime_get_ns());
+}
+
+/* KVM asks that `to` runs instead of `from`. Return true if it will. */
+static bool boost_offered(struct task_struct *from, struct task_struct *to, u64 now)
+{
+	struct task_ctx *f = task_get(from), *t = task_get(to);
+	struct vcpu_ctx *spinner, *target;
+	s32 cpu = scx_bpf_task_cpu(from), asked;
+	struct cpu_ctx *c = cpu_get(cpu);
+
+	stat_inc(STAT_BOOST_OFFERED);
+	if (!f || !t || !c || !f->vm || f->vm != t->vm)
+		return false;
+	if (c->boost_pid && !time_before(c->boost_at_ns + BOOST_STALE_NS, now)) {
+		/* This exit has got its boost already, by our own choice. */
+		task_set_slice(from, 0);
+		return true;
+	}
+	if (!(boost & BOOST_CANDIDATE))
+		return false;
+	spinner = vcpu_get(f);
+	target = vcpu_get(t);
+	if (!spinner || !target || target->state != VCPU_WAITING)
+		return false;
+	if (boost_backs_off(spinner, now)) {
+		stat_inc(STAT_PLE_BACKOFF);
+		return false;
+	}
+	asked = boost_ask(cpu, vcpu_index(t->vm - 1, t->vcpu), target, now);
+	if (asked < 0)
+		return false;
+	if (asked != cpu)
+		boost_kick(asked, cpu);
+	task_set_slice(from, 0);
+	return true;
+}
+
+/* Dispatch: run the vCPU that this pCPU was asked to run, if it still waits. */
+static bool boost_redeem(s32 cpu, struct cpu_ctx *c, u64 now)
+{
+	u32 pid = c->boost_pid, index = c->boost_vcpu, vm_slot = index / MAX_VCPUS;
+	struct vcpu_ctx *v;
+	struct vm_ctx *vm;
+	u64 slice = boost_slice_ns;
+	s32 from;
+
+	if (!pid)
+		return false;
+	c->boost_pid = 0;
+	v = bpf_map_lookup_elem(&vcpus, &index);
+	vm = bpf_map_lookup_elem(&vms, &vm_slot);
+	if (!v || !vm || v->pid != pid || v->state != VCPU_WAITING || time_before(c->boost_at_ns + BOOST_STALE_NS, now))
+		goto missed;
+	from = v->cpu;
+	if (from != cpu && !c->boost_migrate)
+		goto missed;
+	if (from < 0 || from >= nr_cpus)
+		goto missed;
+	/* What is left of its VM's turn is the VM's anyway. */
+	if (time_before(now + slice, vm->turn_end_ns))
+		slice = vm->turn_end_ns - now;
+	if (!take(pid, from, cpu, slice))
+		goto missed;
+	stat_inc(STAT_BOOST_GRANTED);
+	if (from != cpu)
+		stat_inc(STAT_BOOST_MIGRATED);
+	__sync_fetch_and_add(&vm->boosts, 1);
+	return true;
+missed:
+	stat_inc(STAT_BOOST_MISSED);
+	return false;
+}
+
+#endif

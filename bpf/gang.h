@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * gang aligned: the vCPUs of a VM take their turns together.
+ *
+ * When a vCPU of a VM starts to run and none of its siblings does, the VM's turn begins, one slice long. Siblings that wait on other pCPUs
+ * are asked to join, where the runner deserves its pCPU less than the VM does; who joins later gets what is left of the turn, so that all
+ * end together and the next VM's turn begins on all those pCPUs at once. Nobody is forced: virtual time decides as ever, no pCPU is left
+ * idle for the sake of a turn, and a VM with idle vCPUs holds no pCPU for them. It keeps the good part of PROCCO ("sbco" paper, section 2)
+ * without its price.
+ */
+#ifndef COHORT_GANG_H
+#define COHORT_GANG_H
+
+#include "boost.h"
+
+/* The least that is worth a context switch. */
+#define TURN_REST_MIN_NS 500000ULL
+
+/* siblings asked to join at the start of a turn, at most */
+#define GANG_SCAN 64
+
+/* How long somebody of this rank runs when it starts now. */
+static u64 turn_slice(u32 vm_id, u64 now)
+{
+	struct vm_ctx *vm;
+	u32 slot = vm_id - 1;
+
+	if (gang != GANG_ALIGNED || !vm_id)
+		return slice_ns;
+	vm = bpf_map_lookup_elem(&vms, &slot);
+	if (!vm)
+		return slice_ns;
+	if (vm->nr_running && time_before(now + TURN_REST_MIN_NS, vm->turn_end_ns))
+		return vm->turn_end_ns - now;
+	return slice_ns;
+}
+
+/* t has been given this pCPU: if that begins its VM's turn, ask the siblings. */
+static void gang_start(const struct task_ctx *t, s32 cpu, u64 now)
+{
+	struct vm_ctx *vm = vm_get(t);
+	struct rank rank;
+	struct vcpu_ctx *v;
+	struct cpu_ctx *c;
+	u32 index;
+	s32 i;
+
+	if (gang != GANG_ALIGNED || !vm || t->vcpu < 0 || fair != FAIR_VM)
+		return;
+	if (vm->nr_running && time_before(now + TURN_REST_MIN_NS, vm->turn_end_ns))
+		return;
+	vm->turn_end_ns = now + slice_ns;
+	rank_of(t, now, &rank);
+	bpf_for(i, 0, GANG_SCAN) {
+		if (i >= vm->vcpu_end)
+			break;
+		index = vcpu_index(t->vm - 1, i);
+		v = bpf_map_lookup_elem(&vcpus, &index);
+		if (!v)
+			break;
+		if (v->state != VCPU_WAITING || v->cpu == cpu)
+			continue;
+		c = cpu_get(v->cpu);
+		if (!c || c->boost_pid || !c->curr_pid || c->curr_vm == t->vm || !would_preempt(c, &rank, now))
+			continue;
+		stat_inc(STAT_GANG_STARTS);
+		boost_ask(v->cpu, index, v, now);
+		scx_bpf_kick_cpu(v->cpu, SCX_KICK_PREEMPT);
+	}
+}
+
+#endif

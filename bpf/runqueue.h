@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Run queues: one DSQ per pCPU, ordered by virtual time; the choice of who runs next; and what a pCPU takes from others' queues.
+ *
+ * A DSQ's order is fixed when a task is inserted, and a VM's virtual time moves on while its vCPUs wait. So the order in the DSQ is
+ * only approximate, and who runs next is found by looking at the ranks of those that wait, as they are now, up to QUEUE_SCAN of them.
+ */
+#ifndef COHORT_RUNQUEUE_H
+#define COHORT_RUNQUEUE_H
+
+#include "placement.h"
+
+#define QUEUE_SCAN 32
+#define REMOTE_QUEUE_SCAN 8
+#define REMOTE_CPU_SCAN 16
+
+/* Someone who waits. pid 0: nobody. */
+struct waiter {
+	struct rank rank;
+	s32 pid;
+	s32 cpu; /* whose queue */
+	bool starved;
+};
+
+/*
+ * Let the best of those that wait in queue's first `scan` replace *best, if it deserves the pCPU `cpu` more by margin_ns. A task that has
+ * waited for starve_ns goes before everybody. leaving_vm: the VM whose vCPU gives up the pCPU just now, or 0.
+ */
+static void best_waiter(s32 queue, s32 cpu, u32 scan, u64 margin_ns, u64 now, struct waiter *best, u32 leaving_vm)
+{
+	u32 siblings;
+	struct task_struct *p;
+	struct task_ctx *t;
+	struct rank rank;
+	bool starved;
+	u32 seen = 0;
+
+	bpf_for_each(scx_dsq, p, queue, 0) {
+		if (seen++ >= scan)
+			break;
+		t = task_get(p);
+		if (!t || !task_allowed_on(p, cpu))
+			continue;
+		/* Moving a vCPU to where a sibling is would stack them. One that leaves the pCPU in exchange does not count. */
+		if (queue != cpu && placement == PLACEMENT_BALANCE) {
+			siblings = siblings_on(t, cpu);
+			if (siblings > (leaving_vm && leaving_vm == t->vm ? 1 : 0))
+				continue;
+		}
+		starved = t->queued_ns && now - t->queued_ns > starve_ns;
+		rank_of(t, now, &rank);
+		if (best->pid) {
+			if (best->starved && !starved)
+				continue;
+			if (best->starved == starved && !rank_before(&rank, &best->rank, margin_ns))
+				continue;
+		}
+		best->rank = rank;
+		best->pid = p->pid;
+		best->cpu = queue;
+		best->starved = starved;
+	}
+}
+
+/* Look for somebody in other pCPUs' queues. An idle pCPU takes from the longest queue; a busy one only who deserves it much more. */
+static void best_remote_waiter(s32 cpu, u64 margin_ns, u64 now, struct waiter *best, u32 leaving_vm)
+{
+	u32 most = 0;
+	s32 i, from, queued, longest = -1;
+
+	bpf_for(i, 1, REMOTE_CPU_SCAN) {
+		if (i >= nr_cpus)
+			break;
+		from = cpu + i;
+		if (from >= nr_cpus)
+			from -= nr_cpus;
+		queued = scx_bpf_dsq_nr_queued(from);
+		if (queued <= 0)
+			continue;
+		if (best->pid) {
+			best_waiter(from, cpu, REMOTE_QUEUE_SCAN, margin_ns, now, best, leaving_vm);
+		} else if (queued > most) {
+			most = queued;
+			longest = from;
+		}
+	}
+	if (!best->pid && longest >= 0)
+		best_waiter(longest, cpu, QUEUE_SCAN, 0, now, best, leaving_vm);
+}
+
+/* Put waiting task pid, from queue, on this pCPU, cpu. Return false if it is no longer there. */
+static bool take(s32 pid, s32 queue, s32 cpu, u64 slice)
+{
+	struct bpf_iter_scx_dsq it;
+	struct task_struct *p;
+	struct task_ctx *t;
+	bool taken = false;
+
+	p = bpf_task_from_pid(pid);
+	if (!p)
+		return false;
+	if (!bpf_iter_scx_dsq_new(&it, queue, 0)) {
+		scx_bpf_dsq_move_set_slice(&it, slice);
+		taken = scx_bpf_dsq_move(&it, p, SCX_DSQ_LOCAL, 0);
+	}
+	bpf_iter_scx_dsq_destroy(&it);
+	if (taken) {
+		/* At once: whoever it replaces here is placed before it runs. */
+		t = task_get(p);
+		if (t)
+			account_place(t, cpu);
+	}
+	bpf_task_release(p);
+	return taken;
+}
+
+/* Last resort, so that nothing that can run waits for an idle pCPU: the first movable task of any queue. */
+static bool take_any(s32 cpu)
+{
+	s32 i, from;
+
+	if (scx_bpf_dsq_move_to_local(cpu))
+		return true;
+	bpf_for(i, 1, MAX_CPUS) {
+		if (i >= nr_cpus)
+			break;
+		from = cpu + i;
+		if (from >= nr_cpus)
+			from -= nr_cpus;
+		if (scx_bpf_dsq_nr_queued(from) > 0 && scx_bpf_dsq_move_to_local(from))
+			return true;
+	}
+	return false;
+}
+
+/* Queue p on cpu. */
+static void queue_insert(struct task_struct *p, const struct task_ctx *t, s32 cpu, u64 enq_flags, u64 now)
+{
+	struct rank rank;
+	u64 key;
+
+	rank_of(t, now, &rank);
+	key = rank.entity;
+	/* Siblings in one queue, in their own order, no further apart than the slice. */
+	if (rank.vm) {
+		struct vm_ctx *vm = vm_get(t);
+		s64 behind = vm ? (s64)(vm->sibling_clock - rank.own) : 0;
+
+		if (behind < 0)
+			behind = 0;
+		key -= (u64)behind < slice_ns ? (u64)behind : slice_ns;
+	}
+	scx_bpf_dsq_insert_vtime(p, cpu, slice_ns, key, enq_flags);
+}
+
+#endif
