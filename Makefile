@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-2.0-only
+# Each target is a list of steps; scripts/steps says what each one does.
+# None of them has a file that make could look at: the steps themselves know what is up to date, by contents.
+SETUP := packages python toolchain
+BUILD := $(SETUP) binaries
+CHECK := check-rust check-c check-python check-shell
+
+.PHONY: help setup build demo test test-lab check format lock clean
+.DEFAULT_GOAL := help
+
+help: ## show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+demo: ## compare EEVDF and Cohort on real kernels; installs and builds what it needs
+	@scripts/steps $(BUILD) demo
+
+test: ## run linters, unit and property tests, and one boot of the lab
+	@scripts/steps $(BUILD) $(CHECK) test-rust test-python test-lab
+
+test-lab: ## run every test in the lab, with faults and on two kernels
+	@scripts/steps $(BUILD) test-lab-all
+
+check: ## run formatters and linters
+	@scripts/steps $(SETUP) $(CHECK)
+
+format: ## let the formatters rewrite the sources
+	@for language in rust c python; do scripts/check $$language --fix; done
+
+build: ## build cohort and cohort-lab-agent into build/bin/
+	@scripts/steps $(BUILD)
+
+setup: ## install packages, the Python environment and, where it is missing, Rust
+	@scripts/steps $(SETUP)
+
+lock: ## pin the newest allowed versions again, Python's and Rust's
+	@scripts/lock
+
+clean: ## remove everything built; the cache folder (~/.cache/cohort) stays
+	rm -rf build

@@ -1,0 +1,30 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0-only
+# What the scripts share: places, and the one way to stop with a sentence.
+# shellcheck disable=SC2034 # used by those who source this
+
+set -euo pipefail
+
+repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$repo"
+logs=build/logs
+stamps=build/stamps
+venv=build/venv
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$repo/build/target}
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+
+die() {
+	printf '%s\n' "$*" >&2
+	exit 1
+}
+
+# fresh NAME TEXT: whether NAME was last finished with exactly this TEXT as its input.
+# Contents, not times: a clone, a checkout and a restored cache all touch the times.
+fresh() {
+	[ "$(cat "$stamps/$1" 2>/dev/null)" = "$2" ]
+}
+
+finished() {
+	mkdir -p "$stamps"
+	printf '%s\n' "$2" >"$stamps/$1"
+}
