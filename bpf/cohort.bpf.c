@@ -125,47 +125,43 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 SEC("struct_ops/dispatch")
 void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 {
+	struct pick best = { .cpu = cpu, .now = now_ns() };
 	struct cpu_ctx *c = cpu_get(cpu);
-	struct waiter best = {};
 	struct task_ctx *t = NULL;
-	u32 leaving_vm = 0;
-	u64 now = now_ns();
+	struct rank rank;
 
 	if (!c)
 		return;
 	if (prev && task_is_queued(prev)) {
 		t = task_get(prev);
 		if (t) {
-			fair_charge(prev, t, now);
-			leaving_vm = t->vm;
+			fair_charge(prev, t, best.now);
+			best.leaving_vm = t->vm;
 		}
 	}
-	if (boost_redeem(cpu, c, now))
+	if (boost_redeem(cpu, c, best.now))
 		return;
 
-	best_waiter(cpu, cpu, QUEUE_SCAN, 0, now, &best, leaving_vm);
+	best_waiter(cpu, QUEUE_SCAN, 0, &best);
 	if (t && !best.starved) {
-		struct rank rank;
-
-		rank_of(t, now, &rank);
+		rank_of(t, best.now, &rank);
 		if (!best.pid || !rank_before(&best.rank, &rank, 0)) {
 			best.rank = rank;
 			best.pid = prev->pid;
-			best.cpu = -1;
+			best.queue = -1;
 		}
 	}
 	if (!best.starved)
-		best_remote_waiter(cpu, slice_ns, now, &best, leaving_vm);
+		best_remote_waiter(slice_ns, &best);
 
-	if (best.pid && best.cpu < 0) {
-		/* The one that ran goes on. */
-		task_set_slice(prev, turn_slice(leaving_vm, now));
+	if (best.pid && best.queue < 0) {
+		task_set_slice(prev, turn_slice(best.leaving_vm, best.now));
 		return;
 	}
-	if (best.pid && take(best.pid, best.cpu, cpu, turn_slice(best.rank.vm, now))) {
+	if (best.pid && take(best.pid, best.queue, cpu, turn_slice(best.rank.vm, best.now))) {
 		if (best.starved)
 			stat_inc(STAT_STARVED);
-		if (best.cpu != cpu)
+		if (best.queue != cpu)
 			stat_inc(t ? STAT_PULLS : STAT_STEALS);
 		return;
 	}

@@ -146,8 +146,8 @@ static void fair_stop(const struct task_struct *p, struct task_ctx *t, u64 now)
 	fair_charge(p, t, now);
 	vm = vm_get(t);
 	if (vm) {
-		__sync_fetch_and_sub(&vm->nr_running, 1);
-		__sync_fetch_and_sub(&vm->run_start_sum, t->charged_ns);
+		__sync_fetch_and_add(&vm->nr_running, -1);
+		__sync_fetch_and_add(&vm->run_start_sum, -t->charged_ns);
 	}
 	t->charged_ns = 0;
 }

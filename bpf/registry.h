@@ -35,7 +35,7 @@ static void account_place(struct task_ctx *t, s32 cpu)
 	if (from >= 0) {
 		n = vm_on_cpu_get(t->vm - 1, from);
 		if (n)
-			__sync_fetch_and_sub(n, 1);
+			__sync_fetch_and_add(n, -1);
 	} else {
 		__sync_fetch_and_add(&vm->nr_active, 1);
 	}
@@ -44,7 +44,7 @@ static void account_place(struct task_ctx *t, s32 cpu)
 		if (n)
 			__sync_fetch_and_add(n, 1);
 	} else {
-		__sync_fetch_and_sub(&vm->nr_active, 1);
+		__sync_fetch_and_add(&vm->nr_active, -1);
 	}
 }
 
@@ -137,7 +137,7 @@ static void vm_leave(struct task_ctx *t)
 			v->pid = 0;
 			v->kvm_vcpu = 0;
 		}
-		if (__sync_fetch_and_sub(&vm->nr_vcpus, 1) == 1) {
+		if (__sync_fetch_and_add(&vm->nr_vcpus, -1) == 1) {
 			kvm = vm->kvm;
 			tgid = vm->tgid;
 			bpf_map_delete_elem(&vm_slots, &kvm);

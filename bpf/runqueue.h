@@ -14,21 +14,34 @@
 #define REMOTE_QUEUE_SCAN 8
 #define REMOTE_CPU_SCAN 16
 
-/* Someone who waits. pid 0: nobody. */
-struct waiter {
+/* The search for who runs next on pCPU cpu, and the best found so far. */
+struct pick {
+	s32 cpu;
+	u32 leaving_vm; /* VM whose vCPU gives up the pCPU now, as task_ctx.vm; 0: none */
+	u64 now;
 	struct rank rank;
-	s32 pid;
-	s32 cpu; /* whose queue */
+	s32 pid;   /* 0: nobody yet */
+	s32 queue; /* the pCPU in whose queue it waits; -1: it is on cpu and goes on */
 	bool starved;
 };
 
-/*
- * Let the best of those that wait in queue's first `scan` replace *best, if it deserves the pCPU `cpu` more by margin_ns. A task that has
- * waited for starve_ns goes before everybody. leaving_vm: the VM whose vCPU gives up the pCPU just now, or 0.
- */
-static void best_waiter(s32 queue, s32 cpu, u32 scan, u64 margin_ns, u64 now, struct waiter *best, u32 leaving_vm)
+/* Would taking t from queue put it where a sibling is? One that leaves the pCPU in exchange does not count. */
+static __always_inline bool would_stack(const struct pick *best, const struct task_ctx *t, s32 queue)
 {
 	u32 siblings;
+
+	if (queue == best->cpu || placement != PLACEMENT_BALANCE)
+		return false;
+	siblings = siblings_on(t, best->cpu);
+	return siblings > (best->leaving_vm && best->leaving_vm == t->vm ? 1 : 0);
+}
+
+/*
+ * Let the best of the first `scan` that wait in queue replace *best if it deserves the pCPU more by margin_ns. A task that has waited for
+ * starve_ns goes before everybody.
+ */
+static void best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
+{
 	struct task_struct *p;
 	struct task_ctx *t;
 	struct rank rank;
@@ -39,16 +52,10 @@ static void best_waiter(s32 queue, s32 cpu, u32 scan, u64 margin_ns, u64 now, st
 		if (seen++ >= scan)
 			break;
 		t = task_get(p);
-		if (!t || !task_allowed_on(p, cpu))
+		if (!t || !task_allowed_on(p, best->cpu) || would_stack(best, t, queue))
 			continue;
-		/* Moving a vCPU to where a sibling is would stack them. One that leaves the pCPU in exchange does not count. */
-		if (queue != cpu && placement == PLACEMENT_BALANCE) {
-			siblings = siblings_on(t, cpu);
-			if (siblings > (leaving_vm && leaving_vm == t->vm ? 1 : 0))
-				continue;
-		}
-		starved = t->queued_ns && now - t->queued_ns > starve_ns;
-		rank_of(t, now, &rank);
+		starved = t->queued_ns && best->now - t->queued_ns > starve_ns;
+		rank_of(t, best->now, &rank);
 		if (best->pid) {
 			if (best->starved && !starved)
 				continue;
@@ -57,35 +64,34 @@ static void best_waiter(s32 queue, s32 cpu, u32 scan, u64 margin_ns, u64 now, st
 		}
 		best->rank = rank;
 		best->pid = p->pid;
-		best->cpu = queue;
+		best->queue = queue;
 		best->starved = starved;
 	}
 }
 
 /* Look for somebody in other pCPUs' queues. An idle pCPU takes from the longest queue; a busy one only who deserves it much more. */
-static void best_remote_waiter(s32 cpu, u64 margin_ns, u64 now, struct waiter *best, u32 leaving_vm)
+static void best_remote_waiter(u64 margin_ns, struct pick *best)
 {
-	u32 most = 0;
-	s32 i, from, queued, longest = -1;
+	s32 i, from, queued, most = 0, longest = -1;
 
 	bpf_for(i, 1, REMOTE_CPU_SCAN) {
 		if (i >= nr_cpus)
 			break;
-		from = cpu + i;
+		from = best->cpu + i;
 		if (from >= nr_cpus)
 			from -= nr_cpus;
 		queued = scx_bpf_dsq_nr_queued(from);
 		if (queued <= 0)
 			continue;
 		if (best->pid) {
-			best_waiter(from, cpu, REMOTE_QUEUE_SCAN, margin_ns, now, best, leaving_vm);
+			best_waiter(from, REMOTE_QUEUE_SCAN, margin_ns, best);
 		} else if (queued > most) {
 			most = queued;
 			longest = from;
 		}
 	}
 	if (!best->pid && longest >= 0)
-		best_waiter(longest, cpu, QUEUE_SCAN, 0, now, best, leaving_vm);
+		best_waiter(longest, QUEUE_SCAN, 0, best);
 }
 
 /* Put waiting task pid, from queue, on this pCPU, cpu. Return false if it is no longer there. */
