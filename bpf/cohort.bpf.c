@@ -156,6 +156,8 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 
 	if (best.pid && best.queue < 0) {
 		task_set_slice(prev, turn_slice(best.leaving_vm, best.now));
+		if (t)
+			gang_start(t, cpu, best.now);
 		return;
 	}
 	if (best.pid && take(best.pid, best.queue, cpu, turn_slice(best.rank.vm, best.now))) {

@@ -19,7 +19,13 @@
 /* siblings asked to join at the start of a turn, at most */
 #define GANG_SCAN 64
 
-/* How long somebody of this rank runs when it starts now. */
+/* Has the VM a turn that a vCPU could still join? */
+static __always_inline bool in_turn(const struct vm_ctx *vm, u64 now)
+{
+	return vm->nr_running && time_before(now + TURN_REST_MIN_NS, vm->turn_end_ns);
+}
+
+/* How long a vCPU of this VM (as task_ctx.vm), or with 0 a host task, runs when it starts now. */
 static u64 turn_slice(u32 vm_id, u64 now)
 {
 	struct vm_ctx *vm;
@@ -30,12 +36,10 @@ static u64 turn_slice(u32 vm_id, u64 now)
 	vm = bpf_map_lookup_elem(&vms, &slot);
 	if (!vm)
 		return slice_ns;
-	if (vm->nr_running && time_before(now + TURN_REST_MIN_NS, vm->turn_end_ns))
-		return vm->turn_end_ns - now;
-	return slice_ns;
+	return in_turn(vm, now) ? vm->turn_end_ns - now : slice_ns;
 }
 
-/* t has been given this pCPU: if that begins its VM's turn, ask the siblings. */
+/* t has been given this pCPU, or goes on: if that begins its VM's turn, ask the siblings. */
 static void gang_start(const struct task_ctx *t, s32 cpu, u64 now)
 {
 	struct vm_ctx *vm = vm_get(t);
@@ -47,7 +51,7 @@ static void gang_start(const struct task_ctx *t, s32 cpu, u64 now)
 
 	if (gang != GANG_ALIGNED || !vm || t->vcpu < 0 || fair != FAIR_VM)
 		return;
-	if (vm->nr_running && time_before(now + TURN_REST_MIN_NS, vm->turn_end_ns))
+	if (in_turn(vm, now))
 		return;
 	vm->turn_end_ns = now + slice_ns;
 	rank_of(t, now, &rank);
