@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Rules of this repository that no linter knows."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parents[2]
+SOURCES = {".c", ".h", ".j2", ".py", ".rs", ".sh", ".toml"}
+# Written by tools, or by the licence's authors.
+FOREIGN = {"Cargo.lock", "LICENSE", "requirements.lock"}
+LINES_MAX = 500
+
+# Each is spelt so that it does not find itself.
+FORBIDDEN = {
+    "a path of somebody's machine": r"(?<![\w.$}])/(root|home|work)[/]",
+    "the address of a registry": r"(deb|security|snapshot)[.]debian[.]org|pypi[.]org|pythonhosted[.]|crates[.]io",
+    "a note for later": r"\b(TO[D]O|FIX[M]E|XX[X])\b",
+}
+
+
+def files() -> list[Path]:
+    """Return the files of the repository, those not committed yet included."""
+    argv = ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        names = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, check=True).stdout.split("\0")
+        found = [REPO / name for name in names if name]
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        # An unpacked archive: everything but what `make` and the tools write.
+        written = re.compile(r"/(build|target|__pycache__|\.(git|hypothesis|\w+_cache))/")
+        found = [path for path in REPO.rglob("*") if not written.search(f"/{path.relative_to(REPO)}/")]
+    return sorted(path for path in found if path.is_file() and path.name not in FOREIGN)
+
+
+def texts(paths: list[Path]) -> dict[str, str]:
+    """Return name and text of those that are text."""
+    contents = {str(path.relative_to(REPO)): path.read_bytes() for path in paths}
+    return {name: data.decode() for name, data in contents.items() if b"\0" not in data}
+
+
+def is_source(name: str, text: str) -> bool:
+    return Path(name).suffix in SOURCES or Path(name).name == "Makefile" or text.startswith("#!")
+
+
+def refuse(offenders: list[str]) -> None:
+    assert not offenders, "\n".join(offenders)
+
+
+@pytest.fixture(scope="module")
+def everything() -> dict[str, str]:
+    found = texts(files())
+    assert "tests/style/test_house_rules.py" in found
+    return found
+
+
+def test_every_source_file_names_its_licence(everything: dict[str, str]) -> None:
+    refuse(
+        [
+            name
+            for name, text in everything.items()
+            if is_source(name, text)
+            and not any("SPDX-License-Identifier: GPL-2.0-only" in line for line in text.splitlines()[:3])
+        ]
+    )
+
+
+def test_no_file_is_longer_than_one_can_read(everything: dict[str, str]) -> None:
+    assert [name for name, text in everything.items() if is_source(name, text) and text.count("\n") >= LINES_MAX] == []
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_no_file_contains(what: str, everything: dict[str, str]) -> None:
+    pattern = re.compile(FORBIDDEN[what])
+    refuse(
+        [
+            f"{name}:{number}: {line.strip()}"
+            for name, text in everything.items()
+            for number, line in enumerate(text.splitlines(), 1)
+            if pattern.search(line)
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        ("a path of somebody's machine", "cache = /home" + "/me/.cache"),
+        ("the address of a registry", "http://deb." + "debian.org/debian"),
+        ("a note for later", "# TO" + "DO: finish"),
+    ],
+)
+def test_the_patterns_find_what_they_are_for(what: str, line: str) -> None:
+    assert re.search(FORBIDDEN[what], line)
+
+
+def test_files_end_with_one_line_end_and_lines_with_no_space(everything: dict[str, str]) -> None:
+    # Two spaces at the end of a line mean something in Markdown.
+    ragged = re.compile(r"[ \t]\n")
+    refuse(
+        [
+            name
+            for name, text in everything.items()
+            if text
+            and (not text.endswith("\n") or text.endswith("\n\n") or (not name.endswith(".md") and ragged.search(text)))
+        ]
+    )
