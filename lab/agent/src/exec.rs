@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Running a command to its end.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{bail, Context, Result};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::fs::{memfd_create, MemfdFlags};
+use rustix::io::Errno;
+use rustix::process::{kill_process_group, pidfd_open, Pid, PidfdFlags, Signal};
+use rustix::time::{clock_gettime, ClockId};
+use serde_json::{json, Value};
+
+use crate::protocol::CommandLine;
+
+/// More output than this of one command is of no use to anybody; its end is kept.
+const OUTPUT_BYTES_MAX: u64 = 1 << 20;
+
+/// CLOCK_MONOTONIC, which is not adjusted while a program is being timed.
+pub fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+/// The command, in a process group of its own so that it can be killed with its children.
+pub fn command(line: &CommandLine) -> Result<Command> {
+    let mut command = match line {
+        CommandLine::Argv(argv) => {
+            let Some((program, rest)) = argv.split_first() else { bail!("argv is empty") };
+            let mut command = Command::new(program);
+            command.args(rest);
+            command
+        }
+        CommandLine::Sh(text) => {
+            let mut command = Command::new("/bin/sh");
+            command.arg("-c").arg(text);
+            command
+        }
+    };
+    command.process_group(0).stdin(Stdio::null()).current_dir("/");
+    Ok(command)
+}
+
+/// Exit code, or minus the signal that ended it.
+pub fn exit_code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| -status.signal().unwrap_or(0))
+}
+
+pub fn run(line: &CommandLine, timeout_s: Option<f64>) -> Result<Value> {
+    // Files, not pipes: nobody has to read while the command runs, and a child left behind holds nobody up.
+    let stdout: File = memfd_create("stdout", MemfdFlags::CLOEXEC)?.into();
+    let stderr: File = memfd_create("stderr", MemfdFlags::CLOEXEC)?.into();
+    let mut command = command(line)?;
+    command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+
+    let start_ns = now_ns();
+    let mut child = command.spawn().context("cannot start the command")?;
+    let timed_out = !wait_until_end(&child, timeout_s)?;
+    let end_ns = now_ns();
+    if timed_out {
+        kill_group(child.id(), Signal::KILL)?;
+    }
+    let status = child.wait()?;
+    Ok(json!({
+        "rc": exit_code(status),
+        "timed_out": timed_out,
+        "wall_ns": end_ns - start_ns,
+        "stdout": tail(stdout)?,
+        "stderr": tail(stderr)?,
+    }))
+}
+
+/// Return true if the child ended in time. A pidfd becomes readable at once, unlike a loop that looks now and then.
+fn wait_until_end(child: &Child, timeout_s: Option<f64>) -> Result<bool> {
+    let pidfd = pidfd_open(pid(child.id())?, PidfdFlags::empty())?;
+    let deadline_ns = timeout_s
+        .map(|seconds| {
+            let timeout = Duration::try_from_secs_f64(seconds).context("timeout_s")?;
+            Ok::<u64, anyhow::Error>(now_ns().saturating_add(u64::try_from(timeout.as_nanos())?))
+        })
+        .transpose()?;
+    loop {
+        let left = deadline_ns.map(|deadline_ns| deadline_ns.saturating_sub(now_ns()));
+        let timeout = left.map(|ns| Timespec {
+            tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: (ns % 1_000_000_000) as _,
+        });
+        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], timeout.as_ref()) {
+            Ok(0) => return Ok(false),
+            Ok(_) => return Ok(true),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+pub fn kill_group(leader: u32, signal: Signal) -> Result<()> {
+    match kill_process_group(pid(leader)?, signal) {
+        Ok(()) | Err(Errno::SRCH) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+pub fn pid(raw: u32) -> Result<Pid> {
+    Pid::from_raw(raw.try_into()?).context("no process has the number 0")
+}
+
+fn tail(mut file: File) -> Result<String> {
+    let length = file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(length.saturating_sub(OUTPUT_BYTES_MAX)))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Passing requests on to agents behind Unix sockets: QEMU's end of each guest's port.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{channel, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result};
+use serde_json::{json, Value};
+
+/// One connection, shared by all requests to that guest; answers find their asker by id.
+struct Link {
+    writer: Mutex<UnixStream>,
+    /// `None` once the connection is lost: nobody may wait on it any more.
+    waiting: Mutex<Option<HashMap<u64, Sender<Value>>>>,
+}
+
+#[derive(Default)]
+pub struct Relay {
+    links: Mutex<HashMap<String, Arc<Link>>>,
+    next_id: AtomicU64,
+}
+
+/// A thread that panicked while it held the lock left plain data behind: go on with it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Relay {
+    pub fn forward(&self, socket: &str, op: &Value, sample: &[String]) -> Result<Value> {
+        let link = self.link(socket)?;
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let (sender, receiver) = channel();
+        lock(&link.waiting).as_mut().context("the guest is gone")?.insert(id, sender);
+        let mut line = json!({ "id": id, "op": op, "sample": sample }).to_string();
+        line.push('\n');
+        lock(&link.writer).write_all(line.as_bytes()).context("the guest's port does not take requests")?;
+        receiver.recv().context("the guest went away before it answered")
+    }
+
+    fn link(&self, socket: &str) -> Result<Arc<Link>> {
+        let mut links = lock(&self.links);
+        if let Some(link) = links.get(socket) {
+            if lock(&link.waiting).is_some() {
+                return Ok(Arc::clone(link));
+            }
+        }
+        let stream = UnixStream::connect(socket).with_context(|| format!("cannot connect to {socket}"))?;
+        let reader = BufReader::new(stream.try_clone()?);
+        let link = Arc::new(Link { writer: Mutex::new(stream), waiting: Mutex::new(Some(HashMap::new())) });
+        links.insert(socket.to_owned(), Arc::clone(&link));
+        let for_reader = Arc::clone(&link);
+        std::thread::spawn(move || read_answers(reader, &for_reader));
+        Ok(link)
+    }
+}
+
+fn read_answers(reader: BufReader<UnixStream>, link: &Link) {
+    for line in reader.lines() {
+        let Ok(line) = line else { break };
+        // Half a line, from before this connection, is nobody's answer.
+        let Ok(answer) = serde_json::from_str::<Value>(&line) else { continue };
+        let Some(id) = answer.get("id").and_then(Value::as_u64) else { continue };
+        if let Some(sender) = lock(&link.waiting).as_mut().and_then(|waiting| waiting.remove(&id)) {
+            // Its asker may have gone: then nobody wants the answer.
+            let _ = sender.send(answer);
+        }
+    }
+    // Dropping the senders wakes all who wait.
+    *lock(&link.waiting) = None;
+}

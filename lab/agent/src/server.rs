@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Reads requests from the port, answers each from a thread of its own.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{bail, Result};
+use serde_json::{json, Value};
+
+use crate::exec::{self, now_ns};
+use crate::jobs::Jobs;
+use crate::protocol::{Answer, Op, Request, Sample, SamplePair};
+use crate::relay::Relay;
+
+/// The name QEMU gives the port on its command line.
+const PORT_NAME: &str = "cohort.agent";
+const PORT_WAIT: Duration = Duration::from_millis(50);
+const PORT_TRIES: u32 = 400;
+
+struct Server {
+    port: Mutex<File>,
+    jobs: Jobs,
+    relay: Relay,
+}
+
+pub fn run() -> Result<()> {
+    let path = find_port()?;
+    let mut reader = OpenOptions::new().read(true).write(true).open(path)?;
+    let server = Arc::new(Server {
+        port: Mutex::new(reader.try_clone()?),
+        jobs: Jobs::default(),
+        relay: Relay::default(),
+    });
+    let mut buffer = Vec::new();
+    let mut chunk = vec![0; 64 * 1024];
+    loop {
+        let length = reader.read(&mut chunk)?;
+        if length == 0 {
+            // Nobody is connected at the other end. A request they had half sent will never be completed.
+            buffer.clear();
+            std::thread::sleep(PORT_WAIT);
+            continue;
+        }
+        buffer.extend_from_slice(&chunk[..length]);
+        while let Some(end) = buffer.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = buffer.drain(..=end).collect();
+            let for_thread = Arc::clone(&server);
+            let started = std::thread::Builder::new().spawn(move || for_thread.handle(&line));
+            if let Err(error) = started {
+                server.send(&failure(0, format!("cannot start a thread: {error}")));
+            }
+        }
+    }
+}
+
+fn find_port() -> Result<PathBuf> {
+    for _ in 0..PORT_TRIES {
+        for entry in fs::read_dir("/sys/class/virtio-ports").into_iter().flatten().flatten() {
+            let name = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
+            if name.trim_end() == PORT_NAME {
+                return Ok(PathBuf::from("/dev").join(entry.file_name()));
+            }
+        }
+        std::thread::sleep(PORT_WAIT);
+    }
+    bail!("no virtio port is called {PORT_NAME}")
+}
+
+fn failure(id: u64, error: String) -> Answer {
+    Answer { id, ok: None, error: Some(error), sample: None }
+}
+
+impl Server {
+    fn handle(&self, line: &[u8]) {
+        let answer = match serde_json::from_slice::<Request>(line) {
+            Ok(request) => self.answer(&request),
+            Err(error) => failure(id_of(line), format!("bad request: {error}")),
+        };
+        self.send(&answer);
+    }
+
+    fn answer(&self, request: &Request) -> Answer {
+        if request.sample.is_empty() {
+            return outcome(request.id, self.perform(&request.op), None);
+        }
+        let before = sample(&request.sample, Order::TimeLast);
+        let result = self.perform(&request.op);
+        let after = sample(&request.sample, Order::TimeFirst);
+        outcome(request.id, result, Some(SamplePair { before, after }))
+    }
+
+    fn perform(&self, op: &Op) -> Result<Value> {
+        match op {
+            Op::Ping {} => Ok(json!({ "time_ns": now_ns() })),
+            Op::Exec { command, timeout_s } => exec::run(command, *timeout_s),
+            Op::Spawn { name, command } => self.jobs.spawn(name, command),
+            Op::Signal { name, signal, leader_only } => self.jobs.signal(name, *signal, *leader_only),
+            Op::Wait { name, timeout_s } => self.jobs.wait(name, *timeout_s),
+            Op::Output { name, stream, offset } => self.jobs.output(name, *stream, *offset),
+            Op::ReadFile { path } => Ok(json!({ "text": String::from_utf8_lossy(&fs::read(path)?) })),
+            Op::WriteFile { path, text } => {
+                fs::write(path, text)?;
+                Ok(json!({}))
+            }
+            Op::Forward { socket, op, sample } => self.relay.forward(socket, op, sample),
+        }
+    }
+
+    fn send(&self, answer: &Answer) {
+        let mut line = match serde_json::to_vec(answer) {
+            Ok(line) => line,
+            Err(error) => format!("{{\"id\":{},\"error\":\"{error}\"}}", answer.id).into_bytes(),
+        };
+        line.push(b'\n');
+        let mut port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = port.write_all(&line) {
+            eprintln!("cohort-lab-agent: cannot answer: {error}");
+        }
+    }
+}
+
+fn outcome(id: u64, result: Result<Value>, sample: Option<SamplePair>) -> Answer {
+    match result {
+        Ok(value) => Answer { id, ok: Some(value), error: None, sample },
+        Err(error) => Answer { id, ok: None, error: Some(format!("{error:#}")), sample },
+    }
+}
+
+/// The id of a request that is otherwise wrong, so that its sender still gets the answer.
+fn id_of(line: &[u8]) -> u64 {
+    serde_json::from_slice::<Value>(line).ok().and_then(|value| value.get("id")?.as_u64()).unwrap_or(0)
+}
+
+/// Which side of the files the clock is read on: always the one next to the operation.
+enum Order {
+    TimeFirst,
+    TimeLast,
+}
+
+fn sample(paths: &[String], order: Order) -> Sample {
+    let early_ns = now_ns();
+    let files = paths.iter().map(|path| (path.clone(), fs::read_to_string(path).ok())).collect();
+    Sample { time_ns: if matches!(order, Order::TimeFirst) { early_ns } else { now_ns() }, files }
+}

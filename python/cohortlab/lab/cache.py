@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Things that are built once: a folder each, complete or not there."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from cohortlab.places import PlaceError
+
+
+def root() -> Path:
+    """Return the cache folder, which exists from now on."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    path = Path(os.environ.get("COHORT_CACHE") or Path(base) / "cohort").absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlaceError(f"{path}: cannot be used as cache folder: {error.strerror}; set COHORT_CACHE") from None
+    return path
+
+
+def built(name: str, build: Callable[[Path], None]) -> Path:
+    """Return the cached folder ``name``; if there is none, let ``build(folder)`` fill it first.
+
+    The folder appears under its name only when ``build`` has returned, and two processes do not build it twice.
+    """
+    path = root() / name
+    if path.is_dir():
+        return path
+    with (root() / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.is_dir():
+            return path
+        # Leftovers of a build that was killed: nobody builds now, we hold the lock.
+        for leftover in root().glob(".building-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix=".building-", dir=root()))
+        try:
+            build(folder)
+            folder.chmod(0o755)
+            folder.rename(path)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return path

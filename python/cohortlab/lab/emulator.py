@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The first level: a QEMU process with the host under test in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cohortlab.lab import cache, cpio
+from cohortlab.lab.agent import AgentError, Connection, Machine
+from cohortlab.lab.image import Image
+from cohortlab.lab.kernels import Kernel, initramfs
+from cohortlab.places import PlaceCrashed, PlaceError
+
+# The host under test is lost when its kernel printed one of these.
+_DEATH = re.compile(r"Oops: |Oops\[|Kernel panic|BUG: unable to handle|kernel BUG at|general protection fault|Unable to mount")
+# It goes on, but somebody should know.
+_COMPLAINT = re.compile(r"BUG:|WARNING:|\bstall|lockup|hung_task|blocked for more than|sched_ext: .*(error|disabled \()|Call Trace")
+_BOOT_TIMEOUT_S = 120
+# A host without an answer for this long is taken for hung. Its agent is an ordinary process: a scheduler under
+# test may starve it, and the kernel's watchdog needs 30 s to end that.
+_SILENCE_S = 90
+_PING_S = 5
+PAYLOAD = "/run/cohort-lab"
+
+
+@dataclass
+class Boot:
+    """What to boot.
+
+    Attributes:
+        accel: "kvm" or "tcg".
+        files: programs put into the host's PATH, by name.
+        ple: whether PAUSE in guests exits to the host's KVM.
+    """
+
+    image: Image
+    kernel: Kernel
+    agent: Path
+    pcpus: int
+    memory_mb: int
+    accel: str
+    ple: bool
+    files: Mapping[str, Path] = field(default_factory=dict)
+    extra_cmdline: str = ""
+
+
+class Emulator:
+    """A running first level."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[bytes] | None) -> None:
+        self.folder = folder
+        self.console = folder / "console.log"
+        self._process = process
+        self._closing = threading.Event()
+        self.connection = Connection(folder / "agent.sock", self.check)
+        self.host = Machine("host", self.connection)
+
+    @classmethod
+    def start(cls, boot: Boot, *, keep: bool = False) -> Emulator:
+        """Boot; return when the agent answers. With ``keep`` it outlives this process."""
+        runs = cache.root() / "run"
+        runs.mkdir(exist_ok=True)
+        folder = Path(tempfile.mkdtemp(dir=runs))
+        try:
+            process = _launch(boot, folder, keep)
+            emulator = cls(folder, process)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        try:
+            emulator.host.ping(_BOOT_TIMEOUT_S)
+        except TimeoutError:
+            emulator.close()
+            raise PlaceCrashed(f"the lab's host did not come up in {_BOOT_TIMEOUT_S} s: {emulator._tail()}") from None
+        except (PlaceCrashed, AgentError, KeyboardInterrupt):
+            emulator.close()
+            raise
+        threading.Thread(target=emulator._ping_now_and_then, name="lab ping", daemon=True).start()
+        return emulator
+
+    @classmethod
+    def attach(cls, folder: Path) -> Emulator:
+        """Return a first level that was started with ``keep``."""
+        try:
+            return cls(folder, None)
+        except OSError as error:
+            raise PlaceError(f"{folder}: no lab runs there: {error.strerror}") from None
+
+    def check(self) -> None:
+        """Raise PlaceCrashed if the host under test is dead or does not answer."""
+        if self._closing.is_set():
+            return
+        if self._process is not None and self._process.poll() is not None:
+            raise PlaceCrashed(f"the lab's emulator ended ({self._process.returncode}): {self._tail()}")
+        if _DEATH.search(self.console_text()):
+            raise PlaceCrashed(f"the lab's host crashed: {self._tail()}")
+        silence_s = time.monotonic() - self.connection.last_heard
+        if silence_s > max(_SILENCE_S, _BOOT_TIMEOUT_S):
+            raise PlaceCrashed(f"the lab's host does not answer for {silence_s:.0f} s: {self._tail()}")
+
+    def console_text(self) -> str:
+        return self.console.read_text(errors="replace") if self.console.exists() else ""
+
+    def complaints(self, since: int = 0) -> list[str]:
+        """Return the console's lines, from offset ``since`` on, that tell of a bug, a stall or an ejected scheduler."""
+        return [line for line in self.console_text()[since:].splitlines() if _COMPLAINT.search(line)]
+
+    def close(self) -> None:
+        """End the first level, if this process started it, and remove its files."""
+        self._closing.set()
+        self.connection.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _tail(self) -> str:
+        """Return the console's last words: from the line that told of death, or the last ones."""
+        lines = [line.strip() for line in self.console_text().splitlines() if line.strip()]
+        first = next((i for i, line in enumerate(lines) if _DEATH.search(line)), max(0, len(lines) - 5))
+        return " | ".join(lines[first : first + 12]) or "nothing on its console"
+
+    def _ping_now_and_then(self) -> None:
+        """Keep ``last_heard`` young while the host lives, also when all callers wait for long commands."""
+        while not self._closing.wait(_PING_S):
+            try:
+                self.host.ping(_SILENCE_S)
+            except (TimeoutError, AgentError, PlaceCrashed):
+                continue  # whoever calls next is told
+
+
+def _launch(boot: Boot, folder: Path, keep: bool) -> subprocess.Popen[bytes]:
+    (folder / "initrd").write_bytes(_initrd(boot))
+    (folder / "console.log").touch()
+    cpu = {"kvm": "host", "tcg": "max,+svm"}[boot.accel]
+    accel = {"kvm": "kvm", "tcg": "tcg,thread=multi"}[boot.accel]
+    cmdline = f"console=ttyS0 loglevel=6 panic=-1 oops=panic lab.role=host lab.ple={int(boot.ple)} {boot.extra_cmdline}"
+    if boot.accel == "tcg" and boot.ple:
+        # The emulator honours the PAUSE intercept but does not say that it has the filter.
+        cmdline += " setcpuid=pausefilter,pfthreshold"
+    argv = [
+        *boot.image.emulator(),
+        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *("-machine", "q35", "-accel", accel, "-cpu", cpu, "-smp", str(boot.pcpus), "-m", f"{boot.memory_mb}M"),
+        *("-kernel", str(boot.kernel.vmlinuz), "-initrd", "initrd", "-append", cmdline.strip()),
+        *("-drive", f"file={boot.image.disk},format=raw,if=none,id=root,readonly=on"),
+        *("-device", "virtio-blk-pci,drive=root"),
+        *("-chardev", "file,id=console,path=console.log", "-serial", "chardev:console"),
+        *("-device", "virtio-serial-pci", "-chardev", "socket,id=agent,path=agent.sock,server=on,wait=off"),
+        *("-device", "virtserialport,chardev=agent,name=cohort.agent"),
+    ]
+    if not keep:
+        # The kernel ends it with us, however we end. (With the thread that started it, to be exact.)
+        argv = ["setpriv", "--pdeathsig", "KILL", *argv]
+    stderr = folder / "emulator.err"
+    with stderr.open("wb") as err:
+        process = subprocess.Popen(
+            argv,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=err,
+            stderr=err,
+            env=os.environ | boot.image.emulator_env(),
+            start_new_session=True,  # Ctrl-C is for us, who then clean up
+        )
+    (folder / "pid").write_text(f"{process.pid}\n")
+    deadline = time.monotonic() + 20
+    while not (folder / "agent.sock").exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            said = stderr.read_text(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
+            raise PlaceError(f"the lab's emulator does not start: {said[0]}")
+        time.sleep(0.02)
+    return process
+
+
+def _initrd(boot: Boot) -> bytes:
+    """Return the initramfs with this boot's payload, which in turn holds the guests' kernel and initramfs."""
+    base = initramfs(boot.kernel, boot.image)
+    agent = {"payload/bin/cohort-lab-agent": boot.agent}
+    programs = {f"payload/bin/{name}": path for name, path in boot.files.items()}
+    guest: dict[str, bytes | Path] = {
+        "payload/guest/vmlinuz": boot.kernel.vmlinuz,
+        "payload/guest/initrd": base + cpio.archive(agent),
+    }
+    return base + cpio.archive({**agent, **programs, **guest})
+
+
+def stop_kept(folder: Path) -> None:
+    """End a first level that was started with ``keep``."""
+    try:
+        os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+    except (OSError, ValueError):
+        pass  # it ended already
+    shutil.rmtree(folder, ignore_errors=True)

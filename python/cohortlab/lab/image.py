@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The Debian root of both levels, as a disk image, and the emulator that it contains.
+
+Packages are only unpacked: none of their scripts run, so no root rights, no chroot and no mounts are needed.
+What scripts would have set up and somebody needs is written here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from cohortlab.errors import one_line
+from cohortlab.lab import cache
+from cohortlab.lab.apt import SUITE, Apt, unpack
+from cohortlab.places import PlaceError
+
+# What both levels need to be a machine, then the emulator, then the guests' programs.
+_PACKAGES = (
+    *("base-files", "bash", "busybox-static", "coreutils", "dash", "findutils", "grep", "gzip", "kmod", "libc-bin"),
+    *("mawk", "mount", "procps", "sed", "tar", "util-linux"),
+    *("qemu-system-x86", "seabios"),
+    *("dbench", "pbzip2", "rt-tests", "stress-ng"),
+)
+_FILES = {
+    "etc/passwd": "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
+    "etc/group": "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n",
+    "etc/hosts": "127.0.0.1 localhost\n",
+    "etc/hostname": "lab\n",
+}
+_LINKS = {"usr/bin/awk": "mawk"}
+# Of no use in a machine without users.
+_LEFT_OUT = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "usr/share/zoneinfo")
+# What the emulator needs of the root; the rest of it exists in the disk image only.
+_LIBRARIES = "usr/lib/x86_64-linux-gnu"
+_PROGRAMS = ("usr/bin/qemu-system-x86_64", "usr/bin/busybox")
+_EMULATOR = (*_PROGRAMS, _LIBRARIES, "usr/lib64", "usr/share/qemu", "usr/share/seabios")
+_SPARE_MB = 64
+
+
+@dataclass(frozen=True)
+class Image:
+    """A built root: ``disk`` for both levels, ``root`` with the emulator and busybox for this machine."""
+
+    disk: Path
+    root: Path
+
+    def emulator(self) -> list[str]:
+        """Return the start of QEMU's command line: by its own loader and libraries, whatever this machine has."""
+        libraries = self.root / _LIBRARIES
+        data = [self.root / "usr/share/qemu", self.root / "usr/share/seabios"]
+        loader = self.root / "usr/lib64/ld-linux-x86-64.so.2"
+        argv = [loader, "--library-path", libraries, self.root / "usr/bin/qemu-system-x86_64"]
+        return [str(part) for part in argv] + [text for folder in data for text in ("-L", str(folder))]
+
+    def emulator_env(self) -> dict[str, str]:
+        """Return the environment that keeps QEMU from another one's modules."""
+        return {"QEMU_MODULE_DIR": str(self.root / _LIBRARIES / "qemu"), "LC_ALL": "C"}
+
+    @property
+    def busybox(self) -> Path:
+        return self.root / "usr/bin/busybox"
+
+    def emulator_version(self) -> str:
+        """Return QEMU's version."""
+        argv = [*self.emulator(), "--version"]
+        done = subprocess.run(argv, capture_output=True, text=True, env=self.emulator_env(), check=False)
+        if done.returncode != 0:
+            raise PlaceError(one_line(f"{self.root}: the emulator in it does not start: {done.stderr}"))
+        return done.stdout.split("version ", 1)[-1].split()[0]
+
+
+def image() -> Image:
+    """Return the image, built now if the cache has none of this recipe."""
+    recipe = repr((SUITE, _PACKAGES, _FILES, _LINKS, _LEFT_OUT, _EMULATOR, _SPARE_MB))
+    key = hashlib.sha256(recipe.encode()).hexdigest()[:12]
+    folder = cache.built(f"root-{SUITE}-{key}", _build)
+    return Image(folder / "root.ext4", folder / "root")
+
+
+def _build(folder: Path) -> None:
+    apt = Apt(folder / "apt")
+    apt.update()
+    root = folder / "root"
+    root.mkdir()
+    packages = apt.fetch(_PACKAGES, with_dependencies=True)
+    # First the one with the links /bin, /lib, … to /usr: files under those paths must follow them.
+    for package in sorted(packages, key=lambda path: not path.name.startswith("base-files_")):
+        unpack(package, root)
+    for name, text in _FILES.items():
+        (root / name).write_text(text)
+    for name, target in _LINKS.items():
+        (root / name).symlink_to(target)
+    for name in _LEFT_OUT:
+        shutil.rmtree(root / name, ignore_errors=True)
+    _make_disk(root, folder / "root.ext4")
+    _keep_emulator(root)
+    shutil.rmtree(folder / "apt")
+
+
+def _make_disk(root: Path, disk: Path) -> None:
+    size_mb = sum(path.lstat().st_size + 4096 for path in root.rglob("*")) // (1 << 20) * 11 // 10 + _SPARE_MB
+    # Read-only for ever: no journal, no space for root.
+    argv = ["mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-d", str(root), str(disk), f"{size_mb}M"]
+    # Debian keeps it where a user's PATH does not look.
+    program = shutil.which("mke2fs", path="/usr/sbin:/sbin:/usr/bin:/bin")
+    if program is None:
+        raise PlaceError("the lab needs mke2fs: install the package e2fsprogs")
+    done = subprocess.run([program, *argv[1:]], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise PlaceError(one_line(f"mke2fs cannot write the lab's disk image: {done.stderr}"))
+
+
+def _keep_emulator(root: Path) -> None:
+    """Remove from ``root`` what the emulator does not need."""
+    kept = root.with_name("kept")
+    for name in _EMULATOR:
+        (kept / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).rename(kept / name)
+    shutil.rmtree(root)
+    kept.rename(root)

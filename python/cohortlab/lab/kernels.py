@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The kernel of both levels: Debian's, by release, or a file; and the initramfs that goes with it."""
+
+from __future__ import annotations
+
+import lzma
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from cohortlab.lab import cache, cpio
+from cohortlab.lab.apt import BACKPORTS, Apt, unpack
+from cohortlab.lab.image import Image
+from cohortlab.places import PlaceError
+
+# Small, and has all that a machine made of virtio devices needs.
+_FLAVOUR = "cloud-amd64"
+# By the order in which they must be loaded; what each needs comes before it by itself.
+_BASE_MODULES = ("virtio_blk", "overlay")
+_KVM_MODULES = ("kvm-amd", "kvm-intel")
+# Where Debian's packages have them now, and had them before.
+_VMLINUZ_GLOBS = ("usr/lib/modules/*/vmlinuz", "boot/vmlinuz-*")
+_INIT = Path(__file__).resolve().parents[3] / "lab" / "init"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel image and the folder (possibly without any) that holds its modules at some depth."""
+
+    release: str
+    vmlinuz: Path
+    modules: Path
+
+
+def kernel(wanted: str | None) -> Kernel:
+    """Return the kernel that ``--kernel`` names: a file, the start of a release, or None for Debian's newest."""
+    if wanted is not None and ("/" in wanted or Path(wanted).is_file()):
+        return _from_file(Path(wanted))
+    if wanted is not None and not re.fullmatch(r"\d+(\.\d+)*([+-][\w.+-]*)?", wanted):
+        raise PlaceError(f'--kernel: "{wanted}" is not allowed: must be a file, or a release such as 6.18')
+    folder = cache.built(f"kernel-{wanted or 'newest'}", lambda into: _fetch(wanted, into))
+    vmlinuz = next(path for glob in _VMLINUZ_GLOBS for path in folder.glob(glob))
+    return Kernel(_release_of(vmlinuz), vmlinuz, folder / "usr/lib/modules")
+
+
+def _release_of(vmlinuz: Path) -> str:
+    """Return the release that a kernel image carries in its header (Linux x86 boot protocol 2.00 and later)."""
+    try:
+        with vmlinuz.open("rb") as file:
+            head = file.read(0x8000)
+    except OSError as error:
+        raise PlaceError(f"--kernel: {vmlinuz}: cannot be read: {error.strerror}") from None
+    offset = int.from_bytes(head[0x20E:0x210], "little") + 0x200
+    if head[0x202:0x206] != b"HdrS" or offset == 0x200 or offset >= len(head):
+        raise PlaceError(f"--kernel: {vmlinuz}: is not a Linux kernel for x86: must be a vmlinuz or bzImage file")
+    return head[offset : head.index(b"\0", offset)].decode("ascii", "replace").split()[0]
+
+
+def _from_file(vmlinuz: Path) -> Kernel:
+    release = _release_of(vmlinuz)
+    # The three places where modules stand: with the kernel, as unpacked from a package, and installed.
+    for folder in (vmlinuz.parent / release, vmlinuz.parent.parent / "usr/lib/modules" / release):
+        if folder.is_dir():
+            return Kernel(release, vmlinuz, folder)
+    if vmlinuz.parent == Path("/boot"):
+        return Kernel(release, vmlinuz, Path("/usr/lib/modules") / release)
+    return Kernel(release, vmlinuz, vmlinuz.parent)
+
+
+def _fetch(wanted: str | None, folder: Path) -> None:
+    apt = Apt(folder / "apt")
+    apt.update()
+    names = set(apt.names("linux-"))
+    pattern = re.compile(rf"linux-image-(\d.*-{_FLAVOUR})")
+    releases = sorted((m[1] for name in names if (m := pattern.fullmatch(name))), key=_version_key)
+    # "6.1" means 6.1 and 6.1.x, not 6.18.
+    found = [r for r in releases if wanted is None or r == wanted or re.match(rf"{re.escape(wanted)}(?![0-9])", r)]
+    if not found:
+        minors = sorted({".".join(r.split(".")[:2]) for r in releases}, key=_version_key)
+        raise PlaceError(f'--kernel: "{wanted}" is not in {BACKPORTS}: must be a file or one of {", ".join(minors)}')
+    # One package until 6.18; later the image, the modules and the rest are packages of their own.
+    parts = [f"linux-{part}-{found[-1]}" for part in ("image", "binary", "modules", "base")]
+    for package in apt.fetch([part for part in parts if part in names], with_dependencies=False):
+        unpack(package, folder)
+    shutil.rmtree(folder / "apt")
+
+
+def _version_key(release: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", release.split("+")[0].split("-")[0])]
+
+
+def initramfs(kernel: Kernel, image: Image) -> bytes:
+    """Return the initramfs that both levels boot with ``kernel``, without a payload."""
+    files: dict[str, bytes | Path] = {"init": _INIT, "bin/busybox": image.busybox}
+    done: set[str] = set()
+    for folder, names in (("base", _BASE_MODULES), ("kvm", _KVM_MODULES)):
+        for name in names:
+            for module, content in _with_needed(kernel, name, done):
+                files[f"modules/{folder}/{len(done):02}-{module}.ko"] = content
+                done.add(module)
+    return cpio.archive(files, folders=("proc", "dev", "lower", "upper", "root", "payload", "run"))
+
+
+def _with_needed(kernel: Kernel, name: str, done: set[str]) -> list[tuple[str, bytes]]:
+    """Return module ``name`` behind the ones it needs, without those in ``done`` and those built in."""
+    if name in done:
+        return []
+    content = _module(kernel, name)
+    if content is None:
+        return []  # built in; if it is not, the init says what it misses
+    found: list[tuple[str, bytes]] = []
+    for needed in _modinfo(content, "depends").split(","):
+        if needed:
+            found += _with_needed(kernel, needed, done | {have for have, _ in found})
+    return [*found, (name, content)]
+
+
+def _module(kernel: Kernel, name: str) -> bytes | None:
+    """Return the module's content, or None if there is no file of it."""
+    # File names have "-" or "_" as the author liked; references have "_".
+    pattern = re.sub("[-_]", "[-_]", name)
+    for path in sorted(kernel.modules.rglob(f"{pattern}.ko*")) if kernel.modules.is_dir() else ():
+        content = path.read_bytes()
+        if path.suffix == ".xz":
+            content = lzma.decompress(content)
+        elif path.suffix != ".ko":
+            raise PlaceError(f"--kernel: {path}: is compressed in a way the lab cannot read: must be .ko or .ko.xz")
+        if _modinfo(content, "vermagic").split(" ")[0] == kernel.release:
+            return content
+    return None
+
+
+def _modinfo(module: bytes, field: str) -> str:
+    """Return a field of a module's .modinfo section, a list of NAME=VALUE strings."""
+    found = re.search(rb"\0" + field.encode() + rb"=([^\0]*)\0", module)
+    return found[1].decode("ascii", "replace") if found else ""
