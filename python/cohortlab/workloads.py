@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Workload files: a name, the guest command behind it, and how its figure is read.
+
+``workloads/NAME.toml`` of this project holds the ones that come with it; a folder ``workloads`` next to the
+scenario file goes first, so that a scenario can bring its own.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from cohortlab.errors import one_line
+from cohortlab.places import PlaceError
+from cohortlab.tomlmodel import Model, parse, read_toml, refuse, shown
+
+SHIPPED = Path(__file__).resolve().parents[2] / "workloads"
+
+Text = Annotated[str, Field(min_length=1)]
+
+
+class WorkloadError(PlaceError):
+    """A run of the workload gave no usable figure."""
+
+
+class Metric(Model):
+    """How a run's figure is read from its output."""
+
+    kind: Literal["elapsed", "rate"] = Field(description='"elapsed" (less is better) or "rate" (more is better)')
+    pattern: Text | None = Field(None, description="a regular expression with one group: the figure in the output")
+    unit: Text = Field("s", description='the unit of the figure; "s" when kind is "elapsed"')
+
+
+class Workload(Model):
+    """A program that runs in a guest."""
+
+    name: Text = Field(description="the file's name without .toml")
+    title: Text = Field(description="a short text")
+    command: Text = Field(description="a command line for the guest's sh")
+    setup: Text | None = Field(None, description="a command line for the guest's sh, run first and not timed")
+    timeout_s: int = Field(120, ge=1, le=3600, description="an integer from 1 to 3600")
+    provokes: str = Field("", description="a short text: what it makes the guest kernel do")
+    background: bool = Field(False, description="true (endless, only for load) or false")
+    metric: Metric | None = Field(None, description="a table with kind, pattern and unit")
+
+    def figure(self, output: str, wall_s: float) -> float:
+        """Return the figure of a run that printed ``output`` and took ``wall_s`` seconds in the guest.
+
+        Raises:
+            WorkloadError: the output does not contain the figure.
+        """
+        value = wall_s
+        if self.metric is not None and self.metric.pattern is not None:
+            found = re.search(self.metric.pattern, output, re.MULTILINE)
+            if found is None:
+                tail = one_line(output)[-160:]
+                raise WorkloadError(f'{self.name}: its output does not match "{self.metric.pattern}"; it ends: {tail}')
+            try:
+                value = float(found.group(1))
+            except ValueError:
+                raise WorkloadError(f'{self.name}: "{found.group(1)}" in its output is not a number') from None
+        if not (math.isfinite(value) and value > 0):
+            raise WorkloadError(f"{self.name}: the figure {value} is not a number above 0")
+        return value
+
+    @property
+    def unit(self) -> str:
+        return self.metric.unit if self.metric else "s"
+
+    @property
+    def is_rate(self) -> bool:
+        return self.metric is not None and self.metric.kind == "rate"
+
+
+def folders_for(scenario: Path) -> tuple[Path, ...]:
+    """Return where the workloads of a scenario file are looked for, first one first."""
+    return (scenario.resolve().parent / "workloads", SHIPPED)
+
+
+def known_names(folders: Sequence[Path]) -> list[str]:
+    """Return every workload name there is, sorted."""
+    return sorted({file.stem for folder in folders if folder.is_dir() for file in folder.glob("*.toml")})
+
+
+def find(name: str, folders: Sequence[Path]) -> Path | None:
+    """Return the file of workload ``name``, or None."""
+    if name not in known_names(folders):  # also keeps "../x" from leaving the folders
+        return None
+    return next(file for folder in folders if (file := folder / f"{name}.toml").is_file())
+
+
+def load(path: Path) -> Workload:
+    """Return the workload in ``path``, or raise BadInput."""
+    workload = parse(Workload, read_toml(path), path)
+    if workload.name != path.stem:
+        refuse(path, ("name",), f"{shown(workload.name)} is not allowed", f'"{path.stem}", the file\'s name')
+    metric = workload.metric
+    if metric is None:
+        if not workload.background:
+            refuse(path, ("metric",), "is missing", "a table with kind, pattern and unit (or background = true)")
+        return workload
+    if metric.pattern is not None and not _has_one_group(metric.pattern):
+        wrong = f"{shown(metric.pattern)} is not allowed"
+        refuse(path, ("metric", "pattern"), wrong, "a regular expression with one group: the figure")
+    if metric.kind == "rate" and metric.pattern is None:
+        refuse(path, ("metric", "pattern"), "is missing", "given when kind is rate: the figure is in the output")
+    if metric.kind == "elapsed" and metric.unit != "s":
+        refuse(path, ("metric", "unit"), f"{shown(metric.unit)} is not allowed", '"s" when kind is "elapsed"')
+    return workload
+
+
+def _has_one_group(pattern: str) -> bool:
+    try:
+        return re.compile(pattern).groups == 1
+    except re.error:
+        return False

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The ideal, by hand-computed cases and by the laws that any case must obey."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cohortlab import scenario
+from cohortlab.ideal import Claim, entitlements, full_demand, ideal, ideal_slowdown
+from hypothesis import given
+from hypothesis import strategies as st
+
+CASES = {
+    "equal weights, both want all": (2, [Claim(100, 2), Claim(100, 2)], [1, 1]),
+    "weights 3 : 1": (2, [Claim(300, 2), Claim(100, 2)], [1.5, 0.5]),
+    "one busy vCPU beside a hog": (2, [Claim(100, 1), Claim(100, 2)], [1, 1]),
+    "what one cannot use goes to the other": (2, [Claim(100, 0.25), Claim(100, 2)], [0.25, 1.75]),
+    "enough for all": (4, [Claim(1, 1), Claim(10000, 2)], [1, 2]),
+    "an idle VM takes nothing": (2, [Claim(100, 0), Claim(100, 2)], [0, 2]),
+    # 6 pCPUs by weights 1 : 2 : 3 are 1 : 2 : 3; the second uses 1, the rest of 5 goes 1 : 3.
+    "the left-over is shared by weight": (6, [Claim(1, 6), Claim(2, 1), Claim(3, 6)], [1.25, 1, 3.75]),
+    # Weights 1 : 4 of 2 pCPUs would be 0.4 and 1.6, but the second VM has one pCPU only.
+    "a pinned VM gets no more than its pCPU": (
+        2,
+        [Claim(100, 2), Claim(400, 2, frozenset({0}))],
+        [1, 1],
+    ),
+    # Both pinned VMs share pCPU 0, although the third leaves half of pCPU 1 idle.
+    "pinned together": (
+        2,
+        [Claim(100, 2, frozenset({0})), Claim(300, 2, frozenset({0})), Claim(100, 0.5, frozenset({1}))],
+        [0.25, 0.75, 0.5],
+    ),
+    # {0,1} holds the first two at 1 each; the third has pCPU 2 for itself.
+    "overlapping sets": (
+        3,
+        [Claim(1, 2, frozenset({0, 1})), Claim(1, 2, frozenset({0, 1})), Claim(1, 3, frozenset({1, 2}))],
+        [1, 1, 1],
+    ),
+    # The middle one shares pCPU 0 with the first and pCPU 1 with the last: two thirds for each of the three.
+    "a chain of sets": (
+        2,
+        [Claim(1, 1, frozenset({0})), Claim(1, 2, frozenset({0, 1})), Claim(1, 1, frozenset({1}))],
+        [2 / 3, 2 / 3, 2 / 3],
+    ),
+}
+
+
+@pytest.mark.parametrize(("pcpus", "claims", "expected"), CASES.values(), ids=CASES.keys())
+def test_entitlements(pcpus: int, claims: list[Claim], expected: list[float]) -> None:
+    assert entitlements(claims, pcpus) == pytest.approx(expected)
+
+
+def test_slowdown() -> None:
+    assert ideal_slowdown(demand=2, entitlement=1) == 2
+    assert ideal_slowdown(demand=1, entitlement=1) == 1
+    assert ideal_slowdown(demand=0.5, entitlement=0.5) == 1
+    assert ideal_slowdown(demand=0, entitlement=0) == 1
+
+
+Load = Callable[..., Path]
+
+
+@pytest.mark.parametrize(
+    ("demand", "slowdown", "hog_due"),
+    [
+        (2.0, 2.0, 0.5),
+        (1.5, 1.5, 0.5),
+        # The case of the definition: one busy vCPU of two is entitled to a whole pCPU.
+        (1.0, 1.0, 0.5),
+        (0.5, 1.0, 0.75),
+        # A VMM's threads can push the measured demand over the vCPUs: there are still only 2 pCPUs.
+        (2.1, 2.0, 0.5),
+    ],
+)
+def test_ideal_of_two_equal_vms(write_scenario: Load, demand: float, slowdown: float, hog_due: float) -> None:
+    found = ideal(scenario.load(write_scenario()), demand)
+    assert found.slowdown == pytest.approx(slowdown)
+    assert found.due["hog"] == pytest.approx(hog_due)
+    assert sum(found.due.values()) == pytest.approx(1)
+
+
+def test_ideal_knows_the_affinity_of_the_program_vm(write_scenario: Load, scenario_text: str) -> None:
+    pinned = scenario_text.replace('programs = ["spin", "serve"]', 'programs = ["spin"]\naffinity = [1]')
+    found = ideal(scenario.load(write_scenario(pinned)), 1.0)
+    # The hog has pCPU 0 for itself: equal weights then leave pCPU 1 to the pinned VM.
+    assert found.slowdown == pytest.approx(1)
+    assert found.due == pytest.approx({"work": 0.5, "hog": 0.5})
+
+
+def test_ideal_when_both_are_pinned_to_one_pcpu(write_scenario: Load, scenario_text: str) -> None:
+    text = scenario_text.replace("memory_mb = 256\n", "memory_mb = 256\naffinity = [1]\n")
+    found = ideal(scenario.load(write_scenario(text)), 1.0)
+    assert found.slowdown == pytest.approx(2)
+    assert found.due == pytest.approx({"work": 0.25, "hog": 0.25})
+
+
+def test_full_demand(write_scenario: Load, scenario_text: str) -> None:
+    work, hog = scenario.load(write_scenario(scenario_text.replace('load = "burn"', 'load = "burn"\naffinity=[0]'))).vms
+    assert full_demand(work, 2) == 2
+    assert full_demand(work, 1) == 1
+    assert full_demand(work, 8) == 2
+    assert full_demand(hog, 2) == 1
+
+
+PCPUS = st.integers(1, 8)
+TOLERANCE = 1e-6
+
+
+@st.composite
+def hosts(draw: st.DrawFn, *, pinned: bool = True) -> tuple[int, list[Claim]]:
+    pcpus = draw(PCPUS)
+    cpus = st.frozensets(st.integers(0, pcpus - 1), min_size=1)
+    claims = st.builds(
+        Claim,
+        st.integers(1, 10000),
+        st.floats(0, 10, allow_subnormal=False),
+        st.none() | cpus if pinned else st.none(),
+    )
+    return pcpus, draw(st.lists(claims, min_size=1, max_size=6))
+
+
+def allowed(claim: Claim, pcpus: int) -> frozenset[int]:
+    return claim.cpus if claim.cpus is not None else frozenset(range(pcpus))
+
+
+@given(hosts())
+def test_nobody_gets_more_than_it_can_use(host: tuple[int, list[Claim]]) -> None:
+    pcpus, claims = host
+    for claim, share in zip(claims, entitlements(claims, pcpus), strict=True):
+        assert 0 <= share <= min(claim.demand, len(allowed(claim, pcpus))) + TOLERANCE
+
+
+@given(hosts())
+def test_no_set_of_pcpus_gives_more_than_it_has(host: tuple[int, list[Claim]]) -> None:
+    pcpus, claims = host
+    shares = entitlements(claims, pcpus)
+    for mask in range(1, 1 << pcpus):
+        cpus = frozenset(cpu for cpu in range(pcpus) if mask >> cpu & 1)
+        inside = sum(s for c, s in zip(claims, shares, strict=True) if allowed(c, pcpus) <= cpus)
+        assert inside <= len(cpus) + TOLERANCE
+
+
+@given(hosts())
+def test_nothing_is_left_that_somebody_could_use(host: tuple[int, list[Claim]]) -> None:
+    """A claim below its demand may only use pCPUs of a set that is full of claims at least as well off as can be."""
+    pcpus, claims = host
+    shares = entitlements(claims, pcpus)
+    full = set()
+    for mask in range(1, 1 << pcpus):
+        cpus = frozenset(cpu for cpu in range(pcpus) if mask >> cpu & 1)
+        inside = sum(s for c, s in zip(claims, shares, strict=True) if allowed(c, pcpus) <= cpus)
+        if inside >= len(cpus) - TOLERANCE:
+            full.add(cpus)
+    for claim, share in zip(claims, shares, strict=True):
+        hungry = share < min(claim.demand, len(allowed(claim, pcpus))) - TOLERANCE
+        assert not hungry or any(allowed(claim, pcpus) <= cpus for cpus in full)
+
+
+@given(hosts(pinned=False))
+def test_two_hungry_vms_get_the_same_for_their_weight(host: tuple[int, list[Claim]]) -> None:
+    pcpus, claims = host
+    shares = entitlements(claims, pcpus)
+    hungry = [s / c.weight for c, s in zip(claims, shares, strict=True) if s < min(c.demand, pcpus) - TOLERANCE]
+    assert not hungry or max(hungry) == pytest.approx(min(hungry))
+    for claim, share in zip(claims, shares, strict=True):  # nor does a sated one get more for its weight
+        assert not hungry or share / claim.weight <= max(hungry) * (1 + TOLERANCE) + TOLERANCE / claim.weight
+
+
+@given(hosts(pinned=False), st.data())
+def test_more_weight_never_means_less(host: tuple[int, list[Claim]], data: st.DataObject) -> None:
+    pcpus, claims = host
+    chosen = data.draw(st.integers(0, len(claims) - 1))
+    old = claims[chosen]
+    heavier = [*claims]
+    heavier[chosen] = Claim(data.draw(st.integers(int(old.weight), 20000)), old.demand, old.cpus)
+    assert entitlements(heavier, pcpus)[chosen] >= entitlements(claims, pcpus)[chosen] - TOLERANCE
+
+
+@given(hosts(), st.integers(1, 100))
+def test_only_the_ratio_of_weights_counts(host: tuple[int, list[Claim]], factor: int) -> None:
+    pcpus, claims = host
+    scaled = [Claim(claim.weight * factor, claim.demand, claim.cpus) for claim in claims]
+    assert entitlements(scaled, pcpus) == pytest.approx(entitlements(claims, pcpus), abs=TOLERANCE)

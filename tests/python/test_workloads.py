@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Workload files and the figures read from a program's output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cohortlab import workloads
+from cohortlab.errors import BadInput
+from cohortlab.workloads import WorkloadError
+
+GOOD = """
+name = "serve"
+title = "Serve"
+command = "serve"
+[metric]
+kind = "rate"
+pattern = '^Throughput ([0-9.]+)'
+unit = "MB/s"
+"""
+
+WRONG = {
+    "another name": ('"serve"', '"server"', 'name: "server" is not allowed: must be "serve", the file\'s name'),
+    "no metric": (
+        GOOD[GOOD.index("[metric]") :],
+        "",
+        "metric: is missing: must be a table with kind, pattern and unit (or background = true)",
+    ),
+    "unknown kind": (
+        '"rate"',
+        '"speed"',
+        'metric.kind: "speed" is not allowed: must be "elapsed" (less is better) or "rate" (more is better)',
+    ),
+    "pattern that is no pattern": (
+        "([0-9.]+)",
+        "([0-9.]+",
+        'metric.pattern: "^Throughput ([0-9.]+" is not allowed: must be a regular expression with one group: the figure',
+    ),
+    "pattern without a group": (
+        "([0-9.]+)",
+        "[0-9.]+",
+        'metric.pattern: "^Throughput [0-9.]+" is not allowed: must be a regular expression with one group: the figure',
+    ),
+    "rate without a pattern": (
+        "pattern = '^Throughput ([0-9.]+)'\n",
+        "",
+        "metric.pattern: is missing: must be given when kind is rate: the figure is in the output",
+    ),
+    "elapsed in another unit": (
+        '"rate"',
+        '"elapsed"',
+        'metric.unit: "MB/s" is not allowed: must be "s" when kind is "elapsed"',
+    ),
+    "time-out of 0": (
+        'command = "serve"',
+        'command = "serve"\ntimeout_s = 0',
+        "timeout_s: 0 is not allowed: must be an integer from 1 to 3600",
+    ),
+    "no command": ('command = "serve"\n', "", "command: is missing: must be a command line for the guest's sh"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_workload(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    assert old in GOOD
+    path = tmp_path / "serve.toml"
+    path.write_text(GOOD.replace(old, new, 1))
+    with pytest.raises(BadInput) as caught:
+        workloads.load(path)
+    assert str(caught.value) == f"{path}: {expected}"
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> workloads.Workload:
+    path = tmp_path / "serve.toml"
+    path.write_text(GOOD)
+    return workloads.load(path)
+
+
+def test_figure_from_the_output(serve: workloads.Workload) -> None:
+    assert serve.figure("warming up\nThroughput 12.5 MB/sec\n", wall_s=3.0) == 12.5
+    assert serve.is_rate
+    assert serve.unit == "MB/s"
+
+
+def test_figure_is_the_wall_clock_without_a_pattern(tmp_path: Path) -> None:
+    path = tmp_path / "spin.toml"
+    path.write_text('name = "spin"\ntitle = "Spin"\ncommand = "spin"\n[metric]\nkind = "elapsed"\n')
+    spin = workloads.load(path)
+    assert spin.figure("whatever", wall_s=3.25) == 3.25
+    assert (spin.is_rate, spin.unit) == (False, "s")
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        ("Killed\n", r"does not match .*; it ends: Killed"),
+        ("Throughput 1.2.3", r'"1\.2\.3" in its output is not a number'),
+        ("Throughput 0.0", r"0\.0 is not a number above 0"),
+    ],
+)
+def test_no_figure(serve: workloads.Workload, output: str, reason: str) -> None:
+    with pytest.raises(WorkloadError, match=reason):
+        serve.figure(output, wall_s=1.0)
+
+
+@pytest.mark.parametrize("path", sorted(workloads.SHIPPED.glob("*.toml")), ids=lambda path: path.stem)
+def test_shipped_workload(path: Path) -> None:
+    assert workloads.load(path).name == path.stem
+
+
+def test_a_name_does_not_lead_out_of_the_folders(tmp_path: Path) -> None:
+    (tmp_path / "secret.toml").write_text(GOOD)
+    inside = tmp_path / "workloads"
+    inside.mkdir()
+    assert workloads.find("../secret", (inside,)) is None
