@@ -154,7 +154,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	if (!best.starved)
 		best_remote_waiter(slice_ns, &best);
 
-	if (best.pid && best.queue < 0) {
+	if (prev && best.pid && best.queue < 0) {
 		task_set_slice(prev, turn_slice(best.leaving_vm, best.now));
 		if (t)
 			gang_start(t, cpu, best.now);

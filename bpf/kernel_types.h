@@ -25,6 +25,10 @@ enum {
 	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
 };
 
+enum scx_exit_kind {
+	SCX_EXIT_NONE,
+};
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct hlist_node {
@@ -100,7 +104,7 @@ struct scx_cgroup_init_args {
 };
 
 struct scx_exit_info {
-	s32 kind;
+	enum scx_exit_kind kind;
 	s64 exit_code;
 	const char *reason;
 	char *msg;
