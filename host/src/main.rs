@@ -1,2 +1,55 @@
 // SPDX-License-Identifier: GPL-2.0-only
-fn main() {}
+//! `cohort`: schedules the CPUs of a KVM host so that the vCPUs of a virtual machine keep moving together.
+
+mod bpf;
+mod checks;
+mod cli;
+mod load;
+mod man;
+mod monitor;
+mod output;
+mod policy;
+mod run;
+mod say;
+mod stats;
+mod vmname;
+
+/// What the scheduler's headers define; see build/headers.rs.
+#[allow(dead_code)]
+mod intf {
+    include!(concat!(env!("OUT_DIR"), "/intf.rs"));
+}
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use checks::Host;
+use cli::{Command, Stop};
+use say::Failure;
+
+fn main() -> ExitCode {
+    let result = match cli::parse(std::env::args_os()) {
+        Ok(cli) => match cli.command {
+            Command::Run(args) => run::run(&args, &Host::this_machine()),
+            Command::Man => man::write(&mut io::stdout().lock()).or_else(unless_closed),
+        },
+        Err(Stop::Text(text)) => io::stdout().write_all(text.as_bytes()).or_else(unless_closed),
+        Err(Stop::Failure(failure)) => Err(failure),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure { status, line }) => {
+            // When stderr is closed nobody wants to know.
+            let _ = writeln!(io::stderr(), "cohort: {line}");
+            ExitCode::from(status)
+        }
+    }
+}
+
+/// A reader who has seen enough is no failure.
+fn unless_closed(error: io::Error) -> Result<(), Failure> {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Ok(()),
+        _ => Err(Failure::failed(format!("cannot write to stdout: {error}"))),
+    }
+}

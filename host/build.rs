@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Compiles `../bpf` into a skeleton, and turns what its headers say (counters, limits, knobs' defaults) into Rust, so that each is
+//! written down once.
+
+#[path = "build/headers.rs"]
+mod headers;
+
+use std::env;
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use libbpf_cargo::SkeletonBuilder;
+
+/// Newest first. The scheduler needs clang 16 at least.
+const CLANGS: [&str; 5] = ["clang-19", "clang-18", "clang-17", "clang-16", "clang"];
+
+fn main() -> ExitCode {
+    match build() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Not returned from main, which would print clang's message with its line breaks quoted.
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn build() -> Result<(), Box<dyn Error>> {
+    let manifest_dir = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
+    let bpf_dir = manifest_dir.join("../bpf").canonicalize()?;
+    let out_dir = PathBuf::from(env::var("OUT_DIR")?);
+
+    println!("cargo:rerun-if-changed={}", bpf_dir.display());
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=build/headers.rs");
+    println!("cargo:rerun-if-env-changed=CLANG");
+
+    fs::write(out_dir.join("intf.rs"), headers::generate(&bpf_dir)?)?;
+
+    // The <bpf/...> headers are libbpf-sys' own, those of the libbpf that is linked; the system's may be older.
+    SkeletonBuilder::new()
+        .source(bpf_dir.join("cohort.bpf.c"))
+        .clang(clang()?)
+        // v3: atomic operations that return the old value, which every kernel with sched_ext has.
+        .clang_args([
+            "-I".as_ref(),
+            bpf_dir.as_os_str(),
+            "-mcpu=v3".as_ref(),
+            "-Wall".as_ref(),
+            "-Werror".as_ref(),
+        ])
+        .build_and_generate(out_dir.join("cohort.skel.rs"))
+        .map_err(|e| format!("{e:#}"))?;
+
+    link_zstd();
+    Ok(())
+}
+
+fn clang() -> Result<PathBuf, Box<dyn Error>> {
+    if let Some(path) = env::var_os("CLANG") {
+        return Ok(path.into());
+    }
+    let works = |name: &&&str| {
+        let status = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        status.is_ok_and(|s| s.success())
+    };
+    let found = CLANGS.iter().find(works);
+    found.map(PathBuf::from).ok_or_else(|| "no clang found: install clang 16 or newer, or set CLANG".into())
+}
+
+/// Some distributions' libelf.a uses zstd, others' does not; `static` links what is there. All of the archive is offered to the linker
+/// because it comes before libelf on the command line; unused functions are dropped again.
+fn link_zstd() {
+    println!("cargo:rerun-if-env-changed=LIBBPF_SYS_LIBRARY_PATH");
+    let path = env::var("LIBBPF_SYS_LIBRARY_PATH").unwrap_or_default();
+    for dir in path.split(':').filter(|dir| Path::new(dir).join("libzstd.a").exists()) {
+        println!("cargo:rustc-link-search=native={dir}");
+        println!("cargo:rustc-link-lib=static:+whole-archive=zstd");
+        return;
+    }
+}

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The command line.
+
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{ArgAction, Args, Parser, Subcommand};
+
+use crate::policy::{PolicyArgs, Timing};
+use crate::say::Failure;
+
+/// Keeps the vCPUs of an SMP virtual machine moving together on an overcommitted KVM host
+#[derive(Parser, Debug)]
+#[command(
+    name = "cohort",
+    version,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Schedule this host's CPUs until interrupted; then the kernel's own scheduler takes over again
+    ///
+    /// Needs root and a kernel with sched_ext. Finds the virtual machines by itself, whatever runs them, and follows as they come and go.
+    /// Whatever happens to this process, guests keep running: when it ends or fails, all tasks fall back to the kernel's own scheduler.
+    Run(Run),
+    /// Print the manual page of `cohort run`
+    #[command(hide = true)]
+    Man,
+}
+
+#[derive(Args, Debug)]
+pub struct Run {
+    #[command(flatten)]
+    pub policy: PolicyArgs,
+
+    /// Print statistics every SECS seconds [0.1..3600]
+    #[arg(long, value_name = "SECS", value_parser = parse_secs, help_heading = "Statistics")]
+    pub stats: Option<Duration>,
+
+    /// Do not schedule: print statistics, every SECS seconds, of the scheduler that another `cohort run` has loaded [0.1..3600]
+    #[arg(
+        long,
+        value_name = "SECS",
+        value_parser = parse_secs,
+        conflicts_with_all = ["stats", "check", "PolicyArgs", "Timing"],
+        help_heading = "Statistics"
+    )]
+    pub monitor: Option<Duration>,
+
+    /// With --stats or --monitor: one JSON object per interval and line on stdout, counters cumulative
+    #[arg(long, help_heading = "Statistics")]
+    pub json: bool,
+
+    /// Only check whether this host can run the scheduler; print what stands in the way, all of it
+    #[arg(long, conflicts_with_all = ["stats", "json"])]
+    pub check: bool,
+
+    /// Print what libbpf does, and the verifier's log when it refuses; twice: the verifier's log in any case
+    #[arg(short, long, action = ArgAction::Count)]
+    pub verbose: u8,
+
+    #[command(flatten, next_help_heading = "Timing")]
+    pub timing: Timing,
+}
+
+impl Run {
+    /// What clap cannot express.
+    pub fn validate(&self) -> Result<(), Failure> {
+        if self.json && self.stats.is_none() && self.monitor.is_none() {
+            return Err(Failure::refused("--json needs --stats SECS or --monitor SECS"));
+        }
+        Ok(())
+    }
+}
+
+const SECS_MIN: f64 = 0.1;
+const SECS_MAX: f64 = 3600.0;
+
+fn parse_secs(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(secs) if (SECS_MIN..=SECS_MAX).contains(&secs) => Ok(Duration::from_secs_f64(secs)),
+        _ => Err(format!("allowed: seconds from {SECS_MIN} to {SECS_MAX}")),
+    }
+}
+
+/// How the command line ended the program before it started.
+#[derive(Debug)]
+pub enum Stop {
+    /// Asked for help or version: text for stdout.
+    Text(String),
+    Failure(Failure),
+}
+
+pub fn parse(args: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Cli, Stop> {
+    let cli = Cli::try_parse_from(args).map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Text(error.render().to_string()),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            Stop::Failure(Failure::refused("say what to do: `cohort run`, or `cohort --help`"))
+        }
+        _ => Stop::Failure(Failure::refused(one_line(&error.render().to_string()))),
+    })?;
+    if let Command::Run(run) = &cli.command {
+        run.validate().map_err(Stop::Failure)?;
+    }
+    Ok(cli)
+}
+
+/// clap's explanation, several lines of it, as one.
+fn one_line(rendered: &str) -> String {
+    let lines = rendered.lines().map(str::trim);
+    let told =
+        lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
+    let told: Vec<_> = told.filter(|line| !line.is_empty()).collect();
+    let mut line = String::new();
+    for part in told {
+        if !line.is_empty() {
+            line.push_str(if line.ends_with(':') { " " } else { "; " });
+        }
+        line.push_str(part);
+    }
+    line.strip_prefix("error: ").unwrap_or(&line).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{Boost, Gang, Placement, Policy};
+    use clap::CommandFactory;
+
+    fn run(args: &str) -> Result<Run, Stop> {
+        let args = ["cohort", "run"].into_iter().chain(args.split_whitespace()).map(Into::into);
+        parse(args).map(|cli| match cli.command {
+            Command::Run(run) => run,
+            Command::Man => unreachable!(),
+        })
+    }
+
+    fn refusal(args: &str) -> String {
+        match run(args) {
+            Err(Stop::Failure(failure)) => {
+                assert_eq!(failure.status, 2);
+                assert!(!failure.line.contains('\n'), "one line: {}", failure.line);
+                failure.line
+            }
+            other => panic!("{args}: not refused: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_are_the_cohort_policy_and_the_schedulers_knobs() {
+        let run = run("").unwrap();
+        assert_eq!(run.policy.axes(), Policy::Cohort.axes());
+        let mut knobs = crate::bpf::types::rodata::default();
+        run.timing.apply(&mut knobs);
+        assert_eq!(knobs.slice_ns, crate::intf::default::SLICE_NS);
+        assert_eq!(knobs.starve_ns, crate::intf::default::STARVE_NS);
+    }
+
+    #[test]
+    fn an_axis_overrides_the_preset() {
+        let axes =
+            run("--policy vtime --placement balance --boost candidate --gang aligned").unwrap().policy.axes();
+        assert_eq!(axes.placement, Placement::Balance);
+        assert_eq!(axes.gang, Gang::Aligned);
+        assert_eq!(axes.fair, Policy::Vtime.axes().fair);
+        assert_eq!(axes.boost.to_string(), "candidate");
+        assert_eq!(run("--boost off").unwrap().policy.axes().boost, Boost::OFF);
+    }
+
+    #[test]
+    fn knobs_are_given_in_microseconds() {
+        let mut knobs = crate::bpf::types::rodata::default();
+        run("--slice-us 2500 --lag-us 0").unwrap().timing.apply(&mut knobs);
+        assert_eq!((knobs.slice_ns, knobs.lag_ns), (2_500_000, 0));
+    }
+
+    #[test]
+    fn a_refusal_names_flag_value_and_what_is_allowed() {
+        for (args, wanted) in [
+            ("--policy eevdf", ["--policy", "eevdf", "cohort, balance, vtime"]),
+            ("--placement here", ["--placement", "here", "any, balance"]),
+            ("--gang on", ["--gang", "on", "off, aligned"]),
+            ("--fair all", ["--fair", "all", "vm, task"]),
+            ("--boost on", ["--boost", "on", "candidate, any-mode, unfair, migrate"]),
+            ("--slice-us 99", ["--slice-us", "99", "100..=100000"]),
+            ("--slice-us=-5", ["--slice-us", "-5", "100..=100000"]),
+            ("--starve-us 4000001", ["--starve-us", "4000001", "1000..=4000000"]),
+            ("--lag-us x", ["--lag-us", "x", "invalid digit"]),
+            ("--stats 0", ["--stats", "0", "from 0.1 to 3600"]),
+            ("--stats nan", ["--stats", "nan", "from 0.1 to 3600"]),
+            ("--monitor 1e9", ["--monitor", "1e9", "from 0.1 to 3600"]),
+            ("--json", ["--json", "--stats", "--monitor"]),
+            ("--monitor 1 --stats 1", ["--monitor", "--stats", "cannot be used"]),
+            ("--monitor 1 --policy vtime", ["--monitor", "--policy", "cannot be used"]),
+            ("--monitor 1 --slice-us 1000", ["--monitor", "--slice-us", "cannot be used"]),
+            ("--wibble", ["--wibble", "unexpected", ""]),
+        ] {
+            let line = refusal(args);
+            for part in wanted {
+                assert!(line.contains(part), "{args}: {part:?} is not in {line:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn monitor_alone_is_fine() {
+        assert_eq!(run("--monitor 2 --json").unwrap().monitor, Some(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn stated_ranges_are_the_real_ones() {
+        let command = Cli::command();
+        let run = command.find_subcommand("run").unwrap();
+        for arg in run.get_arguments().filter(|arg| arg.get_id().as_str().ends_with("_us")) {
+            let flag = format!("--{}", arg.get_long().unwrap());
+            let help = arg.get_help().unwrap().to_string();
+            let (low, high) = help.split_once('[').unwrap().1.trim_end_matches(']').split_once("..").unwrap();
+            let (low, high): (u64, u64) = (low.parse().unwrap(), high.parse().unwrap());
+            assert!(super::tests::run(&format!("{flag} {low}")).is_ok(), "{flag} {low}");
+            assert!(super::tests::run(&format!("{flag} {high}")).is_ok(), "{flag} {high}");
+            assert!(super::tests::run(&format!("{flag} {}", high + 1)).is_err(), "{flag} {}", high + 1);
+            if low > 0 {
+                assert!(super::tests::run(&format!("{flag} {}", low - 1)).is_err(), "{flag} {}", low - 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Brings the scheduler into the kernel: knobs set, loaded, attached; and says in words why it could not be.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{ErrorKind, Link, OpenObject};
+use tracing::{debug, warn};
+
+use crate::bpf::{CohortSkel, CohortSkelBuilder};
+use crate::intf;
+use crate::policy::{Axes, Timing};
+use crate::say::{self, Failure};
+
+/// What the scheduler is to do.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub policy: String,
+    pub axes: Axes,
+    pub timing: Timing,
+    pub verbose: u8,
+}
+
+/// What this host looks like, as far as loading depends on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// 1 + the highest possible CPU number.
+    pub nr_cpus: u32,
+    /// KVM is there, so its functions can be watched.
+    pub kvm: bool,
+}
+
+/// The memory that libbpf-rs keeps its object in; a second place for the second try.
+#[derive(Default)]
+pub struct Storage {
+    first: Option<Box<MaybeUninit<OpenObject>>>,
+    second: Option<Box<MaybeUninit<OpenObject>>>,
+}
+
+/// The scheduler, at work. Dropped, it leaves the kernel.
+pub struct Running<'obj> {
+    // Dropped in this order: no more boosts, then no more scheduling, then the maps.
+    on_spin: Option<Link>,
+    ops: Option<Link>,
+    pub skel: CohortSkel<'obj>,
+}
+
+/// Load the scheduler. Without watching pause-loop exits if that is what fails.
+pub fn load<'obj>(
+    storage: &'obj mut Storage,
+    config: &Config,
+    place: Place,
+) -> Result<CohortSkel<'obj>, Failure> {
+    let first = storage.first.insert(Box::new(MaybeUninit::uninit()));
+    let second = storage.second.insert(Box::new(MaybeUninit::uninit()));
+    say::take_libbpf_warnings();
+    if !place.kvm {
+        return open_and_load(first, config, place, false).map_err(|e| explain(&e));
+    }
+    let error = match open_and_load(first, config, place, true) {
+        Ok(skel) => return Ok(skel),
+        Err(error) => explain(&error),
+    };
+    debug!("loading failed ({}); trying again without watching pause-loop exits", error.line);
+    let skel = open_and_load(second, config, place, false).map_err(|_| error)?;
+    no_spin("the kernel refuses the program that watches them");
+    Ok(skel)
+}
+
+fn open_and_load<'obj>(
+    storage: &'obj mut MaybeUninit<OpenObject>,
+    config: &Config,
+    place: Place,
+    watch_spin: bool,
+) -> libbpf_rs::Result<CohortSkel<'obj>> {
+    let mut open = CohortSkelBuilder::default().open(storage)?;
+
+    if let Some(knobs) = open.maps.rodata_data.as_deref_mut() {
+        knobs.nr_cpus = place.nr_cpus;
+        config.axes.apply(knobs);
+        config.timing.apply(knobs);
+    }
+    open.maps.vm_on_cpu.set_max_entries(intf::MAX_VMS * place.nr_cpus)?;
+    open.maps.vcpus.set_max_entries(intf::MAX_VMS * intf::MAX_VCPUS)?;
+    open.progs.cohort_on_spin.set_autoload(watch_spin);
+    if config.verbose > 1 {
+        for mut prog in open.open_object_mut().progs_mut() {
+            prog.set_log_level(1);
+        }
+    }
+    open.load()
+}
+
+/// Put the loaded scheduler in charge of all CPUs.
+pub fn attach(mut skel: CohortSkel<'_>, place: Place) -> Result<Running<'_>, Failure> {
+    let ops = skel.maps.cohort_ops.attach_struct_ops().map_err(|error| {
+        let why = Ending::read(&skel).map(|e| format!(" ({e})")).unwrap_or_default();
+        Failure::failed(format!("the kernel did not let the scheduler start: {error:#}{why}"))
+    })?;
+    let on_spin = match (place.kvm, skel.progs.cohort_on_spin.autoload()) {
+        (true, true) => skel.progs.cohort_on_spin.attach().map_err(|e| no_spin(&format!("{e:#}"))).ok(),
+        _ => None,
+    };
+    Ok(Running { on_spin, ops: Some(ops), skel })
+}
+
+fn no_spin(why: &str) {
+    warn!("pause-loop exits cannot be watched ({why}): boosting only where KVM itself asks for a sibling (any-mode has no effect)");
+}
+
+impl Running<'_> {
+    /// Give the CPUs back to the kernel's own scheduler. Returns when that is done.
+    pub fn detach(&mut self) {
+        self.on_spin = None;
+        self.ops = None;
+    }
+
+    /// Why the kernel put the scheduler out, if it did.
+    pub fn ending(&self) -> Option<Ending> {
+        Ending::read(&self.skel)
+    }
+}
+
+/// How the kernel says that a scheduler's time is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    pub kind: i32,
+    pub code: i64,
+    pub reason: String,
+    pub message: String,
+}
+
+/// Set in an exit code when the scheduler should be loaded again, as after a change of the set of CPUs.
+const SCX_ECODE_ACT_RESTART: i64 = 1 << 48;
+/// Exit kinds from here on are errors.
+const SCX_EXIT_ERROR: i32 = 1024;
+
+impl Ending {
+    fn read(skel: &CohortSkel<'_>) -> Option<Ending> {
+        let bss = skel.maps.bss_data.as_ref()?;
+        // SAFETY: bss points to the map's memory, mapped as long as skel lives. The kernel writes it at any time, hence volatile; any bytes
+        // are a valid value of these integers and arrays. The scheduler writes exit_kind last.
+        let (kind, code, reason, message) = unsafe {
+            (
+                ptr::read_volatile(&bss.exit_kind),
+                ptr::read_volatile(&bss.exit_code),
+                ptr::read_volatile(&bss.exit_reason),
+                ptr::read_volatile(&bss.exit_msg),
+            )
+        };
+        (kind != 0).then(|| Ending { kind, code, reason: c_text(&reason), message: c_text(&message) })
+    }
+
+    pub fn wants_restart(&self) -> bool {
+        self.kind < SCX_EXIT_ERROR && self.code & SCX_ECODE_ACT_RESTART != 0
+    }
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.reason.as_str(), self.message.as_str()) {
+            ("", "") => write!(f, "exit kind {}", self.kind)?,
+            (reason, "") => f.write_str(reason)?,
+            ("", message) => f.write_str(message)?,
+            (reason, message) => write!(f, "{reason}: {message}")?,
+        }
+        if self.code != 0 {
+            write!(f, " (code {:#x})", self.code)?;
+        }
+        Ok(())
+    }
+}
+
+/// Text from C: up to the first NUL, on one line.
+fn c_text(bytes: &[i8]) -> String {
+    let bytes: Vec<u8> = bytes.iter().take_while(|b| **b != 0).map(|b| *b as u8).collect();
+    String::from_utf8_lossy(&bytes).trim().replace('\n', "; ")
+}
+
+/// One sentence for a failed load, from what libbpf printed.
+fn explain(error: &libbpf_rs::Error) -> Failure {
+    let log = say::take_libbpf_warnings();
+    if let Some(sentence) = explain_log(&log) {
+        return Failure::refused(sentence);
+    }
+    if error.kind() == ErrorKind::PermissionDenied && !log.contains("BEGIN PROG LOAD LOG") {
+        return Failure::refused(
+            "the kernel does not permit loading BPF: run as root outside containers, with kernel lockdown below `confidentiality`",
+        );
+    }
+    let told = log.lines().find(|line| line.starts_with("libbpf: ")).unwrap_or_default();
+    let told = told.trim_start_matches("libbpf: ");
+    Failure::failed(format!(
+        "the kernel refused the scheduler: {error:#}; {told}; run again with -v for the whole log"
+    ))
+}
+
+/// Causes that are known by what libbpf prints, with their remedy.
+fn explain_log(log: &str) -> Option<String> {
+    let ksym = |line: &str| line.split('\'').nth(1).unwrap_or("?").to_string();
+    let find = |what: &[&str]| log.lines().find(|line| what.iter().all(|w| line.contains(w)));
+
+    if let Some(line) = find(&["func ksym", "incompatible with"]) {
+        return Some(format!(
+            "the kernel's BTF describes {} wrongly, as kernels built with pahole older than 1.26 do: boot a kernel built with a newer pahole",
+            ksym(line)
+        ));
+    }
+    if let Some(line) = find(&["func ksym", "not found in kernel"]) {
+        return Some(format!(
+            "this kernel's BTF lacks the function {}: it is too old, or was built with a broken pahole; boot one of the tested kernels ({} or newer)",
+            ksym(line),
+            crate::checks::OLDEST_TESTED
+        ));
+    }
+    if find(&["struct_ops", "sched_ext_ops", "not found"]).is_some() {
+        return Some(
+            "this kernel's BTF has no sched_ext_ops: boot a kernel built with CONFIG_SCHED_CLASS_EXT=y"
+                .to_string(),
+        );
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ending(kind: i32, code: i64, reason: &str, message: &str) -> Ending {
+        Ending { kind, code, reason: reason.into(), message: message.into() }
+    }
+
+    #[test]
+    fn hotplug_asks_for_a_restart_and_an_error_does_not() {
+        assert!(ending(66, (1 << 48) | (1 << 32), "unregistered", "").wants_restart());
+        assert!(!ending(66, 1 << 32, "", "").wants_restart());
+        assert!(!ending(1024, 1 << 48, "", "").wants_restart());
+    }
+
+    #[test]
+    fn an_ending_reads_as_one_line() {
+        assert_eq!(
+            ending(1026, 0, "runnable task stall", "a waited 10 s").to_string(),
+            "runnable task stall: a waited 10 s"
+        );
+        assert_eq!(ending(64, 0, "", "").to_string(), "exit kind 64");
+        assert_eq!(ending(66, 16, "gone", "").to_string(), "gone (code 0x10)");
+        let mut text = [0i8; 16];
+        for (to, from) in text.iter_mut().zip(b"two\nlines\0rest") {
+            *to = *from as i8;
+        }
+        assert_eq!(c_text(&text), "two; lines");
+    }
+
+    #[test]
+    fn old_pahole_is_recognized() {
+        let log = "libbpf: extern (func ksym) 'scx_bpf_create_dsq': func_proto [1864] incompatible with vmlinux [60765]\n\
+                   libbpf: failed to load BPF skeleton 'cohort_bpf': -EINVAL\n";
+        let line = explain_log(log).unwrap();
+        assert!(
+            line.contains("scx_bpf_create_dsq") && line.contains("pahole") && !line.contains('\n'),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn missing_function_is_recognized() {
+        let log = "libbpf: extern (func ksym) 'scx_bpf_dsq_insert': not found in kernel or module BTFs\n";
+        let line = explain_log(log).unwrap();
+        assert!(line.contains("scx_bpf_dsq_insert") && line.contains("too old"), "{line}");
+    }
+
+    #[test]
+    fn other_failures_are_not_explained_away() {
+        assert_eq!(
+            explain_log("libbpf: prog 'cohort_enqueue': BPF program load failed: Invalid argument\n"),
+            None
+        );
+    }
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `--monitor`: statistics of a scheduler that another process has loaded.
+//!
+//! Nothing is pinned for this: a pin would outlive a runner that is killed. The scheduler's programs are found by name among all loaded
+//! ones, and its maps by the programs.
+
+use std::time::Duration;
+
+use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
+use libbpf_rs::{MapCore, MapHandle, Program, ProgramType};
+use tracing::{debug, info};
+
+use crate::bpf::types::vm_ctx;
+use crate::checks::Host;
+use crate::intf;
+use crate::output::Output;
+use crate::run::Stops;
+use crate::say::Failure;
+use crate::stats;
+use crate::vmname::VmNames;
+
+/// A program that every version of the scheduler has.
+const PROGRAM: &str = "cohort_init";
+/// While the scheduler is loaded anew (after CPU hotplug, or when KVM appears) there is none for a moment.
+const GONE_MAX: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// A scheduler found in the kernel.
+struct Found {
+    program_id: u32,
+    vms: MapHandle,
+    stats: MapHandle,
+}
+
+pub fn watch(host: &Host, interval: Duration, json: bool, stops: &Stops) -> Result<(), Failure> {
+    if let Some(refusal) = host.capabilities() {
+        return Err(Failure::refused(refusal));
+    }
+    let Some(mut found) = find()? else {
+        let other = host.loaded_scheduler().map(|name| format!(" (but {name} is)")).unwrap_or_default();
+        return Err(Failure::refused(format!(
+            "nothing to monitor: cohort is not scheduling{other}; start `cohort run`"
+        )));
+    };
+    let output = Output::stdout();
+    let mut names = VmNames::default();
+    loop {
+        debug!("watching the scheduler of program {}", found.program_id);
+        watch_one(&found, host, interval, json, stops, &output, &mut names)?;
+        if stops.asked() || output.is_closed() {
+            break;
+        }
+        match wait_for_next(stops)? {
+            Some(next) => found = next,
+            None => {
+                info!("the scheduler has ended");
+                break;
+            }
+        }
+    }
+    output.finish();
+    Ok(())
+}
+
+/// Print statistics until the scheduler, the reader or the user ends it.
+fn watch_one(
+    found: &Found,
+    host: &Host,
+    interval: Duration,
+    json: bool,
+    stops: &Stops,
+    output: &Output,
+    names: &mut VmNames,
+) -> Result<(), Failure> {
+    let failed = |e| Failure::failed(format!("cannot read the scheduler's statistics: {e:#}"));
+    let mut before = stats::read(&found.vms, &found.stats, host, names).map_err(failed)?;
+    while !stops.wait(interval) && !output.is_closed() && Program::fd_from_id(found.program_id).is_ok() {
+        let now = stats::read(&found.vms, &found.stats, host, names).map_err(failed)?;
+        output.send(if json { now.json() + "\n" } else { now.table(&before) + "\n" });
+        before = now;
+    }
+    Ok(())
+}
+
+fn wait_for_next(stops: &Stops) -> Result<Option<Found>, Failure> {
+    for _ in 0..GONE_MAX.as_millis() / LOOK_EVERY.as_millis() {
+        if let Some(found) = find()? {
+            return Ok(Some(found));
+        }
+        if stops.wait(LOOK_EVERY) {
+            break;
+        }
+    }
+    Ok(None)
+}
+
+fn find() -> Result<Option<Found>, Failure> {
+    let with_maps = ProgInfoQueryOptions::default().include_map_ids(true);
+    for program in ProgInfoIter::with_query_opts(with_maps) {
+        if program.ty != ProgramType::StructOps || program.name != PROGRAM {
+            continue;
+        }
+        // A map may be gone by now, with its scheduler.
+        let maps: Vec<_> = program.map_ids.iter().filter_map(|id| MapHandle::from_map_id(*id).ok()).collect();
+        let mut maps = maps.into_iter();
+        let (mut vms, mut stats) = (None, None);
+        for map in maps.by_ref() {
+            match map.name().to_str() {
+                Some("vms") => vms = Some(map),
+                Some("stats") => stats = Some(map),
+                _ => {}
+            }
+        }
+        let (Some(vms), Some(stats)) = (vms, stats) else { continue };
+        let same_layout = stats.max_entries() as usize == intf::STATS.len()
+            && vms.value_size() as usize >= size_of::<vm_ctx>();
+        if !same_layout {
+            return Err(Failure::refused(
+                "the scheduler that runs is of another version of cohort: monitor it with that version",
+            ));
+        }
+        return Ok(Some(Found { program_id: program.id, vms, stats }));
+    }
+    Ok(None)
+}

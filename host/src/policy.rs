@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Policies and knobs: what the command line says, and the values that the scheduler gets.
+//!
+//! A policy is a preset: one choice per axis. Each axis has its own flag, which overrides the preset.
+
+use std::fmt;
+
+use clap::{Args, ValueEnum};
+
+use crate::bpf::types::rodata;
+use crate::intf;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Policy {
+    /// Everything that keeps a VM's vCPUs moving together: balance, fair between VMs, aligned turns, all boosts
+    Cohort,
+    /// Siblings on different pCPUs, nothing else: virtual run time per task
+    Balance,
+    /// Weighted fair queueing per task, to compare with
+    Vtime,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Placement {
+    /// Where the wake-up finds it best
+    Any,
+    /// Never on a pCPU where a sibling runs or waits, while there is another
+    Balance,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Fair {
+    /// CPU time is shared by VMs and host tasks, and within a VM by its vCPUs
+    Vm,
+    /// CPU time is shared by threads: a VM with more vCPUs gets more
+    Task,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Gang {
+    /// Each pCPU chooses for itself
+    Off,
+    /// When a VM's turn starts, its waiting vCPUs are started on other pCPUs as well
+    Aligned,
+}
+
+/// What a pause-loop exit does; the kinds add up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Boost(u32);
+
+impl Boost {
+    pub const OFF: Boost = Boost(0);
+    pub const ALL: Boost =
+        Boost(intf::BOOST_CANDIDATE | intf::BOOST_ANY_MODE | intf::BOOST_UNFAIR | intf::BOOST_MIGRATE);
+
+    const NAMES: [(&'static str, u32); 4] = [
+        ("candidate", intf::BOOST_CANDIDATE),
+        ("any-mode", intf::BOOST_ANY_MODE),
+        ("unfair", intf::BOOST_UNFAIR),
+        ("migrate", intf::BOOST_MIGRATE),
+    ];
+
+    fn parse(text: &str) -> Result<Boost, String> {
+        let allowed = || {
+            let names: Vec<_> = Self::NAMES.iter().map(|(name, _)| *name).collect();
+            format!("allowed: off, or some of {}, separated by commas", names.join(", "))
+        };
+        if text == "off" {
+            return Ok(Boost::OFF);
+        }
+        let mut bits = 0;
+        for word in text.split(',').map(str::trim) {
+            let found = Self::NAMES.iter().find(|(name, _)| *name == word);
+            bits |= found.ok_or_else(|| format!("no kind of boost is named {word:?}; {}", allowed()))?.1;
+        }
+        Ok(Boost(bits))
+    }
+}
+
+impl fmt::Display for Boost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 {
+            return f.write_str("off");
+        }
+        let names: Vec<_> =
+            Self::NAMES.iter().filter(|(_, bit)| self.0 & bit != 0).map(|(name, _)| *name).collect();
+        f.write_str(&names.join(","))
+    }
+}
+
+/// The policy and its axes.
+#[derive(Args, Clone, Debug)]
+pub struct PolicyArgs {
+    /// Preset of the axes below
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = Policy::Cohort)]
+    pub policy: Policy,
+
+    /// Where vCPUs are queued [default: by the policy]
+    #[arg(long, value_enum, value_name = "HOW")]
+    placement: Option<Placement>,
+
+    /// Between whom CPU time is shared fairly [default: by the policy]
+    #[arg(long, value_enum, value_name = "WHOM")]
+    fair: Option<Fair>,
+
+    /// Whether a VM's vCPUs take their turns at the same time [default: by the policy]
+    #[arg(long, value_enum, value_name = "HOW")]
+    gang: Option<Gang>,
+
+    /// What a pause-loop exit does: off, or some of candidate, any-mode, unfair, migrate [default: by the policy]
+    ///
+    /// candidate: the sibling that KVM offers runs next. any-mode: the scheduler chooses a waiting sibling itself, also one preempted in user
+    /// mode. unfair: the boosted vCPU runs although it is not its turn; its VM is charged. migrate: it may come from another pCPU's queue.
+    #[arg(long, value_name = "LIST", value_parser = Boost::parse)]
+    boost: Option<Boost>,
+}
+
+/// A choice for every axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Axes {
+    pub placement: Placement,
+    pub fair: Fair,
+    pub gang: Gang,
+    pub boost: Boost,
+}
+
+impl Policy {
+    pub fn axes(self) -> Axes {
+        let (placement, fair, gang, boost) = match self {
+            Policy::Cohort => (Placement::Balance, Fair::Vm, Gang::Aligned, Boost::ALL),
+            Policy::Balance => (Placement::Balance, Fair::Task, Gang::Off, Boost::OFF),
+            Policy::Vtime => (Placement::Any, Fair::Task, Gang::Off, Boost::OFF),
+        };
+        Axes { placement, fair, gang, boost }
+    }
+
+    pub fn name(self) -> String {
+        value_name(self)
+    }
+}
+
+impl PolicyArgs {
+    pub fn axes(&self) -> Axes {
+        let preset = self.policy.axes();
+        Axes {
+            placement: self.placement.unwrap_or(preset.placement),
+            fair: self.fair.unwrap_or(preset.fair),
+            gang: self.gang.unwrap_or(preset.gang),
+            boost: self.boost.unwrap_or(preset.boost),
+        }
+    }
+}
+
+impl Axes {
+    pub fn apply(&self, knobs: &mut rodata) {
+        knobs.placement = match self.placement {
+            Placement::Any => intf::PLACEMENT_ANY,
+            Placement::Balance => intf::PLACEMENT_BALANCE,
+        };
+        knobs.fair = match self.fair {
+            Fair::Task => intf::FAIR_TASK,
+            Fair::Vm => intf::FAIR_VM,
+        };
+        knobs.gang = match self.gang {
+            Gang::Off => intf::GANG_OFF,
+            Gang::Aligned => intf::GANG_ALIGNED,
+        };
+        knobs.boost = self.boost.0;
+    }
+}
+
+impl fmt::Display for Axes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (placement, fair, gang) =
+            (value_name(self.placement), value_name(self.fair), value_name(self.gang));
+        write!(f, "placement {placement}, fair {fair}, gang {gang}, boost {}", self.boost)
+    }
+}
+
+/// A value as it is written on the command line.
+fn value_name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default()
+}
+
+/// Declares the timing knobs: help text, name of the flag, name in the scheduler, allowed range. All in microseconds here and in
+/// nanoseconds there; the default is the scheduler's own.
+macro_rules! timing_knobs {
+    ($($(#[doc = $help:literal])+ $flag:ident => $knob:ident / $default:ident, $range:expr;)+) => {
+        /// Timing, in microseconds.
+        #[derive(Args, Clone, Debug)]
+        pub struct Timing {
+            $(
+                $(#[doc = $help])+
+                #[arg(
+                    long,
+                    value_name = "US",
+                    default_value_t = intf::default::$default / 1000,
+                    value_parser = clap::value_parser!(u64).range($range)
+                )]
+                $flag: u64,
+            )+
+        }
+
+        impl Timing {
+            pub fn apply(&self, knobs: &mut rodata) {
+                $(knobs.$knob = self.$flag * 1000;)+
+            }
+        }
+    };
+}
+
+timing_knobs! {
+    /// How long a task runs before others of its rank get their turn [100..100000]
+    slice_us => slice_ns / SLICE_NS, 100..=100_000;
+    /// How long a boosted vCPU runs at most, if its VM's turn has less left [50..100000]
+    boost_slice_us => boost_slice_ns / BOOST_SLICE_NS, 50..=100_000;
+    /// How much unused virtual time a sleeper may claim when it wakes [0..1000000]
+    lag_us => lag_ns / LAG_NS, 0..=1_000_000;
+    /// After waiting this long a task runs next, whatever its rank [1000..4000000]
+    starve_us => starve_ns / STARVE_NS, 1_000..=4_000_000;
+    /// By how much a woken task's virtual time must be behind the runner's to preempt it [0..1000000]
+    wakeup_gran_us => wakeup_gran_ns / WAKEUP_GRAN_NS, 0..=1_000_000;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boost_kinds_add_up() {
+        assert_eq!(Boost::parse("candidate,migrate"), Ok(Boost(intf::BOOST_CANDIDATE | intf::BOOST_MIGRATE)));
+        assert_eq!(Boost::parse("candidate,any-mode,unfair,migrate"), Ok(Boost::ALL));
+        assert_eq!(Boost::parse("off"), Ok(Boost::OFF));
+    }
+
+    #[test]
+    fn unknown_boost_names_what_is_allowed() {
+        for wrong in ["", "on", "off,candidate", "candidate,,migrate", "Candidate"] {
+            let error = Boost::parse(wrong).expect_err(wrong);
+            assert!(
+                error.contains("allowed: off, or some of candidate, any-mode, unfair, migrate"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn boost_prints_as_it_is_written() {
+        for text in ["off", "candidate", "any-mode,unfair", "candidate,any-mode,unfair,migrate"] {
+            assert_eq!(Boost::parse(text).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn axes_reach_the_scheduler() {
+        let mut knobs = rodata::default();
+        Policy::Cohort.axes().apply(&mut knobs);
+        assert_eq!(
+            (knobs.placement, knobs.fair, knobs.gang, knobs.boost),
+            (intf::PLACEMENT_BALANCE, intf::FAIR_VM, intf::GANG_ALIGNED, 15)
+        );
+        Policy::Vtime.axes().apply(&mut knobs);
+        assert_eq!(
+            (knobs.placement, knobs.fair, knobs.gang, knobs.boost),
+            (intf::PLACEMENT_ANY, intf::FAIR_TASK, intf::GANG_OFF, 0)
+        );
+    }
+}

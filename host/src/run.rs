@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `cohort run`: check, load, watch, end.
+//!
+//! No scheduling decision needs this process: it may be stopped, starve or die. It only prints, and decides when the scheduler goes.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tracing::{info, warn};
+
+use crate::checks::Host;
+use crate::cli::Run;
+use crate::load::{self, Config, Ending, Place, Storage};
+use crate::monitor;
+use crate::output::Output;
+use crate::say::{self, Failure};
+use crate::stats::{self, Snapshot};
+use crate::vmname::VmNames;
+
+/// How often to look whether the kernel put the scheduler out, or KVM appeared.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// More restarts than this in RESTART_SPAN are a fault, not hotplug.
+const RESTARTS_MAX: usize = 10;
+const RESTART_SPAN: Duration = Duration::from_secs(60);
+
+/// Why one turn of the scheduler ended.
+enum End {
+    Signal(i32),
+    ReaderGone,
+    KvmAppeared,
+    Ejected(Ending),
+}
+
+pub fn run(args: &Run, host: &Host) -> Result<(), Failure> {
+    say::start_log(args.verbose);
+    if let Some(interval) = args.monitor {
+        return monitor::watch(host, interval, args.json, &Stops::listen()?);
+    }
+    let refusals = host.refusals();
+    if args.check {
+        return check(&refusals);
+    }
+    if let Some(refusal) = refusals.into_iter().next() {
+        return Err(Failure::refused(refusal));
+    }
+    let config = Config {
+        policy: args.policy.policy.name(),
+        axes: args.policy.axes(),
+        timing: args.timing.clone(),
+        verbose: args.verbose,
+    };
+    let stops = Stops::listen()?;
+    let mut reporter = args.stats.map(|interval| Reporter::new(interval, args.json));
+    let result = keep_scheduling(&config, host, &stops, &mut reporter);
+    if let Some(reporter) = reporter {
+        reporter.output.finish();
+    }
+    result
+}
+
+/// Print every obstacle but the last, which becomes the failure.
+fn check(refusals: &[String]) -> Result<(), Failure> {
+    let Some((last, others)) = refusals.split_last() else {
+        info!("this host can run the scheduler");
+        return Ok(());
+    };
+    for refusal in others {
+        tracing::error!("{refusal}");
+    }
+    Err(Failure::refused(last.clone()))
+}
+
+fn keep_scheduling(
+    config: &Config,
+    host: &Host,
+    stops: &Stops,
+    reporter: &mut Option<Reporter>,
+) -> Result<(), Failure> {
+    let mut restarts = VecDeque::new();
+    loop {
+        match schedule(config, host, stops, reporter)? {
+            End::Signal(signal) => {
+                let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+                info!("ended by {name}: the kernel's own scheduler has taken over");
+                return Ok(());
+            }
+            End::ReaderGone => {
+                info!("ended because nobody reads the statistics: the kernel's own scheduler has taken over");
+                return Ok(());
+            }
+            End::KvmAppeared => {
+                info!("the kvm module was loaded: loading the scheduler again to see its vCPUs")
+            }
+            End::Ejected(ending) if ending.wants_restart() => {
+                info!("ended by the kernel ({ending}): starting again")
+            }
+            End::Ejected(ending) => {
+                return Err(Failure::failed(format!(
+                    "the kernel put the scheduler out: {ending}; the kernel's own scheduler has taken over"
+                )));
+            }
+        }
+        let now = Instant::now();
+        restarts.retain(|at: &Instant| now.duration_since(*at) < RESTART_SPAN);
+        restarts.push_back(now);
+        if restarts.len() > RESTARTS_MAX {
+            return Err(Failure::failed(format!(
+                "gave up after {RESTARTS_MAX} restarts in {} s; the kernel's own scheduler has taken over",
+                RESTART_SPAN.as_secs()
+            )));
+        }
+    }
+}
+
+/// Load the scheduler and watch it until something ends it.
+fn schedule(
+    config: &Config,
+    host: &Host,
+    stops: &Stops,
+    reporter: &mut Option<Reporter>,
+) -> Result<End, Failure> {
+    let place = Place { nr_cpus: host.cpus().map_err(Failure::refused)?, kvm: host.kvm_is_live() };
+    if !place.kvm {
+        warn!("the kvm module is not loaded: there is no vCPU to see until it is; the scheduler will then be loaded again by itself");
+    }
+    let mut storage = Storage::default();
+    let skel = load::load(&mut storage, config, place)?;
+    if let Some(signal) = stops.signal() {
+        return Ok(End::Signal(signal));
+    }
+    let mut running = load::attach(skel, place)?;
+    info!("scheduling with policy {}", config.policy);
+    info!("{}", config.axes);
+
+    if let Some(reporter) = reporter.as_mut() {
+        reporter.start();
+    }
+    let end = loop {
+        let next = reporter.as_ref().map_or(LOOK_EVERY, |r| r.due_in().min(LOOK_EVERY));
+        stops.wait(next);
+        if let Some(signal) = stops.signal() {
+            break End::Signal(signal);
+        }
+        if let Some(ending) = running.ending() {
+            break End::Ejected(ending);
+        }
+        if !place.kvm && host.kvm_is_live() {
+            break End::KvmAppeared;
+        }
+        if let Some(reporter) = reporter.as_mut() {
+            let maps = &running.skel.maps;
+            reporter.report(|names| stats::read(&maps.vms, &maps.stats, host, names));
+            if reporter.output.is_closed() {
+                break End::ReaderGone;
+            }
+        }
+    };
+    running.detach();
+    Ok(end)
+}
+
+/// Prints statistics when they are due.
+struct Reporter {
+    interval: Duration,
+    json: bool,
+    due: Instant,
+    before: Option<Snapshot>,
+    names: VmNames,
+    output: Output,
+}
+
+impl Reporter {
+    fn new(interval: Duration, json: bool) -> Self {
+        Reporter {
+            interval,
+            json,
+            due: Instant::now(),
+            before: None,
+            names: VmNames::default(),
+            output: Output::stdout(),
+        }
+    }
+
+    /// The scheduler starts, with all counters 0.
+    fn start(&mut self) {
+        self.before = None;
+        self.due = Instant::now();
+    }
+
+    fn due_in(&self) -> Duration {
+        self.due.saturating_duration_since(Instant::now())
+    }
+
+    fn report(&mut self, read: impl FnOnce(&mut VmNames) -> libbpf_rs::Result<Snapshot>) {
+        let now = Instant::now();
+        if now < self.due {
+            return;
+        }
+        // After a pause (SIGSTOP) go on from now instead of catching up.
+        self.due = (self.due + self.interval).max(now);
+        match read(&mut self.names) {
+            Ok(snapshot) => {
+                if let Some(before) = &self.before {
+                    self.output.send(if self.json {
+                        snapshot.json() + "\n"
+                    } else {
+                        snapshot.table(before) + "\n"
+                    });
+                }
+                self.before = Some(snapshot);
+            }
+            Err(error) => warn!("cannot read the statistics: {error:#}"),
+        }
+    }
+}
+
+/// SIGINT, SIGTERM and SIGHUP, as something to wait for.
+pub struct Stops {
+    came: Receiver<()>,
+    signal: Arc<AtomicUsize>,
+}
+
+impl Stops {
+    /// Listen from now on, but leave alone what whoever started us (nohup, a shell's background job) made us ignore.
+    pub fn listen() -> Result<Self, Failure> {
+        let ignored = ignored_signals();
+        let wanted =
+            [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
+        let mut signals =
+            Signals::new(wanted).map_err(|e| Failure::failed(format!("cannot listen to signals: {e}")))?;
+        let signal = Arc::new(AtomicUsize::new(0));
+        let (notify, came) = channel();
+        let seen = Arc::clone(&signal);
+        thread::spawn(move || {
+            for number in signals.forever() {
+                seen.store(number as usize, Ordering::Relaxed);
+                if notify.send(()).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Stops { came, signal })
+    }
+
+    /// Wait that long, or until asked to stop. Return true if asked.
+    pub fn wait(&self, time: Duration) -> bool {
+        if !self.asked() {
+            match self.came.recv_timeout(time) {
+                Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+                // The listening thread never ends; were it to, this must not become a busy loop.
+                Err(RecvTimeoutError::Disconnected) => thread::sleep(time),
+            }
+        }
+        self.asked()
+    }
+
+    pub fn asked(&self) -> bool {
+        self.signal().is_some()
+    }
+
+    fn signal(&self) -> Option<i32> {
+        match self.signal.load(Ordering::Relaxed) {
+            0 => None,
+            number => Some(number as i32),
+        }
+    }
+}
+
+/// The set of signals that this process ignores, signal n as bit n - 1.
+fn ignored_signals() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let hex = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    hex.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
+}

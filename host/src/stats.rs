@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Statistics: read from the scheduler's maps, and shown as a table of rates or as JSON.
+
+use std::fmt::Write as _;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use libbpf_rs::{MapCore, MapFlags};
+use serde_json::{json, Map, Value};
+
+use crate::bpf::types::vm_ctx;
+use crate::checks::Host;
+use crate::intf;
+use crate::vmname::VmNames;
+
+/// All counters at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    at: Instant,
+    /// Seconds since 1970.
+    time_s: f64,
+    /// In the order of intf::STATS.
+    totals: Vec<u64>,
+    vms: Vec<Vm>,
+}
+
+#[derive(Clone, Debug)]
+struct Vm {
+    slot: u32,
+    name: String,
+    ctx: vm_ctx,
+}
+
+/// Read the counters out of the maps `stats` and `vms`.
+pub fn read<M: MapCore>(vms: &M, stats: &M, host: &Host, names: &mut VmNames) -> libbpf_rs::Result<Snapshot> {
+    let mut totals = Vec::with_capacity(intf::STATS.len());
+    for id in 0..intf::STATS.len() as u32 {
+        let per_cpu = stats.lookup_percpu(&id.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
+        totals.push(per_cpu.iter().map(|bytes| u64_from(bytes)).sum());
+    }
+    let mut found = Vec::new();
+    for slot in 0..vms.max_entries() {
+        let Some(ctx) = vms.lookup(&slot.to_ne_bytes(), MapFlags::ANY)?.and_then(|bytes| vm_from(&bytes))
+        else {
+            continue;
+        };
+        // A slot without a process is being taken at this moment.
+        if ctx.kvm != 0 && ctx.tgid != 0 {
+            found.push(Vm { slot, name: names.get(host, ctx.tgid, ctx.kvm), ctx });
+        }
+    }
+    names.keep(|tgid, kvm| found.iter().any(|vm| (vm.ctx.tgid, vm.ctx.kvm) == (tgid, kvm)));
+    let time_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64());
+    Ok(Snapshot { at: Instant::now(), time_s, totals, vms: found })
+}
+
+fn u64_from(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |chunk| u64::from_ne_bytes(*chunk))
+}
+
+fn vm_from(bytes: &[u8]) -> Option<vm_ctx> {
+    if bytes.len() < size_of::<vm_ctx>() {
+        return None;
+    }
+    // SAFETY: there are enough bytes, read_unaligned needs no alignment, and every bit pattern is a valid vm_ctx: it has integers only.
+    Some(unsafe { bytes.as_ptr().cast::<vm_ctx>().read_unaligned() })
+}
+
+impl Snapshot {
+    /// One line of JSON. All counters are cumulative since the scheduler was loaded.
+    pub fn json(&self) -> String {
+        let total: Map<String, Value> = intf::STATS
+            .iter()
+            .zip(&self.totals)
+            .map(|((name, _), value)| ((*name).to_string(), json!(value)))
+            .collect();
+        let vms: Vec<Value> = self.vms.iter().map(Vm::json).collect();
+        json!({ "time_s": (self.time_s * 1e3).round() / 1e3, "total": total, "vms": vms }).to_string()
+    }
+
+    /// What happened since `before`, as rates.
+    pub fn table(&self, before: &Snapshot) -> String {
+        let secs = self.at.duration_since(before.at).as_secs_f64().max(1e-3);
+        let mut out = String::new();
+        let vcpus: u32 = self.vms.iter().map(|vm| vm.ctx.nr_vcpus).sum();
+        let _ = writeln!(out, "{} VMs, {vcpus} vCPUs, {secs:.1} s", self.vms.len());
+
+        let rates = intf::STATS.iter().zip(self.totals.iter().zip(&before.totals));
+        let rates = rates.map(|((name, _), (now, then))| (name, now.saturating_sub(*then) as f64 / secs));
+        let mut width = 0;
+        for (name, rate) in rates.filter(|(_, rate)| *rate > 0.0) {
+            let item = format!("{name} {}/s", number(rate));
+            if width + item.len() + 2 > LINE_MAX {
+                out.push('\n');
+                width = 0;
+            }
+            let gap = if width == 0 { "  " } else { ", " };
+            let _ = write!(out, "{gap}{item}");
+            width += item.len() + 2;
+        }
+        if width > 0 {
+            out.push('\n');
+        }
+
+        if !self.vms.is_empty() {
+            let _ = writeln!(
+                out,
+                "{:<24} {:>5} {:>6} {:>7} {:>7} {:>10} {:>8} {:>8} {:>9}",
+                "VM", "vCPUs", "weight", "CPU %", "wait %", "switches/s", "PLE/s", "boosts/s", "stacked/s"
+            );
+        }
+        for vm in &self.vms {
+            let then =
+                before.vms.iter().find(|then| then.is_same(vm)).map(|then| then.ctx).unwrap_or_default();
+            let _ = writeln!(out, "{}", vm.row(&then, secs));
+        }
+        out
+    }
+}
+
+/// Totals are wrapped at this width.
+const LINE_MAX: usize = 92;
+
+impl Vm {
+    /// Not merely the same slot, taken by another VM since.
+    fn is_same(&self, other: &Vm) -> bool {
+        (self.slot, self.ctx.kvm, self.ctx.generation) == (other.slot, other.ctx.kvm, other.ctx.generation)
+    }
+
+    fn json(&self) -> Value {
+        let c = &self.ctx;
+        json!({
+            "vm": self.slot,
+            "tgid": c.tgid,
+            "name": self.name,
+            "weight": c.weight,
+            "vcpus": c.nr_vcpus,
+            "cpu_s": c.runtime_ns as f64 / 1e9,
+            "wait_s": c.wait_ns as f64 / 1e9,
+            "switches": c.switches,
+            "ple": c.ple,
+            "boosts": c.boosts,
+            "stacked": c.stacked,
+            "preempted_in_kernel": c.preempted_in_kernel,
+        })
+    }
+
+    fn row(&self, then: &vm_ctx, secs: f64) -> String {
+        let c = &self.ctx;
+        let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / secs;
+        let vcpus = f64::from(c.nr_vcpus.max(1));
+        let cpu = rate(c.runtime_ns, then.runtime_ns) / 1e9 * 100.0;
+        let wait = rate(c.wait_ns, then.wait_ns) / 1e9 * 100.0 / vcpus;
+        let name: String = self.name.chars().take(24).collect();
+        format!(
+            "{name:<24} {:>5} {:>6} {cpu:>7.1} {wait:>7.1} {:>10} {:>8} {:>8} {:>9}",
+            c.nr_vcpus,
+            c.weight,
+            number(rate(c.switches, then.switches)),
+            number(rate(c.ple, then.ple)),
+            number(rate(c.boosts, then.boosts)),
+            number(rate(c.stacked, then.stacked)),
+        )
+    }
+}
+
+/// A rate in few digits: 0, 0.4, 37, 16483.
+fn number(rate: f64) -> String {
+    if rate > 0.0 && rate < 9.95 {
+        format!("{rate:.1}")
+    } else {
+        format!("{rate:.0}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn snapshot(at: Instant, switches: u64, vms: Vec<Vm>) -> Snapshot {
+        let mut totals = vec![0; intf::STATS.len()];
+        totals[0] = switches;
+        Snapshot { at, time_s: 1.5, totals, vms }
+    }
+
+    fn vm(name: &str, generation: u64, ctx: vm_ctx) -> Vm {
+        Vm {
+            slot: 3,
+            name: name.into(),
+            ctx: vm_ctx { kvm: 0xffff, generation, tgid: 42, weight: 100, nr_vcpus: 2, ..ctx },
+        }
+    }
+
+    #[test]
+    fn json_has_every_counter_by_its_name() {
+        let ctx = vm_ctx { runtime_ns: 1_500_000_000, ple: 7, ..vm_ctx::default() };
+        let line = snapshot(Instant::now(), 9, vec![vm("web", 1, ctx)]).json();
+        assert!(!line.contains('\n'));
+        let value: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(value["time_s"], 1.5);
+        assert_eq!(value["total"].as_object().unwrap().len(), intf::STATS.len());
+        assert_eq!(value["total"]["switches"], 9);
+        let vm = &value["vms"][0];
+        assert_eq!((&vm["vm"], &vm["tgid"], &vm["name"]), (&json!(3), &json!(42), &json!("web")));
+        assert_eq!((&vm["cpu_s"], &vm["ple"], &vm["vcpus"]), (&json!(1.5), &json!(7), &json!(2)));
+    }
+
+    #[test]
+    fn table_shows_rates_per_second() {
+        let start = Instant::now();
+        let then = vm_ctx { runtime_ns: 1_000_000_000, wait_ns: 0, ple: 100, ..vm_ctx::default() };
+        let now = vm_ctx { runtime_ns: 4_000_000_000, wait_ns: 2_000_000_000, ple: 300, ..vm_ctx::default() };
+        let before = snapshot(start, 1_000, vec![vm("web", 1, then)]);
+        let after = snapshot(start + Duration::from_secs(2), 5_000, vec![vm("web", 1, now)]);
+        let table = after.table(&before);
+        assert!(table.contains("switches 2000/s"), "{table}");
+        let row: Vec<_> = table.lines().last().unwrap().split_whitespace().collect();
+        // 3 s of CPU in 2 s; 2 s of waiting of 2 vCPUs in 2 s; 200 exits in 2 s.
+        assert_eq!(row, ["web", "2", "100", "150.0", "50.0", "0", "100", "0", "0"]);
+    }
+
+    #[test]
+    fn a_slot_taken_by_a_new_vm_counts_from_zero() {
+        let start = Instant::now();
+        let old = vm_ctx { ple: 1_000, ..vm_ctx::default() };
+        let new = vm_ctx { ple: 10, ..vm_ctx::default() };
+        let before = snapshot(start, 0, vec![vm("old", 1, old)]);
+        let after = snapshot(start + Duration::from_secs(1), 0, vec![vm("new", 2, new)]);
+        let table = after.table(&before);
+        assert_eq!(table.lines().last().unwrap().split_whitespace().nth(6), Some("10"), "{table}");
+    }
+
+    #[test]
+    fn a_map_of_another_layout_is_not_read() {
+        assert!(vm_from(&[0; size_of::<vm_ctx>() - 1]).is_none());
+        let mut bytes = [0u8; 512];
+        bytes[..8].copy_from_slice(&77u64.to_ne_bytes());
+        assert_eq!(vm_from(&bytes).unwrap().kvm, 77);
+    }
+
+    #[test]
+    fn every_counter_is_in_the_user_guide() {
+        let guide = include_str!("../../docs/cohort.md");
+        for (name, meaning) in intf::STATS {
+            assert!(!meaning.is_empty(), "intf.h does not say what {name} means");
+            assert!(guide.contains(&format!("| `{name}` |")), "docs/cohort.md does not describe {name}");
+        }
+        let value: Value =
+            serde_json::from_str(&snapshot(Instant::now(), 0, vec![vm("", 1, vm_ctx::default())]).json())
+                .unwrap();
+        for name in value["vms"][0].as_object().unwrap().keys() {
+            assert!(guide.contains(&format!("| `{name}` |")), "docs/cohort.md does not describe {name}");
+        }
+    }
+}

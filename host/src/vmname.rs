@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What to call a virtual machine: the name its VMM was given, else the VMM program's own.
+
+use std::collections::HashMap;
+
+use crate::checks::Host;
+
+/// Longer names are cut.
+const NAME_MAX: usize = 64;
+
+/// Names found so far. A VMM keeps its name; its process number is taken by another one day, hence the VM's identity in the key.
+#[derive(Default)]
+pub struct VmNames {
+    known: HashMap<(i32, u64), String>,
+}
+
+impl VmNames {
+    pub fn get(&mut self, host: &Host, tgid: i32, kvm: u64) -> String {
+        let find = || {
+            let comm = host.comm(tgid).filter(|comm| !comm.is_empty());
+            let name = from_cmdline(&host.cmdline(tgid)).or(comm);
+            name.map(|name| printable(&name)).filter(|name| !name.is_empty())
+        };
+        if let Some(name) = self.known.get(&(tgid, kvm)) {
+            return name.clone();
+        }
+        match find() {
+            Some(name) => self.known.entry((tgid, kvm)).or_insert(name).clone(),
+            None => format!("pid {tgid}"),
+        }
+    }
+
+    /// Forget all VMs but these.
+    pub fn keep(&mut self, alive: impl Fn(i32, u64) -> bool) {
+        self.known.retain(|(tgid, kvm), _| alive(*tgid, *kvm));
+    }
+}
+
+/// The name in a VMM's command line: QEMU's `-name NAME` or `-name guest=NAME,…`; Firecracker's `--id NAME`; crosvm's `--name NAME`.
+fn from_cmdline(words: &[String]) -> Option<String> {
+    for (i, word) in words.iter().enumerate() {
+        let next = || words.get(i + 1).cloned();
+        let name = match word.as_str() {
+            "-name" => next().map(|value| qemu_guest(&value)),
+            "--id" | "--name" => next(),
+            _ => word.strip_prefix("--id=").or_else(|| word.strip_prefix("--name=")).map(str::to_string),
+        };
+        if let Some(name) = name.filter(|name| !name.is_empty()) {
+            return Some(name);
+        }
+    }
+    None
+}
+
+/// QEMU's `-name`: `web`, `guest=web`, `web,debug-threads=on`. A comma inside the name is written twice.
+fn qemu_guest(value: &str) -> String {
+    const ESCAPED: &str = "\u{0}";
+    let options = value.replace(",,", ESCAPED);
+    let mut options = options.split(',').enumerate();
+    let guest = options.find_map(|(i, option)| match option.split_once('=') {
+        Some(("guest", name)) => Some(name),
+        None if i == 0 => Some(option),
+        _ => None,
+    });
+    guest.unwrap_or_default().replace(ESCAPED, ",")
+}
+
+/// Names come from other people's command lines and go to a terminal.
+fn printable(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { '?' } else { c }).take(NAME_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::tests::FakeHost;
+
+    fn name(cmdline: &str) -> Option<String> {
+        from_cmdline(&cmdline.split(' ').map(str::to_string).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn vmms_say_the_name_each_in_its_way() {
+        assert_eq!(name("qemu-system-x86_64 -smp 2 -name web -m 256M").as_deref(), Some("web"));
+        assert_eq!(name("/usr/bin/kvm -name guest=web,debug-threads=on").as_deref(), Some("web"));
+        assert_eq!(name("ld.so --library-path x qemu -name a,,b,process=z").as_deref(), Some("a,b"));
+        assert_eq!(name("qemu -name debug-threads=on,guest=web").as_deref(), Some("web"));
+        assert_eq!(name("firecracker --api-sock /s --id fc1").as_deref(), Some("fc1"));
+        assert_eq!(name("firecracker --id=fc2").as_deref(), Some("fc2"));
+        assert_eq!(name("crosvm run --name vm1").as_deref(), Some("vm1"));
+        assert_eq!(name("qemu -smp 2"), None);
+        assert_eq!(name("qemu -name"), None);
+    }
+
+    #[test]
+    fn without_a_name_the_programs_own_and_then_the_number() {
+        let host = FakeHost::new()
+            .file("/proc/7/comm", "cloud-hyperviso\n")
+            .file("/proc/7/cmdline", "ch\0--kernel\0x\0");
+        let mut names = VmNames::default();
+        assert_eq!(names.get(&host.host(), 7, 1), "cloud-hyperviso");
+        assert_eq!(names.get(&host.host(), 8, 1), "pid 8");
+    }
+
+    #[test]
+    fn a_name_cannot_drive_the_terminal() {
+        let host = FakeHost::new().file("/proc/7/cmdline", "qemu\0-name\0a\x1b[2Jb\0");
+        assert_eq!(VmNames::default().get(&host.host(), 7, 1), "a?[2Jb");
+    }
+
+    #[test]
+    fn a_reused_process_number_is_another_vm() {
+        let host = FakeHost::new().file("/proc/7/cmdline", "qemu\0-name\0old\0");
+        let mut names = VmNames::default();
+        assert_eq!(names.get(&host.host(), 7, 1), "old");
+        let host = host.file("/proc/7/cmdline", "qemu\0-name\0new\0");
+        assert_eq!(names.get(&host.host(), 7, 1), "old", "asked once");
+        assert_eq!(names.get(&host.host(), 7, 2), "new");
+        names.keep(|_, kvm| kvm == 2);
+        assert_eq!(names.known.len(), 1);
+    }
+}
