@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
 from cohortlab import cli, commands, scenario
 from cohortlab.places import Measurement, Place, ProgressFn
 from cohortlab.scenario import Scenario
@@ -115,7 +116,7 @@ class FakePlace:
             window_s=took_s,
             cpu_s={vm: share * took_s, "hog": (self.pcpus - share) * took_s if self.loads else 0.0},
             stats={"boosts": 3.0} if policy == "cohort" else {},
-            guest={"tlb_ipis": 500 * took_s},
+            guest={"tlb_shootdowns": (0 if self.scenario.guest.tlb == "hypercall" else 500) * took_s},
         )
 
     def reset(self) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cohortlab import scenario
-from cohortlab.ideal import Claim, entitlements, full_demand, ideal, ideal_slowdown
 from hypothesis import given
 from hypothesis import strategies as st
+
+from cohortlab import scenario
+from cohortlab.ideal import Claim, entitlements, full_demand, ideal, ideal_slowdown
 
 CASES = {
     "equal weights, both want all": (2, [Claim(100, 2), Claim(100, 2)], [1, 1]),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from cohortlab import scenario, workloads
 from cohortlab.errors import BadInput
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from cohortlab import workloads
 from cohortlab.errors import BadInput
 from cohortlab.workloads import WorkloadError
@@ -35,7 +36,7 @@ WRONG = {
     "pattern that is no pattern": (
         "([0-9.]+)",
         "([0-9.]+",
-        'metric.pattern: "^Throughput ([0-9.]+" is not allowed: must be a regular expression with one group: the figure',
+        'metric.pattern: "^Throughput ([0-9.]+" is not allowed: must be a regular expression with one group: the figure',  # noqa: E501
     ),
     "pattern without a group": (
         "([0-9.]+)",

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The subcommands: options in, one library call, results out."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from cohortlab import __version__
+from cohortlab import compare as comparison
+from cohortlab import scenario as scenarios
+from cohortlab.compare import INTERRUPTED, OpenPlace, Plan
+from cohortlab.errors import BadInput
+from cohortlab.policies import parse_policies
+from cohortlab.progress import Bar, Lines, Progress
+from cohortlab.results import Results, write_parquet
+from cohortlab.scenario import TLB_MODES, Scenario
+from cohortlab.table import WIDE
+
+PLACES = ("lab",)
+
+
+@click.command()
+@click.argument("scenario", type=click.Path(path_type=Path))
+@click.option("--on", "where", default="lab", show_default=True, help="Where to run: lab.")
+@click.option("--policies", default="eevdf,cohort", show_default=True, help="Policies, with commas; NAME@VARIANT too.")
+@click.option("--policy-args", multiple=True, metavar="LABEL=ARGS", help="Arguments of `cohort run` for one policy.")
+@click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="How often to measure.")
+@click.option("--programs", help="Only these of the scenario's programs, with commas.")
+@click.option("--tlb", help="TLB modes in turn, with commas: ipi, kvm-pv, hypercall. Default: the scenario's.")
+@click.option("--kernel", help="Kernel of the host under test, as the place understands it.")
+@click.option("--crashes", type=click.IntRange(0, 100), default=3, show_default=True, help="Crashes to bear.")
+@click.option("--warm-up/--no-warm-up", default=True, show_default=True, help="Run each program once first.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the results.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else, on standard output.")
+def compare(
+    scenario: Path,
+    where: str,
+    policies: str,
+    policy_args: tuple[str, ...],
+    rounds: int,
+    programs: str | None,
+    tlb: str | None,
+    kernel: str | None,
+    crashes: int,
+    warm_up: bool,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare policies on the programs of SCENARIO: alone, and under each policy with the host loaded.
+
+    Results go to a folder of their own: every measurement (measurements.parquet) and a report (report.html).
+    """
+    # Everything that can be wrong with the input is found before anything boots or is written.
+    chosen = scenarios.load(scenario)
+    if programs is not None:
+        chosen = chosen.with_programs(_split("--programs", programs, chosen.program_vm.programs))
+    plan = Plan(
+        policies=parse_policies(policies, policy_args),
+        rounds=rounds,
+        modes=tlb_modes(tlb, chosen),
+        kernel=_kernel(kernel),
+        warm_up=warm_up,
+        crashes_max=crashes,
+    )
+    open_place = place_named(where)
+    folder = _folder(out, chosen.name)
+    results = Results(
+        scenario=chosen.name,
+        scenario_text=chosen.text,
+        pcpus=chosen.host.pcpus,
+        command=shlex.join(["cohortlab", *sys.argv[1:]]),
+        version=__version__,
+        policies=tuple(policy.label for policy in plan.policies),
+        programs=plan.programs,
+        tlb_modes=tuple(plan.modes),
+        rounds=rounds,
+    )
+    progress = _progress()
+    try:
+        comparison.run(plan, open_place, progress, results, lambda: _keep(results, folder))
+    finally:
+        progress.stop()
+    _hand_out(results, chosen, folder, as_json=as_json)
+
+
+def tlb_modes(text: str | None, scenario: Scenario) -> dict[str, Scenario]:
+    """Return the scenario in each TLB mode of ``--tlb``; as it stands, under its programs' mode, without."""
+    if text is None:
+        return {scenario.program_vm.tlb: scenario}
+    wanted = _split("--tlb", text, TLB_MODES)
+    return {mode: scenario.with_tlb(mode) for mode in TLB_MODES if mode in wanted}
+
+
+def place_named(name: str) -> OpenPlace:
+    """Return what opens the place ``--on`` names."""
+    if name not in PLACES:
+        raise BadInput(f'--on: "{name}" does not exist in this version: must be one of {", ".join(PLACES)}')
+    from cohortlab.lab import open_lab
+
+    return open_lab
+
+
+def _split(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
+    """Return the comma-separated names in ``text``, each of them allowed and named once."""
+    names = tuple(name.strip() for name in text.split(","))
+    for position, name in enumerate(names):
+        if name not in allowed:
+            raise BadInput(f'{option}: "{name}" is not allowed: must be of {", ".join(allowed)}')
+        if name in names[:position]:
+            raise BadInput(f'{option}: "{name}" is named twice')
+    return names
+
+
+def _kernel(text: str | None) -> str | None:
+    """Check a kernel given as a path; any other name is the place's to understand."""
+    if text is not None and os.sep in text:
+        try:
+            with Path(text).open("rb"):
+                pass
+        except IsADirectoryError:
+            pass  # a folder of kernel files: the place looks into it
+        except OSError as error:
+            raise BadInput(f"--kernel: {text}: cannot be read: {error.strerror}") from None
+    return text
+
+
+def _folder(out: Path | None, name: str) -> Path:
+    """Return the folder for the results, made and found to be writable before hours of measuring."""
+    folder = out or Path("results") / f"{name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise BadInput(f"--out: {folder}: {existing} is not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise BadInput(f"--out: {folder}: {existing} cannot be written to")
+    return folder
+
+
+def _progress() -> Progress:
+    console = Console(stderr=True)
+    return Bar(console) if console.is_terminal else Lines(sys.stderr)
+
+
+def _stdout() -> Console:
+    """Return standard output; rich would take a file for a terminal of 80 columns."""
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDE)
+
+
+def _keep(results: Results, folder: Path) -> None:
+    """Save the rounds so far, so that not even a power cut takes them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_parquet(results, folder / "measurements.parquet")
+
+
+def _hand_out(results: Results, scenario: Scenario, folder: Path, *, as_json: bool) -> None:
+    """Report what was measured and end with the exit code that says whether all of it was."""
+    # Only here: matplotlib takes a second, which a wrong option should not have to wait for.
+    from cohortlab.cli import EXIT_FAILED, EXIT_INTERRUPTED
+    from cohortlab.report import write_html
+    from cohortlab.summary import figures, for_machines
+    from cohortlab.table import print_results, remarks
+
+    found = figures(results, scenario)
+    if as_json:
+        print(json.dumps(for_machines(results, found), indent=2))
+    if found:
+        _keep(results, folder)
+        write_html(results, scenario, found, folder / "report.html")
+        if as_json:
+            print("\n".join(remarks(results, found)), file=sys.stderr)
+        else:
+            print_results(_stdout(), results, found)
+        print(f"results: {folder / 'report.html'}, {folder / 'measurements.parquet'}", file=sys.stderr)
+    if results.stopped:
+        rounds = "" if found else ": no round was complete"
+        print(f"cohortlab: {results.stopped}{rounds}", file=sys.stderr)
+        raise click.exceptions.Exit(EXIT_INTERRUPTED if results.stopped == INTERRUPTED else EXIT_FAILED)
+    if results.dropped:
+        raise click.exceptions.Exit(EXIT_FAILED)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else, on standard output.")
+def doctor(as_json: bool) -> None:
+    """Tell what this machine can do, and what is missing for the rest."""
+    from cohortlab.doctor import examine, print_findings
+
+    findings = examine()
+    if as_json:
+        print(json.dumps(findings.for_machines(), indent=2))
+    else:
+        print_findings(_stdout(), findings)

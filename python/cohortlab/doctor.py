@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``cohortlab doctor``: what this machine can do, and what is missing for the rest."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from cohortlab import kvm
+
+# `cohort run` refuses anything older: OLDEST_TESTED in host/src/checks.rs.
+OLDEST_KERNEL = (6, 18)
+OLDEST_CLANG = 16
+# The host under test, two small guests and what this machine itself needs beside them.
+LAB_MEMORY_MB = 3072
+# Image, kernels and build products of the lab, with room for a second kernel.
+LAB_DISK_MB = 6144
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at: whether it is there, what it is, and what to do when it is missing."""
+
+    name: str
+    ok: bool
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What can be done here: ``how`` says how, or why not."""
+
+    what: str
+    ok: bool
+    how: str
+
+
+@dataclass(frozen=True)
+class Findings:
+    findings: tuple[Finding, ...]
+    conclusions: tuple[Conclusion, ...]
+
+    def for_machines(self) -> dict[str, Any]:
+        return {
+            "findings": [
+                {"name": f.name, "ok": f.ok, "found": f.found, "remedy": None if f.ok else f.remedy}
+                for f in self.findings
+            ],
+            "conclusions": [{"what": c.what, "ok": c.ok, "how": c.how} for c in self.conclusions],
+        }
+
+
+def examine(root: Path = Path("/"), release: str | None = None) -> Findings:
+    """Look at this machine; ``root`` and ``release`` (of the kernel) stand in for it in tests."""
+    machine = _Machine(root, release or platform.release())
+    return Findings(machine.findings(), machine.conclusions())
+
+
+class _Machine:
+    """The machine below ``root``; every look at it is made once."""
+
+    def __init__(self, root: Path, release: str) -> None:
+        self.root = root
+        self.release = release
+        self.kvm = kvm.probe(root / "dev/kvm")
+        self.is_root = os.geteuid() == 0
+        self.has_sudo = shutil.which("sudo") is not None
+        self.has_sched_ext = (root / "sys/kernel/sched_ext/state").exists()
+        self.has_btf = (root / "sys/kernel/btf/vmlinux").exists()
+        self.is_new_enough = _version(release) >= OLDEST_KERNEL
+        self.memory_mb = _memory_mb(root / "proc/meminfo")
+        self.cache = _cache_folder()
+        self.free_mb = _free_mb(self.cache)
+        self.bootstrap = next((name for name in ("mmdebstrap", "debootstrap") if shutil.which(name)), None)
+
+    def findings(self) -> tuple[Finding, ...]:
+        oldest = ".".join(map(str, OLDEST_KERNEL))
+        newer = (
+            f"boot a kernel of {oldest} or newer with CONFIG_SCHED_CLASS_EXT=y, such as Debian's from trixie-backports"
+        )
+        rights = "root" if self.is_root else "sudo" if self.has_sudo else "neither"
+        cpus = os.cpu_count() or 1
+        return (
+            Finding("root or sudo", self.is_root or self.has_sudo, rights, "run as root, or install sudo"),
+            self._kvm(),
+            Finding(
+                "nested virtualization",
+                self.kvm.nested,
+                "guests can have a KVM of their own" if self.kvm.nested else "not offered to guests",
+                "load kvm_intel or kvm_amd with nested=1; in a cloud VM, choose a type that offers it",
+            ),
+            Finding("CPUs", cpus >= 2, str(cpus), "2 or more are needed for the lab's scenarios"),
+            Finding(
+                "memory",
+                self.memory_mb >= LAB_MEMORY_MB,
+                f"{self.memory_mb} MB available",
+                f"{LAB_MEMORY_MB} MB are needed for the lab",
+            ),
+            Finding("sched_ext", self.has_sched_ext, self._sched_ext(), newer),
+            Finding("BTF", self.has_btf, "/sys/kernel/btf/vmlinux", "boot a kernel with CONFIG_DEBUG_INFO_BTF=y"),
+            Finding("kernel", self.is_new_enough, f"{self.release} (oldest tested: {oldest})", newer),
+            _clang(),
+            _program("cargo", "apt-get install cargo, or rustup"),
+            Finding(
+                "debootstrap",
+                self.bootstrap is not None,
+                self.bootstrap or "not found",
+                "apt-get install mmdebstrap debootstrap",
+            ),
+            Finding("cache", True, self._cache_state()),
+            Finding(
+                "disk space",
+                self.free_mb >= LAB_DISK_MB,
+                f"{self.free_mb} MB free at {self.cache}",
+                f"{LAB_DISK_MB} MB are needed; COHORT_CACHE=FOLDER puts the cache elsewhere",
+            ),
+        )
+
+    def conclusions(self) -> tuple[Conclusion, ...]:
+        return (self._lab(), self._run())
+
+    def _lab(self) -> Conclusion:
+        missing = []
+        if self.bootstrap is None and not self._has_cache():
+            missing.append("mmdebstrap and debootstrap are missing")
+        if self.memory_mb < LAB_MEMORY_MB:
+            missing.append(f"only {self.memory_mb} MB of memory are available")
+        if self.free_mb < LAB_DISK_MB and not self._has_cache():
+            missing.append(f"only {self.free_mb} MB of disk are free")
+        if missing:
+            return Conclusion("lab", False, f"no, because {' and '.join(missing)}")
+        if self.kvm.nested:
+            return Conclusion("lab", True, "yes, under KVM")
+        why = "KVM offers no nested virtualization" if self.kvm.usable else self.kvm.reason
+        return Conclusion("lab", True, f"yes, under emulation (slower), because {why}")
+
+    def _run(self) -> Conclusion:
+        missing = []
+        if not self.is_new_enough:
+            missing.append(f"the kernel {self.release} is older than {'.'.join(map(str, OLDEST_KERNEL))}")
+        if not self.has_sched_ext:
+            missing.append("the running kernel has no sched_ext")
+        if not self.has_btf:
+            missing.append("the running kernel has no BTF")
+        if not (self.is_root or self.has_sudo):
+            missing.append("you are not root and there is no sudo")
+        if self._active_scheduler():
+            missing.append(f"another scheduler ({self._active_scheduler()}) is loaded")
+        if missing:
+            return Conclusion("cohort run", False, f"no, because {' and '.join(missing)}")
+        return Conclusion("cohort run", True, "yes" if self.is_root else "yes, with sudo")
+
+    def _kvm(self) -> Finding:
+        remedy = "enable virtualization in the firmware and load kvm_intel or kvm_amd"
+        if self.kvm.present and "Permission denied" in self.kvm.reason:
+            remedy = "add yourself to the group kvm, or run as root"
+        found = "a test guest ran" if self.kvm.usable else self.kvm.reason
+        return Finding("/dev/kvm", self.kvm.usable, found, remedy)
+
+    def _active_scheduler(self) -> str:
+        """Return the name of the sched_ext scheduler that is loaded; empty when none is."""
+        state = _read(self.root / "sys/kernel/sched_ext/state")
+        if state in ("", "disabled"):
+            return ""
+        return _read(self.root / "sys/kernel/sched_ext/root/ops") or state
+
+    def _sched_ext(self) -> str:
+        if not self.has_sched_ext:
+            return "not in the running kernel"
+        active = self._active_scheduler()
+        return f"{active} is loaded" if active else "no scheduler is loaded"
+
+    def _has_cache(self) -> bool:
+        return any(self.cache.glob("image-*"))
+
+    def _cache_state(self) -> str:
+        if not self.cache.is_dir():
+            return f"{self.cache}: empty, the first run fills it"
+        entries = sorted(path.name for path in self.cache.iterdir() if path.is_dir() and not path.name.startswith("."))
+        return f"{self.cache}: {', '.join(entries) or 'empty, the first run fills it'}"
+
+
+def _cache_folder() -> Path:
+    from cohortlab.lab import cache_dir
+
+    return cache_dir()
+
+
+def _version(release: str) -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", release)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _memory_mb(meminfo: Path) -> int:
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", _read(meminfo), re.MULTILINE)
+    return int(found[1]) // 1024 if found else 0
+
+
+def _free_mb(folder: Path) -> int:
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    return shutil.disk_usage(existing).free >> 20
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _program(name: str, remedy: str) -> Finding:
+    path = shutil.which(name)
+    return Finding(name, path is not None, path or "not found", remedy)
+
+
+def _clang() -> Finding:
+    """Look for a clang that is new enough, also under the names that carry its version."""
+    remedy = f"apt-get install clang-{OLDEST_CLANG}, or newer"
+    names = [os.environ.get("CLANG", ""), "clang", *(f"clang-{n}" for n in range(30, OLDEST_CLANG - 1, -1))]
+    newest = ""
+    for path in filter(None, (shutil.which(name) for name in names if name)):
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+        found = re.search(r"version (\d+)[\d.]*", said)
+        if found and int(found[1]) >= OLDEST_CLANG:
+            return Finding("clang", True, f"{path}, {found[0]}")
+        newest = newest or f"{path} is too old"
+    return Finding("clang", False, newest or "not found", remedy)
+
+
+def print_findings(console: Console, findings: Findings) -> None:
+    """Print one line for each finding, then what follows from them."""
+    widest = max(len(finding.name) for finding in findings.findings)
+    for finding in findings.findings:
+        state = ("ok       ", "green") if finding.ok else ("missing  ", "yellow")
+        text = finding.found if finding.ok else f"{finding.found}: {finding.remedy}"
+        console.print(Text.assemble(state, f"{finding.name:{widest}}  {text}"), soft_wrap=True)
+    console.print()
+    for conclusion in findings.conclusions:
+        how = (conclusion.how, "green" if conclusion.ok else "yellow")
+        console.print(Text.assemble((f"{conclusion.what}: ", "bold"), how), soft_wrap=True)

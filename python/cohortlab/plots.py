@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The report's pictures, as SVG: every round a dot, so that nothing hides behind a median."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
+
+from cohortlab.summary import Figure
+
+# Okabe and Ito's colours: told apart by colour-blind readers too. The kernel's own scheduler comes first: grey-blue.
+COLOURS = ("#56708a", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#0072b2")
+# Where a logarithmic axis is labelled.
+TICKS = (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 25, 35, 50, 75, 100, 200, 400)
+# A neighbour this near its due has it, as far as can be measured.
+TOLERATED = 0.02
+INK = "#22272e"
+FAINT = "#d5dae0"
+
+
+def over_ideal(found: Sequence[Figure], programs: Sequence[str], policies: Sequence[str]) -> str:
+    """Draw slowdown ÷ ideal for each program and policy."""
+
+    def dots(figure: Figure) -> list[float]:
+        return [slowdown / figure.ideal_slowdown for slowdown in figure.slowdowns]
+
+    canvas, axes = _canvas(programs)
+    values = _dots(axes, found, programs, policies, dots)
+    _reference(axes, "ideal")
+    axes.set_ylabel("slowdown ÷ ideal")
+    if max(values) > 4 * min(values):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(FixedLocator(TICKS))
+        axes.yaxis.set_minor_locator(NullLocator())
+    else:
+        axes.set_ylim(bottom=min(0.9, min(values) * 0.95), top=max(1.1, max(values) * 1.05))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    return _svg(canvas)
+
+
+def neighbour_of_due(found: Sequence[Figure], programs: Sequence[str], policies: Sequence[str]) -> str:
+    """Draw the neighbours' measured share of the host over the share they are due."""
+
+    def dots(figure: Figure) -> list[float]:
+        return [share / figure.neighbour_due for share in figure.shares] if figure.neighbour_due > 0 else []
+
+    canvas, axes = _canvas(programs)
+    values = _dots(axes, found, programs, policies, dots) or [1.0]
+    axes.axhspan(1 - TOLERATED, 1 + TOLERATED, color=FAINT, alpha=0.5, linewidth=0, zorder=0)
+    _reference(axes, "due")
+    axes.set_ylabel("neighbours' share ÷ due")
+    axes.set_ylim(min(0.94, min(values) - 0.01), max(1.06, max(values) + 0.01))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    return _svg(canvas)
+
+
+def _reference(axes: Axes, name: str) -> None:
+    """Draw a line at 1, the value to hold the dots against."""
+    axes.axhline(1, color=INK, linewidth=1, zorder=1)
+    beside = ("axes fraction", "data")  # right of the axes, at 1
+    axes.annotate(name, (1, 1), xycoords=beside, xytext=(4, 0), textcoords="offset points", va="center")
+
+
+def _canvas(programs: Sequence[str]) -> tuple[Canvas, Axes]:
+    canvas = Canvas(figsize=(max(6.0, 1.5 * len(programs) + 1.2), 3.6), layout="constrained")
+    axes = canvas.add_subplot()
+    axes.set_xticks(range(len(programs)), programs)
+    axes.set_xlim(-0.55, len(programs) - 0.45)
+    axes.grid(axis="y", color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=INK, length=0)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(FAINT)
+    return canvas, axes
+
+
+def _dots(
+    axes: Axes,
+    found: Sequence[Figure],
+    programs: Sequence[str],
+    policies: Sequence[str],
+    values_of: Callable[[Figure], Sequence[float]],
+) -> list[float]:
+    """Draw a dot for every round and a bar at the median; return all values."""
+    shown: list[float] = []
+    lane = 0.8 / len(policies)
+    for number, policy in enumerate(policies):
+        colour = COLOURS[number % len(COLOURS)]
+        label: str | None = policy
+        for figure in (figure for figure in found if figure.policy == policy):
+            middle = programs.index(figure.program) - 0.4 + lane * (number + 0.5)
+            values = values_of(figure)
+            # Rounds side by side in their order: a drift over the rounds shows as a slope.
+            step = 0.6 * lane / max(1, len(values) - 1)
+            xs = [middle + step * (i - (len(values) - 1) / 2) for i in range(len(values))]
+            axes.scatter(xs, values, s=22, color=colour, alpha=0.75, linewidths=0, zorder=3, label=label)
+            axes.hlines(
+                median(values), middle - 0.42 * lane, middle + 0.42 * lane, color=colour, linewidth=2.2, zorder=2
+            )
+            label = None
+            shown += values
+    _legend(axes)
+    return shown
+
+
+def _legend(axes: Axes) -> None:
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=8, frameon=False, borderaxespad=0.2, handletextpad=0.4)
+
+
+def _svg(canvas: Canvas) -> str:
+    text = io.StringIO()
+    canvas.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]

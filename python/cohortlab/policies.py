@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The policies of a comparison: a scheduler's name, its arguments, and the label it is reported under."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cohortlab.errors import BadInput
+
+KERNEL = "eevdf"  # the kernel's own scheduler: nothing is loaded
+# The presets of `cohort run --policy`. Checked here so that a typing error is told before anything boots.
+PRESETS = ("cohort", "balance", "vtime")
+KNOWN = (KERNEL, *PRESETS)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One contestant. ``label`` is NAME, or NAME@VARIANT to compare a policy with itself under other arguments."""
+
+    label: str
+    name: str
+    args: tuple[str, ...] = ()
+
+
+def parse_policies(listed: str, arguments: Sequence[str]) -> tuple[Policy, ...]:
+    """Return the policies of ``--policies`` with the arguments that ``--policy-args LABEL=ARGS`` give them."""
+    labels = [label.strip() for label in listed.split(",")]
+    given = dict(_split_arguments(text) for text in arguments)
+    policies = []
+    for label in labels:
+        name, _, variant = label.partition("@")
+        if name not in KNOWN:
+            raise BadInput(f'--policies: unknown policy "{name}": known are {", ".join(KNOWN)}')
+        if "@" in label and not re.fullmatch(r"[\w.+-]+", variant):
+            raise BadInput(f'--policies: "{label}": what follows @ must be letters, digits and . + - _')
+        if labels.count(label) > 1:
+            raise BadInput(f'--policies: "{label}" is named twice: write {label}@NAME for a variant of it')
+        args = given.pop(label, ())
+        if name == KERNEL and args:
+            raise BadInput(f"--policy-args: {KERNEL} is the kernel's own scheduler and takes no arguments")
+        policies.append(Policy(label, name, args))
+    for label in given:
+        raise BadInput(f'--policy-args: "{label}" is not among --policies: {", ".join(labels)}')
+    return tuple(policies)
+
+
+def _split_arguments(text: str) -> tuple[str, tuple[str, ...]]:
+    label, equals, args = text.partition("=")
+    if not equals or not label:
+        raise BadInput(f'--policy-args: "{text}" is not allowed: must be LABEL=ARGS, as in "cohort=--boost candidate"')
+    try:
+        return label.strip(), tuple(shlex.split(args))
+    except ValueError as error:
+        raise BadInput(f'--policy-args: "{text}" is not allowed: {str(error).lower()}') from None

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A comparison as one HTML file that needs nothing beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+import matplotlib as mpl
+
+from cohortlab import plots
+from cohortlab.results import Results, write_atomically
+from cohortlab.scenario import Scenario
+from cohortlab.summary import Figure, mean_over_ideal
+from cohortlab.table import TLB_COUNTERS, number, percent, ratio, remarks, spread
+
+
+@dataclass(frozen=True)
+class _Mode:
+    """What the page shows of one TLB mode."""
+
+    tlb: str
+    groups: Sequence[tuple[str, Sequence[Figure]]]
+    over_ideal: str
+    neighbour_of_due: str
+    means: dict[str, float]
+    place: dict[str, str]
+
+
+def write_html(results: Results, scenario: Scenario, found: Sequence[Figure], path: Path) -> None:
+    """Write the report of ``results`` to ``path``, all or nothing."""
+    write_atomically(path, render(results, scenario, found).encode())
+
+
+def render(results: Results, scenario: Scenario, found: Sequence[Figure]) -> str:
+    """Return the report as HTML."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("cohortlab", "."),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters.update(number=number, percent=percent, ratio=ratio)
+    environment.globals["spread"] = spread
+    has_counters = any(name in figure.guest_per_s for figure in found for name in TLB_COUNTERS)
+    return environment.get_template("report.html.j2").render(
+        results=results,
+        scenario=scenario,
+        modes=[_mode(results, tlb, found) for tlb in results.tlb_modes if any(f.tlb == tlb for f in found)],
+        counters=TLB_COUNTERS if has_counters else {},
+        remarks=remarks(results, found),
+        measured=max(row.ended for row in results.rows),
+    )
+
+
+def _mode(results: Results, tlb: str, every: Sequence[Figure]) -> _Mode:
+    found = [figure for figure in every if figure.tlb == tlb]
+    programs = [name for name in results.programs if any(figure.program == name for figure in found)]
+    policies = [name for name in results.policies if any(figure.policy == name for figure in found)]
+    # svg.fonttype "none" keeps text as text: small, selectable, in the page's own font. The salt keeps the
+    # identifiers of two pictures in one page apart, and the same from run to run.
+    with mpl.rc_context(
+        {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10, "svg.hashsalt": f"cohortlab {tlb}"}
+    ):
+        return _Mode(
+            tlb=tlb,
+            groups=[(name, [f for f in found if f.program == name]) for name in programs],
+            over_ideal=plots.over_ideal(found, programs, policies),
+            neighbour_of_due=plots.neighbour_of_due(found, programs, policies),
+            means={name: mean_over_ideal([f for f in found if f.policy == name]) for name in policies},
+            place=results.places.get(tlb, {}),
+        )

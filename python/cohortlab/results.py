@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The raw measurements of a comparison, and their Parquet file: one row per measurement."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ALONE = "alone"  # the policy column of a measurement without load on the host
+
+_DOUBLES = pa.map_(pa.string(), pa.float64())
+SCHEMA = pa.schema(
+    [
+        ("scenario", pa.string()),
+        ("tlb", pa.string()),
+        ("round", pa.int32()),
+        ("attempt", pa.int32()),
+        ("order", pa.int32()),
+        ("policy", pa.string()),
+        ("scheduler", pa.string()),
+        ("policy_args", pa.list_(pa.string())),
+        ("program", pa.string()),
+        ("vm", pa.string()),
+        ("value", pa.float64()),
+        ("unit", pa.string()),
+        ("rate", pa.bool_()),
+        ("wall_s", pa.float64()),
+        ("window_s", pa.float64()),
+        ("cpu_s", _DOUBLES),
+        ("stats", _DOUBLES),
+        ("guest", _DOUBLES),
+        ("ended", pa.timestamp("us", tz="UTC")),
+        ("kernel", pa.string()),
+    ]
+)
+METADATA_KEY = b"cohortlab"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement.
+
+    Attributes:
+        round: from 1; rounds that the host under test did not survive are not kept.
+        attempt: from 1; 2 means that the round's first attempt was void.
+        order: position of the measurement within its round, from 0.
+        policy: the label it is reported under ("alone" for the host without load).
+        scheduler: the policy that ran, without its arguments.
+        rate: True when more is better.
+    """
+
+    scenario: str
+    tlb: str
+    round: int
+    attempt: int
+    order: int
+    policy: str
+    scheduler: str
+    policy_args: tuple[str, ...]
+    program: str
+    vm: str
+    value: float
+    unit: str
+    rate: bool
+    wall_s: float
+    window_s: float
+    cpu_s: Mapping[str, float]
+    stats: Mapping[str, float]
+    guest: Mapping[str, float]
+    ended: datetime
+    kernel: str
+
+    @property
+    def seconds(self) -> float:
+        """The figure as seconds: of the run, or of one unit of work where the figure is a rate."""
+        return 1 / self.value if self.rate else self.value
+
+    def used(self, vm: str) -> float:
+        """Return the pCPUs that ``vm`` used."""
+        return self.cpu_s.get(vm, 0.0) / self.window_s
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A round that the host under test did not survive."""
+
+    tlb: str
+    round: int
+    attempt: int
+    doing: str
+    reason: str
+
+
+@dataclass
+class Results:
+    """A comparison's measurements and what is worth knowing about how they came about.
+
+    Attributes:
+        places: the description of each place, by TLB mode.
+        dropped: why a policy was taken out of the comparison, by (TLB mode, label).
+        stopped: why the comparison ended before all its rounds were complete; None when it did not.
+    """
+
+    scenario: str
+    scenario_text: str
+    pcpus: int
+    command: str
+    version: str
+    policies: tuple[str, ...]
+    programs: tuple[str, ...]
+    tlb_modes: tuple[str, ...]
+    rounds: int
+    rows: list[Row] = field(default_factory=list)
+    places: dict[str, dict[str, str]] = field(default_factory=dict)
+    crashes: list[Crash] = field(default_factory=list)
+    dropped: dict[tuple[str, str], str] = field(default_factory=dict)
+    stopped: str | None = None
+
+
+def write_parquet(results: Results, path: Path) -> None:
+    """Write every measurement to ``path``, all or nothing."""
+    rows = [{f.name: getattr(row, f.name) for f in fields(Row)} for row in results.rows]
+    for row in rows:
+        row.update({name: list(row[name].items()) for name in ("cpu_s", "stats", "guest")})
+    table = pa.Table.from_pylist(rows, schema=SCHEMA.with_metadata({METADATA_KEY: json.dumps(_metadata(results))}))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    write_atomically(path, sink.getvalue().to_pybytes())
+
+
+def read_parquet(path: Path) -> Results:
+    """Return what ``write_parquet`` wrote."""
+    table = pq.read_table(path)
+    about = json.loads(table.schema.metadata[METADATA_KEY])
+    rows = []
+    for row in table.to_pylist():
+        row.update({name: dict(row[name]) for name in ("cpu_s", "stats", "guest")})
+        rows.append(Row(**{**row, "policy_args": tuple(row["policy_args"])}))
+    return Results(
+        scenario=about["scenario"],
+        scenario_text=about["scenario_text"],
+        pcpus=about["pcpus"],
+        command=about["command"],
+        version=about["version"],
+        policies=tuple(about["policies"]),
+        programs=tuple(about["programs"]),
+        tlb_modes=tuple(about["tlb_modes"]),
+        rounds=about["rounds"],
+        rows=rows,
+        places=about["places"],
+        crashes=[Crash(**crash) for crash in about["crashes"]],
+        dropped={(tlb, label): why for tlb, label, why in about["dropped"]},
+        stopped=about["stopped"],
+    )
+
+
+def _metadata(results: Results) -> dict[str, Any]:
+    about = {f.name: getattr(results, f.name) for f in fields(Results) if f.name != "rows"}
+    about["crashes"] = [asdict(crash) for crash in results.crashes]
+    about["dropped"] = [(tlb, label, why) for (tlb, label), why in results.dropped.items()]
+    return about
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write ``content`` to ``path`` so that a reader sees the old file or the new one, never half of it."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        temporary.chmod(0o644)  # mkstemp's 0600 would keep a result of `sudo` from its reader
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""From raw measurements to the figures that are reported; docs/metrics.md defines each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import geometric_mean, median
+from typing import Any
+
+from cohortlab.ideal import Ideal, ideal
+from cohortlab.results import ALONE, Results, Row
+from cohortlab.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and range of a figure over the rounds."""
+
+    median: float
+    min: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        values = list(values)
+        return cls(median(values), min(values), max(values))
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A VM that loaded the host: its share of the pCPUs' capacity and what it was due, both 0..1."""
+
+    share: float
+    due: float
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One program under one policy.
+
+    Attributes:
+        value, alone: the program's own figure with load and alone, in ``unit``.
+        seconds: the same as seconds: of a run, or of one unit of work where the figure is a rate.
+        demand: pCPUs that the program's VM used alone.
+        slowdowns: of each round, against the median alone.
+        neighbours: by VM name, medians over the rounds.
+        busy: share of the pCPUs' capacity that all VMs together used.
+        guest_per_s: the guest's counters per second of its own time, medians over the rounds.
+    """
+
+    tlb: str
+    policy: str
+    program: str
+    unit: str
+    rate: bool
+    value: Spread
+    alone: Spread
+    seconds: Spread
+    alone_s: Spread
+    demand: float
+    ideal_slowdown: float
+    slowdowns: tuple[float, ...]
+    neighbours: dict[str, Neighbour]
+    shares: tuple[float, ...]
+    busy: float
+    guest_per_s: dict[str, float]
+    alone_guest_per_s: dict[str, float]
+
+    @property
+    def rounds(self) -> int:
+        return len(self.slowdowns)
+
+    @property
+    def slowdown(self) -> Spread:
+        return Spread.of(self.slowdowns)
+
+    @property
+    def over_ideal(self) -> float:
+        return self.slowdown.median / self.ideal_slowdown
+
+    @property
+    def neighbour_share(self) -> float:
+        """The neighbours' share of the pCPUs' capacity, together; the median over the rounds."""
+        return median(self.shares)
+
+    @property
+    def neighbour_due(self) -> float:
+        return sum(neighbour.due for neighbour in self.neighbours.values())
+
+    @property
+    def neighbour_of_due(self) -> float | None:
+        """Measured over due; below 1 the program gained by starving its neighbours. None when nothing is due."""
+        return self.neighbour_share / self.neighbour_due if self.neighbour_due > 0 else None
+
+
+def figures(results: Results, scenario: Scenario) -> list[Figure]:
+    """Return one figure for each TLB mode, program and policy with a complete round, in the order asked for."""
+    found = []
+    for tlb in results.tlb_modes:
+        for program in results.programs:
+            rows = [row for row in results.rows if row.tlb == tlb and row.program == program]
+            alone = [row for row in rows if row.policy == ALONE]
+            if not alone:
+                continue
+            demand = median(row.used(scenario.program_vm.name) for row in alone)
+            due = ideal(scenario, demand)
+            for policy in results.policies:
+                loaded = [row for row in rows if row.policy == policy]
+                if loaded:
+                    found.append(_figure(alone, loaded, demand, due, scenario))
+    return found
+
+
+def _figure(alone: Sequence[Row], loaded: Sequence[Row], demand: float, due: Ideal, scenario: Scenario) -> Figure:
+    first = loaded[0]
+    alone_s = Spread.of(row.seconds for row in alone)
+    names = [vm.name for vm in scenario.neighbours]
+    pcpus = scenario.host.pcpus
+    return Figure(
+        tlb=first.tlb,
+        policy=first.policy,
+        program=first.program,
+        unit=first.unit,
+        rate=first.rate,
+        value=Spread.of(row.value for row in loaded),
+        alone=Spread.of(row.value for row in alone),
+        seconds=Spread.of(row.seconds for row in loaded),
+        alone_s=alone_s,
+        demand=demand,
+        ideal_slowdown=due.slowdown,
+        slowdowns=tuple(row.seconds / alone_s.median for row in loaded),
+        neighbours={name: Neighbour(median(r.used(name) / pcpus for r in loaded), due.due[name]) for name in names},
+        shares=tuple(sum(row.used(name) for name in names) / pcpus for row in loaded),
+        busy=median(sum(row.used(vm.name) for vm in scenario.vms) / pcpus for row in loaded),
+        guest_per_s=_per_second(loaded),
+        alone_guest_per_s=_per_second(alone),
+    )
+
+
+def _per_second(rows: Sequence[Row]) -> dict[str, float]:
+    names = sorted({name for row in rows for name in row.guest})
+    return {name: median(row.guest.get(name, 0.0) / row.wall_s for row in rows) for name in names}
+
+
+def mean_over_ideal(chosen: Sequence[Figure]) -> float:
+    """Return the geometric mean of slowdown ÷ ideal; ``chosen`` is not empty."""
+    return geometric_mean([figure.over_ideal for figure in chosen])
+
+
+def for_machines(results: Results, found: Sequence[Figure]) -> list[dict[str, Any]]:
+    """Return the ``--json`` output: one object per TLB mode, program and policy, also for those that failed."""
+    by_key = {(figure.tlb, figure.program, figure.policy): figure for figure in found}
+    objects = []
+    for tlb in results.tlb_modes:
+        for program in results.programs:
+            for policy in results.policies:
+                figure = by_key.get((tlb, program, policy))
+                about = _object(figure) if figure else dict.fromkeys(_NO_FIGURE) | {"rounds": 0}
+                names = {"policy": policy, "program": program, "scenario": results.scenario, "tlb": tlb}
+                objects.append(names | about | {"error": results.dropped.get((tlb, policy))})
+    return objects
+
+
+_NO_FIGURE = ("median_s", "min_s", "max_s", "slowdown", "over_ideal", "neighbour_share")
+
+
+def _object(figure: Figure) -> dict[str, Any]:
+    return {
+        "median_s": figure.seconds.median,
+        "min_s": figure.seconds.min,
+        "max_s": figure.seconds.max,
+        "slowdown": figure.slowdown.median,
+        "over_ideal": figure.over_ideal,
+        "neighbour_share": figure.neighbour_share,
+        "neighbour_due": figure.neighbour_due,
+        "neighbour_of_due": figure.neighbour_of_due,
+        "neighbours": {n: {"share": v.share, "due": v.due} for n, v in figure.neighbours.items()},
+        "median": figure.value.median,
+        "min": figure.value.min,
+        "max": figure.value.max,
+        "unit": figure.unit,
+        "metric": "rate" if figure.rate else "elapsed",
+        "alone_median": figure.alone.median,
+        "alone_min": figure.alone.min,
+        "alone_max": figure.alone.max,
+        "alone_median_s": figure.alone_s.median,
+        "demand_pcpus": figure.demand,
+        "ideal_slowdown": figure.ideal_slowdown,
+        "slowdown_min": figure.slowdown.min,
+        "slowdown_max": figure.slowdown.max,
+        "host_busy": figure.busy,
+        "guest_per_s": figure.guest_per_s,
+        "alone_guest_per_s": figure.alone_guest_per_s,
+        "rounds": figure.rounds,
+    }

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The result as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cohortlab.results import ALONE, Results
+from cohortlab.summary import Figure, Spread, mean_over_ideal
+
+# Columns of a terminal from which on the tables are set with more space; also the width where there is no terminal.
+WIDE = 100
+
+# The guest's counters of TLB shootdowns, as a place reports them, and how they are headed.
+TLB_COUNTERS = {"tlb_shootdowns": "TLB IPIs/s"}
+
+
+def number(value: float) -> str:
+    """Return a figure with three significant digits, and no exponent."""
+    magnitude = abs(value)
+    if magnitude == 0:
+        return "0"
+    if magnitude >= 100:
+        return f"{value:,.0f}"
+    if magnitude >= 10:
+        return f"{value:.1f}"
+    if magnitude >= 1:
+        return f"{value:.2f}"
+    return f"{value:.3f}"
+
+
+def spread(values: Spread, unit: str) -> str:
+    """Return "median [min–max] unit"."""
+    return f"{number(values.median)} [{number(values.min)}–{number(values.max)}] {unit}"
+
+
+def percent(share: float) -> str:
+    return f"{share:.1%}"
+
+
+def ratio(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def print_results(console: Console, results: Results, found: Sequence[Figure]) -> None:
+    """Print one table per TLB mode and, where there are several modes, one that compares them."""
+    narrow = console.width < WIDE
+    for tlb in results.tlb_modes:
+        mode = [figure for figure in found if figure.tlb == tlb]
+        if mode:
+            _print(console, _main_table(results, tlb, mode, narrow=narrow))
+    flushing = [figure for figure in found if flushes_remotely(figure.program, found)]
+    if len({figure.tlb for figure in flushing}) > 1:
+        _print(console, _tlb_table(results, flushing, narrow=narrow))
+    for line in remarks(results, found):
+        console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def _print(console: Console, table: Table) -> None:
+    """Print a table in full: a terminal that is too narrow may wrap its lines, but loses nothing."""
+    needed = console.measure(table, options=console.options.update(max_width=1000)).maximum
+    console.width = max(console.width, needed)
+    console.print(table, "")
+
+
+def remarks(results: Results, found: Sequence[Figure]) -> list[str]:
+    """Return what must be said beside the figures: crashes, missing rounds, policies that failed."""
+    lines = []
+    if results.crashes:
+        times = "once" if len(results.crashes) == 1 else f"{len(results.crashes)} times"
+        lines.append(f"The host under test crashed {times}; rounds it did not survive were void and run again.")
+    for (tlb, label), reason in results.dropped.items():
+        lines.append(f"{label} failed (TLB flush by {tlb}): {reason}")
+    fewest = min((figure.rounds for figure in found), default=0)
+    if results.stopped:
+        lines.append(f"Not complete ({results.stopped}): {fewest} of {results.rounds} rounds.")
+    return lines
+
+
+def _main_table(results: Results, tlb: str, found: Sequence[Figure], *, narrow: bool) -> Table:
+    rounds = max(figure.rounds for figure in found)
+    title = f"{results.scenario}, TLB flush by {tlb}, {rounds} round{'s' if rounds > 1 else ''}: median [min–max]"
+    table = _table(title, ("program", "policy"), ("figure", "slowdown", "÷ ideal", "neighbour", "of due"), narrow)
+    for program in results.programs:
+        group = [figure for figure in found if figure.program == program]
+        if not group:
+            continue
+        ideal, due = f"ideal {group[0].ideal_slowdown:.2f}", f"due {percent(group[0].neighbour_due)}"
+        table.add_row(program, ALONE, spread(group[0].alone, group[0].unit), ideal, "", due, "", style="dim")
+        best = min(figure.over_ideal for figure in group)
+        for figure in group:
+            table.add_row("", *_cells(figure, is_best=len(group) > 1 and figure.over_ideal == best))
+        table.add_section()
+    if len(results.programs) > 1:
+        heading = "geometric mean"
+        for policy in results.policies:
+            of_policy = [figure for figure in found if figure.policy == policy]
+            if of_policy:
+                table.add_row(heading, policy, "", "", f"{mean_over_ideal(of_policy):.2f}", "", "")
+                heading = ""
+    return table
+
+
+def _cells(figure: Figure, *, is_best: bool) -> list[str | Text]:
+    of_due = figure.neighbour_of_due
+    # More than 2 % below its due: the neighbour paid for the figure.
+    starved = of_due is not None and of_due < 0.98
+    return [
+        figure.policy,
+        spread(figure.value, figure.unit),
+        f"{figure.slowdown.median:.2f}",
+        Text(f"{figure.over_ideal:.2f}", style="bold" if is_best else ""),
+        percent(figure.neighbour_share),
+        Text(ratio(of_due), style="red" if starved else ""),
+    ]
+
+
+def _tlb_table(results: Results, found: Sequence[Figure], *, narrow: bool) -> Table:
+    headings = ("figure", "÷ ideal", *TLB_COUNTERS.values())
+    table = _table("By TLB mode; TLB IPIs received in the guest", ("program", "TLB by", "policy"), headings, narrow)
+    for program in results.programs:
+        last = ""
+        for figure in (figure for figure in found if figure.program == program):
+            if figure.tlb != last:
+                table.add_section()
+                counts = [_counter(figure.alone_guest_per_s, name) for name in TLB_COUNTERS]
+                alone = spread(figure.alone, figure.unit)
+                table.add_row("" if last else program, figure.tlb, ALONE, alone, "", *counts, style="dim")
+                last = figure.tlb
+            table.add_row(
+                "",
+                "",
+                figure.policy,
+                spread(figure.value, figure.unit),
+                f"{figure.over_ideal:.2f}",
+                *(_counter(figure.guest_per_s, name) for name in TLB_COUNTERS),
+            )
+    return table
+
+
+def flushes_remotely(program: str, found: Sequence[Figure]) -> bool:
+    """Return True if the program makes vCPUs flush each other's TLBs at all."""
+    mine = [figure for figure in found if figure.program == program]
+    return any(figure.guest_per_s.get(name, 0) >= 1 for figure in mine for name in TLB_COUNTERS)
+
+
+def _table(title: str, left: Sequence[str], right: Sequence[str], narrow: bool) -> Table:
+    table = Table(
+        title=Text(title),  # not markup: "[min–max]" would be a tag
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 0) if narrow else (0, 1),
+        pad_edge=False,
+        show_edge=False,
+    )
+    for heading in left:
+        table.add_column(heading, no_wrap=True)
+    for heading in right:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _counter(per_second: dict[str, float], name: str) -> str:
+    return number(per_second[name]) if name in per_second else "–"

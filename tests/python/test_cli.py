@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The command line: results on standard output, errors as one line with exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cohortlab import __version__
+from cohortlab.places import PlaceCrashed, PlaceError
+from cohortlab.results import read_parquet
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def path(write_scenario: Callable[..., Path]) -> Path:
+    return write_scenario()
+
+
+def test_version(cohortlab: Run) -> None:
+    ran = cohortlab("--version")
+    assert (ran.code, ran.out) == (0, f"cohortlab {__version__}\n")
+
+
+def test_json_alone_is_on_standard_output(cohortlab: Run, path: Path, place: Any) -> None:
+    place.took_s = {("eevdf", "spin"): 3.0, ("cohort", "spin"): 2.0}
+    ran = cohortlab("compare", path, "--rounds", 3, "--json")
+    assert ran.code == 0
+    objects = json.loads(ran.out)
+    assert [(o["program"], o["policy"]) for o in objects] == [
+        ("spin", "eevdf"),
+        ("spin", "cohort"),
+        ("serve", "eevdf"),
+        ("serve", "cohort"),
+    ]
+    promised = {"policy", "program", "median_s", "min_s", "max_s", "slowdown", "over_ideal", "neighbour_share"}
+    assert all(promised <= set(o) for o in objects)
+    assert (objects[0]["median_s"], objects[0]["over_ideal"], objects[1]["over_ideal"]) == pytest.approx((3, 1.5, 1))
+    assert all(o["rounds"] == 3 for o in objects)
+
+
+def test_table_and_files(cohortlab: Run, path: Path, tmp_path: Path) -> None:
+    ran = cohortlab("compare", path, "--rounds", 2, "--out", tmp_path / "a" / "b")
+    assert ran.code == 0
+    assert ran.out.startswith("two, TLB flush by ipi, 2 rounds: median [min–max]")
+    assert "Traceback" not in ran.err
+    kept = read_parquet(tmp_path / "a" / "b" / "measurements.parquet")
+    assert (len(kept.rows), kept.places["ipi"]["kernel"]) == (12, "9.9.9-test")
+    assert kept.command.startswith("cohortlab compare ")
+    assert (tmp_path / "a" / "b" / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_progress_is_on_standard_error(cohortlab: Run, path: Path) -> None:
+    ran = cohortlab("compare", path, "--rounds", 1, "--json", "--no-warm-up")
+    lines = ran.err.splitlines()
+    assert lines[0] == "[  0%, time left not known yet] booting"
+    assert "] round 1 of 1: spin alone" in lines[1]
+    assert any("] round 1 of 1: serve under cohort" in line and line.startswith("[ 83%, about ") for line in lines)
+
+
+def test_without_out_the_results_go_to_a_folder_of_their_own(cohortlab: Run, path: Path) -> None:
+    assert cohortlab("compare", path, "--rounds", 1).code == 0
+    (folder,) = Path("results").iterdir()
+    assert folder.name.startswith("two-")
+    assert sorted(file.name for file in folder.iterdir()) == ["measurements.parquet", "report.html"]
+
+
+def test_chosen_programs_policies_and_modes(cohortlab: Run, path: Path, place: Any) -> None:
+    ran = cohortlab(
+        *("compare", path, "--rounds", 1, "--json", "--programs", "serve", "--tlb", "hypercall,ipi"),
+        *("--policies", "cohort, cohort@x,eevdf", "--policy-args", "cohort@x=--boost off", "--kernel", "6.18"),
+    )
+    assert ran.code == 0
+    assert [(o["tlb"], o["policy"]) for o in json.loads(ran.out)] == [
+        (tlb, policy) for tlb in ("ipi", "hypercall") for policy in ("cohort", "cohort@x", "eevdf")
+    ]
+    assert [entry for entry in place.log if entry[0] == "open"] == [
+        ("open", "ipi", "6.18"),
+        ("open", "hypercall", "6.18"),
+    ]
+    assert ("policy", "cohort", "--boost", "off") in place.log
+    assert {entry[2] for entry in place.log if entry[0] == "measure"} == {"serve"}
+
+
+WRONG = {
+    "no such file": (["compare", "nowhere.toml"], "nowhere.toml: cannot be read: No such file or directory"),
+    "a folder": (["compare", "."], ".: cannot be read: Is a directory"),
+    "unknown policy": (
+        ["compare", "SCENARIO", "--policies", "eevdf,gang"],
+        '--policies: unknown policy "gang": known are eevdf, cohort, balance, vtime',
+    ),
+    "no policy": (
+        ["compare", "SCENARIO", "--policies", ""],
+        '--policies: unknown policy "": known are eevdf, cohort, balance, vtime',
+    ),
+    "a policy twice": (
+        ["compare", "SCENARIO", "--policies", "cohort,cohort"],
+        '--policies: "cohort" is named twice: write cohort@NAME for a variant of it',
+    ),
+    "arguments for a policy that is not there": (
+        ["compare", "SCENARIO", "--policy-args", "vtime=--boost off"],
+        '--policy-args: "vtime" is not among --policies: eevdf, cohort',
+    ),
+    "arguments for the kernel's own": (
+        ["compare", "SCENARIO", "--policy-args", "eevdf=--boost off"],
+        "--policy-args: eevdf is the kernel's own scheduler and takes no arguments",
+    ),
+    "arguments of nobody": (
+        ["compare", "SCENARIO", "--policy-args", "--boost"],
+        '--policy-args: "--boost" is not allowed: must be LABEL=ARGS, as in "cohort=--boost candidate"',
+    ),
+    "arguments with an open quote": (
+        ["compare", "SCENARIO", "--policy-args", "cohort='x"],
+        '--policy-args: "cohort=\'x" is not allowed: no closing quotation',
+    ),
+    "unknown program": (
+        ["compare", "SCENARIO", "--programs", "spin,span"],
+        '--programs: "span" is not allowed: must be of spin, serve',
+    ),
+    "unknown TLB mode": (
+        ["compare", "SCENARIO", "--tlb", "magic"],
+        '--tlb: "magic" is not allowed: must be of ipi, kvm-pv, hypercall',
+    ),
+    "a TLB mode twice": (["compare", "SCENARIO", "--tlb", "ipi,ipi"], '--tlb: "ipi" is named twice'),
+    "the simulator": (
+        ["compare", "SCENARIO", "--on", "sim"],
+        '--on: "sim" does not exist in this version: must be one of lab',
+    ),
+    "this host": (
+        ["compare", "SCENARIO", "--on", "host"],
+        '--on: "host" does not exist in this version: must be one of lab',
+    ),
+    "unreadable kernel": (
+        ["compare", "SCENARIO", "--kernel", "./no/vmlinuz"],
+        "--kernel: ./no/vmlinuz: cannot be read: No such file or directory",
+    ),
+    "out is a file": (["compare", "SCENARIO", "--out", "SCENARIO/x"], None),
+    "no rounds": (["compare", "SCENARIO", "--rounds", "0"], None),
+    "rounds that are no number": (["compare", "SCENARIO", "--rounds", "many"], None),
+    "unknown option": (["compare", "SCENARIO", "--polices", "x"], None),
+    "unknown command": (["compair"], None),
+    "no command": ([], None),
+    "no scenario": (["compare"], None),
+}
+
+
+@pytest.mark.parametrize(("args", "expected"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_input(cohortlab: Run, path: Path, place: Any, args: list[str], expected: str | None) -> None:
+    ran = cohortlab(*(arg.replace("SCENARIO", str(path)) for arg in args))
+    assert ran.code == 2
+    assert ran.out == ""
+    assert ran.err.count("\n") == 1
+    assert ran.err.startswith("cohortlab: ")
+    if expected is not None:
+        assert ran.err == f"cohortlab: {expected}\n"
+    # Nothing was booted, and nothing half-written.
+    assert place.log == []
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_wrong_scenario_names_file_and_field(cohortlab: Run, path: Path) -> None:
+    path.write_text(path.read_text().replace("vcpus = 2", "vcpus = -2", 1))
+    ran = cohortlab("compare", path)
+    allowed = "-2 is not allowed: must be an integer from 1 to 256"
+    assert (ran.code, ran.err) == (2, f"cohortlab: {path}: vm[0].vcpus: {allowed}\n")
+
+
+def test_a_place_that_refuses(cohortlab: Run, path: Path, place: Any) -> None:
+    place.raises_opening = [PlaceError("--kernel: 99 is not there:\nmust be 6.18")]
+    ran = cohortlab("compare", path)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == "cohortlab: --kernel: 99 is not there: must be 6.18\n"
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_a_place_that_fails_later_exits_with_1_and_what_is_complete(cohortlab: Run, path: Path, place: Any) -> None:
+    place.raises = {number: PlaceCrashed("Oops") for number in range(6, 99)}
+    ran = cohortlab("compare", path, "--rounds", 2, "--json", "--no-warm-up", "--crashes", 1)
+    assert ran.code == 1
+    assert {o["rounds"] for o in json.loads(ran.out)} == {1}
+    assert "cohortlab: gave up after 2 crashes of the host under test; the last one: Oops" in ran.err
+
+
+def test_a_policy_that_dies_exits_with_1(cohortlab: Run, path: Path, place: Any) -> None:
+    place.raises_leaving_policy = {"cohort": PlaceError("runnable task stall")}
+    ran = cohortlab("compare", path, "--rounds", 2)
+    assert ran.code == 1
+    assert "cohort failed (TLB flush by ipi): runnable task stall" in ran.out
+
+
+def test_interrupted_before_the_first_round_is_complete(cohortlab: Run, path: Path, place: Any) -> None:
+    place.raises = {0: KeyboardInterrupt()}
+    ran = cohortlab("compare", path, "--json")
+    assert (ran.code, {o["median_s"] for o in json.loads(ran.out)}) == (130, {None})
+    assert "cohortlab: interrupted: no round was complete" in ran.err
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_interrupted_later_reports_the_complete_rounds(cohortlab: Run, path: Path, place: Any) -> None:
+    place.raises = {13: KeyboardInterrupt()}
+    ran = cohortlab("compare", path, "--no-warm-up")
+    assert ran.code == 130
+    assert ", 2 rounds: median" in ran.out
+    assert "Not complete (interrupted): 2 of 5 rounds." in ran.out
+    assert len(read_parquet(next(Path("results").glob("*/measurements.parquet"))).rows) == 12
+
+
+def test_a_mistake_of_ours_is_one_line_too(cohortlab: Run, path: Path, place: Any) -> None:
+    place.raises = {0: ZeroDivisionError("division by zero")}
+    ran = cohortlab("compare", path)
+    assert ran.code == 1
+    last = ran.err.splitlines()[-1]
+    assert last.startswith("cohortlab: internal error: ZeroDivisionError: division by zero (conftest.py:")
+    assert "Traceback" not in ran.err
+
+
+def test_kill_ends_it_like_ctrl_c(tmp_path: Path) -> None:
+    """A real process: the signal reaches the comparison, which closes its place."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, time\n"
+        "from cohortlab import cli, doctor\n"
+        "def wait():\n"
+        "    try:\n"
+        "        print('ready', flush=True)\n"
+        "        time.sleep(60)\n"
+        "    finally:\n"
+        "        print('closed', flush=True)\n"
+        "doctor.examine = wait\n"
+        "sys.argv = ['cohortlab', 'doctor']\n"
+        "sys.exit(cli.main())\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err.strip()) == (130, "closed\n", "cohortlab: interrupted")

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A comparison from end to end in a place that does what the test tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cohortlab import compare
+from cohortlab.compare import INTERRUPTED, Plan
+from cohortlab.errors import BadInput
+from cohortlab.places import PlaceCrashed, PlaceError
+from cohortlab.policies import parse_policies
+from cohortlab.progress import Progress
+from cohortlab.results import Results
+from cohortlab.scenario import Scenario
+from cohortlab.summary import figures, for_machines
+
+Run = Callable[..., Results]
+PER_ROUND = 6  # two programs: alone, and under two policies
+
+
+@pytest.fixture
+def run(place: Any, two: Scenario) -> Run:
+    """Return a function that carries out a comparison of eevdf and cohort without warm-up."""
+
+    def run(rounds: int = 2, policies: str = "eevdf,cohort", progress: Progress | None = None, **plan: Any) -> Results:
+        modes = plan.pop("modes", {"ipi": two})
+        first = next(iter(modes.values()))
+        chosen = parse_policies(policies, plan.pop("policy_args", ()))
+        plan = {"warm_up": False, **plan}
+        results = Results(
+            scenario=first.name,
+            scenario_text=first.text,
+            pcpus=2,
+            command="cohortlab compare",
+            version="0",
+            policies=tuple(policy.label for policy in chosen),
+            programs=first.program_vm.programs,
+            tlb_modes=tuple(modes),
+            rounds=rounds,
+        )
+        the_plan = Plan(policies=chosen, rounds=rounds, modes=modes, **plan)
+        compare.run(the_plan, place.open, progress or Progress(), results)
+        return results
+
+    return run
+
+
+def switches(place: Any) -> list[str]:
+    return [entry[1] for entry in place.log if entry[0] == "policy"]
+
+
+def test_a_round_is_alone_then_each_policy_and_the_order_alternates(run: Run, place: Any) -> None:
+    results = run(rounds=3)
+    assert switches(place) == ["eevdf", *("eevdf", "cohort"), "eevdf", *("cohort", "eevdf"), "eevdf", "eevdf", "cohort"]
+    measured = [entry[1:] for entry in place.log if entry[0] == "measure"]
+    assert measured[:PER_ROUND] == [
+        ("alone", "spin"),
+        ("alone", "serve"),
+        ("eevdf", "spin"),
+        ("eevdf", "serve"),
+        ("cohort", "spin"),
+        ("cohort", "serve"),
+    ]
+    assert [row.order for row in results.rows] == [*range(PER_ROUND)] * 3
+    assert [row.policy for row in results.rows[PER_ROUND : 2 * PER_ROUND : 2]] == ["alone", "cohort", "eevdf"]
+    assert place.log[0] == ("open", "ipi", "None")
+    assert place.log[-1] == ("close",)
+    assert results.stopped is None
+    assert results.places == {"ipi": {"kernel": "9.9.9-test", "accelerator": "none"}}
+
+
+def test_the_figures(run: Run, place: Any, two: Scenario) -> None:
+    place.took_s = {
+        ("alone", "spin"): 2.0,
+        ("eevdf", "spin"): 5.0,
+        ("cohort", "spin"): 4.2,
+        ("alone", "serve"): 1.0,
+        ("eevdf", "serve"): 4.0,
+        ("cohort", "serve"): 2.0,
+    }
+    place.work_share = 1.05
+    by_key = {(o["program"], o["policy"]): o for o in for_machines(run(), figures(run(), two))}
+    spin = by_key["spin", "eevdf"]
+    # Alone the VM uses both pCPUs and is entitled to one: the ideal slowdown is 2.
+    assert (spin["demand_pcpus"], spin["ideal_slowdown"]) == (2, 2)
+    assert (spin["median_s"], spin["alone_median_s"]) == (5, 2)
+    assert (spin["slowdown"], spin["over_ideal"]) == pytest.approx((2.5, 1.25))
+    assert (spin["neighbour_share"], spin["neighbour_due"]) == pytest.approx((0.475, 0.5))
+    assert spin["neighbour_of_due"] == pytest.approx(0.95)
+    assert spin["host_busy"] == pytest.approx(1)
+    assert spin["guest_per_s"] == pytest.approx({"tlb_shootdowns": 500})
+    # A rate falls when the program slows down; its seconds are those of one unit of work.
+    serve = by_key["serve", "eevdf"]
+    assert (serve["median"], serve["unit"], serve["metric"]) == (25, "MB/s", "rate")
+    assert serve["median_s"] == pytest.approx(1 / 25)
+    assert (serve["slowdown"], serve["over_ideal"]) == pytest.approx((4, 2))
+    assert by_key["serve", "cohort"]["over_ideal"] == pytest.approx(1)
+
+
+def test_each_round_is_held_against_the_median_alone(run: Run, place: Any, two: Scenario) -> None:
+    alone = iter([1.0, 9.0, 2.0])
+    loaded = iter([4.0, 3.0, 10.0])
+    real = place.measure
+
+    def measure(vm: str, program: str) -> Any:
+        policy = place.now if place.loads else "alone"
+        place.took_s[policy, "spin"] = next(loaded if place.loads else alone)
+        return real(vm, program)
+
+    place.measure = measure
+    spin = two.with_programs(("spin",))
+    (figure,) = figures(run(rounds=3, policies="eevdf", modes={"ipi": spin}), spin)
+    assert figure.slowdowns == (2, 1.5, 5)
+    assert (figure.slowdown.median, figure.slowdown.min, figure.slowdown.max) == (2, 1.5, 5)
+
+
+def test_variants_of_a_policy_have_their_own_arguments(run: Run, place: Any) -> None:
+    results = run(
+        rounds=1,
+        policies="cohort,cohort@plain",
+        policy_args=("cohort=--slice-us 5000", "cohort@plain=--boost off --slice-us 9"),
+    )
+    assert ("policy", "cohort", "--slice-us", "5000") in place.log
+    assert ("policy", "cohort", "--boost", "off", "--slice-us", "9") in place.log
+    assert {(row.policy, row.scheduler, row.policy_args) for row in results.rows} == {
+        ("alone", "eevdf", ()),
+        ("cohort", "cohort", ("--slice-us", "5000")),
+        ("cohort@plain", "cohort", ("--boost", "off", "--slice-us", "9")),
+    }
+
+
+def test_a_crash_voids_the_round_which_is_run_again(run: Run, place: Any) -> None:
+    place.raises = {PER_ROUND + 3: PlaceCrashed("Oops:\n int3")}
+    results = run(rounds=2)
+    assert place.log.count(("reset",)) == 1
+    assert [(row.round, row.attempt) for row in results.rows] == [(1, 1)] * PER_ROUND + [(2, 2)] * PER_ROUND
+    (crash,) = results.crashes
+    assert (crash.round, crash.attempt, crash.reason) == (2, 1, "Oops: int3")
+    assert crash.doing == "round 2 of 2: serve under cohort"
+    assert results.stopped is None
+    # The second attempt is in the order of the round, not of the attempt.
+    assert switches(place)[-2:] == ["cohort", "eevdf"]
+
+
+def test_a_crash_counts_also_when_leaving_the_block_fails_after_it(run: Run, place: Any) -> None:
+    place.raises = {5: PlaceCrashed("panic")}
+    place.raises_leaving_policy = {"cohort": PlaceError("the agent does not answer")}
+    real = place.reset
+
+    def reset() -> None:
+        place.raises_leaving_policy = {}
+        real()
+
+    place.reset = reset
+    results = run(rounds=1)
+    assert [crash.reason for crash in results.crashes] == ["panic"]
+    assert not results.dropped
+    assert len(results.rows) == PER_ROUND
+
+
+def test_too_many_crashes_end_it_and_complete_rounds_stay(run: Run, place: Any) -> None:
+    place.raises = {number: PlaceCrashed("again") for number in range(PER_ROUND, 99)}
+    results = run(rounds=2, crashes_max=2)
+    assert len(results.crashes) == 3
+    assert place.log.count(("reset",)) == 2
+    assert results.stopped == "gave up after 3 crashes of the host under test; the last one: again"
+    assert {row.round for row in results.rows} == {1}
+    assert place.log[-1] == ("close",)
+
+
+def test_a_crash_while_booting_or_warming_up_is_tried_again(run: Run, place: Any) -> None:
+    place.raises_opening = [PlaceCrashed("at boot")]
+    place.raises = {1: PlaceCrashed("warming up")}
+    results = run(rounds=1, warm_up=True)
+    assert [(crash.round, crash.doing) for crash in results.crashes] == [(0, "booting"), (0, "warming up: serve")]
+    assert [entry[0] for entry in place.log].count("open") == 2
+    assert len(results.rows) == PER_ROUND
+
+
+def test_warm_up_is_not_recorded(run: Run, place: Any) -> None:
+    results = run(rounds=1, warm_up=True)
+    assert place.measured == PER_ROUND + 2
+    assert len(results.rows) == PER_ROUND
+
+
+@pytest.mark.parametrize("leaving", [False, True], ids=["while measuring", "when leaving the block"])
+def test_a_policy_that_dies_is_out_and_the_others_go_on(run: Run, place: Any, leaving: bool) -> None:
+    death = PlaceError("cohort ended by itself:\nrunnable task stall")
+    if leaving:
+        place.raises_leaving_policy = {"cohort": death}
+    else:
+        place.raises = {5: death}
+    results = run(rounds=3)
+    assert results.dropped == {("ipi", "cohort"): "cohort ended by itself: runnable task stall"}
+    assert {row.policy for row in results.rows} == {"alone", "eevdf"}
+    assert len([row for row in results.rows if row.policy == "eevdf"]) == 6
+    assert switches(place).count("cohort") == 1
+    assert results.stopped is None
+
+
+def test_a_policy_that_dies_later_keeps_its_complete_rounds(run: Run, place: Any, two: Scenario) -> None:
+    place.raises = {PER_ROUND + 3: PlaceError("gone")}
+    results = run(rounds=2)
+    found = {(o["policy"], o["program"]): o for o in for_machines(results, figures(results, two))}
+    assert (found["cohort", "spin"]["rounds"], found["cohort", "spin"]["error"]) == (1, "gone")
+    assert (found["eevdf", "spin"]["rounds"], found["eevdf", "spin"]["error"]) == (2, None)
+
+
+def test_no_policy_left_ends_it(run: Run, place: Any, two: Scenario) -> None:
+    place.raises_leaving_policy = {"cohort": PlaceError("gone")}
+    results = run(rounds=3, policies="cohort")
+    assert results.stopped == "no policy is left to compare; cohort: gone"
+    objects = for_machines(results, figures(results, two))
+    assert [(o["policy"], o["program"], o["median_s"], o["error"]) for o in objects] == [
+        ("cohort", "spin", None, "gone"),
+        ("cohort", "serve", None, "gone"),
+    ]
+
+
+def test_a_program_that_fails_alone_ends_it(run: Run, place: Any) -> None:
+    place.raises = {PER_ROUND: PlaceError("spin: time-out")}
+    results = run(rounds=2)
+    assert results.stopped == "spin: time-out"
+    assert {row.round for row in results.rows} == {1}
+
+
+@pytest.mark.parametrize("leaving", [False, True], ids=["in peace", "with the place failing on the way out"])
+def test_interrupted(run: Run, place: Any, leaving: bool) -> None:
+    place.raises = {2 * PER_ROUND + 4: KeyboardInterrupt()}
+    if leaving:
+        real, calls = place.policy, []
+
+        def policy(name: str, args: Any = ()) -> Any:
+            calls.append(name)
+            if len(calls) == 8:
+                place.raises_leaving_policy = {name: PlaceError("cannot be stopped")}
+            return real(name, args)
+
+        place.policy = policy
+    results = run(rounds=5)
+    assert results.stopped == INTERRUPTED
+    assert {row.round for row in results.rows} == {1, 2}
+    assert len(results.rows) == 2 * PER_ROUND
+    assert place.log[-1] == ("close",)
+    assert not place.loads
+
+
+def test_a_place_that_refuses_is_bad_input(run: Run, place: Any) -> None:
+    place.raises_opening = [PlaceError("--kernel: x: cannot\nbe read")]
+    with pytest.raises(BadInput, match=r"^--kernel: x: cannot be read$"):
+        run()
+
+
+def test_a_place_with_another_number_of_pcpus(run: Run, place: Any) -> None:
+    place.pcpus = 1
+    assert run().stopped == "the place has 1 pCPUs, the scenario wants 2"
+
+
+def test_each_tlb_mode_has_its_own_place(run: Run, place: Any, two: Scenario) -> None:
+    results = run(rounds=1, modes={mode: two.with_tlb(mode) for mode in ("ipi", "hypercall")})
+    assert [entry for entry in place.log if entry[0] in ("open", "close")] == [
+        ("open", "ipi", "None"),
+        ("close",),
+        ("open", "hypercall", "None"),
+        ("close",),
+    ]
+    assert [row.tlb for row in results.rows] == ["ipi"] * PER_ROUND + ["hypercall"] * PER_ROUND
+    keys = [(o["tlb"], o["program"], o["policy"]) for o in for_machines(results, figures(results, two))]
+    assert keys == [
+        (tlb, program, policy)
+        for tlb in ("ipi", "hypercall")
+        for program in ("spin", "serve")
+        for policy in ("eevdf", "cohort")
+    ]
+
+
+def test_rounds_are_kept_as_they_complete(place: Any, two: Scenario, run: Run) -> None:
+    kept = []
+    results = run(rounds=1)
+    results.rows.clear()
+    plan = Plan(parse_policies("eevdf", ()), 3, {"ipi": two}, warm_up=False)
+    compare.run(plan, place.open, Progress(), results, lambda: kept.append(len(results.rows)))
+    assert kept == [4, 8, 12]
+
+
+def test_progress_knows_what_is_left(run: Run, place: Any) -> None:
+    seen: list[tuple[float, float | None]] = []
+
+    class Watch(Progress):
+        def done(self, step: Any) -> None:
+            super().done(step)
+            seen.append((self.fraction, self.left_s()))
+
+    ticks = iter(range(0, 10**6, 5))
+    place.raises = {PER_ROUND + 1: PlaceCrashed("x")}
+    run(rounds=2, progress=Watch(clock=lambda: float(next(ticks))))
+    # Every step takes 5 s of this clock, so the time left is 5 s for each step to come.
+    assert seen[0] == pytest.approx((1 / 12, 55))
+    assert seen[PER_ROUND - 1] == pytest.approx((0.5, 30))
+    assert seen[PER_ROUND] == pytest.approx((7 / 12, 25))
+    # The crash puts the round's steps back.
+    assert seen[PER_ROUND + 1] == pytest.approx((7 / 12, 25))
+    assert seen[-1] == pytest.approx((1, 0))

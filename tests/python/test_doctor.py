@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The doctor, on machines made of files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cohortlab import doctor, kvm
+from cohortlab.doctor import Findings, examine
+from cohortlab.policies import PRESETS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A root folder of a machine that can do everything but KVM, run by root."""
+    root = tmp_path / "root"
+    for path, content in {
+        "proc/meminfo": "MemTotal: 16000000 kB\nMemAvailable:   8388608 kB\n",
+        "sys/kernel/sched_ext/state": "disabled\n",
+        "sys/kernel/btf/vmlinux": "",
+    }.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(content)
+    (root / "dev").mkdir()
+    monkeypatch.setenv("COHORT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("shutil.which", lambda name, **_: f"/usr/bin/{name}")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 50 << 30}))
+    return root
+
+
+def findings(root: Path, release: str = "7.3.4-test") -> tuple[dict[str, Any], dict[str, Any]]:
+    said = examine(root, release).for_machines()
+    return {f["name"]: f for f in said["findings"]}, {c["what"]: c for c in said["conclusions"]}
+
+
+def test_a_machine_that_can_do_everything(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kvm, "probe", lambda device: kvm.Kvm(True, True, True, ""))
+    found, concluded = findings(machine)
+    assert [f["name"] for f in found.values() if not f["ok"] and f["name"] not in ("clang", "CPUs")] == []
+    assert concluded["lab"]["how"] == "yes, under KVM"
+    assert concluded["cohort run"] == {"what": "cohort run", "ok": True, "how": "yes"}
+
+
+def test_no_kvm_means_emulation(machine: Path) -> None:
+    found, concluded = findings(machine)
+    assert found["/dev/kvm"]["ok"] is False
+    assert found["/dev/kvm"]["found"].endswith("dev/kvm does not exist")
+    assert concluded["lab"]["ok"] is True
+    assert concluded["lab"]["how"].startswith("yes, under emulation (slower), because ")
+    assert concluded["cohort run"]["ok"] is True
+
+
+def test_kvm_without_nesting_means_emulation(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kvm, "probe", lambda device: kvm.Kvm(True, True, False, ""))
+    found, concluded = findings(machine)
+    assert (found["/dev/kvm"]["ok"], found["nested virtualization"]["ok"]) == (True, False)
+    assert concluded["lab"]["how"] == ("yes, under emulation (slower), because KVM offers no nested virtualization")
+
+
+def test_a_device_that_is_not_kvm(tmp_path: Path) -> None:
+    device = tmp_path / "kvm"
+    device.write_text("")
+    found = kvm.probe(device)
+    assert (found.present, found.usable, found.nested) == (True, False, False)
+    assert found.reason == f"{device} does not work: Inappropriate ioctl for device"
+
+
+def test_kernel_without_sched_ext_and_too_old(machine: Path) -> None:
+    (machine / "sys/kernel/sched_ext/state").unlink()
+    found, concluded = findings(machine, "6.1.0-43-amd64")
+    assert found["kernel"]["ok"] is False
+    assert found["sched_ext"]["remedy"].startswith("boot a kernel of 6.18 or newer with CONFIG_SCHED_CLASS_EXT=y")
+    assert concluded["cohort run"]["how"] == (
+        "no, because the kernel 6.1.0-43-amd64 is older than 6.18 and the running kernel has no sched_ext"
+    )
+
+
+def test_no_btf(machine: Path) -> None:
+    (machine / "sys/kernel/btf/vmlinux").unlink()
+    found, concluded = findings(machine)
+    assert found["BTF"]["ok"] is False
+    assert concluded["cohort run"]["how"] == "no, because the running kernel has no BTF"
+
+
+def test_another_scheduler_is_loaded(machine: Path) -> None:
+    (machine / "sys/kernel/sched_ext/state").write_text("enabled\n")
+    (machine / "sys/kernel/sched_ext/root").mkdir()
+    (machine / "sys/kernel/sched_ext/root/ops").write_text("bpfland\n")
+    _, concluded = findings(machine)
+    assert concluded["cohort run"]["how"] == "no, because another scheduler (bpfland) is loaded"
+
+
+def test_user_without_sudo(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    _, concluded = findings(machine)
+    assert concluded["cohort run"]["how"] == "yes, with sudo"
+    monkeypatch.setattr("shutil.which", lambda name, **_: None)
+    found, concluded = findings(machine)
+    assert found["root or sudo"]["ok"] is False
+    assert concluded["cohort run"]["how"] == "no, because you are not root and there is no sudo"
+    # Nor is there anything to build the lab's image with.
+    assert concluded["lab"]["how"] == "no, because mmdebstrap and debootstrap are missing"
+
+
+def test_too_little_memory(machine: Path) -> None:
+    (machine / "proc/meminfo").write_text("MemAvailable: 1048576 kB\n")
+    found, concluded = findings(machine)
+    assert (found["memory"]["ok"], found["memory"]["found"]) == (False, "1024 MB available")
+    assert concluded["lab"]["how"] == "no, because only 1024 MB of memory are available"
+
+
+@pytest.mark.parametrize(
+    ("said", "ok", "found"),
+    [
+        ("Debian clang version 19.1.7 (3)\n", True, "version 19.1.7"),
+        ("Ubuntu clang version 14.0.0\n", False, "is too old"),
+    ],
+)
+def test_clang(monkeypatch: pytest.MonkeyPatch, said: str, ok: bool, found: str) -> None:
+    monkeypatch.setattr("shutil.which", lambda name, **_: f"/usr/bin/{name}" if name == "clang" else None)
+    monkeypatch.setattr(doctor.subprocess, "run", lambda *_, **__: type("Done", (), {"stdout": said}))
+    finding = doctor._clang()
+    assert finding.ok is ok
+    assert finding.found.endswith(found)
+
+
+def test_a_cache_that_is_not_there_is_not_made(machine: Path, tmp_path: Path) -> None:
+    found, _ = findings(machine)
+    assert "empty, the first run fills it" in found["cache"]["found"]
+    assert not (tmp_path / "cache").exists()
+
+
+def test_output(cohortlab: Callable[..., Any], machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: Findings = examine(machine, "7.3.4-test")
+    monkeypatch.setattr(doctor, "examine", lambda: made)
+    ran = cohortlab("doctor")
+    assert ran.code == 0
+    lines = ran.out.splitlines()
+    assert len(lines) == len(made.findings) + 1 + len(made.conclusions)  # one line each
+    for finding, line in zip(made.findings, lines, strict=False):
+        assert line.split()[0] == ("ok" if finding.ok else "missing")
+        assert finding.name in line
+        assert finding.ok or line.endswith(finding.remedy)
+    ran = cohortlab("doctor", "--json")
+    assert json.loads(ran.out) == made.for_machines()
+
+
+def test_this_machine_can_be_examined() -> None:
+    said = examine()
+    assert {c.what for c in said.conclusions} == {"lab", "cohort run"}
+
+
+def test_the_host_program_agrees() -> None:
+    """What is written twice, in two languages, is the same."""
+    checks = (REPOSITORY / "host/src/checks.rs").read_text()
+    oldest = re.search(r'OLDEST_TESTED: &str = "([\d.]+)"', checks)
+    assert oldest is not None
+    assert oldest[1] == ".".join(map(str, doctor.OLDEST_KERNEL))
+    policies = (REPOSITORY / "host/src/policy.rs").read_text()
+    variants = re.search(r"pub enum Policy \{(.*?)\n\}", policies, re.DOTALL)
+    assert variants is not None
+    assert sorted(re.findall(r"^    (\w+),", variants[1], re.MULTILINE)) == sorted(name.title() for name in PRESETS)

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What is written: Parquet that reads back, a page that needs nothing beside it, never half a file."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from cohortlab.report import render, write_html
+from cohortlab.results import Crash, Results, Row, read_parquet, write_atomically, write_parquet
+from cohortlab.scenario import Scenario
+from cohortlab.summary import figures
+from cohortlab.table import number, print_results
+
+
+def row(policy: str, program: str, value: float, turn: int, tlb: str = "ipi") -> Row:
+    return Row(
+        scenario="two",
+        tlb=tlb,
+        round=turn,
+        attempt=1,
+        order=0,
+        policy=policy,
+        scheduler=policy.partition("@")[0],
+        policy_args=("--boost", "off") if "@" in policy else (),
+        program=program,
+        vm="work",
+        value=value,
+        unit="MB/s" if program == "serve" else "s",
+        rate=program == "serve",
+        wall_s=2.0,
+        window_s=2.5,
+        cpu_s={"work": 2.5, "hog": 0.0 if policy == "alone" else 2.4},
+        stats={"boosts": 7.0} if policy == "cohort@<u>" else {},
+        guest={"tlb_shootdowns": 0.0 if tlb == "hypercall" else 300.0},
+        ended=datetime(2026, 11, 21, 12, 30, turn, tzinfo=UTC),
+        kernel="9.9.9-test",
+    )
+
+
+@pytest.fixture
+def results(two: Scenario) -> Results:
+    policies = ("eevdf", "cohort@<u>")
+    made = Results(
+        scenario="two",
+        scenario_text=two.text,
+        pcpus=2,
+        command="cohortlab compare two.toml",
+        version="1.2.3",
+        policies=policies,
+        programs=("spin", "serve"),
+        tlb_modes=("ipi", "hypercall"),
+        rounds=3,
+        places={"ipi": {"kernel": "9.9.9-test"}, "hypercall": {"kernel": "9.9.9-test"}},
+        crashes=[Crash("ipi", 2, 1, "round 2 of 3: spin under eevdf", "Oops <int3>")],
+        dropped={("hypercall", "cohort@<u>"): "stalled"},
+        stopped="interrupted",
+    )
+    for tlb in made.tlb_modes:
+        for turn in (1, 2, 3):
+            for program in made.programs:
+                made.rows += [
+                    row("alone", program, 4.0, turn, tlb),
+                    row("eevdf", program, 8.0 + turn, turn, tlb),
+                    row("cohort@<u>", program, 5.0, turn, tlb),
+                ]
+    return made
+
+
+def test_parquet_reads_back_the_same(results: Results, tmp_path: Path) -> None:
+    path = tmp_path / "m.parquet"
+    write_parquet(results, path)
+    assert read_parquet(path) == results
+
+
+def test_parquet_can_be_read_without_this_program(results: Results, tmp_path: Path) -> None:
+    path = tmp_path / "m.parquet"
+    write_parquet(results, path)
+    table = pq.read_table(path, columns=["policy", "value", "cpu_s", "kernel", "ended"])
+    assert table.num_rows == len(results.rows)
+    assert table.to_pylist()[1] == {
+        "policy": "eevdf",
+        "value": 9.0,
+        "cpu_s": [("work", 2.5), ("hog", 2.4)],
+        "kernel": "9.9.9-test",
+        "ended": datetime(2026, 11, 21, 12, 30, 1, tzinfo=UTC),
+    }
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_atomically(path, b"old")
+    with pytest.raises(TypeError):
+        write_atomically(path, "no bytes")  # type: ignore[arg-type]
+    assert path.read_bytes() == b"old"
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+class Page(HTMLParser):
+    """Collects what a browser would fetch, and the text of each table row."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.rows: list[list[str]] = []
+        self.counts: dict[str, int] = {}
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        for name, value in attrs:
+            # "#name" is a reference inside the page, as SVG makes to its own symbols.
+            if name in ("src", "href", "xlink:href") and value and not value.startswith("#"):
+                self.fetched.append(value)
+        if tag == "tr":
+            self.rows.append([])
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and data.strip():
+            self.rows[-1].append(data.strip())
+
+
+def test_report_stands_alone_and_shows_every_figure(results: Results, two: Scenario, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    found = figures(results, two)
+    write_html(results, two, found, path)
+    html = path.read_text()
+    page = Page(html)
+    assert page.fetched == []
+    assert "@import" not in html
+    assert page.counts["svg"] == 4  # two pictures for each of two modes
+    # Alone 4 s at 1 pCPU, entitled to 1: ideal 1; 9, 10 and 11 s under eevdf; the hog's 2.4 s of 5 s are 48 % of 50 %.
+    expected = ["eevdf", "10.0", "9.00–11.0", "s", "2.50", "1.00", "2.50", "48.0%", "50.0%", "0.96", "98.0%", "150"]
+    assert expected in page.rows
+    for text in ("Not complete (interrupted): 3 of 3 rounds.", "9.9.9-test", "cohortlab compare two.toml", "spin 1"):
+        assert text in html
+    # What comes from outside is text, not markup.
+    assert "<u>" not in html
+    assert "Oops &lt;int3&gt;" in html
+
+
+def test_report_is_the_same_for_the_same_results(results: Results, two: Scenario) -> None:
+    found = figures(results, two)
+    assert render(results, two, found) == render(results, two, found)
+
+
+@pytest.mark.parametrize("width", [20, 80, 120])
+def test_table(results: Results, two: Scenario, width: int) -> None:
+    out = io.StringIO()
+    print_results(Console(width=width, color_system=None, file=out), results, figures(results, two))
+    text = out.getvalue()
+    lines = [line.split() for line in text.splitlines()]
+    assert ["spin", "alone", "4.00", "[4.00–4.00]", "s", "ideal", "1.00", "due", "50.0%"] in lines
+    assert ["eevdf", "10.0", "[9.00–11.0]", "s", "2.50", "2.50", "48.0%", "0.96"] in lines
+    assert ["serve", "alone", "4.00", "[4.00–4.00]", "MB/s", "ideal", "1.00", "due", "50.0%"] in lines
+    # The table of TLB modes, only for the programs that flush.
+    assert ["eevdf", "10.0", "[9.00–11.0]", "s", "2.50", "150"] in lines
+    assert ["eevdf", "10.0", "[9.00–11.0]", "s", "2.50", "0"] in lines
+    assert "…" not in text
+    assert "The host under test crashed once; rounds it did not survive were void and run again." in " ".join(
+        text.split()
+    )
+    assert "cohort@<u> failed (TLB flush by hypercall): stalled" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.0567, "0.057"),
+        (0.5, "0.500"),
+        (1.234, "1.23"),
+        (12.34, "12.3"),
+        (123.4, "123"),
+        (12345.6, "12,346"),
+    ],
+)
+def test_number(value: float, text: str) -> None:
+    assert number(value) == text
