@@ -75,9 +75,8 @@ fn clang() -> Result<PathBuf, Box<dyn Error>> {
 fn link_zstd() {
     println!("cargo:rerun-if-env-changed=LIBBPF_SYS_LIBRARY_PATH");
     let path = env::var("LIBBPF_SYS_LIBRARY_PATH").unwrap_or_default();
-    for dir in path.split(':').filter(|dir| Path::new(dir).join("libzstd.a").exists()) {
+    if let Some(dir) = path.split(':').find(|dir| Path::new(dir).join("libzstd.a").exists()) {
         println!("cargo:rustc-link-search=native={dir}");
         println!("cargo:rustc-link-lib=static:+whole-archive=zstd");
-        return;
     }
 }

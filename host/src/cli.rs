@@ -76,7 +76,7 @@ impl Run {
         if self.json && self.stats.is_none() && self.monitor.is_none() {
             return Err(Failure::refused("--json needs --stats SECS or --monitor SECS"));
         }
-        Ok(())
+        self.policy.validate()
     }
 }
 
@@ -131,6 +131,7 @@ fn one_line(rendered: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::tests::no_knobs;
     use crate::policy::{Boost, Gang, Placement, Policy};
     use clap::CommandFactory;
 
@@ -162,7 +163,7 @@ mod tests {
     fn defaults_are_the_cohort_policy_and_the_schedulers_knobs() {
         let run = run("").unwrap();
         assert_eq!(run.policy.axes(), Policy::Cohort.axes());
-        let mut knobs = crate::bpf::types::rodata::default();
+        let mut knobs = no_knobs();
         run.timing.apply(&mut knobs);
         assert_eq!(knobs.slice_ns, crate::intf::default::SLICE_NS);
         assert_eq!(knobs.starve_ns, crate::intf::default::STARVE_NS);
@@ -170,18 +171,22 @@ mod tests {
 
     #[test]
     fn an_axis_overrides_the_preset() {
-        let axes =
-            run("--policy vtime --placement balance --boost candidate --gang aligned").unwrap().policy.axes();
+        let axes = run("--policy vtime --placement balance --boost candidate").unwrap().policy.axes();
         assert_eq!(axes.placement, Placement::Balance);
-        assert_eq!(axes.gang, Gang::Aligned);
         assert_eq!(axes.fair, Policy::Vtime.axes().fair);
         assert_eq!(axes.boost.to_string(), "candidate");
         assert_eq!(run("--boost off").unwrap().policy.axes().boost, Boost::OFF);
+        assert_eq!(run("--gang off").unwrap().policy.axes().gang, Gang::Off);
+        assert_eq!(
+            run("--fair task").unwrap().policy.axes().gang,
+            Gang::Off,
+            "nothing to align without turns of VMs"
+        );
     }
 
     #[test]
     fn knobs_are_given_in_microseconds() {
-        let mut knobs = crate::bpf::types::rodata::default();
+        let mut knobs = no_knobs();
         run("--slice-us 2500 --lag-us 0").unwrap().timing.apply(&mut knobs);
         assert_eq!((knobs.slice_ns, knobs.lag_ns), (2_500_000, 0));
     }
@@ -194,10 +199,13 @@ mod tests {
             ("--gang on", ["--gang", "on", "off, aligned"]),
             ("--fair all", ["--fair", "all", "vm, task"]),
             ("--boost on", ["--boost", "on", "candidate, any-mode, unfair, migrate"]),
-            ("--slice-us 99", ["--slice-us", "99", "100..=100000"]),
-            ("--slice-us=-5", ["--slice-us", "-5", "100..=100000"]),
-            ("--starve-us 4000001", ["--starve-us", "4000001", "1000..=4000000"]),
-            ("--lag-us x", ["--lag-us", "x", "invalid digit"]),
+            ("--boost unfair", ["--boost", "unfair", "add candidate"]),
+            ("--gang aligned --fair task", ["--gang aligned", "--fair vm", ""]),
+            ("--policy vtime --gang aligned", ["--gang aligned", "--fair vm", ""]),
+            ("--slice-us 99", ["--slice-us", "99", "from 100 to 100000"]),
+            ("--slice-us=-5", ["--slice-us", "-5", "from 100 to 100000"]),
+            ("--starve-us 4000001", ["--starve-us", "4000001", "from 1000 to 4000000"]),
+            ("--lag-us x", ["--lag-us", "x", "from 0 to 1000000"]),
             ("--stats 0", ["--stats", "0", "from 0.1 to 3600"]),
             ("--stats nan", ["--stats", "nan", "from 0.1 to 3600"]),
             ("--monitor 1e9", ["--monitor", "1e9", "from 0.1 to 3600"]),

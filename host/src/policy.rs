@@ -4,11 +4,13 @@
 //! A policy is a preset: one choice per axis. Each axis has its own flag, which overrides the preset.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use clap::{Args, ValueEnum};
 
 use crate::bpf::types::rodata;
 use crate::intf;
+use crate::say::Failure;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
@@ -72,6 +74,9 @@ impl Boost {
         for word in text.split(',').map(str::trim) {
             let found = Self::NAMES.iter().find(|(name, _)| *name == word);
             bits |= found.ok_or_else(|| format!("no kind of boost is named {word:?}; {}", allowed()))?.1;
+        }
+        if bits & (intf::BOOST_CANDIDATE | intf::BOOST_ANY_MODE) == 0 {
+            return Err("this alone boosts nobody; add candidate, any-mode or both".to_string());
         }
         Ok(Boost(bits))
     }
@@ -142,12 +147,24 @@ impl Policy {
 impl PolicyArgs {
     pub fn axes(&self) -> Axes {
         let preset = self.policy.axes();
+        let fair = self.fair.unwrap_or(preset.fair);
+        // Only a VM that takes its turn as one can have its vCPUs take it together.
+        let gang = if fair == Fair::Vm { preset.gang } else { Gang::Off };
         Axes {
             placement: self.placement.unwrap_or(preset.placement),
-            fair: self.fair.unwrap_or(preset.fair),
-            gang: self.gang.unwrap_or(preset.gang),
+            fair,
+            gang: self.gang.unwrap_or(gang),
             boost: self.boost.unwrap_or(preset.boost),
         }
+    }
+
+    /// What clap cannot express: axes that do not go together.
+    pub fn validate(&self) -> Result<(), Failure> {
+        let axes = self.axes();
+        if axes.gang == Gang::Aligned && axes.fair == Fair::Task {
+            return Err(Failure::refused("--gang aligned needs --fair vm: tasks that are scheduled each for itself have no turn together"));
+        }
+        Ok(())
     }
 }
 
@@ -195,7 +212,7 @@ macro_rules! timing_knobs {
                     long,
                     value_name = "US",
                     default_value_t = intf::default::$default / 1000,
-                    value_parser = clap::value_parser!(u64).range($range)
+                    value_parser = micros($range)
                 )]
                 $flag: u64,
             )+
@@ -207,6 +224,14 @@ macro_rules! timing_knobs {
             }
         }
     };
+}
+
+/// A parser for whole microseconds within a range.
+fn micros(range: RangeInclusive<u64>) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync {
+    move |text| match text.parse() {
+        Ok(us) if range.contains(&us) => Ok(us),
+        _ => Err(format!("allowed: whole microseconds from {} to {}", range.start(), range.end())),
+    }
 }
 
 timing_knobs! {
@@ -223,8 +248,13 @@ timing_knobs! {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+
+    pub fn no_knobs() -> rodata {
+        // SAFETY: rodata is integers only, for which all zeroes is a valid value.
+        unsafe { std::mem::zeroed() }
+    }
 
     #[test]
     fn boost_kinds_add_up() {
@@ -245,6 +275,13 @@ mod tests {
     }
 
     #[test]
+    fn boost_that_boosts_nobody_is_refused() {
+        for wrong in ["unfair", "migrate", "unfair,migrate"] {
+            assert!(Boost::parse(wrong).expect_err(wrong).contains("add candidate, any-mode or both"));
+        }
+    }
+
+    #[test]
     fn boost_prints_as_it_is_written() {
         for text in ["off", "candidate", "any-mode,unfair", "candidate,any-mode,unfair,migrate"] {
             assert_eq!(Boost::parse(text).unwrap().to_string(), text);
@@ -253,7 +290,7 @@ mod tests {
 
     #[test]
     fn axes_reach_the_scheduler() {
-        let mut knobs = rodata::default();
+        let mut knobs = no_knobs();
         Policy::Cohort.axes().apply(&mut knobs);
         assert_eq!(
             (knobs.placement, knobs.fair, knobs.gang, knobs.boost),

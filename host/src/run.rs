@@ -229,11 +229,11 @@ pub struct Stops {
 }
 
 impl Stops {
-    /// Listen from now on, but leave alone what whoever started us (nohup, a shell's background job) made us ignore.
+    /// Listen from now on. A SIGHUP that whoever started us (nohup) made us ignore stays ignored; SIGINT does not, because shells make their
+    /// background jobs ignore it, and a scheduler must be easy to stop.
     pub fn listen() -> Result<Self, Failure> {
-        let ignored = ignored_signals();
         let wanted =
-            [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
+            [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| *signal != SIGHUP || !is_ignored(SIGHUP));
         let mut signals =
             Signals::new(wanted).map_err(|e| Failure::failed(format!("cannot listen to signals: {e}")))?;
         let signal = Arc::new(AtomicUsize::new(0));
@@ -274,9 +274,10 @@ impl Stops {
     }
 }
 
-/// The set of signals that this process ignores, signal n as bit n - 1.
-fn ignored_signals() -> u64 {
+/// Does this process ignore the signal?
+fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let hex = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    hex.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
+    let set = hex.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
+    set & (1 << (signal - 1)) != 0
 }
