@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import itertools
 import json
 import os
@@ -79,10 +81,8 @@ class Connection:
         threading.Thread(target=self._read, name="lab agent", daemon=True).start()
 
     def close(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # it is closed already
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # it is closed already
         self._socket.close()
 
     def call(self, op: dict[str, Any], sample: Sequence[str] = (), timeout_s: float = 60) -> Answer:
@@ -136,7 +136,7 @@ class Connection:
             answer = json.loads(line)
         except ValueError:
             return  # the second half of an answer to an earlier connection
-        future = self._waiting.get(answer.get("id")) if isinstance(answer, dict) else None
+        future = self._waiting.get(answer.get("id", 0)) if isinstance(answer, dict) else None
         if future is not None and not future.done():
             future.set_result(answer)
 
@@ -198,6 +198,13 @@ class Machine:
 
     def write(self, path: str, text: str) -> None:
         self.channel.call({"write_file": {"path": path, "text": text}})
+
+    def put(self, path: str, program: bytes) -> None:
+        """Write an executable file."""
+        self.write(f"{path}.base64", base64.b64encode(program).decode())
+        # Not written in place: it may be running.
+        self.check(f"base64 -d {path}.base64 >{path}.new && chmod +x {path}.new && mv {path}.new {path}")
+        self.check(f"rm {path}.base64")
 
     def spawn(self, name: str, sh: str) -> Job:
         """Start a shell command that goes on running."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cohortlab.lab import binaries, guest, image, kernels
@@ -18,6 +19,15 @@ _HOST_MB = 768
 _PER_GUEST_MB = 128
 
 
+@dataclass(frozen=True)
+class Lab:
+    """Both levels, up."""
+
+    emulator: Emulator
+    guests: list[Guest]
+    boot: Boot
+
+
 def bring_up(
     configs: Sequence[GuestConfig],
     *,
@@ -28,48 +38,58 @@ def bring_up(
     files: Mapping[str, Path] | None = None,
     keep: bool = False,
     extra_cmdline: str = "",
+    share: bool = False,
     progress: ProgressFn = lambda text, fraction: None,
-) -> tuple[Emulator, list[Guest]]:
-    """Return the first level with all guests up and idle."""
+) -> Lab:
+    """Return the host under test with all guests up and idle.
+
+    ``accel`` is "kvm", "tcg" or "auto": KVM where it works nested. The rest is explained at ``Boot``.
+    """
     memory_mb = _HOST_MB + sum(config.memory_mb + _PER_GUEST_MB for config in configs)
     _check_memory(memory_mb)
     agent = binaries.find("cohort-lab-agent")
-    progress("building the lab's image (once)", None)
+    progress("the lab's image (built once)", None)
     disk = image.image()
-    progress(f"fetching the kernel {kernel or '(newest)'} (once)", None)
-    chosen = kernels.kernel(kernel)
+    progress(f"the lab's kernel: {kernel or 'the newest'} (fetched once)", None)
     boot = Boot(
         image=disk,
-        kernel=chosen,
+        kernel=kernels.kernel(kernel),
         agent=agent,
         pcpus=pcpus,
         memory_mb=memory_mb,
-        accel=_accel(accel),
+        accel=accel,
         ple=ple,
         files=files or {},
         extra_cmdline=extra_cmdline,
+        keep=keep,
+        share=share,
     )
-    progress(f"booting the host: Linux {chosen.release}, {pcpus} pCPUs, {boot.accel}", None)
-    lab = Emulator.start(boot, keep=keep)
+    if accel == "auto":
+        boot = replace(boot, accel="tcg")
+        if nested_kvm():
+            try:
+                return _up(configs, replace(boot, accel="kvm"), progress)
+            except PlaceError as error:
+                progress(f"nested KVM does not work here ({error}): going on in software", None)
+    return _up(configs, boot, progress)
+
+
+def _up(configs: Sequence[GuestConfig], boot: Boot, progress: ProgressFn) -> Lab:
+    progress(f"booting the host: Linux {boot.kernel.release}, {boot.pcpus} pCPUs, {boot.accel}", None)
+    emulator = Emulator.start(boot, progress)
     try:
-        if not lab.host.run("test -c /dev/kvm").rc == 0:
-            raise PlaceError(f"Linux {chosen.release} has no /dev/kvm in the lab: use a kernel with kvm and --accel tcg")
-        guest.prepare_cgroups(lab.host)
-        started = [guest.start(lab.host, config) for config in configs]
-        progress(f"booting {len(started)} guests", None)
-        with ThreadPoolExecutor(max(1, len(started))) as pool:
-            list(pool.map(Guest.wait_until_up, started))
+        if emulator.host.run("test -c /dev/kvm").rc != 0:
+            raise PlaceError(f"Linux {boot.kernel.release} has no /dev/kvm under {boot.accel}: try another --kernel")
+        guest.prepare_cgroups(emulator.host)
+        progress(f"booting {len(configs)} guests", None)
+        guests = [guest.start(emulator.host, config) for config in configs]
+        with ThreadPoolExecutor(max(1, len(guests))) as pool:
+            list(pool.map(Guest.wait_until_up, guests))
     except BaseException:
-        lab.close()
+        emulator.close()
         raise
     progress("the lab is up", 1.0)
-    return lab, started
-
-
-def _accel(wanted: str) -> str:
-    if wanted != "auto":
-        return wanted
-    return "kvm" if nested_kvm() else "tcg"
+    return Lab(emulator, guests, boot)
 
 
 def nested_kvm() -> bool:

@@ -11,7 +11,7 @@ _BLOCK_BYTES = 512
 
 
 def archive(files: Mapping[str, bytes | Path], folders: tuple[str, ...] = (), mode: int = 0o755) -> bytes:
-    """Return an archive of ``files`` (contents or a file to read, by path without leading "/") and empty ``folders``."""
+    """Return an archive of ``files`` (content, or a file that has it; by path without leading "/") and ``folders``."""
     parents = {str(parent) for path in (*files, *(f"{folder}/x" for folder in folders)) for parent in _parents(path)}
     parts = [_entry(name, stat.S_IFDIR | 0o755, b"") for name in sorted(parents)]
     for name, content in files.items():

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -15,16 +16,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cohortlab.lab import cache, cpio
+from cohortlab.lab import cache, cpio, turn
 from cohortlab.lab.agent import AgentError, Connection, Machine
 from cohortlab.lab.image import Image
 from cohortlab.lab.kernels import Kernel, initramfs
-from cohortlab.places import PlaceCrashed, PlaceError
+from cohortlab.places import PlaceCrashed, PlaceError, ProgressFn
 
 # The host under test is lost when its kernel printed one of these.
-_DEATH = re.compile(r"Oops: |Oops\[|Kernel panic|BUG: unable to handle|kernel BUG at|general protection fault|Unable to mount")
+_DEATH = re.compile(
+    r"Oops: |Oops\[|Kernel panic|BUG: unable to handle|kernel BUG at|general protection fault|Unable to mount"
+)
 # It goes on, but somebody should know.
-_COMPLAINT = re.compile(r"BUG:|WARNING:|\bstall|lockup|hung_task|blocked for more than|sched_ext: .*(error|disabled \()|Call Trace")
+_COMPLAINT = re.compile(
+    r"BUG:|WARNING:|\bstall|lockup|hung_task|blocked for more than|sched_ext: .*(error|disabled \()|Call Trace"
+)
 _BOOT_TIMEOUT_S = 120
 # A host without an answer for this long is taken for hung. Its agent is an ordinary process: a scheduler under
 # test may starve it, and the kernel's watchdog needs 30 s to end that.
@@ -39,8 +44,11 @@ class Boot:
 
     Attributes:
         accel: "kvm" or "tcg".
-        files: programs put into the host's PATH, by name.
         ple: whether PAUSE in guests exits to the host's KVM.
+        files: programs put into the host's PATH, by name.
+        extra_cmdline: more of the host's kernel command line.
+        keep: the lab outlives this process.
+        share: do not wait for another lab on this machine to end.
     """
 
     image: Image
@@ -52,6 +60,8 @@ class Boot:
     ple: bool
     files: Mapping[str, Path] = field(default_factory=dict)
     extra_cmdline: str = ""
+    keep: bool = False
+    share: bool = False
 
 
 class Emulator:
@@ -59,6 +69,7 @@ class Emulator:
 
     def __init__(self, folder: Path, process: subprocess.Popen[bytes] | None) -> None:
         self.folder = folder
+        self._complained = 0
         self.console = folder / "console.log"
         self._process = process
         self._closing = threading.Event()
@@ -66,17 +77,20 @@ class Emulator:
         self.host = Machine("host", self.connection)
 
     @classmethod
-    def start(cls, boot: Boot, *, keep: bool = False) -> Emulator:
-        """Boot; return when the agent answers. With ``keep`` it outlives this process."""
+    def start(cls, boot: Boot, progress: ProgressFn) -> Emulator:
+        """Boot; return when the agent answers."""
         runs = cache.root() / "run"
         runs.mkdir(exist_ok=True)
+        own_turn = turn.take(runs, progress, share=boot.share)
         folder = Path(tempfile.mkdtemp(dir=runs))
         try:
-            process = _launch(boot, folder, keep)
+            process = _launch(boot, folder, own_turn)
             emulator = cls(folder, process)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+        finally:
+            os.close(own_turn)  # the emulator has it now
         try:
             emulator.host.ping(_BOOT_TIMEOUT_S)
         except TimeoutError:
@@ -111,9 +125,11 @@ class Emulator:
     def console_text(self) -> str:
         return self.console.read_text(errors="replace") if self.console.exists() else ""
 
-    def complaints(self, since: int = 0) -> list[str]:
-        """Return the console's lines, from offset ``since`` on, that tell of a bug, a stall or an ejected scheduler."""
-        return [line for line in self.console_text()[since:].splitlines() if _COMPLAINT.search(line)]
+    def new_complaints(self) -> list[str]:
+        """Return the console's lines, since the last call, that tell of a bug, a stall or an ejected scheduler."""
+        text = self.console_text()
+        new, self._complained = text[self._complained :], len(text)
+        return [line.strip() for line in new.splitlines() if _COMPLAINT.search(line)]
 
     def close(self) -> None:
         """End the first level, if this process started it, and remove its files."""
@@ -139,7 +155,7 @@ class Emulator:
                 continue  # whoever calls next is told
 
 
-def _launch(boot: Boot, folder: Path, keep: bool) -> subprocess.Popen[bytes]:
+def _launch(boot: Boot, folder: Path, own_turn: int) -> subprocess.Popen[bytes]:
     (folder / "initrd").write_bytes(_initrd(boot))
     (folder / "console.log").touch()
     cpu = {"kvm": "host", "tcg": "max,+svm"}[boot.accel]
@@ -159,7 +175,7 @@ def _launch(boot: Boot, folder: Path, keep: bool) -> subprocess.Popen[bytes]:
         *("-device", "virtio-serial-pci", "-chardev", "socket,id=agent,path=agent.sock,server=on,wait=off"),
         *("-device", "virtserialport,chardev=agent,name=cohort.agent"),
     ]
-    if not keep:
+    if not boot.keep:
         # The kernel ends it with us, however we end. (With the thread that started it, to be exact.)
         argv = ["setpriv", "--pdeathsig", "KILL", *argv]
     stderr = folder / "emulator.err"
@@ -171,9 +187,11 @@ def _launch(boot: Boot, folder: Path, keep: bool) -> subprocess.Popen[bytes]:
             stdout=err,
             stderr=err,
             env=os.environ | boot.image.emulator_env(),
+            pass_fds=(own_turn,),
             start_new_session=True,  # Ctrl-C is for us, who then clean up
         )
     (folder / "pid").write_text(f"{process.pid}\n")
+    turn.announce(own_turn, f"process {process.pid}, started by {os.getpid()}, in {folder}")
     deadline = time.monotonic() + 20
     while not (folder / "agent.sock").exists():
         if process.poll() is not None or time.monotonic() > deadline:
@@ -198,8 +216,6 @@ def _initrd(boot: Boot) -> bytes:
 
 def stop_kept(folder: Path) -> None:
     """End a first level that was started with ``keep``."""
-    try:
+    with contextlib.suppress(OSError, ValueError):  # it ended already
         os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
-    except (OSError, ValueError):
-        pass  # it ended already
     shutil.rmtree(folder, ignore_errors=True)

@@ -44,7 +44,8 @@ class Guest:
         self.host = host
         self.config = config
         self.job = job
-        self.machine = machine(host, config.name)
+        self.channel = GuestChannel(host.channel, _socket(config.name))
+        self.machine = Machine(config.name, self.channel)
 
     @property
     def cpu_stat(self) -> str:
@@ -100,9 +101,7 @@ def machine(host: Machine, name: str) -> Machine:
 def start(host: Machine, config: GuestConfig, kvm: str = "kvm") -> Guest:
     """Start a guest, in a cgroup of its own as libvirt does; do not wait for its boot."""
     place, scope = folder(config.name), f"{SLICE}/{config.name}.scope"
-    host.check(
-        f"mkdir -p {place} {scope} && rm -f {place}/agent.sock && echo {config.weight} >{scope}/cpu.weight"
-    )
+    host.check(f"mkdir -p {place} {scope} && rm -f {place}/agent.sock && echo {config.weight} >{scope}/cpu.weight")
     pinned = f"taskset -c {','.join(map(str, config.affinity))} " if config.affinity else ""
     # The shell joins the cgroup and becomes QEMU, so that no thread of it was ever elsewhere.
     command = f"echo $$ >{scope}/cgroup.procs && exec {pinned}{shlex.join(_qemu(config, kvm))}"

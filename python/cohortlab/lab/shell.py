@@ -39,10 +39,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--no-ple", action="store_true", help="PAUSE in guests does not exit")
     parser.add_argument("--kernel", help="file, or start of a release such as 6.18 (default: the newest)")
     parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto")
-    parser.add_argument("--file", action="append", default=[], type=Path, metavar="PROGRAM", help="put it into the host")
+    parser.add_argument(
+        "--file", action="append", default=[], type=Path, metavar="PROGRAM", help="put it into the host"
+    )
+    parser.add_argument(
+        "--put", action="append", default=[], type=Path, metavar="PROGRAM", help="the same, with --attach"
+    )
     parser.add_argument("--append", default="", help="more of the host's kernel command line")
     parser.add_argument("--timeout", type=float, default=300, metavar="SECS", help="limit of each command")
     parser.add_argument("--keep", action="store_true", help="leave it running")
+    parser.add_argument("--share", action="store_true", help="do not wait for another lab on this machine to end")
     parser.add_argument("--attach", type=Path, metavar="FOLDER", help="use one that was left running")
     parser.add_argument("--stop", type=Path, metavar="FOLDER", help="end one that was left running")
     args = parser.parse_args(argv)
@@ -66,7 +72,7 @@ def _run(args: argparse.Namespace) -> int:
     else:
         begin = time.monotonic()
         configs = [_config(text, args.memory_mb) for text in args.vm]
-        lab, _ = bring_up(
+        lab = bring_up(
             configs,
             pcpus=args.pcpus,
             ple=not args.no_ple,
@@ -74,10 +80,13 @@ def _run(args: argparse.Namespace) -> int:
             accel=args.accel,
             files={path.name: path for path in args.file},
             keep=args.keep,
+            share=args.share,
             extra_cmdline=args.append,
             progress=lambda text, _: print(f"[{time.monotonic() - begin:5.1f} s] {text}", file=sys.stderr),
-        )
+        ).emulator
     try:
+        for program in args.put:
+            lab.host.put(f"{emulators.PAYLOAD}/bin/{program.name}", program.read_bytes())
         rc = 0
         for name, command in commands:
             done = _machine(lab, name).run(command, args.timeout)
@@ -86,7 +95,7 @@ def _run(args: argparse.Namespace) -> int:
             if done.timed_out:
                 print(f"{name}: `{command}` was ended after {args.timeout:g} s", file=sys.stderr)
             rc = rc or done.rc
-        for line in lab.complaints() if not args.attach else []:
+        for line in lab.new_complaints() if not args.attach else []:
             print(f"console: {line}", file=sys.stderr)
         if args.keep:
             print(lab.folder)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The lab as a place where a scenario runs (see cohortlab.places)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from cohortlab.lab import binaries, sampling
+from cohortlab.lab.agent import AgentError, Answer, done
+from cohortlab.lab.bringup import bring_up
+from cohortlab.lab.emulator import Emulator
+from cohortlab.lab.guest import Guest, GuestConfig
+from cohortlab.lab.policy import PolicyRun, sched_ext_state
+from cohortlab.places import Measurement, PlaceCrashed, PlaceError, ProgressFn
+from cohortlab.scenario import Scenario
+
+# The kernel's own scheduler.
+EEVDF = "eevdf"
+_SETUP_TIMEOUT_S = 120
+# A background load that is wrong (unknown option, missing program) ends at once.
+_LOAD_SETTLE_S = 0.5
+
+
+class LabPlace:
+    """All VMs of one scenario, running and idle, on a stock kernel in an emulator."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        kernel: str | None = None,
+        accel: str = "auto",
+        cohort: Path | None = None,
+        progress: ProgressFn = lambda text, fraction: None,
+    ) -> None:
+        """``kernel``: a file or the start of a release; ``cohort``: another binary than the one that is built."""
+        self.scenario = scenario
+        self.pcpus = scenario.host.pcpus
+        self.description: dict[str, str] = {}
+        self.complaints: list[str] = []  # what kernels logged of bugs and stalls, in this boot and the ones before
+        self._kernel = kernel
+        self._accel = accel
+        self._cohort = cohort
+        self._progress = progress
+        self._lab: Emulator | None = None
+        self._guests: dict[str, Guest] = {}
+        self._policy: PolicyRun | None = None
+
+    def __enter__(self) -> LabPlace:
+        self._boot()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    @property
+    def emulator(self) -> Emulator:
+        """The first level, for tests that do more than measure."""
+        if self._lab is None:
+            raise RuntimeError("the lab is not up: use LabPlace in a `with` statement")
+        return self._lab
+
+    @property
+    def guests(self) -> dict[str, Guest]:
+        """The guests by name, for tests that do more than measure."""
+        return self._guests
+
+    def policy(self, name: str, args: Sequence[str] = ()) -> AbstractContextManager[None]:
+        return self._under_eevdf() if name == EEVDF else self._under_cohort(name, args)
+
+    @contextmanager
+    def _under_eevdf(self) -> Iterator[None]:
+        with self._crash_if_lost():
+            if (state := sched_ext_state(self.emulator.host)) not in ("disabled", "no sched_ext"):
+                raise PlaceError(f"the kernel's own scheduler is wanted, but sched_ext is {state}")
+        yield
+        self._collect_complaints()
+
+    @contextmanager
+    def _under_cohort(self, name: str, args: Sequence[str]) -> Iterator[None]:
+        self._cohort = self._cohort or binaries.find("cohort")
+        with self._crash_if_lost():
+            self._policy = PolicyRun.start(self.emulator.host, name, args)
+        try:
+            yield
+            with self._crash_if_lost():
+                self._policy.stop()
+        except PlaceCrashed:
+            raise  # nothing is left to be stopped
+        except BaseException:
+            with self._crash_if_lost():
+                self._policy.kill()
+            raise
+        finally:
+            self._policy = None
+            self._collect_complaints()
+
+    @contextmanager
+    def background(self, vm: str, workload: str) -> Iterator[None]:
+        """Keep ``workload`` running in ``vm`` for the duration of the block."""
+        load, machine = self.scenario.workloads[workload], self._guests[vm].machine
+        with self._crash_if_lost():
+            if load.setup:
+                machine.check(load.setup, _SETUP_TIMEOUT_S)
+            job = machine.spawn("load", f"exec {load.command}")
+            if (rc := job.wait(_LOAD_SETTLE_S)) is not None:
+                raise PlaceError(f"{workload} ended with {rc} in {vm}: {job.output('stderr')[0].strip()[-200:]}")
+        yield
+        with self._crash_if_lost():
+            if job.wait(0) is not None:
+                raise PlaceError(f"{workload} in {vm} ended by itself: {job.output('stderr')[0].strip()[-200:]}")
+            job.signal(9)
+            job.wait(10)
+
+    def measure(self, vm: str, workload: str) -> Measurement:
+        """Run ``workload`` once in ``vm`` and return its figure."""
+        program, guest = self.scenario.workloads[workload], self._guests[vm]
+        cpu_stats = {guest.cpu_stat: name for name, guest in self._guests.items()}
+        with self._crash_if_lost():
+            if program.setup:
+                guest.machine.check(program.setup, _SETUP_TIMEOUT_S)
+            stats_before = self._policy.latest() if self._policy else {}
+            op = {"exec": {"sh": program.command, "timeout_s": program.timeout_s}}
+            inner, outer = guest.channel.call_sampled(op, sampling.GUEST_FILES, list(cpu_stats), program.timeout_s + 60)
+            ended = done(inner)
+            if self._policy:
+                self._policy.check()
+            if ended.timed_out:
+                raise PlaceCrashed(f"{workload} in {vm} did not end in {program.timeout_s} s: {guest.last_words()}")
+            if ended.rc != 0:
+                raise PlaceError(f"{workload} ended with {ended.rc} in {vm}: {(ended.stderr or ended.stdout)[-300:]}")
+            window_s, cpu_s = _cpu_seconds(outer, cpu_stats)
+            return Measurement(
+                value=program.figure(ended.stdout + ended.stderr, ended.wall_s),
+                wall_s=ended.wall_s,
+                window_s=window_s,
+                cpu_s=cpu_s,
+                stats=self._policy.since(stats_before) if self._policy else {},
+                guest=sampling.guest_counters(inner),
+            )
+
+    def reset(self) -> None:
+        """After PlaceCrashed: bring everything up again."""
+        self._close()
+        self._boot()
+
+    def _boot(self) -> None:
+        scenario = self.scenario
+        cores = len(os.sched_getaffinity(0))
+        if self.pcpus > cores:
+            # The emulator itself would then preempt the host's CPUs: what is measured would be this machine.
+            raise PlaceError(f"{scenario.name}: host.pcpus = {self.pcpus} is not allowed here: must be at most {cores}")
+        configs = [GuestConfig(vm.name, vm.vcpus, vm.memory_mb, vm.weight, vm.tlb, vm.affinity) for vm in scenario.vms]
+        try:
+            self._cohort = self._cohort or binaries.find("cohort")
+            files = {"cohort": self._cohort}
+        except PlaceError:
+            files = {}  # enough for the kernel's own scheduler; another policy then says what is missing
+        lab = bring_up(
+            configs,
+            pcpus=self.pcpus,
+            ple=scenario.guest.ple,
+            kernel=self._kernel,
+            accel=self._accel,
+            files=files,
+            progress=self._progress,
+        )
+        self._lab, self._guests = lab.emulator, {guest.config.name: guest for guest in lab.guests}
+        self.description = {
+            "place": "lab",
+            "kernel": lab.boot.kernel.release,
+            "accelerator": lab.boot.accel,
+            "emulator": f"QEMU {lab.boot.image.emulator_version()}",
+            "ple": sampling.ple_of(self.emulator.host),
+        }
+
+    def _close(self) -> None:
+        if self._lab is not None:
+            self._collect_complaints()
+            self._lab.close()
+        self._lab, self._guests, self._policy = None, {}, None
+
+    def _collect_complaints(self) -> None:
+        if self._lab is not None:
+            new = [f"host: {line}" for line in self._lab.new_complaints()]
+            self.complaints += new
+            for line in new:
+                self._progress(f"the kernel log says: {line}", None)
+
+    @contextmanager
+    def _crash_if_lost(self) -> Iterator[None]:
+        """Turn an agent that fails or does not answer into PlaceCrashed."""
+        try:
+            yield
+        except (AgentError, TimeoutError) as error:
+            self.emulator.check()  # if the host died, that is the better reason
+            raise PlaceCrashed(f"the lab lost a machine: {error}") from None
+
+
+def _cpu_seconds(outer: Answer, cpu_stats: dict[str, str]) -> tuple[float, dict[str, float]]:
+    """Return the sampled window and the CPU seconds each VM used in it."""
+    before, after = outer.before, outer.after
+    assert before is not None, "the call asked for samples"
+    assert after is not None, "the call asked for samples"
+    usage = {
+        name: sampling.usage_s(after.files[path]) - sampling.usage_s(before.files[path])
+        for path, name in cpu_stats.items()
+    }
+    return (after.time_ns - before.time_ns) / 1e9, usage

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The scheduler's daemon, running in the host under test."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import time
+from collections.abc import Sequence
+
+from cohortlab.errors import one_line
+from cohortlab.lab.agent import Job, Machine
+from cohortlab.places import PlaceError
+
+_STATE = "/sys/kernel/sched_ext/state"
+# Loading takes under a second on a PC; the emulator is some thirty times slower.
+_START_TIMEOUT_S = 60
+_STOP_TIMEOUT_S = 30
+_READY = "cohort: scheduling"
+STATS_PERIOD_S = 1
+
+
+def sched_ext_state(host: Machine) -> str:
+    """Return what the kernel says of sched_ext: "disabled" when it schedules by itself."""
+    return host.check(f"cat {_STATE} 2>/dev/null || echo 'no sched_ext'").strip()
+
+
+class PolicyRun:
+    """A started ``cohort run``."""
+
+    def __init__(self, name: str, host: Machine, job: Job) -> None:
+        self.name = name
+        self._host = host
+        self._job = job
+        self._offset = 0
+        self._last: dict[str, float] = {}
+
+    @classmethod
+    def start(cls, host: Machine, name: str, args: Sequence[str]) -> PolicyRun:
+        """Start the daemon; return when it schedules."""
+        stats = ("--stats", str(STATS_PERIOD_S), "--json")
+        command = shlex.join(["cohort", "run", "--policy", name, *args, *stats])
+        run = cls(name, host, host.spawn("policy", f"exec {command}"))
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not run._is_ready():
+            if time.monotonic() > deadline:
+                run.kill()
+                raise PlaceError(f'policy "{name}" did not start in {_START_TIMEOUT_S} s: {run._reason()}')
+        return run
+
+    def _is_ready(self) -> bool:
+        """Return whether it schedules; wait a little if not yet."""
+        if self._job.wait(0.2) is not None:
+            raise PlaceError(f'policy "{self.name}" did not start: {self._reason()}')
+        return _READY in self._job.output("stderr")[0] and sched_ext_state(self._host) == "enabled"
+
+    def check(self) -> None:
+        """Raise PlaceError if it does not schedule any more."""
+        if self._job.wait(0) is not None:
+            raise PlaceError(f'policy "{self.name}" ended by itself: {self._reason()}')
+
+    def stop(self) -> None:
+        """End it as an operator would, and see that the kernel's own scheduler has taken over."""
+        self.check()
+        self._job.signal(signal.SIGINT, leader_only=True)
+        rc = self._job.wait(_STOP_TIMEOUT_S)
+        if rc != 0:
+            self.kill()
+            how = "did not end on SIGINT" if rc is None else f"ended with {rc}"
+            raise PlaceError(f'policy "{self.name}" {how}: {self._reason()}')
+        if (state := sched_ext_state(self._host)) != "disabled":
+            raise PlaceError(f'policy "{self.name}" ended, but sched_ext is "{state}"')
+
+    def kill(self) -> None:
+        self._job.signal(signal.SIGKILL)
+
+    def latest(self) -> dict[str, float]:
+        """Return the counters it printed last (none yet: an empty dictionary)."""
+        text, offset = self._job.output("stdout", self._offset)
+        complete = text[: text.rfind("\n") + 1]
+        self._offset = offset - len(text[len(complete) :].encode())
+        for line in complete.splitlines():
+            try:
+                total = json.loads(line)["total"]
+            except (ValueError, KeyError, TypeError):
+                continue  # a line for people
+            self._last = {key: float(value) for key, value in total.items() if isinstance(value, int | float)}
+        return self._last
+
+    def since(self, before: dict[str, float]) -> dict[str, float]:
+        """Return by how much the counters grew since ``before``; wait for the line that covers the time till now."""
+        now = self.latest()
+        deadline = time.monotonic() + 3 * STATS_PERIOD_S
+        while self.latest() == now and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return {key: value - before.get(key, 0.0) for key, value in self._last.items()}
+
+    def _reason(self) -> str:
+        return one_line(self._job.output("stderr")[0][-600:]) or "it printed no reason"
