@@ -151,7 +151,7 @@ static void boost_on_spin(struct task_ctx *t, bool in_kernel)
 	/* One that spins in user mode waits for nothing that a boost could give. */
 	if (!in_kernel)
 		return;
-	boost_any_mode(t, vm, spinner, bpf_ktime_get_ns());
+	boost_any_mode(t, vm, spinner, now_ns());
 }
 
 /* KVM asks that `to` runs instead of `from`. Return true if it will. */

@@ -70,15 +70,18 @@ static void notify(struct task_struct *p, const struct task_ctx *t, s32 cpu, u64
 		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 		return;
 	}
-	if (p->nr_cpus_allowed > 1 && !p->migration_disabled) {
+	if (!task_is_pinned(p)) {
 		idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 		if (idle >= 0) {
 			scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 			return;
 		}
 	}
+	/* Nobody runs: the pCPU is between two tasks, and has chosen, or will look here. */
+	if (!c->curr_pid || c->curr_pid == p->pid)
+		return;
 	rank_of(t, now, &rank);
-	if (c->curr_pid != p->pid && would_preempt(c, &rank, now)) {
+	if (would_preempt(c, &rank, now)) {
 		stat_inc(STAT_PREEMPT_WAKEUP);
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 	}
@@ -204,7 +207,7 @@ void BPF_PROG(cohort_running, struct task_struct *p)
 
 	c->curr_vm = t->vm;
 	c->curr_vtime = t->vtime;
-	c->curr_weight = p->scx.weight * (by_vm(vm) ? WEIGHT_DEFAULT : t->weight) / WEIGHT_DEFAULT;
+	c->curr_weight = own_weight(p, t, vm);
 	c->curr_since_ns = now;
 	c->curr_pid = p->pid;
 }
@@ -289,7 +292,7 @@ void BPF_PROG(cohort_exit_task, struct task_struct *p, struct scx_exit_task_args
 	struct task_ctx *t = task_get(p);
 
 	if (t)
-		vm_leave(t);
+		vm_leave(t, p->pid);
 }
 
 SEC("struct_ops/cgroup_init")
@@ -331,16 +334,24 @@ void BPF_PROG(cohort_cpu_online, s32 cpu)
 		c->online = 1;
 }
 
-/* What waits in its queue is taken by the others: an offline pCPU's queue is a queue like any. */
+/*
+ * What waits in its queue is taken by the others: an offline pCPU's queue is a queue like any. What may run nowhere else goes to the local
+ * queue, from where the kernel's hotplug pushes it.
+ */
 SEC("struct_ops/cpu_offline")
 void BPF_PROG(cohort_cpu_offline, s32 cpu)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
+	struct task_struct *p;
 
 	if (c) {
 		c->online = 0;
 		c->boost_pid = 0;
 		c->curr_pid = 0;
+	}
+	bpf_for_each(scx_dsq, p, cpu, 0) {
+		if (task_is_pinned(p))
+			scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 	}
 }
 

@@ -26,7 +26,7 @@ struct rank {
 	u32 vm; /* as task_ctx.vm */
 };
 
-static __always_inline u64 scale_by_weight(u64 delta_ns, u32 weight)
+static __always_inline u64 scale_by_weight(u64 delta_ns, u64 weight)
 {
 	return weight == WEIGHT_DEFAULT ? delta_ns : delta_ns * WEIGHT_DEFAULT / (weight ?: 1);
 }
@@ -52,6 +52,12 @@ static __always_inline u64 vm_vtime(const struct vm_ctx *vm, u64 now)
 static __always_inline bool by_vm(const struct vm_ctx *vm)
 {
 	return vm && fair == FAIR_VM;
+}
+
+/* The weight of a task's own virtual time. Between VMs the cgroup's weight is the VM's. */
+static __always_inline u64 own_weight(const struct task_struct *p, const struct task_ctx *t, const struct vm_ctx *vm)
+{
+	return by_vm(vm) ? p->scx.weight : (u64)p->scx.weight * t->weight / WEIGHT_DEFAULT;
 }
 
 static void rank_of(const struct task_ctx *t, u64 now, struct rank *r)
@@ -107,7 +113,7 @@ static void fair_charge(const struct task_struct *p, struct task_ctx *t, u64 now
 	t->charged_ns = now;
 
 	vm = vm_get(t);
-	t->vtime += scale_by_weight(delta, p->scx.weight * (by_vm(vm) ? WEIGHT_DEFAULT : t->weight) / WEIGHT_DEFAULT);
+	t->vtime += scale_by_weight(delta, own_weight(p, t, vm));
 	if (!vm)
 		return;
 	__sync_fetch_and_add(&vm->run_start_sum, delta);

@@ -97,6 +97,9 @@ void bpf_cgroup_release(struct cgroup *cgrp) __ksym;
 void bpf_rcu_read_lock(void) __ksym;
 void bpf_rcu_read_unlock(void) __ksym;
 
+/* The iterator of the bpf_for_each() around it. */
+#define BPF_FOR_EACH_ITER (&___it)
+
 /* Time in ns, monotonic. */
 static __always_inline u64 now_ns(void)
 {
@@ -119,10 +122,21 @@ static __always_inline bool task_is_queued(const struct task_struct *p)
 	return p->scx.flags & SCX_TASK_QUEUED;
 }
 
+/*
+ * Return true if p must stay where it is. A BPF program runs with migration disabled, so that a count of 1 says nothing about the current
+ * task (the one that was running and is being put back, in ops.enqueue).
+ */
+static __always_inline bool task_is_pinned(const struct task_struct *p)
+{
+	if (p->nr_cpus_allowed == 1 || p->migration_disabled > 1)
+		return true;
+	return p->migration_disabled == 1 && p->pid != bpf_get_current_task_btf()->pid;
+}
+
 /* Return true if p may run on cpu now: affinity, and not in the middle of a section that forbids migration. */
 static __always_inline bool task_allowed_on(const struct task_struct *p, s32 cpu)
 {
-	if (p->nr_cpus_allowed == 1 || p->migration_disabled)
+	if (task_is_pinned(p))
 		return scx_bpf_task_cpu(p) == cpu;
 	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
 }

@@ -56,7 +56,7 @@ static s32 place(const struct task_struct *p, const struct task_ctx *t, s32 prev
 	struct rank rank;
 	s32 i, cpu, best = prev;
 
-	if (placement == PLACEMENT_ANY || t->vcpu < 0 || p->nr_cpus_allowed == 1 || p->migration_disabled) {
+	if (placement == PLACEMENT_ANY || t->vcpu < 0 || task_is_pinned(p)) {
 		c = cpu_get(prev);
 		if (c && c->online && task_allowed_on(p, prev))
 			return prev;

@@ -99,7 +99,7 @@ static u32 vm_slot(u64 kvm, u32 tgid)
 		vm->run_start_sum = 0;
 		vm->vcpu_end = 0;
 		vm->vtime = vclock;
-		vm->sibling_clock = 0;
+		vm->sibling_clock = vclock;
 		vm->turn_end_ns = 0;
 		vm->runtime_ns = 0;
 		vm->wait_ns = 0;
@@ -121,8 +121,8 @@ static u32 vm_slot(u64 kvm, u32 tgid)
 	return MAX_VMS;
 }
 
-/* t is no longer part of its VM: the thread exits, or turned out to be another VM's. */
-static void vm_leave(struct task_ctx *t)
+/* t, thread pid, is no longer part of its VM: it exits, or turned out to be another VM's. */
+static void vm_leave(struct task_ctx *t, s32 pid)
 {
 	struct vm_ctx *vm = vm_get(t);
 	struct vcpu_ctx *v;
@@ -132,7 +132,8 @@ static void vm_leave(struct task_ctx *t)
 	if (vm && t->vcpu >= 0) {
 		account_place(t, -1);
 		v = vcpu_get(t);
-		if (v) {
+		/* The vCPU may have been taken over by a new thread already. */
+		if (v && v->pid == pid) {
 			v->state = VCPU_ASLEEP;
 			v->pid = 0;
 			v->kvm_vcpu = 0;
@@ -162,7 +163,7 @@ static void vcpu_join(struct task_struct *p, struct task_ctx *t, struct kvm_vcpu
 	struct vm_ctx *vm;
 	u32 slot, index;
 
-	vm_leave(t);
+	vm_leave(t, p->pid);
 	/* Remember even what has no room, so that it is counted once. */
 	t->kvm = kvm;
 	if (id < 0 || id >= MAX_VCPUS) {
@@ -183,7 +184,8 @@ static void vcpu_join(struct task_struct *p, struct task_ctx *t, struct kvm_vcpu
 	t->vm = slot + 1;
 	t->vm_generation = vm->generation;
 	t->vcpu = id;
-	t->vtime = vm->sibling_clock;
+	if (fair == FAIR_VM)
+		t->vtime = vm->sibling_clock;
 	t->weight_generation = 0;
 	v->kvm_vcpu = (u64)kvm_vcpu;
 	v->pid = p->pid;
@@ -208,7 +210,8 @@ static void vmm_thread_join(struct task_struct *p, struct task_ctx *t)
 	if (!slot) {
 		if (t->vm) {
 			t->vm = 0;
-			t->vtime = vclock;
+			if (fair == FAIR_VM)
+				t->vtime = vclock;
 		}
 		return;
 	}
@@ -217,7 +220,8 @@ static void vmm_thread_join(struct task_struct *p, struct task_ctx *t)
 		return;
 	t->vm = *slot + 1;
 	t->vm_generation = vm->generation;
-	t->vtime = vm->sibling_clock;
+	if (fair == FAIR_VM)
+		t->vtime = vm->sibling_clock;
 }
 
 /* Bring t's membership up to date; cheap when nothing changed. Not while t's run time is being charged to a VM. */

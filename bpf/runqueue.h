@@ -106,8 +106,11 @@ static bool take(s32 pid, s32 queue, s32 cpu, u64 slice)
 	if (!p)
 		return false;
 	if (!bpf_iter_scx_dsq_new(&it, queue, 0)) {
-		scx_bpf_dsq_move_set_slice(&it, slice);
-		taken = scx_bpf_dsq_move(&it, p, SCX_DSQ_LOCAL, 0);
+		/* Checked after the iterator is made: if affinity changes from here on, p is queued anew and the move fails. */
+		if (task_allowed_on(p, cpu)) {
+			scx_bpf_dsq_move_set_slice(&it, slice);
+			taken = scx_bpf_dsq_move(&it, p, SCX_DSQ_LOCAL, 0);
+		}
 	}
 	bpf_iter_scx_dsq_destroy(&it);
 	if (taken) {
