@@ -198,6 +198,12 @@ static __always_inline bool vcpu_irq_pending(struct kvm_vcpu *v)
 		scx_bpf_error_bstr(___fmt, ___args + 1, sizeof(___args) - sizeof(___args[0]));                         \
 	})
 
+/*
+ * A function that the verifier checks once, by itself, instead of once for each state in which it is called: returns an int, and what its
+ * arguments point to may be NULL.
+ */
+#define VERIFIED_ONCE __attribute__((noinline)) int
+
 /* Is time or virtual time a before b? Both wrap. */
 static __always_inline bool time_before(u64 a, u64 b)
 {

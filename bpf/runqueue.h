@@ -40,7 +40,7 @@ static __always_inline bool would_stack(const struct pick *best, const struct ta
  * Let the best of the first `scan` that wait in queue replace *best if it deserves the pCPU more by margin_ns. A task that has waited for
  * starve_ns goes before everybody.
  */
-static void best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
+VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 {
 	struct task_struct *p;
 	struct task_ctx *t;
@@ -48,6 +48,8 @@ static void best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 	bool starved;
 	u32 seen = 0;
 
+	if (!best)
+		return 0;
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		if (seen++ >= scan)
 			break;
@@ -67,13 +69,16 @@ static void best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 		best->queue = queue;
 		best->starved = starved;
 	}
+	return 0;
 }
 
 /* Look for somebody in other pCPUs' queues. An idle pCPU takes from the longest queue; a busy one only who deserves it much more. */
-static void best_remote_waiter(u64 margin_ns, struct pick *best)
+VERIFIED_ONCE best_remote_waiter(u64 margin_ns, struct pick *best)
 {
 	s32 i, from, queued, most = 0, longest = -1;
 
+	if (!best)
+		return 0;
 	bpf_for(i, 1, REMOTE_CPU_SCAN) {
 		if (i >= nr_cpus)
 			break;
@@ -92,6 +97,7 @@ static void best_remote_waiter(u64 margin_ns, struct pick *best)
 	}
 	if (!best->pid && longest >= 0)
 		best_waiter(longest, QUEUE_SCAN, 0, best);
+	return 0;
 }
 
 /* Put waiting task pid, from queue, on this pCPU, cpu. Return false if it is no longer there. */

@@ -116,9 +116,10 @@ impl World {
         if !self.cpus[cpu].online || self.cpus.iter().filter(|cpu| cpu.online).count() == 1 {
             return;
         }
-        self.op(OpKind::CpuOffline, &[], |ops| ops.cpu_offline.map(|offline| offline(cpu as i32)));
+        // Not active any more, before the scheduler is told.
         self.cpus[cpu].online = false;
         self.cpus[cpu].idle = false;
+        self.op(OpKind::CpuOffline, &[], |ops| ops.cpu_offline.map(|offline| offline(cpu as i32)));
         self.online_mask.0[cpu / 64] &= !(1 << (cpu % 64));
         self.on_cpu(cpu, |w| w.take_off(cpu));
         self.push_away(cpu);
