@@ -159,8 +159,10 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 
 	if (prev && best.pid && best.queue < 0) {
 		task_set_slice(prev, turn_slice(best.leaving_vm, best.now));
-		if (t)
+		if (t) {
+			fair_advance_clock(t);
 			gang_start(t, cpu, best.now);
+		}
 		return;
 	}
 	if (best.pid && take(best.pid, best.queue, cpu, turn_slice(best.rank.vm, best.now))) {

@@ -123,24 +123,29 @@ static void fair_charge(const struct task_struct *p, struct task_ctx *t, u64 now
 		vm->vtime = vclock - LAG_ACTIVE * lag_ns;
 }
 
+/* t starts to run, or is given another slice: virtual time has come as far. */
+static void fair_advance_clock(const struct task_ctx *t)
+{
+	struct vm_ctx *vm = vm_get(t);
+	u64 started = by_vm(vm) ? vm->vtime : t->vtime;
+
+	if (vm && time_before(vm->sibling_clock, t->vtime))
+		vm->sibling_clock = t->vtime;
+	if (time_before(vclock + VCLOCK_STEP_NS, started))
+		vclock = started;
+}
+
 static void fair_start(struct task_ctx *t, u64 now)
 {
 	struct vm_ctx *vm = vm_get(t);
-	u64 started;
 
 	t->charged_ns = now;
-	started = t->vtime;
 	if (vm) {
 		/* This order makes a reader in between see too little, which it takes for nothing. */
 		__sync_fetch_and_add(&vm->run_start_sum, now);
 		__sync_fetch_and_add(&vm->nr_running, 1);
-		if (time_before(vm->sibling_clock, t->vtime))
-			vm->sibling_clock = t->vtime;
-		if (by_vm(vm))
-			started = vm->vtime;
 	}
-	if (time_before(vclock + VCLOCK_STEP_NS, started))
-		vclock = started;
+	fair_advance_clock(t);
 }
 
 static void fair_stop(const struct task_struct *p, struct task_ctx *t, u64 now)

@@ -4,8 +4,8 @@
  *
  * Everything that depends on the kernel, and on which one, is here: the fields read (a minimal set, relocated by CO-RE against the running
  * kernel's BTF, so no generated vmlinux.h), the sched_ext functions called, and what changed between versions. The policy files contain
- * none of it. A build with COHORT_NATIVE takes the same declarations from native.h instead, and the same policy runs in an ordinary
- * process.
+ * none of it. A build with COHORT_NATIVE finds in native.h what libbpf's headers are to the kernel build, and the same policy runs in an
+ * ordinary process.
  */
 #ifndef COHORT_KERNEL_H
 #define COHORT_KERNEL_H
@@ -54,6 +54,7 @@ typedef u16 __sum16;
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
+#endif
 
 /* sched_ext: queues and the move of a task from one to another. */
 s32 scx_bpf_create_dsq(u64 dsq_id, s32 node) __ksym;
@@ -188,8 +189,6 @@ static __always_inline bool vcpu_irq_pending(struct kvm_vcpu *v)
 	apic = BPF_CORE_READ(v, arch.apic);
 	return apic && BPF_CORE_READ(apic, irr_pending);
 }
-
-#endif /* !COHORT_NATIVE */
 
 #define scx_error(fmt, args...)                                                                                        \
 	({                                                                                                             \
