@@ -16,14 +16,19 @@ from rich.console import Console
 from rich.text import Text
 
 from cohortlab import kvm
+from cohortlab.places import PlaceError
 
 # `cohort run` refuses anything older: OLDEST_TESTED in host/src/checks.rs.
 OLDEST_KERNEL = (6, 18)
 OLDEST_CLANG = 16
 # The host under test, two small guests and what this machine itself needs beside them.
 LAB_MEMORY_MB = 3072
-# Image, kernels and build products of the lab, with room for a second kernel.
-LAB_DISK_MB = 6144
+# The lab's image and kernels, the compiler, and what building them needs for a while.
+LAB_DISK_MB = 4096
+# What unpacks Debian packages and makes a disk image of them.
+IMAGE_TOOLS = ("apt-get", "dpkg-deb", "mke2fs")
+# Where Debian keeps mke2fs; a user's PATH has it not.
+_SBIN = "/usr/sbin:/sbin:/usr/bin:/bin"
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,8 @@ class _Machine:
         self.memory_mb = _memory_mb(root / "proc/meminfo")
         self.cache = _cache_folder()
         self.free_mb = _free_mb(self.cache)
-        self.bootstrap = next((name for name in ("mmdebstrap", "debootstrap") if shutil.which(name)), None)
+        self.no_tools = [name for name in IMAGE_TOOLS if shutil.which(name, path=_SBIN) is None]
+        self.not_built = _not_built()
 
     def findings(self) -> tuple[Finding, ...]:
         oldest = ".".join(map(str, OLDEST_KERNEL))
@@ -110,13 +116,14 @@ class _Machine:
             Finding("BTF", self.has_btf, "/sys/kernel/btf/vmlinux", "boot a kernel with CONFIG_DEBUG_INFO_BTF=y"),
             Finding("kernel", self.is_new_enough, f"{self.release} (oldest tested: {oldest})", newer),
             _clang(),
-            _program("cargo", "apt-get install cargo, or rustup"),
+            _program("cargo", "`make setup` brings one"),
             Finding(
-                "debootstrap",
-                self.bootstrap is not None,
-                self.bootstrap or "not found",
-                "apt-get install mmdebstrap debootstrap",
+                "image tools",
+                not self.no_tools,
+                "not found: " + ", ".join(self.no_tools) if self.no_tools else ", ".join(IMAGE_TOOLS),
+                "apt-get install apt dpkg e2fsprogs, on Debian",
             ),
+            Finding("built programs", not self.not_built, self.not_built or "cohort, cohort-lab-agent", "make build"),
             Finding("cache", True, self._cache_state()),
             Finding(
                 "disk space",
@@ -131,8 +138,10 @@ class _Machine:
 
     def _lab(self) -> Conclusion:
         missing = []
-        if self.bootstrap is None and not self._has_cache():
-            missing.append("mmdebstrap and debootstrap are missing")
+        if self.no_tools and not self._has_cache():
+            missing.append(f"{', '.join(self.no_tools)} cannot be found")
+        if self.not_built:
+            missing.append("its programs are not built yet (make build)")
         if self.memory_mb < LAB_MEMORY_MB:
             missing.append(f"only {self.memory_mb} MB of memory are available")
         if self.free_mb < LAB_DISK_MB and not self._has_cache():
@@ -181,7 +190,7 @@ class _Machine:
         return f"{active} is loaded" if active else "no scheduler is loaded"
 
     def _has_cache(self) -> bool:
-        return any(self.cache.glob("image-*"))
+        return any(self.cache.glob("root-*"))
 
     def _cache_state(self) -> str:
         if not self.cache.is_dir():
@@ -194,6 +203,19 @@ def _cache_folder() -> Path:
     from cohortlab.lab import cache_dir
 
     return cache_dir()
+
+
+def _not_built() -> str:
+    """Return what `make build` has yet to make; empty when all is there."""
+    from cohortlab.lab import binaries
+
+    missing = []
+    for name in ("cohort", "cohort-lab-agent"):
+        try:
+            binaries.find(name)
+        except PlaceError:
+            missing.append(name)
+    return f"no {' and no '.join(missing)}" if missing else ""
 
 
 def _version(release: str) -> tuple[int, int]:

@@ -96,7 +96,12 @@ def ideal_slowdown(demand: float, entitlement: float) -> float:
 
 def full_demand(vm: Vm, pcpus: int) -> float:
     """Return the demand of a VM whose vCPUs are all busy: that of a hog."""
-    return float(min(vm.vcpus, pcpus, len(vm.affinity) if vm.affinity is not None else pcpus))
+    return float(min(vm.vcpus, _reachable(vm, pcpus)))
+
+
+def _reachable(vm: Vm, pcpus: int) -> int:
+    """Return how many pCPUs ``vm`` may use."""
+    return len(vm.affinity) if vm.affinity is not None else pcpus
 
 
 def claim(vm: Vm, demand: float) -> Claim:
@@ -113,7 +118,7 @@ def ideal(scenario: Scenario, demand_alone: float) -> Ideal:
     program_vm = scenario.program_vm
     demands = {vm.name: full_demand(vm, pcpus) for vm in scenario.neighbours}
     # The VMM's threads can carry a measured demand a little over what the vCPUs can use: it still fits no further.
-    alone = min(demand_alone, float(len(program_vm.affinity) if program_vm.affinity is not None else pcpus))
+    alone = min(demand_alone, float(_reachable(program_vm, pcpus)))
     demands[program_vm.name] = alone
     shares = entitlements([claim(vm, demands[vm.name]) for vm in scenario.vms], pcpus)
     by_name = {vm.name: share for vm, share in zip(scenario.vms, shares, strict=True)}

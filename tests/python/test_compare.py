@@ -260,6 +260,22 @@ def test_a_place_with_another_number_of_pcpus(run: Run, place: Any) -> None:
     assert run().stopped == "the place has 1 pCPUs, the scenario wants 2"
 
 
+def test_a_crash_when_all_is_measured_loses_nothing(run: Run, place: Any, two: Scenario) -> None:
+    class DiesAtTheEnd:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            place.scenario = two
+
+        def __enter__(self) -> Any:
+            return place
+
+        def __exit__(self, *_: Any) -> None:
+            raise PlaceCrashed("panic at shutdown")
+
+    place.open = DiesAtTheEnd
+    results = run(rounds=1)
+    assert (len(results.rows), results.stopped) == (PER_ROUND, "panic at shutdown")
+
+
 def test_each_tlb_mode_has_its_own_place(run: Run, place: Any, two: Scenario) -> None:
     results = run(rounds=1, modes={mode: two.with_tlb(mode) for mode in ("ipi", "hypercall")})
     assert [entry for entry in place.log if entry[0] in ("open", "close")] == [
@@ -296,12 +312,12 @@ def test_progress_knows_what_is_left(run: Run, place: Any) -> None:
             seen.append((self.fraction, self.left_s()))
 
     ticks = iter(range(0, 10**6, 5))
-    place.raises = {PER_ROUND + 1: PlaceCrashed("x")}
+    place.raises = {PER_ROUND + 3: PlaceCrashed("x")}
     run(rounds=2, progress=Watch(clock=lambda: float(next(ticks))))
     # Every step takes 5 s of this clock, so the time left is 5 s for each step to come.
     assert seen[0] == pytest.approx((1 / 12, 55))
     assert seen[PER_ROUND - 1] == pytest.approx((0.5, 30))
-    assert seen[PER_ROUND] == pytest.approx((7 / 12, 25))
+    assert seen[PER_ROUND + 2] == pytest.approx((9 / 12, 15))
     # The crash puts the round's steps back.
-    assert seen[PER_ROUND + 1] == pytest.approx((7 / 12, 25))
+    assert seen[PER_ROUND + 3] == pytest.approx((7 / 12, 25))
     assert seen[-1] == pytest.approx((1, 0))
