@@ -54,7 +54,7 @@ fn build() -> Result<(), Box<dyn Error>> {
         .build_and_generate(out_dir.join("cohort.skel.rs"))
         .map_err(|e| format!("{e:#}"))?;
 
-    link_zstd();
+    complete_libelf();
     Ok(())
 }
 
@@ -70,13 +70,27 @@ fn clang() -> Result<PathBuf, Box<dyn Error>> {
     found.map(PathBuf::from).ok_or_else(|| "no clang found: install clang 16 or newer, or set CLANG".into())
 }
 
-/// Some distributions' libelf.a uses zstd, others' does not; `static` links what is there. All of the archive is offered to the linker
-/// because it comes before libelf on the command line; unused functions are dropped again.
-fn link_zstd() {
+/// What a static libelf needs beyond itself differs between distributions; see which one is here.
+fn complete_libelf() {
+    println!("cargo:rustc-check-cfg=cfg(libelf_lacks_search_tree)");
     println!("cargo:rerun-if-env-changed=LIBBPF_SYS_LIBRARY_PATH");
     let path = env::var("LIBBPF_SYS_LIBRARY_PATH").unwrap_or_default();
-    if let Some(dir) = path.split(':').find(|dir| Path::new(dir).join("libzstd.a").exists()) {
-        println!("cargo:rustc-link-search=native={dir}");
+    let find = |name: &str| path.split(':').map(Path::new).find(|dir| dir.join(name).exists());
+
+    // Some libelf decompress with zstd. All of the archive is offered to the linker, because it comes before libelf on the command line;
+    // unused functions are dropped again.
+    if let Some(dir) = find("libzstd.a") {
+        println!("cargo:rustc-link-search=native={}", dir.display());
         println!("cargo:rustc-link-lib=static:+whole-archive=zstd");
+    }
+
+    // src/libelf.rs. An archive lists its members' names in the clear.
+    if let Some(libelf) = find("libelf.a").map(|dir| dir.join("libelf.a")) {
+        println!("cargo:rerun-if-changed={}", libelf.display());
+        let bytes = fs::read(&libelf).unwrap_or_default();
+        let has = |what: &[u8]| bytes.windows(what.len()).any(|window| window == what);
+        if has(b"eu_search_tree_init") && !has(b"eu-search.o/") {
+            println!("cargo:rustc-cfg=libelf_lacks_search_tree");
+        }
     }
 }

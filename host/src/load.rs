@@ -9,7 +9,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{ErrorKind, Link, OpenObject};
 use tracing::{debug, warn};
 
-use crate::bpf::{CohortSkel, CohortSkelBuilder};
+use crate::bpf::{CohortSkel, CohortSkelBuilder, OpenCohortSkel};
 use crate::intf;
 use crate::policy::{Axes, Timing};
 use crate::say::{self, Failure};
@@ -75,6 +75,16 @@ fn open_and_load<'obj>(
     place: Place,
     watch_spin: bool,
 ) -> libbpf_rs::Result<CohortSkel<'obj>> {
+    open(storage, config, place, watch_spin)?.load()
+}
+
+/// The scheduler with everything set that must be set before it is loaded.
+fn open<'obj>(
+    storage: &'obj mut MaybeUninit<OpenObject>,
+    config: &Config,
+    place: Place,
+    watch_spin: bool,
+) -> libbpf_rs::Result<OpenCohortSkel<'obj>> {
     let mut open = CohortSkelBuilder::default().open(storage)?;
 
     if let Some(knobs) = open.maps.rodata_data.as_deref_mut() {
@@ -90,7 +100,7 @@ fn open_and_load<'obj>(
             prog.set_log_level(1);
         }
     }
-    open.load()
+    Ok(open)
 }
 
 /// Put the loaded scheduler in charge of all CPUs.
@@ -227,6 +237,26 @@ fn explain_log(log: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli;
+
+    #[test]
+    fn knobs_and_sizes_are_set_before_loading() {
+        let args = ["cohort", "run", "--policy", "balance", "--slice-us", "1234"].map(Into::into);
+        let Ok(cli::Cli { command: cli::Command::Run(run) }) = cli::parse(args) else { panic!("refused") };
+        let config = Config {
+            policy: run.policy.policy.name(),
+            axes: run.policy.axes(),
+            timing: run.timing,
+            verbose: 0,
+        };
+        let mut storage = MaybeUninit::uninit();
+        let open = open(&mut storage, &config, Place { nr_cpus: 24, kvm: true }, false).unwrap();
+        let knobs = open.maps.rodata_data.as_deref().unwrap();
+        assert_eq!((knobs.nr_cpus, knobs.slice_ns, knobs.boost), (24, 1_234_000, 0));
+        assert_eq!(open.maps.vm_on_cpu.max_entries(), intf::MAX_VMS * 24);
+        assert_eq!(open.maps.stats.max_entries() as usize, intf::STATS.len());
+        assert!(!open.progs.cohort_on_spin.autoload());
+    }
 
     fn ending(kind: i32, code: i64, reason: &str, message: &str) -> Ending {
         Ending { kind, code, reason: reason.into(), message: message.into() }

@@ -4,6 +4,8 @@
 mod bpf;
 mod checks;
 mod cli;
+#[cfg(libelf_lacks_search_tree)]
+mod libelf;
 mod load;
 mod man;
 mod monitor;

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The checks, tried on folders that look like hosts.
+
+use super::*;
+
+/// A folder that looks like a host.
+pub struct FakeHost {
+    dir: tempfile::TempDir,
+    cookie_of: CookieOf,
+}
+
+impl FakeHost {
+    pub fn new() -> Self {
+        FakeHost {
+            dir: tempfile::tempdir().unwrap(),
+            cookie_of: |_| Err(io::Error::from_raw_os_error(libc::ENODEV)),
+        }
+    }
+
+    /// A host on which everything is as it should be.
+    pub fn good() -> Self {
+        FakeHost::new()
+            .file("/proc/sys/kernel/osrelease", "7.3.4+deb13-amd64\n")
+            .file("/proc/self/status", "Name:\tcohort\nCapEff:\t000001ffffffffff\n")
+            .file("/sys/kernel/sched_ext/state", "disabled\n")
+            .file("/sys/kernel/btf/vmlinux", "")
+            .file("/sys/kernel/btf/kvm", "")
+            .file("/sys/module/kvm/initstate", "live\n")
+            .file("/sys/devices/system/cpu/possible", "0-3\n")
+            .file("/sys/devices/system/cpu/smt/active", "0\n")
+    }
+
+    pub fn file(self, path: &str, content: &str) -> Self {
+        let path = self.host().path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+        self
+    }
+
+    fn without(self, path: &str) -> Self {
+        let path = self.host().path(path);
+        if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
+        self
+    }
+
+    pub fn host(&self) -> Host {
+        Host { root: self.dir.path().to_path_buf(), cookie_of: self.cookie_of }
+    }
+
+    /// The one refusal, which is one sentence on one line and names all of `wanted`.
+    fn refused_for(&self, wanted: &[&str]) {
+        let refusals = self.host().refusals();
+        let [line] = refusals.as_slice() else { panic!("one refusal expected: {refusals:?}") };
+        assert!(!line.contains('\n'), "{line}");
+        for part in wanted {
+            assert!(line.contains(part), "{part:?} is not in {line:?}");
+        }
+    }
+}
+
+#[test]
+fn a_good_host_is_not_refused() {
+    assert_eq!(FakeHost::good().host().refusals(), Vec::<String>::new());
+    assert_eq!(FakeHost::good().host().cpus(), Ok(4));
+}
+
+#[test]
+fn kernel_without_sched_ext() {
+    FakeHost::good().without("/sys/kernel/sched_ext").refused_for(&[
+        "sched_ext",
+        "7.3.4",
+        "CONFIG_SCHED_CLASS_EXT=y",
+        "trixie-backports",
+    ]);
+}
+
+#[test]
+fn kernel_older_than_tested() {
+    for old in ["6.17.0-cloud", "6.1.0-40-amd64", "5.19"] {
+        FakeHost::good().file("/proc/sys/kernel/osrelease", old).refused_for(&[old, "6.18", "newer"]);
+    }
+    for fine in ["6.18.15+deb14", "6.19-rc1", "7.0", "10.2.1"] {
+        let refusals = FakeHost::good().file("/proc/sys/kernel/osrelease", fine).host().refusals();
+        assert!(refusals.is_empty(), "{fine}: {refusals:?}");
+    }
+    FakeHost::good().file("/proc/sys/kernel/osrelease", "custom").refused_for(&["custom", "6.18"]);
+}
+
+#[test]
+fn kernel_without_btf() {
+    FakeHost::good()
+        .without("/sys/kernel/btf/vmlinux")
+        .refused_for(&["/sys/kernel/btf/vmlinux", "CONFIG_DEBUG_INFO_BTF=y"]);
+    FakeHost::good()
+        .without("/sys/kernel/btf/kvm")
+        .refused_for(&["/sys/kernel/btf/kvm", "CONFIG_DEBUG_INFO_BTF_MODULES=y"]);
+}
+
+#[test]
+fn built_in_kvm_needs_no_btf_of_its_own() {
+    let host = FakeHost::good().without("/sys/module/kvm/initstate").without("/sys/kernel/btf/kvm");
+    assert_eq!(host.host().refusals(), Vec::<String>::new());
+    assert!(host.host().kvm_is_live());
+}
+
+#[test]
+fn kvm_not_loaded_is_no_refusal() {
+    let host = FakeHost::good().without("/sys/module/kvm").without("/sys/kernel/btf/kvm");
+    assert_eq!(host.host().refusals(), Vec::<String>::new());
+    assert!(!host.host().kvm_is_live());
+    assert!(!FakeHost::good().file("/sys/module/kvm/initstate", "coming\n").host().kvm_is_live());
+}
+
+#[test]
+fn not_root() {
+    FakeHost::good()
+        .file("/proc/self/status", "CapInh:\t0000000000000000\nCapEff:\t0000000000000000\n")
+        .refused_for(&["root", "CAP_BPF", "CAP_SYS_ADMIN"]);
+    // CAP_BPF and CAP_PERFMON alone cannot find the kvm module's BTF.
+    FakeHost::good().file("/proc/self/status", "CapEff:\t000000c000000000\n").refused_for(&["CAP_SYS_ADMIN"]);
+}
+
+#[test]
+fn another_scheduler_is_named() {
+    FakeHost::good()
+        .file("/sys/kernel/sched_ext/state", "enabled\n")
+        .file("/sys/kernel/sched_ext/root/ops", "bpfland_1.1.2\n")
+        .refused_for(&["bpfland_1.1.2", "stop it first"]);
+}
+
+#[test]
+fn too_many_cpus() {
+    FakeHost::good().file("/sys/devices/system/cpu/possible", "0-2047\n").refused_for(&[
+        "2048",
+        "1024",
+        "possible_cpus=",
+    ]);
+    FakeHost::good()
+        .file("/sys/devices/system/cpu/possible", "")
+        .refused_for(&["/sys/devices/system/cpu/possible"]);
+    assert_eq!(FakeHost::good().file("/sys/devices/system/cpu/possible", "0,2-5\n").host().cpus(), Ok(6));
+}
+
+#[test]
+fn core_scheduling_with_smt() {
+    let tagged: CookieOf = |tid| Ok(if tid == 4243 { 0xbeef } else { 0 });
+    let mut host = FakeHost::good()
+        .file("/proc/1/task/1/comm", "init\n")
+        .file("/proc/4242/task/4242/comm", "cloud-hyperviso\n")
+        .file("/proc/4242/task/4243/comm", "vcpu0\n")
+        .file("/proc/4242/comm", "cloud-hyperviso\n");
+    host.cookie_of = tagged;
+    assert_eq!(host.host().refusals(), Vec::<String>::new(), "harmless without SMT");
+    let host = host.file("/sys/devices/system/cpu/smt/active", "1\n");
+    host.refused_for(&["4242", "cloud-hyperviso", "core_scheduling=off", "smt/control"]);
+}
+
+#[test]
+fn smt_without_core_scheduling_is_fine() {
+    let mut host = FakeHost::good()
+        .file("/proc/1/task/1/comm", "init\n")
+        .file("/sys/devices/system/cpu/smt/active", "1\n");
+    host.cookie_of = |_| Ok(0);
+    assert_eq!(host.host().refusals(), Vec::<String>::new());
+}
+
+#[test]
+fn everything_in_the_way_is_listed() {
+    let host = FakeHost::good().without("/sys/kernel/sched_ext").without("/sys/kernel/btf/vmlinux");
+    assert_eq!(host.host().refusals().len(), 2);
+}
+
+#[test]
+fn reading_a_cookie_does_not_fail_in_strange_ways() {
+    // None, or this kernel or machine knows no core scheduling.
+    match core_sched_cookie(std::process::id() as i32) {
+        Ok(cookie) => assert_eq!(cookie, 0),
+        Err(error) => {
+            assert!(matches!(error.raw_os_error(), Some(libc::ENODEV | libc::EINVAL)), "{error}")
+        }
+    }
+}
