@@ -9,17 +9,12 @@ from pathlib import Path
 from cohortlab.places import PlaceError
 
 _REPOSITORY = Path(__file__).resolve().parents[3]
-_BUILT = ("x86_64-unknown-linux-gnu/release", "release", "x86_64-unknown-linux-gnu/debug", "debug")
+_BUILT = _REPOSITORY / "build" / "bin"
 
 
 def find(name: str) -> Path:
-    """Return the built binary ``name``: in COHORT_BIN if that is set, otherwise where cargo puts it."""
-    if own := os.environ.get("COHORT_BIN"):
-        folders = [Path(own)]
-    else:
-        target = Path(os.environ.get("CARGO_TARGET_DIR") or _REPOSITORY / "target")
-        folders = [target / folder for folder in _BUILT]
-    for folder in folders:
-        if (folder / name).is_file():
-            return (folder / name).absolute()
-    raise PlaceError(f"{name} is not built ({folders[0]}): run `make build`, or set COHORT_BIN to its folder")
+    """Return the built binary ``name``: in COHORT_BIN if that is set, otherwise where `make build` puts it."""
+    path = Path(os.environ.get("COHORT_BIN") or _BUILT).absolute() / name
+    if not path.is_file():
+        raise PlaceError(f"{path} does not exist: run `make build`, or set COHORT_BIN to the folder that has {name}")
+    return path

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from cohortlab import kvm
 from cohortlab.lab import binaries, guest, image, kernels
 from cohortlab.lab.emulator import Boot, Emulator
 from cohortlab.lab.guest import Guest, GuestConfig
@@ -66,7 +66,7 @@ def bring_up(
     )
     if accel == "auto":
         boot = replace(boot, accel="tcg")
-        if nested_kvm():
+        if kvm.probe().nested:
             try:
                 return _up(configs, replace(boot, accel="kvm"), progress)
             except PlaceError as error:
@@ -90,14 +90,6 @@ def _up(configs: Sequence[GuestConfig], boot: Boot, progress: ProgressFn) -> Lab
         raise
     progress("the lab is up", 1.0)
     return Lab(emulator, guests, boot)
-
-
-def nested_kvm() -> bool:
-    """Return whether this machine's KVM can give its guests a KVM of their own."""
-    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
-        return False
-    nested = (Path(f"/sys/module/{module}/parameters/nested") for module in ("kvm_amd", "kvm_intel"))
-    return any(path.exists() and path.read_text().strip() in ("1", "Y") for path in nested)
 
 
 def _check_memory(needed_mb: int) -> None:

@@ -99,7 +99,7 @@ def initramfs(kernel: Kernel, image: Image) -> bytes:
             for module, content in _with_needed(kernel, name, done):
                 files[f"modules/{folder}/{len(done):02}-{module}.ko"] = content
                 done.add(module)
-    return cpio.archive(files, folders=("proc", "dev", "lower", "upper", "root", "payload", "run"))
+    return cpio.archive(files, folders=("proc", "dev", "lower", "upper", "newroot", "payload", "run"))
 
 
 def _with_needed(kernel: Kernel, name: str, done: set[str]) -> list[tuple[str, bytes]]:

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``cohortlab lab``: try things in the lab by hand."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from cohortlab.errors import BadInput
+from cohortlab.lab import emulator as emulators
+from cohortlab.lab import guest as guests
+from cohortlab.lab.agent import AgentError
+from cohortlab.lab.bringup import bring_up
+from cohortlab.lab.emulator import Emulator
+from cohortlab.places import PlaceCrashed, PlaceError
+from cohortlab.scenario import TLB_MODES, Tlb
+
+T = TypeVar("T")
+
+# Beyond this shells mean signals.
+_EXIT_MAX = 125
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("commands", nargs=-1, metavar='["MACHINE: COMMAND"]...')
+@click.option("--pcpus", type=click.IntRange(1), default=2, show_default=True, help="pCPUs of the host.")
+@click.option("--vm", "vms", multiple=True, metavar="NAME:VCPUS[:TLB]", help=f"A guest. TLB: {', '.join(TLB_MODES)}.")
+@click.option("--memory-mb", type=click.IntRange(128), default=512, show_default=True, help="Memory of each guest.")
+@click.option("--ple/--no-ple", default=True, show_default=True, help="Whether PAUSE in guests exits to KVM.")
+@click.option("--kernel", metavar="RELEASE|FILE", help="Start of a release, such as 6.18. Default: the newest.")
+@click.option("--accel", type=click.Choice(["auto", "kvm", "tcg"]), default="auto", show_default=True)
+@click.option("--append", default="", metavar="TEXT", help="More of the host's kernel command line.")
+@click.option("--file", "files", multiple=True, type=click.Path(path_type=Path), help="A program for the host's PATH.")
+@click.option("--timeout", type=float, default=300, show_default=True, metavar="SECS", help="Limit of each command.")
+@click.option("--keep", is_flag=True, help="Leave it running; print its folder.")
+@click.option("--share", is_flag=True, help="Do not wait for another lab on this machine to end.")
+@click.option("--attach", type=click.Path(path_type=Path), metavar="FOLDER", help="Use one that was left running.")
+@click.option("--stop", type=click.Path(path_type=Path), metavar="FOLDER", help="End one that was left running.")
+def cli(
+    commands: tuple[str, ...],
+    pcpus: int,
+    vms: tuple[str, ...],
+    memory_mb: int,
+    ple: bool,
+    kernel: str | None,
+    accel: str,
+    append: str,
+    files: tuple[Path, ...],
+    timeout: float,
+    keep: bool,
+    share: bool,
+    attach: Path | None,
+    stop: Path | None,
+) -> int:
+    """Boot the lab and run commands in it, in turn.
+
+    MACHINE is "host" or the name of a guest.
+
+    \b
+    cohortlab lab --vm a:2 --vm b:2 "host: uname -r" "a: hackbench -g 2 -l 60"
+    cohortlab lab --vm a:2 --keep              boots and stays; prints FOLDER
+    cohortlab lab --attach FOLDER "a: dmesg"   commands for the one that stayed
+    cohortlab lab --stop FOLDER
+    """
+    wanted = [_command(text) for text in commands]
+    configs = [_config(text, memory_mb) for text in vms]
+    programs = {path.name: _readable(path) for path in files}
+    if stop:
+        emulators.stop_kept(stop)
+        return 0
+    if attach:
+        lab = _or_bad_input(lambda: Emulator.attach(attach))
+        for name, path in programs.items():
+            lab.host.put(f"{emulators.PAYLOAD}/bin/{name}", path.read_bytes())
+        return _run_all(lab, wanted, timeout)
+    begin = time.monotonic()
+    booted = _or_bad_input(
+        lambda: bring_up(
+            configs,
+            pcpus=pcpus,
+            ple=ple,
+            kernel=kernel,
+            accel=accel,
+            files=programs,
+            keep=keep,
+            share=share,
+            extra_cmdline=append,
+            progress=lambda text, _: print(f"[{time.monotonic() - begin:5.1f} s] {text}", file=sys.stderr),
+        )
+    )
+    try:
+        code = _run_all(booted.emulator, wanted, timeout)
+        for line in booted.emulator.new_complaints():
+            print(f"host's console: {line}", file=sys.stderr)
+        if keep:
+            print(booted.emulator.folder)
+        return code
+    finally:
+        if not keep:
+            booted.emulator.close()
+
+
+def _or_bad_input(start: Callable[[], T]) -> T:
+    """Return what ``start`` does. What it refuses was asked for on the command line."""
+    try:
+        return start()
+    except PlaceError as error:
+        raise BadInput(str(error)) from None
+
+
+def _run_all(lab: Emulator, commands: list[tuple[str, str]], timeout_s: float) -> int:
+    """Run the commands; return the exit code of the first that failed."""
+    code = 0
+    for name, command in commands:
+        machine = lab.host if name == "host" else guests.machine(lab.host, name)
+        try:
+            done = machine.run(command, timeout_s)
+        except (AgentError, TimeoutError) as error:
+            raise PlaceCrashed(f"{machine.name}: {error}") from None
+        sys.stdout.write(done.stdout)
+        sys.stdout.flush()
+        sys.stderr.write(done.stderr)
+        if done.timed_out:
+            print(f"{machine.name}: ended after {timeout_s:g} s: {command}", file=sys.stderr)
+        code = code or min(abs(done.rc), _EXIT_MAX)
+    return code
+
+
+def _command(text: str) -> tuple[str, str]:
+    name, colon, command = text.partition(":")
+    if not colon or not name.strip() or not command.strip():
+        raise BadInput(f'"{text}" is not allowed: must be MACHINE: COMMAND, such as "host: uname -r"')
+    return name.strip(), command.strip()
+
+
+def _config(text: str, memory_mb: int) -> guests.GuestConfig:
+    name, _, rest = text.partition(":")
+    vcpus, _, mode = rest.partition(":")
+    tlb: Tlb | None = next((tlb for tlb in TLB_MODES if tlb == (mode or "ipi")), None)
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name) or not vcpus.isdecimal() or not int(vcpus) or tlb is None:
+        allowed = f"NAME:VCPUS or NAME:VCPUS:TLB with TLB one of {', '.join(TLB_MODES)}"
+        raise BadInput(f'--vm: "{text}" is not allowed: must be {allowed}')
+    return guests.GuestConfig(name, int(vcpus), memory_mb, 100, tlb)
+
+
+def _readable(path: Path) -> Path:
+    try:
+        with path.open("rb"):
+            return path.absolute()
+    except OSError as error:
+        raise BadInput(f"--file: {path}: cannot be read: {error.strerror}") from None

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A booted lab for the tests that need one, and a bench on which they do harm to it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cohortlab import scenario as scenarios
+from cohortlab.lab.agent import Job, Machine
+from cohortlab.lab.place import LabPlace
+from cohortlab.lab.policy import sched_ext_state
+
+SCENARIO = Path(__file__).with_name("scenario.toml")
+# Lines of a kernel log that tell of damage.
+DAMAGE = re.compile(r"BUG|WARNING|Oops|\bstall|lockup|blocked for more than|hung|sched_ext: .*(error|stall|watchdog)")
+# Locks, wake-ups and TLB flushes for some ten seconds on a busy lab.
+WORK = "hackbench -g 2 -l 1500 -f 5 && stress-ng --quiet --tlb-shootdown 1 --tlb-shootdown-ops 500"
+WORK_TIMEOUT_S = 180
+
+
+def say(text: str, fraction: float | None = None) -> None:
+    print(f"lab: {text}", flush=True)
+
+
+@pytest.fixture(scope="session")
+def place() -> Iterator[LabPlace]:
+    """One boot for all tests that leave it as they found it."""
+    with LabPlace(scenarios.load(SCENARIO), progress=say) as place:
+        yield place
+
+
+@pytest.fixture
+def bench(place: LabPlace) -> Bench:
+    return Bench(place)
+
+
+class Bench:
+    """A lab at work, to be disturbed: says afterwards whether anybody was hurt."""
+
+    def __init__(self, place: LabPlace) -> None:
+        self.place = place
+        self.host: Machine = place.emulator.host
+
+    @property
+    def guests(self) -> list[Machine]:
+        return [guest.machine for guest in self.place.guests.values()]
+
+    def state(self) -> str:
+        """Return the kernel's word for who schedules: "enabled" is a sched_ext scheduler, "disabled" EEVDF."""
+        return sched_ext_state(self.host)
+
+    def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+        """Wait until ``condition`` holds; a bench is slow, so only never is a failure."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+            time.sleep(0.2)
+
+    @contextmanager
+    def cohort(self, *args: str, name: str = "cohort") -> Iterator[Job]:
+        """Have ``cohort run ARGS`` schedule inside the block; the job's process is the daemon itself."""
+        job = self.host.spawn(name, f"exec {shlex.join(['cohort', 'run', *args])}")
+        try:
+            self.until(lambda: self.state() == "enabled" or job.wait(0) is not None, "cohort run schedules")
+            assert job.wait(0) is None, f"cohort run ended: {job.output('stderr')[0]}"
+            yield job
+        finally:
+            job.signal(signal.SIGCONT)
+            job.signal(signal.SIGTERM)
+            if job.wait(30) is None:
+                job.signal(signal.SIGKILL)
+            self.until(lambda: self.state() == "disabled", "the kernel schedules again")
+
+    @contextmanager
+    def nobody_is_hurt(self, *, but: tuple[str, ...] = ()) -> Iterator[None]:
+        """Run WORK in all guests during the block: it must end well, and no kernel may complain.
+
+        ``but``: guests that the block kills.
+        """
+        guests = [guest for guest in self.guests if guest.name not in but]
+        known = {machine.name: len(_log(machine)) for machine in (self.host, *guests)}
+        jobs = [guest.spawn("work", WORK) for guest in guests]
+        yield
+        for job in jobs:
+            rc = job.wait(WORK_TIMEOUT_S)
+            assert rc == 0, f"{job.machine.name}: its work {'did not end' if rc is None else f'ended with {rc}'}"
+        for machine in (self.host, *guests):
+            damage = [line for line in _log(machine)[known[machine.name] :] if DAMAGE.search(line)]
+            assert not damage, f"{machine.name}: its kernel says: {damage}"
+
+
+def _log(machine: Machine) -> list[str]:
+    return machine.check("dmesg").splitlines()

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The lab itself: two levels up, programs measured, PLE and TLB modes as the scenario asks."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+
+from cohortlab.lab import guest as guests
+from cohortlab.lab.agent import AgentError, Machine
+from cohortlab.lab.place import LabPlace
+from cohortlab.places import PlaceError
+
+pytestmark = pytest.mark.lab
+
+KVM_EXIT = "/sys/kernel/tracing/events/kvm/kvm_exit"
+# SVM's and VMX's numbers of the exit that PAUSE causes.
+PAUSE_EXITS = (0x77, 40)
+
+
+def exits(host: Machine) -> dict[int, int]:
+    """Return how often each exit reason was counted."""
+    counts: dict[int, int] = {}
+    for line in host.read(f"{KVM_EXIT}/hist").splitlines():
+        if line.startswith("{"):
+            words = line.replace(":", " ").replace("}", " ").split()
+            counts[int(words[2])] = int(words[4])
+    return counts
+
+
+def test_host_and_guests_run_the_same_stock_kernel(place: LabPlace) -> None:
+    release = place.description["kernel"]
+    assert place.emulator.host.check("uname -r").strip() == release
+    for vm in place.scenario.vms:
+        machine = place.guests[vm.name].machine
+        assert machine.check("uname -r").strip() == release
+        assert int(machine.check("nproc")) == vm.vcpus
+    assert int(place.emulator.host.check("nproc")) == place.pcpus
+
+
+def test_each_guest_is_in_a_cgroup_with_its_weight(place: LabPlace) -> None:
+    for vm in place.scenario.vms:
+        scope = f"{guests.SLICE}/{vm.name}.scope"
+        assert int(place.emulator.host.read(f"{scope}/cpu.weight")) == vm.weight
+        threads = place.emulator.host.read(f"{scope}/cgroup.threads").split()
+        assert len(threads) > vm.vcpus, "vCPUs and VMM threads"
+
+
+def test_each_guest_announces_its_tlb_mode(place: LabPlace) -> None:
+    texts = ("KVM setup pv remote TLB flush", "Hyper-V: Using hypercall for remote TLB flush")
+    said = {name: tuple(guest.announces(text) for text in texts) for name, guest in place.guests.items()}
+    assert said == {"work": (False, False), "pv": (True, False), "hyper": (False, True)}
+
+
+def test_a_programs_figure_is_read(place: LabPlace) -> None:
+    with place.policy("eevdf"):
+        measured = place.measure("work", "hackbench")
+    assert 0 < measured.value <= measured.wall_s <= measured.window_s
+    assert set(measured.cpu_s) == {"work", "pv", "hyper"}
+    assert 0 < sum(measured.cpu_s.values()) <= 1.1 * place.pcpus * measured.window_s
+    assert measured.stats == {}
+
+
+def test_flushes_go_by_interrupt_only_where_they_should(place: LabPlace) -> None:
+    assert place.measure("work", "tlb-shootdown").guest["tlb_shootdowns"] > 100
+    assert place.measure("hyper", "tlb-shootdown").guest["tlb_shootdowns"] == 0
+
+
+def test_background_load_takes_its_share_and_ends(place: LabPlace) -> None:
+    with place.background("pv", "cpu-hog"):
+        measured = place.measure("work", "hackbench")
+        assert measured.cpu_s["pv"] > 0.2 * measured.window_s
+    assert place.guests["pv"].machine.run("pgrep stress-ng").rc == 1
+
+
+def test_pause_exits_happen_with_ple(place: LabPlace) -> None:
+    host = place.emulator.host
+    assert place.description["ple"] == "on"
+    host.check(f"echo 'hist:keys=exit_reason' >{KVM_EXIT}/trigger")
+    try:
+        with place.background("pv", "cpu-hog"):
+            place.measure("work", "tlb-shootdown")
+        counted = exits(host)
+    finally:
+        host.check(f"echo '!hist:keys=exit_reason' >{KVM_EXIT}/trigger")
+    assert sum(counted.get(reason, 0) for reason in PAUSE_EXITS) > 100, counted
+
+
+def test_requests_overlap(place: LabPlace) -> None:
+    machine = place.guests["work"].machine
+    slow = threading.Thread(target=machine.run, args=("sleep 3",))
+    slow.start()
+    begin = time.monotonic()
+    machine.ping()
+    quick_s = time.monotonic() - begin
+    assert slow.is_alive(), f"the ping took {quick_s:.1f} s, as long as the sleep"
+    slow.join()
+
+
+def test_a_bad_request_gets_an_error_and_no_more(place: LabPlace) -> None:
+    for machine in (place.emulator.host, place.guests["work"].machine):
+        for op in ({"fly": {}}, {"exec": {"argv": []}}, {"read_file": {"path": "/nope"}}, {"spawn": {"name": "x"}}):
+            with pytest.raises(AgentError):
+                machine.channel.call(op)
+        with pytest.raises(AgentError):
+            machine.channel.call({"wait": {"name": "nobody", "timeout_s": 1}})
+        machine.ping()
+
+
+def test_a_command_that_takes_too_long_is_ended_with_its_children(place: LabPlace) -> None:
+    machine = place.guests["work"].machine
+    ended = machine.run("sleep 1234 & echo begun; sleep 1234", timeout_s=1)
+    assert (ended.timed_out, ended.rc, ended.stdout) == (True, -9, "begun\n")
+    assert machine.run("pgrep -f 'sleep 1234'").rc == 1
+
+
+def test_an_unknown_policy_is_one_line(place: LabPlace) -> None:
+    with pytest.raises(PlaceError, match="nonsense") as error, place.policy("nonsense"):
+        pytest.fail("it started")
+    assert "\n" not in str(error.value)
+
+
+def test_policies_alternate_under_living_guests(place: LabPlace) -> None:
+    for policy in ("cohort", "eevdf", "cohort"):
+        with place.policy(policy), place.background("pv", "cpu-hog"):
+            measured = place.measure("work", "hackbench")
+        assert measured.value > 0
+        assert bool(measured.stats) == (policy != "eevdf"), json.dumps(measured.stats)
+    assert place.complaints == []
