@@ -54,12 +54,14 @@ pub fn run(line: &CommandLine, timeout_s: Option<f64>) -> Result<Value> {
     // Files, not pipes: nobody has to read while the command runs, and a child left behind holds nobody up.
     let stdout: File = memfd_create("stdout", MemfdFlags::CLOEXEC)?.into();
     let stderr: File = memfd_create("stderr", MemfdFlags::CLOEXEC)?.into();
+    let limit =
+        timeout_s.map(|seconds| Duration::try_from_secs_f64(seconds).context("timeout_s")).transpose()?;
     let mut command = command(line)?;
     command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
 
     let start_ns = now_ns();
     let mut child = command.spawn().context("cannot start the command")?;
-    let timed_out = !wait_until_end(&child, timeout_s)?;
+    let timed_out = !wait_until_end(&child, limit)?;
     let end_ns = now_ns();
     if timed_out {
         kill_group(child.id(), Signal::KILL)?;
@@ -75,14 +77,10 @@ pub fn run(line: &CommandLine, timeout_s: Option<f64>) -> Result<Value> {
 }
 
 /// Return true if the child ended in time. A pidfd becomes readable at once, unlike a loop that looks now and then.
-fn wait_until_end(child: &Child, timeout_s: Option<f64>) -> Result<bool> {
+fn wait_until_end(child: &Child, limit: Option<Duration>) -> Result<bool> {
     let pidfd = pidfd_open(pid(child.id())?, PidfdFlags::empty())?;
-    let deadline_ns = timeout_s
-        .map(|seconds| {
-            let timeout = Duration::try_from_secs_f64(seconds).context("timeout_s")?;
-            Ok::<u64, anyhow::Error>(now_ns().saturating_add(u64::try_from(timeout.as_nanos())?))
-        })
-        .transpose()?;
+    let deadline_ns =
+        limit.map(|limit| now_ns().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)));
     loop {
         let left = deadline_ns.map(|deadline_ns| deadline_ns.saturating_sub(now_ns()));
         let timeout = left.map(|ns| Timespec {
@@ -115,4 +113,60 @@ fn tail(mut file: File) -> Result<String> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(text: &str, timeout_s: Option<f64>) -> Value {
+        run(&CommandLine::Sh(text.to_owned()), timeout_s).unwrap()
+    }
+
+    #[test]
+    fn both_outputs_and_the_exit_code_come_back() {
+        let done = sh("echo out; echo err >&2; exit 7", None);
+        assert_eq!((&done["rc"], &done["timed_out"]), (&json!(7), &json!(false)));
+        assert_eq!((&done["stdout"], &done["stderr"]), (&json!("out\n"), &json!("err\n")));
+    }
+
+    #[test]
+    fn a_signal_is_a_negative_exit_code() {
+        assert_eq!(sh("kill -SEGV $$", None)["rc"], json!(-11));
+    }
+
+    #[test]
+    fn time_is_up_for_the_children_too() {
+        let done = sh("sleep 1000 & echo $!; wait", Some(0.2));
+        assert_eq!((&done["rc"], &done["timed_out"]), (&json!(-9), &json!(true)));
+        let child = done["stdout"].as_str().unwrap().trim();
+        // It may stay a zombie until its new parent reaps it.
+        let state = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        assert!(state.is_empty() || state.contains(") Z "), "still there: {state}");
+    }
+
+    #[test]
+    fn a_child_left_behind_does_not_hold_the_answer_up() {
+        let done = sh("sleep 1000 & echo $!", Some(60.0));
+        assert_eq!(done["timed_out"], json!(false));
+        let child = done["stdout"].as_str().unwrap().trim().parse().unwrap();
+        rustix::process::kill_process(pid(child).unwrap(), Signal::KILL).unwrap();
+    }
+
+    #[test]
+    fn of_much_output_the_end_is_kept() {
+        let done = sh("head -c 3000000 /dev/zero | tr '\\0' x; echo end", None);
+        let stdout = done["stdout"].as_str().unwrap();
+        assert_eq!(stdout.len() as u64, OUTPUT_BYTES_MAX);
+        assert!(stdout.ends_with("xend\n"));
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_an_error() {
+        assert!(run(&CommandLine::Argv(vec![]), None).is_err());
+        assert!(run(&CommandLine::Argv(vec!["/does/not/exist".to_owned()]), None).is_err());
+        for timeout_s in [-1.0, f64::NAN, f64::INFINITY] {
+            assert!(run(&CommandLine::Sh("true".to_owned()), Some(timeout_s)).is_err());
+        }
+    }
 }

@@ -16,7 +16,6 @@ use serde_json::{json, Value};
 use crate::exec;
 use crate::protocol::{CommandLine, Stream};
 
-const DIR: &str = "/run/cohort-lab/jobs";
 const CHUNK_BYTES_MAX: u64 = 1 << 20;
 
 struct Job {
@@ -26,8 +25,9 @@ struct Job {
     ended: Condvar,
 }
 
-#[derive(Default)]
 pub struct Jobs {
+    /// Where outputs are kept.
+    dir: PathBuf,
     by_name: Mutex<HashMap<String, Arc<Job>>>,
 }
 
@@ -37,6 +37,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Jobs {
+    pub fn in_dir(dir: PathBuf) -> Self {
+        Self { dir, by_name: Mutex::default() }
+    }
+
     pub fn spawn(&self, name: &str, line: &CommandLine) -> Result<Value> {
         if name.is_empty() || name.contains('/') {
             bail!("a job's name is a file name, not {name:?}");
@@ -45,10 +49,10 @@ impl Jobs {
         if by_name.get(name).is_some_and(|job| lock(&job.rc).is_none()) {
             bail!("{name} is running already");
         }
-        fs::create_dir_all(DIR)?;
+        fs::create_dir_all(&self.dir)?;
         let mut child = exec::command(line)?
-            .stdout(File::create(path(name, Stream::Stdout))?)
-            .stderr(File::create(path(name, Stream::Stderr))?)
+            .stdout(File::create(self.path(name, Stream::Stdout))?)
+            .stderr(File::create(self.path(name, Stream::Stderr))?)
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
         let job = Arc::new(Job { pid: child.id(), rc: Mutex::new(None), ended: Condvar::new() });
@@ -97,7 +101,7 @@ impl Jobs {
         let job = self.get(name)?;
         // Asked first: when it has ended, what is read next is all there will ever be.
         let rc = *lock(&job.rc);
-        let mut file = File::open(path(name, stream))?;
+        let mut file = File::open(self.path(name, stream))?;
         file.seek(SeekFrom::Start(offset))?;
         let mut bytes = Vec::new();
         file.take(CHUNK_BYTES_MAX).read_to_end(&mut bytes)?;
@@ -108,15 +112,57 @@ impl Jobs {
         }))
     }
 
+    fn path(&self, name: &str, stream: Stream) -> PathBuf {
+        let ending = match stream {
+            Stream::Stdout => "out",
+            Stream::Stderr => "err",
+        };
+        self.dir.join(format!("{name}.{ending}"))
+    }
+
     fn get(&self, name: &str) -> Result<Arc<Job>> {
         lock(&self.by_name).get(name).cloned().with_context(|| format!("no job is called {name:?}"))
     }
 }
 
-fn path(name: &str, stream: Stream) -> PathBuf {
-    let ending = match stream {
-        Stream::Stdout => "out",
-        Stream::Stderr => "err",
-    };
-    PathBuf::from(DIR).join(format!("{name}.{ending}"))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(text: &str) -> CommandLine {
+        CommandLine::Sh(text.to_owned())
+    }
+
+    fn jobs(test: &str) -> Jobs {
+        Jobs::in_dir(std::env::temp_dir().join(format!("cohort-lab-{test}-{}", std::process::id())))
+    }
+
+    #[test]
+    fn a_job_runs_while_others_are_asked_about() {
+        let jobs = jobs("run");
+        jobs.spawn("long", &sh("echo begun; echo aside >&2; sleep 1000")).unwrap();
+        jobs.spawn("short", &sh("exit 3")).unwrap();
+        assert_eq!(jobs.wait("short", 60.0).unwrap()["rc"], json!(3));
+        assert_eq!(jobs.wait("long", 0.0).unwrap()["rc"], json!(null));
+        assert!(jobs.spawn("long", &sh("true")).is_err(), "one name, one running job");
+        jobs.signal("long", 9, false).unwrap();
+        assert_eq!(jobs.wait("long", 60.0).unwrap()["rc"], json!(-9));
+        assert_eq!(jobs.output("long", Stream::Stdout, 0).unwrap()["text"], json!("begun\n"));
+        assert_eq!(jobs.output("long", Stream::Stderr, 2).unwrap()["text"], json!("ide\n"));
+        jobs.signal("long", 9, false).unwrap();
+        jobs.spawn("long", &sh("true")).unwrap();
+        fs::remove_dir_all(&jobs.dir).unwrap();
+    }
+
+    #[test]
+    fn wrong_names_and_numbers_are_errors() {
+        let jobs = jobs("wrong");
+        assert!(jobs.spawn("", &sh("true")).is_err());
+        assert!(jobs.spawn("../x", &sh("true")).is_err());
+        assert!(jobs.wait("nobody", 0.0).is_err());
+        jobs.spawn("somebody", &sh("true")).unwrap();
+        assert!(jobs.wait("somebody", -1.0).is_err());
+        assert!(jobs.signal("somebody", 9999, false).is_err());
+        fs::remove_dir_all(&jobs.dir).unwrap();
+    }
 }

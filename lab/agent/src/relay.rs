@@ -72,3 +72,70 @@ fn read_answers(reader: BufReader<UnixStream>, link: &Link) {
     // Dropping the senders wakes all who wait.
     *lock(&link.waiting) = None;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+    use std::path::PathBuf;
+
+    fn socket(name: &str) -> (PathBuf, UnixListener) {
+        let path = std::env::temp_dir().join(format!("cohort-lab-{name}-{}.sock", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).unwrap();
+        (path, listener)
+    }
+
+    #[test]
+    fn answers_in_any_order_find_their_askers() {
+        let (path, listener) = socket("order");
+        let guest = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut requests: Vec<Value> = BufReader::new(&stream)
+                .lines()
+                .take(3)
+                .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
+                .collect();
+            requests.reverse();
+            let mut writer = &stream;
+            writeln!(writer, "half a line of an earlier connecti\n{{\"id\": 999999}}").unwrap();
+            for request in requests {
+                writeln!(writer, "{}", json!({ "id": request["id"], "ok": request["op"] })).unwrap();
+            }
+        });
+        let relay = Relay::default();
+        let path = path.to_str().unwrap();
+        std::thread::scope(|scope| {
+            for number in 0..3 {
+                let relay = &relay;
+                scope.spawn(move || {
+                    let answer = relay.forward(path, &json!(number), &[]).unwrap();
+                    assert_eq!(answer["ok"], json!(number));
+                });
+            }
+        });
+        guest.join().unwrap();
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_guest_that_goes_away_is_an_error_and_may_come_back() {
+        let (path, listener) = socket("gone");
+        let guest = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            BufReader::new(&stream).lines().next();
+            drop(stream);
+            let (stream, _) = listener.accept().unwrap();
+            let line = BufReader::new(&stream).lines().next().unwrap().unwrap();
+            let request: Value = serde_json::from_str(&line).unwrap();
+            writeln!(&stream, "{}", json!({ "id": request["id"], "ok": 1 })).unwrap();
+        });
+        let relay = Relay::default();
+        let path = path.to_str().unwrap();
+        assert!(relay.forward(path, &json!("ping"), &[]).is_err());
+        assert_eq!(relay.forward(path, &json!("ping"), &[]).unwrap()["ok"], json!(1));
+        guest.join().unwrap();
+        assert!(relay.forward("/does/not/exist.sock", &json!("ping"), &[]).is_err());
+        std::fs::remove_file(path).unwrap();
+    }
+}

@@ -17,6 +17,8 @@ use crate::relay::Relay;
 
 /// The name QEMU gives the port on its command line.
 const PORT_NAME: &str = "cohort.agent";
+/// Beside the payload that the init put there.
+const JOBS_DIR: &str = "/run/cohort-lab/jobs";
 const PORT_WAIT: Duration = Duration::from_millis(50);
 const PORT_TRIES: u32 = 400;
 
@@ -31,7 +33,7 @@ pub fn run() -> Result<()> {
     let mut reader = OpenOptions::new().read(true).write(true).open(path)?;
     let server = Arc::new(Server {
         port: Mutex::new(reader.try_clone()?),
-        jobs: Jobs::default(),
+        jobs: Jobs::in_dir(JOBS_DIR.into()),
         relay: Relay::default(),
     });
     let mut buffer = Vec::new();
@@ -75,11 +77,14 @@ fn failure(id: u64, error: String) -> Answer {
 
 impl Server {
     fn handle(&self, line: &[u8]) {
-        let answer = match serde_json::from_slice::<Request>(line) {
+        self.send(&self.answer_line(line));
+    }
+
+    fn answer_line(&self, line: &[u8]) -> Answer {
+        match serde_json::from_slice::<Request>(line) {
             Ok(request) => self.answer(&request),
             Err(error) => failure(id_of(line), format!("bad request: {error}")),
-        };
-        self.send(&answer);
+        }
     }
 
     fn answer(&self, request: &Request) -> Answer {
@@ -144,4 +149,48 @@ fn sample(paths: &[String], order: Order) -> Sample {
     let early_ns = now_ns();
     let files = paths.iter().map(|path| (path.clone(), fs::read_to_string(path).ok())).collect();
     Sample { time_ns: if matches!(order, Order::TimeFirst) { early_ns } else { now_ns() }, files }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(line: &str) -> Value {
+        let server = Server {
+            port: Mutex::new(File::open("/dev/null").unwrap()),
+            jobs: Jobs::in_dir(std::env::temp_dir()),
+            relay: Relay::default(),
+        };
+        serde_json::to_value(server.answer_line(line.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn a_bad_request_gets_an_error_with_its_id() {
+        assert_eq!(answer("nonsense")["id"], json!(0));
+        for op in [
+            r#"{"fly": {}}"#,
+            r#""exec""#,
+            r#"{"exec": {"argv": "x"}}"#,
+            r#"{"exec": {"sh": "true", "x": 1}}"#,
+        ] {
+            let answer = answer(&format!(r#"{{"id": 5, "op": {op}}}"#));
+            assert_eq!(answer["id"], json!(5), "{op}");
+            assert!(answer["error"].as_str().unwrap().starts_with("bad request"), "{op}: {answer}");
+        }
+        assert!(answer(r#"{"id": 5, "op": {"ping": {}}, "extra": 1}"#)["error"].is_string());
+    }
+
+    #[test]
+    fn files_are_sampled_around_the_operation() {
+        let path = std::env::temp_dir().join(format!("cohort-lab-sample-{}", std::process::id()));
+        fs::write(&path, "old").unwrap();
+        let path = path.to_str().unwrap();
+        let op = json!({ "write_file": { "path": path, "text": "new" } });
+        let answer = answer(&json!({ "id": 1, "op": op, "sample": [path, "/does/not/exist"] }).to_string());
+        let (before, after) = (&answer["sample"]["before"], &answer["sample"]["after"]);
+        assert_eq!((&before["files"][path], &after["files"][path]), (&json!("old"), &json!("new")));
+        fs::remove_file(path).unwrap();
+        assert_eq!(before["files"]["/does/not/exist"], json!(null));
+        assert!(before["time_ns"].as_u64().unwrap() < after["time_ns"].as_u64().unwrap());
+    }
 }
