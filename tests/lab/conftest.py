@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 import signal
@@ -35,6 +36,18 @@ def place() -> Iterator[LabPlace]:
     """One boot for all tests that leave it as they found it."""
     with LabPlace(scenarios.load(SCENARIO), progress=say) as place:
         yield place
+
+
+@pytest.fixture
+def boot() -> Callable[..., LabPlace]:
+    """Boots of a test's own: ``with boot(kernel="6.18") as place``."""
+
+    def lab(*, ple: bool = True, **options: str) -> LabPlace:
+        scenario = scenarios.load(SCENARIO)
+        guest = scenario.guest.model_copy(update={"ple": ple})
+        return LabPlace(dataclasses.replace(scenario, guest=guest), progress=say, **options)
+
+    return lab
 
 
 @pytest.fixture

@@ -23,11 +23,11 @@ from cohortlab.lab.kernels import Kernel, initramfs
 from cohortlab.places import PlaceCrashed, PlaceError, ProgressFn
 
 # The host under test is lost when its kernel printed one of these.
-_DEATH = re.compile(
+DEATH = re.compile(
     r"Oops: |Oops\[|Kernel panic|BUG: unable to handle|kernel BUG at|general protection fault|Unable to mount"
 )
 # It goes on, but somebody should know.
-_COMPLAINT = re.compile(
+COMPLAINT = re.compile(
     r"BUG:|WARNING:|\bstall|lockup|hung_task|blocked for more than|sched_ext: .*(error|disabled \()|Call Trace"
 )
 # A machine that is busy with other things can take minutes for what takes seconds otherwise.
@@ -117,7 +117,7 @@ class Emulator:
             return
         if self._process is not None and self._process.poll() is not None:
             raise PlaceCrashed(f"the lab's emulator ended ({self._process.returncode}): {self._tail()}")
-        if _DEATH.search(self.console_text()):
+        if DEATH.search(self.console_text()):
             raise PlaceCrashed(f"the lab's host crashed: {self._tail()}")
         silence_s = time.monotonic() - self.connection.last_heard
         if silence_s > max(_SILENCE_S, _BOOT_TIMEOUT_S):
@@ -130,7 +130,7 @@ class Emulator:
         """Return the console's lines, since the last call, that tell of a bug, a stall or an ejected scheduler."""
         text = self.console_text()
         new, self._complained = text[self._complained :], len(text)
-        return [line.strip() for line in new.splitlines() if _COMPLAINT.search(line)]
+        return [line.strip() for line in new.splitlines() if COMPLAINT.search(line)]
 
     def close(self) -> None:
         """End the first level, if this process started it, and remove its files."""
@@ -144,7 +144,7 @@ class Emulator:
     def _tail(self) -> str:
         """Return the console's last words: from the line that told of death, or the last ones."""
         lines = [line.strip() for line in self.console_text().splitlines() if line.strip()]
-        first = next((i for i, line in enumerate(lines) if _DEATH.search(line)), max(0, len(lines) - 5))
+        first = next((i for i, line in enumerate(lines) if DEATH.search(line)), max(0, len(lines) - 5))
         return " | ".join(lines[first : first + 12]) or "nothing on its console"
 
     def _ping_now_and_then(self) -> None:

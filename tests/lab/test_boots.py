@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What needs a boot of its own: a crash of the host, another kernel, no PLE."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cohortlab.lab import kernels
+from cohortlab.lab.agent import AgentError
+from cohortlab.lab.place import LabPlace
+from cohortlab.places import PlaceCrashed
+
+pytestmark = [pytest.mark.lab, pytest.mark.long]
+
+Boot = Callable[..., LabPlace]
+
+
+def test_a_crashed_host_is_told_and_comes_up_again(boot: Boot) -> None:
+    with boot() as place:
+        with contextlib.suppress(AgentError, PlaceCrashed, TimeoutError):
+            place.emulator.host.run("echo c >/proc/sysrq-trigger", timeout_s=20)
+        with pytest.raises(PlaceCrashed, match="sysrq"):
+            place.measure("work", "hackbench")
+        place.reset()
+        assert place.measure("work", "hackbench").value > 0
+
+
+def test_a_killed_guest_is_told(boot: Boot) -> None:
+    with boot() as place:
+        place.guests["pv"].kill()
+        with pytest.raises(PlaceCrashed, match="pv"), place.background("pv", "cpu-hog"):
+            pass
+
+
+def test_ple_off_is_off(boot: Boot) -> None:
+    with boot(ple=False) as place:
+        assert place.description["ple"] == "off"
+
+
+def test_an_older_kernel(boot: Boot) -> None:
+    with boot(kernel="6.18") as place:
+        assert place.description["kernel"].startswith("6.18.")
+        for policy in ("eevdf", "cohort"):
+            with place.policy(policy), place.background("pv", "cpu-hog"):
+                assert place.measure("work", "tlb-shootdown").value > 0
+        assert place.complaints == []
+
+
+def test_a_kernel_given_as_a_file(boot: Boot) -> None:
+    known = kernels.kernel(None)
+    with boot(kernel=str(known.vmlinuz)) as place:
+        assert place.description["kernel"] == known.release
+
+
+def test_leaves_nothing_behind(boot: Boot) -> None:
+    with boot() as place:
+        folder = place.emulator.folder
+        pid = int((folder / "pid").read_text())
+        assert Path(f"/proc/{pid}").exists()
+    assert not folder.exists()
+    assert not Path(f"/proc/{pid}").exists()
