@@ -254,6 +254,7 @@ class _Round:
             cpu_s=measured.cpu_s,
             stats=measured.stats,
             guest=measured.guest,
+            host=measured.host,
             ended=datetime.now(UTC),
             kernel=mode.results.places[mode.tlb].get("kernel", ""),
         )

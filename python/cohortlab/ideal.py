@@ -8,7 +8,7 @@ others by weight. Everything here is in pCPUs: 1.5 is one and a half CPUs' worth
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from cohortlab.scenario import Scenario, Vm
@@ -32,30 +32,17 @@ class Claim:
     cpus: frozenset[int] | None = None
 
 
-@dataclass(frozen=True)
-class Ideal:
-    """The ideal for one program beside its neighbours.
-
-    Attributes:
-        slowdown: how much longer the program takes, at the least, because the others have their share.
-        due: each VM's due share of the host's capacity, 0..1, by VM name, while the program runs.
-    """
-
-    slowdown: float
-    due: Mapping[str, float]
-
-
-def entitlements(claims: Sequence[Claim], pcpus: int) -> list[float]:
+def entitlements(claims: Sequence[Claim], pcpus: int, left: float = 1.0) -> list[float]:
     """Return each claim's entitlement in pCPUs: weighted max-min fair sharing within affinity.
 
     All shares grow together, in proportion to their weights, until a claim has its demand or a set of pCPUs is
-    full; those stop, the rest grow on.
+    full; those stop, the rest grow on. ``left`` is the part of every pCPU, 0..1, that there is to share.
     """
     everywhere = frozenset(range(pcpus))
     allowed = [everywhere if c.cpus is None else c.cpus & everywhere for c in claims]
     # A set of pCPUs is shared by the claims that may run nowhere else.
-    pools = [(len(s), [i for i, cpus in enumerate(allowed) if cpus <= s]) for s in _connected_unions(allowed)]
-    demand = [min(max(c.demand, 0.0), len(cpus)) for c, cpus in zip(claims, allowed, strict=True)]
+    pools = [(left * len(s), [i for i, cpus in enumerate(allowed) if cpus <= s]) for s in _connected_unions(allowed)]
+    demand = [min(max(c.demand, 0.0), left * len(cpus)) for c, cpus in zip(claims, allowed, strict=True)]
     share = [0.0] * len(claims)
     growing = {i for i, d in enumerate(demand) if d > 0}
     while growing:
@@ -87,13 +74,6 @@ def _connected_unions(sets: Collection[frozenset[int]]) -> set[frozenset[int]]:
     return unions
 
 
-def ideal_slowdown(demand: float, entitlement: float) -> float:
-    """Return max(1, demand alone ÷ entitlement)."""
-    if demand <= EPSILON:
-        return 1.0
-    return max(1.0, demand / entitlement)
-
-
 def full_demand(vm: Vm, pcpus: int) -> float:
     """Return the demand of a VM whose vCPUs are all busy: that of a hog."""
     return float(min(vm.vcpus, _reachable(vm, pcpus)))
@@ -109,18 +89,24 @@ def claim(vm: Vm, demand: float) -> Claim:
     return Claim(vm.weight, demand, frozenset(vm.affinity) if vm.affinity is not None else None)
 
 
-def ideal(scenario: Scenario, demand_alone: float) -> Ideal:
-    """Return the ideal for a program that uses ``demand_alone`` pCPUs when its VM is alone on the host.
+def due(scenario: Scenario, demand_alone: float, left: float = 1.0) -> dict[str, float]:
+    """Return each VM's due share of the host's capacity, 0..1, by name, while a program runs.
 
-    Every neighbour runs its load, so each can use all its vCPUs.
+    The program uses ``demand_alone`` pCPUs when its VM is alone on the host. Every neighbour runs its load, so each
+    can use all its vCPUs. ``left`` is the part of the capacity that the host's own work leaves to the VMs.
     """
     pcpus = scenario.host.pcpus
-    program_vm = scenario.program_vm
     demands = {vm.name: full_demand(vm, pcpus) for vm in scenario.neighbours}
-    # The VMM's threads can carry a measured demand a little over what the vCPUs can use: it still fits no further.
-    alone = min(demand_alone, float(_reachable(program_vm, pcpus)))
-    demands[program_vm.name] = alone
-    shares = entitlements([claim(vm, demands[vm.name]) for vm in scenario.vms], pcpus)
-    by_name = {vm.name: share for vm, share in zip(scenario.vms, shares, strict=True)}
-    due = {name: share / pcpus for name, share in by_name.items()}
-    return Ideal(ideal_slowdown(alone, by_name[program_vm.name]), due)
+    demands[scenario.program_vm.name] = demand_alone
+    shares = entitlements([claim(vm, demands[vm.name]) for vm in scenario.vms], pcpus, left)
+    return {vm.name: share / pcpus for vm, share in zip(scenario.vms, shares, strict=True)}
+
+
+def ideal_slowdown(scenario: Scenario, demand_alone: float) -> float:
+    """Return max(1, demand alone ÷ entitlement) of a program, with every neighbour's load running."""
+    vm, pcpus = scenario.program_vm, scenario.host.pcpus
+    # The VMM's threads can carry a measured demand a little over what there is: no more fits alone either.
+    demand = min(demand_alone, float(_reachable(vm, pcpus)))
+    if demand <= EPSILON:
+        return 1.0
+    return max(1.0, demand / (due(scenario, demand)[vm.name] * pcpus))

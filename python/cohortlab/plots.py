@@ -46,11 +46,8 @@ def over_ideal(found: Sequence[Figure], programs: Sequence[str], policies: Seque
 def neighbour_of_due(found: Sequence[Figure], programs: Sequence[str], policies: Sequence[str]) -> str:
     """Draw the neighbours' measured share of the host over the share they are due."""
 
-    def dots(figure: Figure) -> list[float]:
-        return [share / figure.neighbour_due for share in figure.shares] if figure.neighbour_due > 0 else []
-
     canvas, axes = _canvas(programs)
-    values = _dots(axes, found, programs, policies, dots) or [1.0]
+    values = _dots(axes, found, programs, policies, lambda figure: figure.of_dues) or [1.0]
     axes.axhspan(1 - TOLERATED, 1 + TOLERATED, color=FAINT, alpha=0.5, linewidth=0, zorder=0)
     _reference(axes, "due")
     axes.set_ylabel("neighbours' share ÷ due")
@@ -96,6 +93,8 @@ def _dots(
         for figure in (figure for figure in found if figure.policy == policy):
             middle = programs.index(figure.program) - 0.4 + lane * (number + 0.5)
             values = values_of(figure)
+            if not values:
+                continue
             # Rounds side by side in their order: a drift over the rounds shows as a slope.
             step = 0.6 * lane / max(1, len(values) - 1)
             xs = [middle + step * (i - (len(values) - 1) / 2) for i in range(len(values))]

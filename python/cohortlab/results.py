@@ -38,10 +38,12 @@ SCHEMA = pa.schema(
         ("cpu_s", _DOUBLES),
         ("stats", _DOUBLES),
         ("guest", _DOUBLES),
+        ("host", _DOUBLES),
         ("ended", pa.timestamp("us", tz="UTC")),
         ("kernel", pa.string()),
     ]
 )
+MAPS = ("cpu_s", "stats", "guest", "host")
 METADATA_KEY = b"cohortlab"
 
 
@@ -76,6 +78,7 @@ class Row:
     cpu_s: Mapping[str, float]
     stats: Mapping[str, float]
     guest: Mapping[str, float]
+    host: Mapping[str, float]
     ended: datetime
     kernel: str
 
@@ -87,6 +90,19 @@ class Row:
     def used(self, vm: str) -> float:
         """Return the pCPUs that ``vm`` used."""
         return self.cpu_s.get(vm, 0.0) / self.window_s
+
+    def busy(self, pcpus: int) -> float:
+        """Return the part of the pCPUs' capacity, 0..1, that all VMs together used."""
+        return sum(self.cpu_s.values()) / (self.window_s * pcpus)
+
+    def left(self, pcpus: int) -> float:
+        """Return the part of the capacity that the host's own work left to the VMs: used by them, or idle.
+
+        All of it where the place does not tell how long its pCPUs were idle.
+        """
+        if "idle_s" not in self.host:
+            return 1.0
+        return min(1.0, self.busy(pcpus) + self.host["idle_s"] / (self.window_s * pcpus))
 
 
 @dataclass(frozen=True)
@@ -130,7 +146,7 @@ def write_parquet(results: Results, path: Path) -> None:
     """Write every measurement to ``path``, all or nothing."""
     rows = [{f.name: getattr(row, f.name) for f in fields(Row)} for row in results.rows]
     for row in rows:
-        row.update({name: list(row[name].items()) for name in ("cpu_s", "stats", "guest")})
+        row.update({name: list(row[name].items()) for name in MAPS})
     table = pa.Table.from_pylist(rows, schema=SCHEMA.with_metadata({METADATA_KEY: json.dumps(_metadata(results))}))
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
@@ -143,7 +159,7 @@ def read_parquet(path: Path) -> Results:
     about = json.loads(table.schema.metadata[METADATA_KEY])
     rows = []
     for row in table.to_pylist():
-        row.update({name: dict(row[name]) for name in ("cpu_s", "stats", "guest")})
+        row.update({name: dict(row[name]) for name in MAPS})
         rows.append(Row(**{**row, "policy_args": tuple(row["policy_args"])}))
     return Results(
         scenario=about["scenario"],

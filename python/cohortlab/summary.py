@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean, median
 from typing import Any
 
-from cohortlab.ideal import Ideal, ideal
+from cohortlab.ideal import due, ideal_slowdown
 from cohortlab.results import ALONE, Results, Row
 from cohortlab.scenario import Scenario
 
@@ -45,7 +45,9 @@ class Figure:
         demand: pCPUs that the program's VM used alone.
         slowdowns: of each round, against the median alone.
         neighbours: by VM name, medians over the rounds.
-        busy: share of the pCPUs' capacity that all VMs together used.
+        shares, dues: of all neighbours together, in each round.
+        busy: part of the pCPUs' capacity that all VMs together used.
+        left: part of it that the host's own work left to the VMs.
         guest_per_s: the guest's counters per second of its own time, medians over the rounds.
     """
 
@@ -63,7 +65,9 @@ class Figure:
     slowdowns: tuple[float, ...]
     neighbours: dict[str, Neighbour]
     shares: tuple[float, ...]
+    dues: tuple[float, ...]
     busy: float
+    left: float
     guest_per_s: dict[str, float]
     alone_guest_per_s: dict[str, float]
 
@@ -86,12 +90,18 @@ class Figure:
 
     @property
     def neighbour_due(self) -> float:
-        return sum(neighbour.due for neighbour in self.neighbours.values())
+        """What they were due, together; the median over the rounds."""
+        return median(self.dues)
+
+    @property
+    def of_dues(self) -> tuple[float, ...]:
+        """Measured over due in each round; empty when nothing is due."""
+        return tuple(share / due for share, due in zip(self.shares, self.dues, strict=True) if due > 0)
 
     @property
     def neighbour_of_due(self) -> float | None:
         """Measured over due; below 1 the program gained by starving its neighbours. None when nothing is due."""
-        return self.neighbour_share / self.neighbour_due if self.neighbour_due > 0 else None
+        return median(self.of_dues) if self.of_dues else None
 
 
 def figures(results: Results, scenario: Scenario) -> list[Figure]:
@@ -104,19 +114,19 @@ def figures(results: Results, scenario: Scenario) -> list[Figure]:
             if not alone:
                 continue
             demand = median(row.used(scenario.program_vm.name) for row in alone)
-            due = ideal(scenario, demand)
             for policy in results.policies:
                 loaded = [row for row in rows if row.policy == policy]
                 if loaded:
-                    found.append(_figure(alone, loaded, demand, due, scenario))
+                    found.append(_figure(alone, loaded, demand, scenario))
     return found
 
 
-def _figure(alone: Sequence[Row], loaded: Sequence[Row], demand: float, due: Ideal, scenario: Scenario) -> Figure:
+def _figure(alone: Sequence[Row], loaded: Sequence[Row], demand: float, scenario: Scenario) -> Figure:
     first = loaded[0]
     alone_s = Spread.of(row.seconds for row in alone)
     names = [vm.name for vm in scenario.neighbours]
     pcpus = scenario.host.pcpus
+    dues = [due(scenario, demand, row.left(pcpus)) for row in loaded]
     return Figure(
         tlb=first.tlb,
         policy=first.policy,
@@ -128,11 +138,16 @@ def _figure(alone: Sequence[Row], loaded: Sequence[Row], demand: float, due: Ide
         seconds=Spread.of(row.seconds for row in loaded),
         alone_s=alone_s,
         demand=demand,
-        ideal_slowdown=due.slowdown,
+        ideal_slowdown=ideal_slowdown(scenario, demand),
         slowdowns=tuple(row.seconds / alone_s.median for row in loaded),
-        neighbours={name: Neighbour(median(r.used(name) / pcpus for r in loaded), due.due[name]) for name in names},
+        neighbours={
+            name: Neighbour(median(row.used(name) / pcpus for row in loaded), median(share[name] for share in dues))
+            for name in names
+        },
         shares=tuple(sum(row.used(name) for name in names) / pcpus for row in loaded),
-        busy=median(sum(row.used(vm.name) for vm in scenario.vms) / pcpus for row in loaded),
+        dues=tuple(sum(share[name] for name in names) for share in dues),
+        busy=median(row.busy(pcpus) for row in loaded),
+        left=median(row.left(pcpus) for row in loaded),
         guest_per_s=_per_second(loaded),
         alone_guest_per_s=_per_second(alone),
     )
@@ -190,6 +205,7 @@ def _object(figure: Figure) -> dict[str, Any]:
         "slowdown_min": figure.slowdown.min,
         "slowdown_max": figure.slowdown.max,
         "host_busy": figure.busy,
+        "host_left": figure.left,
         "guest_per_s": figure.guest_per_s,
         "alone_guest_per_s": figure.alone_guest_per_s,
         "rounds": figure.rounds,

@@ -72,8 +72,8 @@ def remarks(results: Results, found: Sequence[Figure]) -> list[str]:
     """Return what must be said beside the figures: crashes, missing rounds, policies that failed."""
     lines = []
     if results.crashes:
-        times = "once" if len(results.crashes) == 1 else f"{len(results.crashes)} times"
-        lines.append(f"The host under test crashed {times}; rounds it did not survive were void and run again.")
+        void = sum(crash.round > 0 for crash in results.crashes)
+        lines.append(f"Crashes of the host under test: {len(results.crashes)}. Void rounds, run again: {void}.")
     for (tlb, label), reason in results.dropped.items():
         lines.append(f"{label} failed (TLB flush by {tlb}): {reason}")
     fewest = min((figure.rounds for figure in found), default=0)
@@ -90,8 +90,8 @@ def _main_table(results: Results, tlb: str, found: Sequence[Figure], *, narrow: 
         group = [figure for figure in found if figure.program == program]
         if not group:
             continue
-        ideal, due = f"ideal {group[0].ideal_slowdown:.2f}", f"due {percent(group[0].neighbour_due)}"
-        table.add_row(program, ALONE, spread(group[0].alone, group[0].unit), ideal, "", due, "", style="dim")
+        ideal = f"ideal {group[0].ideal_slowdown:.2f}"
+        table.add_row(program, ALONE, spread(group[0].alone, group[0].unit), ideal, "", "", "", style="dim")
         best = min(figure.over_ideal for figure in group)
         for figure in group:
             table.add_row("", *_cells(figure, is_best=len(group) > 1 and figure.over_ideal == best))
@@ -115,7 +115,7 @@ def _cells(figure: Figure, *, is_best: bool) -> list[str | Text]:
         spread(figure.value, figure.unit),
         f"{figure.slowdown.median:.2f}",
         Text(f"{figure.over_ideal:.2f}", style="bold" if is_best else ""),
-        percent(figure.neighbour_share),
+        f"{100 * figure.neighbour_share:.1f}/{percent(figure.neighbour_due)}",
         Text(ratio(of_due), style="red" if starved else ""),
     ]
 

@@ -50,6 +50,8 @@ class FakePlace:
         took_s: seconds by (policy, program), "alone" included; 1 where nothing is set. A rate is 100 divided by it.
         demand: pCPUs that the program's VM uses alone.
         work_share: pCPUs that it uses beside the neighbour, which gets the rest.
+        overhead: pCPUs that the host itself uses while there is load.
+        idle: pCPUs that are idle while there is load.
         raises: exceptions by number of the measure() call, from 0, over the life of the place.
         log: what was asked, in order.
     """
@@ -57,6 +59,8 @@ class FakePlace:
     took_s: dict[tuple[str, str], float] = field(default_factory=dict)
     demand: float = 2.0
     work_share: float = 1.0
+    overhead: float = 0.0
+    idle: float = 0.0
     raises: dict[int, BaseException] = field(default_factory=dict)
     raises_leaving_policy: dict[str, BaseException] = field(default_factory=dict)
     raises_opening: list[BaseException] = field(default_factory=list)
@@ -110,13 +114,15 @@ class FakePlace:
         took_s = self.took_s.get((policy, workload), 1.0)
         is_rate = self.scenario.workloads[workload].is_rate
         share = self.work_share if self.loads else self.demand
+        rest = self.pcpus - share - self.overhead - self.idle if self.loads else 0.0
         return Measurement(
             value=100 / took_s if is_rate else took_s,
             wall_s=took_s,
             window_s=took_s,
-            cpu_s={vm: share * took_s, "hog": (self.pcpus - share) * took_s if self.loads else 0.0},
+            cpu_s={vm: share * took_s, "hog": rest * took_s},
             stats={"boosts": 3.0} if policy == "cohort" else {},
             guest={"tlb_shootdowns": (0 if self.scenario.guest.tlb == "hypercall" else 500) * took_s},
+            host={"idle_s": self.idle * took_s},
         )
 
     def reset(self) -> None:

@@ -101,6 +101,27 @@ def test_the_figures(run: Run, place: Any, two: Scenario) -> None:
     assert by_key["serve", "cohort"]["over_ideal"] == pytest.approx(1)
 
 
+def test_the_hosts_own_work_is_nobodys_share_but_idling_is(run: Run, place: Any, two: Scenario) -> None:
+    def spin() -> dict[str, Any]:
+        results = run(rounds=1, policies="cohort")
+        return for_machines(results, figures(results, two))[0]
+
+    place.work_share, place.overhead = 0.9, 0.2
+    found = spin()
+    assert (found["neighbour_share"], found["neighbour_due"], found["neighbour_of_due"]) == pytest.approx(
+        (0.45, 0.45, 1)
+    )
+    assert (found["host_busy"], found["host_left"]) == pytest.approx((0.9, 0.9))
+    place.idle = 0.1
+    found = spin()
+    # 0.8 of the 0.9 pCPUs that are its due: nobody got the rest.
+    assert (found["neighbour_share"], found["neighbour_due"]) == pytest.approx((0.4, 0.45))
+    assert (found["host_busy"], found["host_left"]) == pytest.approx((0.85, 0.9))
+    assert found["neighbours"] == {"hog": pytest.approx({"share": 0.4, "due": 0.45})}
+    # The ideal slowdown is against the whole host.
+    assert found["ideal_slowdown"] == pytest.approx(2)
+
+
 def test_each_round_is_held_against_the_median_alone(run: Run, place: Any, two: Scenario) -> None:
     alone = iter([1.0, 9.0, 2.0])
     loaded = iter([4.0, 3.0, 10.0])

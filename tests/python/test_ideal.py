@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cohortlab import scenario
-from cohortlab.ideal import Claim, entitlements, full_demand, ideal, ideal_slowdown
+from cohortlab.ideal import Claim, due, entitlements, full_demand, ideal_slowdown
 
 CASES = {
     "equal weights, both want all": (2, [Claim(100, 2), Claim(100, 2)], [1, 1]),
@@ -54,13 +54,6 @@ def test_entitlements(pcpus: int, claims: list[Claim], expected: list[float]) ->
     assert entitlements(claims, pcpus) == pytest.approx(expected)
 
 
-def test_slowdown() -> None:
-    assert ideal_slowdown(demand=2, entitlement=1) == 2
-    assert ideal_slowdown(demand=1, entitlement=1) == 1
-    assert ideal_slowdown(demand=0.5, entitlement=0.5) == 1
-    assert ideal_slowdown(demand=0, entitlement=0) == 1
-
-
 Load = Callable[..., Path]
 
 
@@ -72,30 +65,45 @@ Load = Callable[..., Path]
         # The case of the definition: one busy vCPU of two is entitled to a whole pCPU.
         (1.0, 1.0, 0.5),
         (0.5, 1.0, 0.75),
+        (0.0, 1.0, 1.0),
         # A VMM's threads can push the measured demand over the vCPUs: there are still only 2 pCPUs.
         (2.1, 2.0, 0.5),
     ],
 )
 def test_ideal_of_two_equal_vms(write_scenario: Load, demand: float, slowdown: float, hog_due: float) -> None:
-    found = ideal(scenario.load(write_scenario()), demand)
-    assert found.slowdown == pytest.approx(slowdown)
-    assert found.due["hog"] == pytest.approx(hog_due)
-    assert sum(found.due.values()) == pytest.approx(1)
+    two = scenario.load(write_scenario())
+    assert ideal_slowdown(two, demand) == pytest.approx(slowdown)
+    assert due(two, demand) == pytest.approx({"work": 1 - hog_due, "hog": hog_due})
 
 
 def test_ideal_knows_the_affinity_of_the_program_vm(write_scenario: Load, scenario_text: str) -> None:
     pinned = scenario_text.replace('programs = ["spin", "serve"]', 'programs = ["spin"]\naffinity = [1]')
-    found = ideal(scenario.load(write_scenario(pinned)), 1.0)
+    found = scenario.load(write_scenario(pinned))
     # The hog has pCPU 0 for itself: equal weights then leave pCPU 1 to the pinned VM.
-    assert found.slowdown == pytest.approx(1)
-    assert found.due == pytest.approx({"work": 0.5, "hog": 0.5})
+    assert ideal_slowdown(found, 1.0) == pytest.approx(1)
+    assert due(found, 1.0) == pytest.approx({"work": 0.5, "hog": 0.5})
 
 
 def test_ideal_when_both_are_pinned_to_one_pcpu(write_scenario: Load, scenario_text: str) -> None:
     text = scenario_text.replace("memory_mb = 256\n", "memory_mb = 256\naffinity = [1]\n")
-    found = ideal(scenario.load(write_scenario(text)), 1.0)
-    assert found.slowdown == pytest.approx(2)
-    assert found.due == pytest.approx({"work": 0.25, "hog": 0.25})
+    found = scenario.load(write_scenario(text))
+    assert ideal_slowdown(found, 1.0) == pytest.approx(2)
+    # More than the one pCPU that it may use cannot be its demand.
+    assert ideal_slowdown(found, 1.2) == pytest.approx(2)
+    assert due(found, 1.0) == pytest.approx({"work": 0.25, "hog": 0.25})
+
+
+@pytest.mark.parametrize(
+    ("demand", "work", "hog"),
+    [
+        (2.0, 0.4, 0.4),
+        # It still has the half pCPU that it wants; the host's work is at the cost of who wants more than its share.
+        (0.5, 0.25, 0.55),
+    ],
+)
+def test_due_of_what_the_host_leaves(write_scenario: Load, demand: float, work: float, hog: float) -> None:
+    found = due(scenario.load(write_scenario()), demand, left=0.8)
+    assert found == pytest.approx({"work": work, "hog": hog})
 
 
 def test_full_demand(write_scenario: Load, scenario_text: str) -> None:
@@ -178,6 +186,15 @@ def test_more_weight_never_means_less(host: tuple[int, list[Claim]], data: st.Da
     heavier = [*claims]
     heavier[chosen] = Claim(data.draw(st.integers(int(old.weight), 20000)), old.demand, old.cpus)
     assert entitlements(heavier, pcpus)[chosen] >= entitlements(claims, pcpus)[chosen] - TOLERANCE
+
+
+@given(hosts(pinned=False), st.floats(0.1, 1))
+def test_less_to_share_is_shared_as_on_a_smaller_host(host: tuple[int, list[Claim]], left: float) -> None:
+    pcpus, claims = host
+    shares = entitlements(claims, pcpus, left)
+    assert sum(shares) == pytest.approx(min(pcpus * left, sum(min(c.demand, pcpus * left) for c in claims)))
+    bigger = [Claim(claim.weight, claim.demand / left) for claim in claims]
+    assert shares == pytest.approx([share * left for share in entitlements(bigger, pcpus)], abs=TOLERANCE)
 
 
 @given(hosts(), st.integers(1, 100))
