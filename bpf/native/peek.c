@@ -111,8 +111,12 @@ struct peek_task {
 void peek_task(struct task_struct *p, struct peek_task *to)
 {
 	struct task_ctx *t = task_get(p);
-	struct vcpu_ctx *v = vcpu_get(t);
+	struct vcpu_ctx *v;
 
+	/* A dead task has none. */
+	if (!t)
+		return;
+	v = vcpu_get(t);
 	to->vtime = t->vtime;
 	to->queued_ns = t->queued_ns;
 	to->backoff_ns = v ? v->backoff_ns : 0;

@@ -74,6 +74,10 @@ impl World {
         self.vms[vm].kvm.as_ptr() as u64
     }
 
+    pub fn vm_count(&self) -> usize {
+        self.vms.len()
+    }
+
     pub fn vm_tgid(&self, vm: usize) -> i32 {
         self.vms[vm].tgid
     }

@@ -221,6 +221,10 @@ impl Task {
         *flags = if queued { *flags | QUEUED } else { *flags & !QUEUED };
     }
 
+    pub fn is_kthread(&self) -> bool {
+        self.kern().flags & PF_KTHREAD != 0
+    }
+
     pub fn is_exiting(&self) -> bool {
         self.kern().flags & PF_EXITING != 0
     }

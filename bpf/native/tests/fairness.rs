@@ -25,12 +25,13 @@ fn equal_host_tasks_take_turns_of_a_slice() {
     let mut w = world(1);
     let a = w.spawn(Spec::busy());
     let b = w.spawn(Spec::busy());
-    // Both begin at a tick, and a slice is two ticks: 8 ms each, by turns.
+    // Both begin at a tick, and a slice is two ticks. At a tie who runs goes on: it saves a switch.
     let mut turns = Vec::new();
-    for _ in 0..4 {
+    for _ in 0..5 {
         turns.push(used_in(&mut w, 8 * MS, &[a, b]));
     }
-    assert_eq!(turns, [[8 * MS, 0], [0, 8 * MS], [8 * MS, 0], [0, 8 * MS]]);
+    let (first, second) = ([8 * MS, 0], [0, 8 * MS]);
+    assert_eq!(turns, [first, second, second, first, first]);
 }
 
 /// VM a with one busy vCPU beside VM b with two, on two pCPUs. Returns the pCPUs that a gets.
@@ -136,7 +137,11 @@ fn a_sleeper_claims_no_more_than_the_bound() {
     w.wake(sleeper);
     // Of the 2 s it slept it may claim lag_ns, 20 ms: it runs that and one slice at most before it must share.
     let used = used_in(&mut w, 100 * MS, &[sleeper, busy]);
-    assert!(used[0] >= 50 * MS && used[0] <= 50 * MS + 20 * MS + 12 * MS, "the sleeper got {} ms", used[0] / MS);
+    assert!(
+        used[0] >= 50 * MS && used[0] <= 50 * MS + 20 * MS + 12 * MS,
+        "the sleeper got {} ms",
+        used[0] / MS
+    );
 }
 
 #[test]

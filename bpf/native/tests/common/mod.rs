@@ -22,6 +22,19 @@ pub fn busy_vm(w: &mut World, vcpus: usize) -> (usize, Vec<TaskId>) {
     (vm, (0..vcpus).map(|id| w.spawn(Spec::busy().vcpu(vm, id))).collect())
 }
 
+/// Let each sleep for a moment, so that the scheduler sees that it is a vCPU by now.
+pub fn introduce(w: &mut World, vcpus: &[TaskId]) {
+    w.run(MS);
+    for id in vcpus {
+        w.sleep(*id);
+    }
+    w.run(100 * MS);
+    for id in vcpus {
+        w.wake(*id);
+    }
+    w.run(MS);
+}
+
 /// The time that each of these had a pCPU during the next `ns`.
 pub fn used_in(w: &mut World, ns: u64, tasks: &[TaskId]) -> Vec<u64> {
     let before: Vec<u64> = tasks.iter().map(|id| w.task(*id).used_ns).collect();
@@ -58,7 +71,8 @@ pub fn audit(w: &mut World) {
         let vm = w.peek_vm(slot);
         let threads: Vec<_> = known.iter().filter(|(_, task)| task.vm == slot + 1).collect();
         let vcpus: Vec<_> = threads.iter().filter(|(_, task)| task.vcpu >= 0).collect();
-        let active = vcpus.iter().filter(|(id, _)| w.task(*id).state == State::Runnable).count();
+        // Where each is believed to be is compared with the truth below.
+        let active = vcpus.iter().filter(|(_, task)| task.cpu >= 0).count();
         let running = threads.iter().filter(|(id, _)| w.is_running(*id)).count();
         assert_eq!(vm.nr_vcpus as usize, vcpus.len(), "nr_vcpus of slot {slot}");
         assert_eq!(vm.nr_active as usize, active, "nr_active of slot {slot}");
@@ -72,11 +86,10 @@ pub fn audit(w: &mut World) {
         let truth = match (w.task(*id).state, w.task(*id).queue) {
             (State::Asleep | State::Dead, _) => -1,
             (State::Runnable, Some(Queue::User(dsq))) => dsq as i32,
-            (State::Runnable, Some(Queue::Local(cpu))) => cpu as i32,
             (State::Runnable, _) => w.task(*id).cpu as i32,
         };
-        // Of those in a local queue by the kernel's own choice the scheduler learns when they run.
-        if !matches!(w.task(*id).queue, Some(Queue::Local(_))) {
+        // Of those that the kernel has put elsewhere by its own choice the scheduler learns when they run.
+        if !matches!(w.task(*id).queue, Some(Queue::Local(_) | Queue::Global)) {
             assert_eq!(task.cpu, truth, "where the scheduler believes {id:?} to be");
         }
     }
@@ -87,9 +100,16 @@ pub fn audit(w: &mut World) {
 pub fn assert_work_conserving(w: &mut World) {
     w.settle();
     for cpu in (0..w.cpus.len()).filter(|cpu| w.cpus[*cpu].online && w.cpus[*cpu].curr.is_none()) {
-        let waiting: Vec<usize> = (0..w.tasks.len())
-            .filter(|i| w.tasks[*i].queue.is_some() && w.tasks[*i].allowed(cpu) && !w.tasks[*i].migration_disabled)
-            .collect();
+        // Tasks that exit or may not migrate are put in a local queue by the kernel, which shows them to nobody; nor can anybody take a task
+        // from the local queue of a pCPU that a kernel thread has got to first.
+        let behind_kthread = |i: &usize| match w.tasks[*i].queue {
+            Some(Queue::Local(cpu)) => w.cpus[cpu].curr.is_some_and(|curr| w.task(curr).is_kthread()),
+            _ => false,
+        };
+        let movable =
+            |i: &usize| !w.tasks[*i].is_exiting() && !w.tasks[*i].migration_disabled && !behind_kthread(i);
+        let waits = |i: &usize| w.tasks[*i].queue.is_some() && w.tasks[*i].allowed(cpu);
+        let waiting: Vec<usize> = (0..w.tasks.len()).filter(|i| waits(i) && movable(i)).collect();
         assert!(waiting.is_empty(), "at {} pCPU {cpu} idles while tasks {waiting:?} wait", w.now_ns);
     }
 }
