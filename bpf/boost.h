@@ -25,6 +25,15 @@
 /* A vCPU's next boost may come this much later; twice as much every time that it spins on in the same turn. */
 #define BOOST_BACKOFF_MIN_NS 50000ULL
 
+/* The least of a turn that is worth a context switch. */
+#define TURN_REST_MIN_NS 500000ULL
+
+/* Has the VM a turn (gang.h) that is not over? */
+static __always_inline bool in_turn(const struct vm_ctx *vm, u64 now)
+{
+	return time_before(now + TURN_REST_MIN_NS, vm->turn_end_ns);
+}
+
 /* Return true if the spinner has had its boost and must wait for the next. */
 static bool boost_backs_off(struct vcpu_ctx *spinner, u64 now)
 {
@@ -189,14 +198,31 @@ static bool boost_offered(struct task_struct *from, struct task_struct *to, u64 
 	return true;
 }
 
+/*
+ * May a vCPU of this VM, whose turn is over, run before those that wait here? Its VM may borrow, but not without limit: what is never
+ * repaid would be a share taken from others.
+ */
+static bool boost_affordable(const struct vm_ctx *vm, u32 vm_id, const struct pick *search)
+{
+	struct pick rival = { .cpu = search->cpu, .now = search->now };
+	struct rank rank = { .entity = vm_vtime(vm, search->now), .vm = vm_id };
+
+	if (fair != FAIR_VM)
+		return true;
+	best_waiter(search->cpu, QUEUE_SCAN, 0, &rival);
+	if (!rival.pid || rival.rank.vm == vm_id)
+		return true;
+	return !rank_before(&rival.rank, &rank, boost & BOOST_UNFAIR ? lag_ns : 0);
+}
+
 /* Dispatch: run the vCPU that this pCPU was asked to run, if it still waits. */
-static bool boost_redeem(s32 cpu, struct cpu_ctx *c, u64 now)
+static bool boost_redeem(struct cpu_ctx *c, const struct pick *search)
 {
 	u32 pid = c->boost_pid, index = c->boost_vcpu, vm_slot = index / MAX_VCPUS;
+	u64 slice = boost_slice_ns, now = search->now;
+	s32 from, cpu = search->cpu;
 	struct vcpu_ctx *v;
 	struct vm_ctx *vm;
-	u64 slice = boost_slice_ns;
-	s32 from;
 
 	if (!pid)
 		return false;
@@ -211,8 +237,10 @@ static bool boost_redeem(s32 cpu, struct cpu_ctx *c, u64 now)
 	if (from < 0 || from >= nr_cpus)
 		goto missed;
 	/* What is left of its VM's turn is the VM's anyway. */
-	if (time_before(now + slice, vm->turn_end_ns))
+	if (in_turn(vm, now))
 		slice = vm->turn_end_ns - now;
+	else if (!boost_affordable(vm, vm_slot + 1, search))
+		goto missed;
 	if (!take(pid, from, cpu, slice))
 		goto missed;
 	stat_inc(STAT_BOOST_GRANTED);

@@ -142,7 +142,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 			best.leaving_vm = t->vm;
 		}
 	}
-	if (boost_redeem(cpu, c, best.now))
+	if (boost_redeem(c, &best))
 		return;
 
 	best_waiter(cpu, QUEUE_SCAN, 0, &best);
@@ -176,25 +176,41 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		take_any(cpu);
 }
 
-SEC("struct_ops/running")
-void BPF_PROG(cohort_running, struct task_struct *p)
+/* p has this pCPU from now on. */
+static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
 {
-	struct task_ctx *t = task_get(p);
-	s32 cpu = scx_bpf_task_cpu(p);
 	struct cpu_ctx *c = cpu_get(cpu);
-	struct vcpu_ctx *v;
 	struct vm_ctx *vm;
-	u64 now = now_ns();
 
-	if (!t || !c)
+	if (!c)
 		return;
 	identify(p, t);
 	account_place(t, cpu);
 	gang_start(t, cpu, now);
 	fair_start(t, now);
+	vcpu_set_state(t, VCPU_RUNNING, cpu, now);
 
 	vm = vm_get(t);
+	c->curr_vm = t->vm;
+	c->curr_vtime = t->vtime;
+	c->curr_weight = own_weight(p, t, vm);
+	c->curr_since_ns = now;
+	c->curr_pid = p->pid;
+}
+
+SEC("struct_ops/running")
+void BPF_PROG(cohort_running, struct task_struct *p)
+{
+	struct task_ctx *t = task_get(p);
+	struct vcpu_ctx *v;
+	struct vm_ctx *vm;
+	u64 now = now_ns();
+
+	if (!t)
+		return;
+	start_running(p, t, scx_bpf_task_cpu(p), now);
 	stat_inc(STAT_SWITCHES);
+	vm = vm_get(t);
 	if (vm && t->vcpu >= 0) {
 		__sync_fetch_and_add(&vm->switches, 1);
 		if (t->queued_ns)
@@ -202,16 +218,9 @@ void BPF_PROG(cohort_running, struct task_struct *p)
 		v = vcpu_get(t);
 		if (t->preempted && v && vcpu_preempted_in_kernel((struct kvm_vcpu *)v->kvm_vcpu))
 			__sync_fetch_and_add(&vm->preempted_in_kernel, 1);
-		vcpu_set_state(t, VCPU_RUNNING, cpu, now);
 	}
 	t->queued_ns = 0;
 	t->preempted = false;
-
-	c->curr_vm = t->vm;
-	c->curr_vtime = t->vtime;
-	c->curr_weight = own_weight(p, t, vm);
-	c->curr_since_ns = now;
-	c->curr_pid = p->pid;
 }
 
 SEC("struct_ops/stopping")
@@ -237,9 +246,16 @@ SEC("struct_ops/tick")
 void BPF_PROG(cohort_tick, struct task_struct *p)
 {
 	struct task_ctx *t = task_get(p);
+	u64 now = now_ns();
 
-	if (t)
-		fair_charge(p, t, now_ns());
+	if (!t)
+		return;
+	fair_charge(p, t, now);
+	/* A thread that became a vCPU, or its VMM's VM, while it ran, and that nobody competes with, passes here only. */
+	if (identity_is_stale(p, t)) {
+		fair_stop(p, t, now);
+		start_running(p, t, scx_bpf_task_cpu(p), now);
+	}
 }
 
 SEC("struct_ops/quiescent")
@@ -336,10 +352,7 @@ void BPF_PROG(cohort_cpu_online, s32 cpu)
 		c->online = 1;
 }
 
-/*
- * What waits in its queue is taken by the others: an offline pCPU's queue is a queue like any. What may run nowhere else goes to the local
- * queue, from where the kernel's hotplug pushes it.
- */
+/* What waits in its queue goes to the local one: the kernel's hotplug pushes it from there to a pCPU that is online, through ops.enqueue. */
 SEC("struct_ops/cpu_offline")
 void BPF_PROG(cohort_cpu_offline, s32 cpu)
 {
@@ -351,10 +364,8 @@ void BPF_PROG(cohort_cpu_offline, s32 cpu)
 		c->boost_pid = 0;
 		c->curr_pid = 0;
 	}
-	bpf_for_each(scx_dsq, p, cpu, 0) {
-		if (task_is_pinned(p))
-			scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
-	}
+	bpf_for_each(scx_dsq, p, cpu, 0)
+		scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 }
 
 SEC("struct_ops.s/init")

@@ -13,17 +13,8 @@
 
 #include "boost.h"
 
-/* The least that is worth a context switch. */
-#define TURN_REST_MIN_NS 500000ULL
-
 /* siblings asked to join at the start of a turn, at most */
 #define GANG_SCAN 64
-
-/* Has the VM a turn that a vCPU could still join? */
-static __always_inline bool in_turn(const struct vm_ctx *vm, u64 now)
-{
-	return vm->nr_running && time_before(now + TURN_REST_MIN_NS, vm->turn_end_ns);
-}
 
 /* How long a vCPU of this VM (as task_ctx.vm), or with 0 a host task, runs when it starts now. */
 static u64 turn_slice(u32 vm_id, u64 now)

@@ -224,6 +224,17 @@ static void vmm_thread_join(struct task_struct *p, struct task_ctx *t)
 		t->vtime = vm->sibling_clock;
 }
 
+/* Would identify() change anything? */
+static __always_inline bool identity_is_stale(struct task_struct *p, const struct task_ctx *t)
+{
+	struct kvm_vcpu *v;
+
+	if (p->flags & PF_KTHREAD)
+		return false;
+	v = task_vcpu(p);
+	return v ? vcpu_kvm(v) != t->kvm : t->vcpu < 0 && t->registry_generation != registry_generation;
+}
+
 /* Bring t's membership up to date; cheap when nothing changed. Not while t's run time is being charged to a VM. */
 static void identify(struct task_struct *p, struct task_ctx *t)
 {

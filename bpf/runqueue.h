@@ -14,6 +14,9 @@
 #define REMOTE_QUEUE_SCAN 8
 #define REMOTE_CPU_SCAN 16
 
+/* After this many times starve_ns a task runs next even if its VM has had far more than its share. */
+#define STARVE_MAX 10
+
 /* The search for who runs next on pCPU cpu, and the best found so far. */
 struct pick {
 	s32 cpu;
@@ -36,9 +39,19 @@ static __always_inline bool would_stack(const struct pick *best, const struct ta
 	return siblings > (best->leaving_vm && best->leaving_vm == t->vm ? 1 : 0);
 }
 
+/* Has t waited too long? A vCPU whose VM is ahead of vclock waits for its VM's sake and must be more patient. */
+static __always_inline bool is_starved(const struct task_ctx *t, const struct rank *r, u64 now)
+{
+	u64 waited = t->queued_ns ? now - t->queued_ns : 0;
+
+	if (waited <= starve_ns)
+		return false;
+	return waited > STARVE_MAX * starve_ns || !time_before(vclock + lag_ns, r->entity);
+}
+
 /*
- * Let the best of the first `scan` that wait in queue replace *best if it deserves the pCPU more by margin_ns. A task that has waited for
- * starve_ns goes before everybody.
+ * Let the best of the first `scan` that wait in queue replace *best if it deserves the pCPU more by margin_ns. A starved task goes before
+ * everybody.
  */
 VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 {
@@ -56,8 +69,8 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 		t = task_get(p);
 		if (!t || !task_allowed_on(p, best->cpu) || would_stack(best, t, queue))
 			continue;
-		starved = t->queued_ns && best->now - t->queued_ns > starve_ns;
 		rank_of(t, best->now, &rank);
+		starved = is_starved(t, &rank, best->now);
 		if (best->pid) {
 			if (best->starved && !starved)
 				continue;

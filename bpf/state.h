@@ -21,7 +21,7 @@ const volatile u64 boost_slice_ns = 1000000;
 /* How much unused virtual time a sleeper may claim when it wakes. */
 const volatile u64 lag_ns = 20000000;
 
-/* After waiting this long a task runs next, whatever its rank. */
+/* After waiting this long a task runs next, whatever its rank; ten times this long if its VM is ahead of its share. */
 const volatile u64 starve_ns = 100000000;
 
 /* By how much a woken task's virtual time must be behind the runner's to preempt it. */

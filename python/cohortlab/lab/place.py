@@ -200,7 +200,15 @@ class LabPlace:
             yield
         except (AgentError, TimeoutError) as error:
             self.emulator.check()  # if the host died, that is the better reason
-            raise PlaceCrashed(f"the lab lost a machine: {error}") from None
+            raise PlaceCrashed(f"the lab lost a machine: {error}{self._guests_last_words()}") from None
+
+    def _guests_last_words(self) -> str:
+        """Return what guests that have ended said last."""
+        try:
+            dead = [guest for guest in self._guests.values() if guest.job.wait(0) is not None]
+            return "".join(f"; {guest.config.name}: {guest.last_words()}" for guest in dead)
+        except (AgentError, TimeoutError, PlaceCrashed):
+            return ""
 
 
 def _cpu_seconds(outer: Answer, cpu_stats: dict[str, str]) -> tuple[float, dict[str, float]]:
