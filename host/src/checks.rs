@@ -136,7 +136,7 @@ impl Host {
         })
     }
 
-    fn other_scheduler(&self) -> Option<String> {
+    pub fn other_scheduler(&self) -> Option<String> {
         // One that was just killed is gone in a moment.
         let deadline = Instant::now() + LEAVING_MAX;
         while self.read("/sys/kernel/sched_ext/state").is_some_and(|s| s == "disabling")

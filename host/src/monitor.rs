@@ -19,8 +19,8 @@ use crate::say::Failure;
 use crate::stats;
 use crate::vmname::VmNames;
 
-/// A program that every version of the scheduler has.
-const PROGRAM: &str = "cohort_init";
+/// What the names of the scheduler's programs begin with.
+const PROGRAMS: &str = "cohort_";
 /// While the scheduler is loaded anew (after CPU hotplug, or when KVM appears) there is none for a moment.
 const GONE_MAX: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -94,17 +94,18 @@ fn wait_for_next(stops: &Stops) -> Result<Option<Found>, Failure> {
     Ok(None)
 }
 
+/// Look for the scheduler: one of its programs that uses both maps.
 fn find() -> Result<Option<Found>, Failure> {
     let with_maps = ProgInfoQueryOptions::default().include_map_ids(true);
     for program in ProgInfoIter::with_query_opts(with_maps) {
-        if program.ty != ProgramType::StructOps || program.name != PROGRAM {
+        if program.ty != ProgramType::StructOps
+            || !program.name.as_encoded_bytes().starts_with(PROGRAMS.as_bytes())
+        {
             continue;
         }
-        // A map may be gone by now, with its scheduler.
-        let maps: Vec<_> = program.map_ids.iter().filter_map(|id| MapHandle::from_map_id(*id).ok()).collect();
-        let mut maps = maps.into_iter();
         let (mut vms, mut stats) = (None, None);
-        for map in maps.by_ref() {
+        // A map may be gone by now, with its scheduler.
+        for map in program.map_ids.iter().filter_map(|id| MapHandle::from_map_id(*id).ok()) {
             match map.name().to_str() {
                 Some("vms") => vms = Some(map),
                 Some("stats") => stats = Some(map),
@@ -112,9 +113,9 @@ fn find() -> Result<Option<Found>, Failure> {
             }
         }
         let (Some(vms), Some(stats)) = (vms, stats) else { continue };
-        let same_layout = stats.max_entries() as usize == intf::STATS.len()
-            && vms.value_size() as usize >= size_of::<vm_ctx>();
-        if !same_layout {
+        if stats.max_entries() as usize != intf::STATS.len()
+            || (vms.value_size() as usize) < size_of::<vm_ctx>()
+        {
             return Err(Failure::refused(
                 "the scheduler that runs is of another version of cohort: monitor it with that version",
             ));

@@ -136,7 +136,9 @@ fn schedule(
     if let Some(signal) = stops.signal() {
         return Ok(End::Signal(signal));
     }
-    let mut running = load::attach(skel, place)?;
+    // Another scheduler may have come since the checks.
+    let attached = load::attach(skel, place);
+    let mut running = attached.map_err(|failure| host.other_scheduler().map_or(failure, Failure::refused))?;
     info!("scheduling with policy {}", config.policy);
     info!("{}", config.axes);
 
@@ -205,7 +207,10 @@ impl Reporter {
             return;
         }
         // After a pause (SIGSTOP) go on from now instead of catching up.
-        self.due = (self.due + self.interval).max(now);
+        self.due += self.interval;
+        if self.due <= now {
+            self.due = now + self.interval;
+        }
         match read(&mut self.names) {
             Ok(snapshot) => {
                 if let Some(before) = &self.before {
