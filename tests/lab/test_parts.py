@@ -167,7 +167,7 @@ def test_a_release_that_is_not_there_is_refused_with_those_that_are(monkeypatch:
 
 
 def entries(archive: bytes) -> dict[str, tuple[int, bytes]]:
-    """Return mode and content of what is in a "newc" archive, as its format is written down in the kernel's documents."""
+    """Return mode and content of what is in a "newc" archive, as the kernel documents that format."""
     found: dict[str, tuple[int, bytes]] = {}
     at = 0
     while True:

@@ -77,9 +77,9 @@ class Guest:
 
     def last_words(self) -> str:
         """Return the end of the guest's console and of what its QEMU printed."""
-        name = self.config.name
-        text = self.host.run(f"tail -n 6 {folder(name)}/console.log; tail -n 2 {PAYLOAD}/jobs/vm-{name}.err").stdout
-        return " | ".join(line.strip() for line in text.splitlines() if line.strip())
+        place, printed = folder(self.config.name), f"{PAYLOAD}/jobs/vm-{self.config.name}.err"
+        text = self.host.run(f"tail -n 6 {place}/console.log; grep -m 3 -v = {printed}").stdout
+        return " | ".join(line.strip() for line in text.splitlines() if line.strip()) or "it printed nothing"
 
     def pid(self) -> int:
         """Return the process that is the VM."""

@@ -51,7 +51,11 @@ class LabPlace:
         self._policy: PolicyRun | None = None
 
     def __enter__(self) -> LabPlace:
-        self._boot()
+        try:
+            self._boot()
+        except BaseException:
+            self._close()
+            raise
         return self
 
     def __exit__(
@@ -172,12 +176,18 @@ class LabPlace:
             progress=self._progress,
         )
         self._lab, self._guests = lab.emulator, {guest.config.name: guest for guest in lab.guests}
+        ple = sampling.has_ple(self.emulator.host)
+        if ple != scenario.guest.ple:
+            has = "exits" if ple else "does not exit"
+            raise PlaceError(
+                f"{scenario.name}: guest.ple = {str(not ple).lower()} is not possible: KVM here {has} on PAUSE"
+            )
         self.description = {
             "place": "lab",
             "kernel": lab.boot.kernel.release,
             "accelerator": lab.boot.accel,
             "emulator": f"QEMU {lab.boot.image.emulator_version()}",
-            "ple": sampling.ple_of(self.emulator.host),
+            "ple": "on" if ple else "off",
         }
 
     def _close(self) -> None:

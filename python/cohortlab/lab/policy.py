@@ -14,7 +14,7 @@ from cohortlab.lab.agent import Job, Machine
 from cohortlab.places import PlaceError
 
 _STATE = "/sys/kernel/sched_ext/state"
-# Loading takes under a second on a PC; the emulator is some thirty times slower.
+# Loading takes under a second on a PC, and much longer in an emulator on a busy one.
 _START_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = 30
 _READY = "cohort: scheduling"

@@ -43,8 +43,8 @@ def _counters(files: dict[str, str | None]) -> dict[str, float]:
     return counters
 
 
-def ple_of(host: Machine) -> str:
-    """Return whether KVM in the host exits on PAUSE loops: "on", or "off"."""
+def has_ple(host: Machine) -> bool:
+    """Return whether KVM in the host exits on PAUSE loops."""
     files = ("kvm_amd/parameters/pause_filter_count", "kvm_intel/parameters/ple_gap")
     values = host.run(f"cd /sys/module && cat {' '.join(files)} 2>/dev/null").stdout.split()
-    return "on" if any(int(value) for value in values) else "off"
+    return any(int(value) for value in values)
