@@ -19,20 +19,21 @@ from cohortlab import compare as comparison
 from cohortlab import scenario as scenarios
 from cohortlab.compare import INTERRUPTED, OpenPlace, Plan
 from cohortlab.errors import BadInput
-from cohortlab.policies import parse_policies
+from cohortlab.policies import KNOWN, parse_policies
 from cohortlab.progress import Bar, Lines, Progress
 from cohortlab.results import Results, write_parquet
 from cohortlab.scenario import TLB_MODES, Scenario
 from cohortlab.table import WIDE
 
 PLACES = ("lab",)
+POLICIES = f"With commas, of {', '.join(KNOWN)}. NAME@VARIANT is NAME once more, with other --policy-args."
 
 
 @click.command()
 @click.argument("scenario", type=click.Path(path_type=Path))
 @click.option("--on", "where", default="lab", show_default=True, help="Where to run: lab.")
-@click.option("--policies", default="eevdf,cohort", show_default=True, help="Policies, with commas; NAME@VARIANT too.")
-@click.option("--policy-args", multiple=True, metavar="LABEL=ARGS", help="Arguments of `cohort run` for one policy.")
+@click.option("--policies", default="eevdf,cohort", show_default=True, help=POLICIES)
+@click.option("--policy-args", multiple=True, metavar="LABEL=ARGS", help="More arguments of `cohort run`.")
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="How often to measure.")
 @click.option("--programs", help="Only these of the scenario's programs, with commas.")
 @click.option("--tlb", help="TLB modes in turn, with commas: ipi, kvm-pv, hypercall. Default: the scenario's.")
@@ -55,9 +56,12 @@ def compare(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare policies on the programs of SCENARIO: alone, and under each policy with the host loaded.
+    """Compare policies on a scenario's programs.
 
-    Results go to a folder of their own: every measurement (measurements.parquet) and a report (report.html).
+    Each program of SCENARIO runs alone, then under each policy with the host loaded, round by round. Results go to a
+    folder of their own: every measurement (measurements.parquet) and a report (report.html).
+
+    Exit code: 0 all was measured; 1 something failed, what is complete is reported; 2 wrong input; 130 interrupted.
     """
     # Everything that can be wrong with the input is found before anything boots or is written.
     chosen = scenarios.load(scenario)
@@ -184,7 +188,7 @@ def _hand_out(results: Results, scenario: Scenario, folder: Path, *, as_json: bo
         rounds = "" if found else ": no round was complete"
         print(f"cohortlab: {results.stopped}{rounds}", file=sys.stderr)
         raise click.exceptions.Exit(EXIT_INTERRUPTED if results.stopped == INTERRUPTED else EXIT_FAILED)
-    if results.dropped:
+    if results.failed:
         raise click.exceptions.Exit(EXIT_FAILED)
 
 

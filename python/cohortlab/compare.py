@@ -8,7 +8,7 @@ their order is reversed from round to round (A B, B A, …), so that a drift of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +20,7 @@ from cohortlab.policies import KERNEL, Policy
 from cohortlab.progress import Progress, Step
 from cohortlab.results import ALONE, Crash, Results, Row
 from cohortlab.scenario import Scenario
+from cohortlab.workloads import WorkloadError
 
 INTERRUPTED = "interrupted"
 
@@ -162,8 +163,8 @@ class _Mode:
             attempt += 1
 
     def _open_steps(self, number: int) -> list[Step]:
-        dropped = {label for tlb, label in self.results.dropped if tlb == self.tlb}
-        return [step for step in self.plan.steps(self.tlb, number) if step.policy not in dropped]
+        steps = self.plan.steps(self.tlb, number)
+        return [step for step in steps if (self.tlb, step.policy, step.program) not in self.results.failed]
 
     def _crashed(self, crash: PlaceCrashed, number: int, attempt: int) -> None:
         """Record a crash; give up after too many."""
@@ -175,15 +176,23 @@ class _Mode:
         if crashes > self.plan.crashes_max:
             raise PlaceError(f"gave up after {crashes} crashes of the host under test; the last one: {reason}")
 
-    def drop(self, policy: Policy, error: PlaceError) -> None:
-        """Take a policy that failed out of the remaining rounds."""
+    def left(self, policy: Policy) -> list[str]:
+        """Return the programs that still take part under ``policy``."""
+        failed = self.results.failed
+        return [program for program in self.plan.programs if (self.tlb, policy.label, program) not in failed]
+
+    def drop(self, policy: Policy, programs: Sequence[str], error: PlaceError) -> None:
+        """Take programs that failed under a policy, or the policy as a whole, out of the remaining rounds."""
         reason = one_line(str(error))
-        self.results.dropped[self.tlb, policy.label] = reason
-        self.progress.note(f"{policy.label} is out of the comparison: {reason}")
-        for number in range(1, self.plan.rounds + 1):
-            for program in self.plan.programs:
+        what = (
+            policy.label if len(programs) == len(self.plan.programs) else f"{', '.join(programs)} under {policy.label}"
+        )
+        self.progress.note(f"{what} is out of the comparison: {reason}")
+        for program in programs:
+            self.results.failed[self.tlb, policy.label, program] = reason
+            for number in range(1, self.plan.rounds + 1):
                 self.progress.skip(Step(self.tlb, number, policy.label, program))
-        if all((self.tlb, other.label) in self.results.dropped for other in self.plan.policies):
+        if not any(self.left(other) for other in self.plan.policies):
             raise PlaceError(f"no policy is left to compare; {policy.label}: {reason}")
 
 
@@ -201,7 +210,7 @@ class _Round:
         """Return the round's measurements; those of a policy that fails are left out."""
         rows = self._programs_under(Policy(ALONE, KERNEL))
         for policy in self.mode.plan.in_order(self.number):
-            if (self.mode.tlb, policy.label) in self.mode.results.dropped:
+            if not self.mode.left(policy):
                 continue
             try:
                 rows += self._programs_under(policy)
@@ -211,17 +220,29 @@ class _Round:
                 failure = error
             else:
                 continue
-            self.mode.drop(policy, failure)
+            self.mode.drop(policy, self.mode.left(policy), failure)
         return rows
 
     def _programs_under(self, policy: Policy) -> list[Row]:
+        rows: list[Row] = []
+        failures: dict[str, WorkloadError] = {}
         self.mode.doing = f"switching to {policy.name}"
         with self.place.policy(policy.name, policy.args), ExitStack() as loads:
             if policy.label != ALONE:
                 for vm in self.mode.scenario.neighbours:
                     assert vm.load is not None, "the schema gives every VM without programs a load"
                     loads.enter_context(self.place.background(vm.name, vm.load))
-            return [self._measure(policy, program) for program in self.mode.plan.programs]
+            for program in self.mode.left(policy):
+                try:
+                    rows.append(self._measure(policy, program))
+                except WorkloadError as error:
+                    # A program that fails alone tells nothing about any policy: there is nothing to compare with.
+                    if policy.label == ALONE or _behind(error, KeyboardInterrupt):
+                        raise
+                    failures[program] = error
+        for program, failure in failures.items():
+            self.mode.drop(policy, [program], failure)
+        return rows
 
     def _measure(self, policy: Policy, program: str) -> Row:
         mode = self.mode

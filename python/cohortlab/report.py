@@ -13,7 +13,7 @@ import matplotlib as mpl
 from cohortlab import plots
 from cohortlab.results import Results, write_atomically
 from cohortlab.scenario import Scenario
-from cohortlab.summary import Figure, mean_over_ideal
+from cohortlab.summary import Figure, means_over_ideal
 from cohortlab.table import TLB_COUNTERS, number, percent, ratio, remarks, spread
 
 
@@ -25,7 +25,7 @@ class _Mode:
     groups: Sequence[tuple[str, Sequence[Figure]]]
     over_ideal: str
     neighbour_of_due: str
-    means: dict[str, float]
+    means: tuple[dict[str, float], list[str]]
     place: dict[str, str]
 
 
@@ -70,6 +70,6 @@ def _mode(results: Results, tlb: str, every: Sequence[Figure]) -> _Mode:
             groups=[(name, [f for f in found if f.program == name]) for name in programs],
             over_ideal=plots.over_ideal(found, programs, policies),
             neighbour_of_due=plots.neighbour_of_due(found, programs, policies),
-            means={name: mean_over_ideal([f for f in found if f.policy == name]) for name in policies},
+            means=means_over_ideal(found),
             place=results.places.get(tlb, {}),
         )

@@ -122,7 +122,7 @@ class Results:
 
     Attributes:
         places: the description of each place, by TLB mode.
-        dropped: why a policy was taken out of the comparison, by (TLB mode, label).
+        failed: why a program under a policy was taken out of the comparison, by (TLB mode, label, program).
         stopped: why the comparison ended before all its rounds were complete; None when it did not.
     """
 
@@ -138,7 +138,7 @@ class Results:
     rows: list[Row] = field(default_factory=list)
     places: dict[str, dict[str, str]] = field(default_factory=dict)
     crashes: list[Crash] = field(default_factory=list)
-    dropped: dict[tuple[str, str], str] = field(default_factory=dict)
+    failed: dict[tuple[str, str, str], str] = field(default_factory=dict)
     stopped: str | None = None
 
 
@@ -174,7 +174,7 @@ def read_parquet(path: Path) -> Results:
         rows=rows,
         places=about["places"],
         crashes=[Crash(**crash) for crash in about["crashes"]],
-        dropped={(tlb, label): why for tlb, label, why in about["dropped"]},
+        failed={(tlb, label, program): why for tlb, label, program, why in about["failed"]},
         stopped=about["stopped"],
     )
 
@@ -182,7 +182,7 @@ def read_parquet(path: Path) -> Results:
 def _metadata(results: Results) -> dict[str, Any]:
     about = {f.name: getattr(results, f.name) for f in fields(Results) if f.name != "rows"}
     about["crashes"] = [asdict(crash) for crash in results.crashes]
-    about["dropped"] = [(tlb, label, why) for (tlb, label), why in results.dropped.items()]
+    about["failed"] = [(*key, why) for key, why in results.failed.items()]
     return about
 
 

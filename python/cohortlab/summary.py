@@ -158,9 +158,16 @@ def _per_second(rows: Sequence[Row]) -> dict[str, float]:
     return {name: median(row.guest.get(name, 0.0) / row.wall_s for row in rows) for name in names}
 
 
-def mean_over_ideal(chosen: Sequence[Figure]) -> float:
-    """Return the geometric mean of slowdown ÷ ideal; ``chosen`` is not empty."""
-    return geometric_mean([figure.over_ideal for figure in chosen])
+def means_over_ideal(found: Sequence[Figure]) -> tuple[dict[str, float], list[str]]:
+    """Return each policy's geometric mean of slowdown ÷ ideal, and the programs it is over: those that all have."""
+    by_policy: dict[str, dict[str, float]] = {}
+    for figure in found:
+        by_policy.setdefault(figure.policy, {})[figure.program] = figure.over_ideal
+    programs = list(dict.fromkeys(figure.program for figure in found))
+    shared = [name for name in programs if all(name in values for values in by_policy.values())]
+    if not shared:
+        return {}, []
+    return {policy: geometric_mean(values[name] for name in shared) for policy, values in by_policy.items()}, shared
 
 
 def for_machines(results: Results, found: Sequence[Figure]) -> list[dict[str, Any]]:
@@ -173,7 +180,7 @@ def for_machines(results: Results, found: Sequence[Figure]) -> list[dict[str, An
                 figure = by_key.get((tlb, program, policy))
                 about = _object(figure) if figure else dict.fromkeys(_NO_FIGURE) | {"rounds": 0}
                 names = {"policy": policy, "program": program, "scenario": results.scenario, "tlb": tlb}
-                objects.append(names | about | {"error": results.dropped.get((tlb, policy))})
+                objects.append(names | about | {"error": results.failed.get((tlb, policy, program))})
     return objects
 
 

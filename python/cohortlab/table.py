@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cohortlab.results import ALONE, Results
-from cohortlab.summary import Figure, Spread, mean_over_ideal
+from cohortlab.summary import Figure, Spread, means_over_ideal
 
 # Columns of a terminal from which on the tables are set with more space; also the width where there is no terminal.
 WIDE = 100
@@ -74,8 +74,11 @@ def remarks(results: Results, found: Sequence[Figure]) -> list[str]:
     if results.crashes:
         void = sum(crash.round > 0 for crash in results.crashes)
         lines.append(f"Crashes of the host under test: {len(results.crashes)}. Void rounds, run again: {void}.")
-    for (tlb, label), reason in results.dropped.items():
-        lines.append(f"{label} failed (TLB flush by {tlb}): {reason}")
+    same: dict[tuple[str, str, str], list[str]] = {}
+    for (tlb, label, program), reason in results.failed.items():
+        same.setdefault((tlb, label, reason), []).append(program)
+    for (tlb, label, reason), programs in same.items():
+        lines.append(f"{label} failed (TLB flush by {tlb}; {', '.join(programs)}): {reason}")
     fewest = min((figure.rounds for figure in found), default=0)
     if results.stopped:
         lines.append(f"Not complete ({results.stopped}): {fewest} of {results.rounds} rounds.")
@@ -96,13 +99,12 @@ def _main_table(results: Results, tlb: str, found: Sequence[Figure], *, narrow: 
         for figure in group:
             table.add_row("", *_cells(figure, is_best=len(group) > 1 and figure.over_ideal == best))
         table.add_section()
-    if len(results.programs) > 1:
-        heading = "geometric mean"
-        for policy in results.policies:
-            of_policy = [figure for figure in found if figure.policy == policy]
-            if of_policy:
-                table.add_row(heading, policy, "", "", f"{mean_over_ideal(of_policy):.2f}", "", "")
-                heading = ""
+    means, over = means_over_ideal(found)
+    if len(over) > 1:
+        heading = "geometric mean" if len(over) == len(results.programs) else f"mean of {len(over)}"
+        for policy, mean in means.items():
+            table.add_row(heading, policy, "", "", f"{mean:.2f}", "", "")
+            heading = ""
     return table
 
 

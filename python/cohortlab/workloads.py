@@ -25,7 +25,7 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class WorkloadError(PlaceError):
-    """A run of the workload gave no usable figure."""
+    """A run of the workload gave no usable figure: it failed, did not end in time, or its output has none."""
 
 
 class Metric(Model):

@@ -194,7 +194,7 @@ def test_a_policy_that_dies_exits_with_1(cohortlab: Run, path: Path, place: Any)
     place.raises_leaving_policy = {"cohort": PlaceError("runnable task stall")}
     ran = cohortlab("compare", path, "--rounds", 2)
     assert ran.code == 1
-    assert "cohort failed (TLB flush by ipi): runnable task stall" in ran.out
+    assert "cohort failed (TLB flush by ipi; spin, serve): runnable task stall" in ran.out
 
 
 def test_interrupted_before_the_first_round_is_complete(cohortlab: Run, path: Path, place: Any) -> None:

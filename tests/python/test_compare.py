@@ -17,6 +17,7 @@ from cohortlab.progress import Progress
 from cohortlab.results import Results
 from cohortlab.scenario import Scenario
 from cohortlab.summary import figures, for_machines
+from cohortlab.workloads import WorkloadError
 
 Run = Callable[..., Results]
 PER_ROUND = 6  # two programs: alone, and under two policies
@@ -179,7 +180,7 @@ def test_a_crash_counts_also_when_leaving_the_block_fails_after_it(run: Run, pla
     place.reset = reset
     results = run(rounds=1)
     assert [crash.reason for crash in results.crashes] == ["panic"]
-    assert not results.dropped
+    assert not results.failed
     assert len(results.rows) == PER_ROUND
 
 
@@ -216,7 +217,8 @@ def test_a_policy_that_dies_is_out_and_the_others_go_on(run: Run, place: Any, le
     else:
         place.raises = {5: death}
     results = run(rounds=3)
-    assert results.dropped == {("ipi", "cohort"): "cohort ended by itself: runnable task stall"}
+    reason = "cohort ended by itself: runnable task stall"
+    assert results.failed == {("ipi", "cohort", program): reason for program in ("spin", "serve")}
     assert {row.policy for row in results.rows} == {"alone", "eevdf"}
     assert len([row for row in results.rows if row.policy == "eevdf"]) == 6
     assert switches(place).count("cohort") == 1
@@ -242,8 +244,25 @@ def test_no_policy_left_ends_it(run: Run, place: Any, two: Scenario) -> None:
     ]
 
 
+def test_a_program_that_fails_under_a_policy_is_out_under_that_policy(run: Run, place: Any, two: Scenario) -> None:
+    place.raises = {2: WorkloadError("spin: did not end\nin 120 s")}
+    results = run(rounds=2)
+    assert results.failed == {("ipi", "eevdf", "spin"): "spin: did not end in 120 s"}
+    assert [(row.policy, row.program) for row in results.rows] == [
+        *(("alone", "spin"), ("alone", "serve"), ("eevdf", "serve"), ("cohort", "spin"), ("cohort", "serve")),
+        *(("alone", "spin"), ("alone", "serve"), ("cohort", "spin"), ("cohort", "serve"), ("eevdf", "serve")),
+    ]
+    objects = for_machines(results, figures(results, two))
+    assert [(o["program"], o["policy"], o["rounds"], o["error"]) for o in objects] == [
+        ("spin", "eevdf", 0, "spin: did not end in 120 s"),
+        ("spin", "cohort", 2, None),
+        ("serve", "eevdf", 2, None),
+        ("serve", "cohort", 2, None),
+    ]
+
+
 def test_a_program_that_fails_alone_ends_it(run: Run, place: Any) -> None:
-    place.raises = {PER_ROUND: PlaceError("spin: time-out")}
+    place.raises = {PER_ROUND: WorkloadError("spin: time-out")}
     results = run(rounds=2)
     assert results.stopped == "spin: time-out"
     assert {row.round for row in results.rows} == {1}

@@ -15,7 +15,7 @@ from rich.console import Console
 from cohortlab.report import render, write_html
 from cohortlab.results import Crash, Results, Row, read_parquet, write_atomically, write_parquet
 from cohortlab.scenario import Scenario
-from cohortlab.summary import figures
+from cohortlab.summary import figures, means_over_ideal
 from cohortlab.table import number, print_results
 
 
@@ -60,7 +60,7 @@ def results(two: Scenario) -> Results:
         rounds=3,
         places={"ipi": {"kernel": "9.9.9-test"}, "hypercall": {"kernel": "9.9.9-test"}},
         crashes=[Crash("ipi", 2, 1, "round 2 of 3: spin under eevdf", "Oops <int3>")],
-        dropped={("hypercall", "cohort@<u>"): "stalled"},
+        failed={("hypercall", "cohort@<u>", program): "stalled" for program in ("spin", "serve")},
         stopped="interrupted",
     )
     for tlb in made.tlb_modes:
@@ -181,7 +181,17 @@ def test_table(results: Results, two: Scenario, width: int) -> None:
     assert ["eevdf", "10.0", "[9.00–11.0]", "s", "2.50", "0"] in lines
     assert "…" not in text
     assert "Crashes of the host under test: 1. Void rounds, run again: 1.\n" in text
-    assert "cohort@<u> failed (TLB flush by hypercall): stalled" in text
+    assert "cohort@<u> failed (TLB flush by hypercall; spin, serve): stalled" in text
+
+
+def test_the_mean_is_over_programs_that_every_policy_has(results: Results, two: Scenario) -> None:
+    found = [figure for figure in figures(results, two) if figure.tlb == "ipi"]
+    means, programs = means_over_ideal(found)
+    # spin 10 ÷ 4 = 2.5; serve, a rate, 4 ÷ 10 = 0.4.
+    assert (means["eevdf"], programs) == (pytest.approx(1.0), ["spin", "serve"])
+    lacking = [figure for figure in found if (figure.program, figure.policy) != ("serve", "cohort@<u>")]
+    means, programs = means_over_ideal(lacking)
+    assert (means, programs) == ({"eevdf": pytest.approx(2.5), "cohort@<u>": pytest.approx(1.25)}, ["spin"])
 
 
 @pytest.mark.parametrize(
