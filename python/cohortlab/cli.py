@@ -15,12 +15,9 @@ from typing import NoReturn
 import click
 
 from cohortlab import __version__
-from cohortlab.errors import BadInput, one_line
+from cohortlab.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED, BadInput, one_line
 from cohortlab.places import PlaceCrashed, PlaceError
 
-EXIT_FAILED = 1
-EXIT_BAD_INPUT = 2
-EXIT_INTERRUPTED = 130
 TRACEBACK = "COHORTLAB_TRACEBACK"
 
 

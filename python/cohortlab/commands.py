@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -18,12 +18,15 @@ from cohortlab import __version__
 from cohortlab import compare as comparison
 from cohortlab import scenario as scenarios
 from cohortlab.compare import INTERRUPTED, OpenPlace, Plan
-from cohortlab.errors import BadInput
+from cohortlab.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 from cohortlab.policies import KNOWN, parse_policies
 from cohortlab.progress import Bar, Lines, Progress
 from cohortlab.results import Results, write_parquet
 from cohortlab.scenario import TLB_MODES, Scenario
-from cohortlab.table import WIDE
+from cohortlab.summary import Figure, figures, for_machines
+from cohortlab.table import WIDE, print_results, remarks
+
+WriteHtml = Callable[[Results, Scenario, Sequence[Figure], Path], None]
 
 PLACES = ("lab",)
 POLICIES = f"With commas, of {', '.join(KNOWN)}. NAME@VARIANT is NAME once more, with other --policy-args."
@@ -88,12 +91,16 @@ def compare(
         tlb_modes=tuple(plan.modes),
         rounds=rounds,
     )
+    # Only now: drawing takes a second to load, which a wrong option should not have to wait for. But before anything is
+    # measured, so that it cannot fail when all is done.
+    from cohortlab.report import write_html
+
     progress = _progress()
     try:
         comparison.run(plan, open_place, progress, results, lambda: _keep(results, folder))
     finally:
         progress.stop()
-    _hand_out(results, chosen, folder, as_json=as_json)
+    _hand_out(results, chosen, folder, write_html, as_json=as_json)
 
 
 def tlb_modes(text: str | None, scenario: Scenario) -> dict[str, Scenario]:
@@ -165,14 +172,8 @@ def _keep(results: Results, folder: Path) -> None:
     write_parquet(results, folder / "measurements.parquet")
 
 
-def _hand_out(results: Results, scenario: Scenario, folder: Path, *, as_json: bool) -> None:
+def _hand_out(results: Results, scenario: Scenario, folder: Path, write_html: WriteHtml, *, as_json: bool) -> None:
     """Report what was measured and end with the exit code that says whether all of it was."""
-    # Only here: matplotlib takes a second, which a wrong option should not have to wait for.
-    from cohortlab.cli import EXIT_FAILED, EXIT_INTERRUPTED
-    from cohortlab.report import write_html
-    from cohortlab.summary import figures, for_machines
-    from cohortlab.table import print_results, remarks
-
     found = figures(results, scenario)
     if as_json:
         print(json.dumps(for_machines(results, found), indent=2))

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
 
 class BadInput(Exception):
     """The input cannot be used. ``str()`` is the one line to print; the exit code is 2."""
