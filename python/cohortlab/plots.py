@@ -109,6 +109,8 @@ def _dots(
 
 
 def _legend(axes: Axes) -> None:
+    if not axes.get_legend_handles_labels()[0]:
+        return
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=8, frameon=False, borderaxespad=0.2, handletextpad=0.4)
 
 

@@ -59,6 +59,16 @@ def test_table_and_files(cohortlab: Run, path: Path, tmp_path: Path) -> None:
     assert (tmp_path / "a" / "b" / "report.html").read_text().startswith("<!doctype html>")
 
 
+def test_a_vm_without_neighbours(cohortlab: Run, path: Path) -> None:
+    path.write_text(path.read_text().partition('[[vm]]\nname = "hog"')[0])
+    ran = cohortlab("compare", path, "--rounds", 1, "--json", "--out", "out")
+    assert ran.code == 0
+    assert {(o["ideal_slowdown"], o["neighbour_share"], o["neighbour_of_due"]) for o in json.loads(ran.out)} == {
+        (1.0, 0.0, None)
+    }
+    assert "<svg" in Path("out/report.html").read_text()
+
+
 def test_progress_is_on_standard_error(cohortlab: Run, path: Path) -> None:
     ran = cohortlab("compare", path, "--rounds", 1, "--json", "--no-warm-up")
     lines = ran.err.splitlines()
