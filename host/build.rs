@@ -32,7 +32,13 @@ fn build() -> Result<(), Box<dyn Error>> {
     let bpf_dir = manifest_dir.join("../bpf").canonicalize()?;
     let out_dir = PathBuf::from(env::var("OUT_DIR")?);
 
-    println!("cargo:rerun-if-changed={}", bpf_dir.display());
+    // Its files, not the folder: what is below it is not compiled here. A new file is included by one that changes.
+    for file in fs::read_dir(&bpf_dir)? {
+        let path = file?.path();
+        if path.is_file() {
+            println!("cargo:rerun-if-changed={}", path.display());
+        }
+    }
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=build/headers.rs");
     println!("cargo:rerun-if-env-changed=CLANG");
