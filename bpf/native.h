@@ -18,13 +18,13 @@
 #define SEC(name)
 #define __ksym
 #define __weak
-#define __always_inline		inline __attribute__((always_inline))
+#define __always_inline inline __attribute__((always_inline))
 #define BPF_PROG(name, args...) name(args)
 #define bpf_ksym_exists(symbol) 1
 
 /* Maps are declared as for libbpf: a struct of pointers, from whose types every size can be had back. */
-#define __uint(name, value)	 int(*name)[value]
-#define __type(name, value)	 typeof(value) *name
+#define __uint(name, value) int(*name)[value]
+#define __type(name, value) typeof(value) *name
 #define __native_uint(map, name) (sizeof(*(map)->name) / sizeof(int))
 #define __native_map(map) \
 	(map), __native_uint(map, type), sizeof(*(map)->key), sizeof(*(map)->value), __native_uint(map, max_entries)
@@ -35,23 +35,23 @@ long native_map_update(const void *map, u32 type, u32 key_size, u32 value_size, 
 long native_map_delete(const void *map, u32 type, u32 key_size, u32 value_size, u32 max_entries, const void *key);
 void *native_storage(const void *map, const void *owner, u32 value_size, u64 flags);
 
-#define bpf_map_lookup_elem(map, k)		     native_map_lookup(__native_map(map), (k))
-#define bpf_map_update_elem(map, k, from, flags)     native_map_update(__native_map(map), (k), (from), (flags))
-#define bpf_map_delete_elem(map, k)		     native_map_delete(__native_map(map), (k))
+#define bpf_map_lookup_elem(map, k) native_map_lookup(__native_map(map), (k))
+#define bpf_map_update_elem(map, k, from, flags) native_map_update(__native_map(map), (k), (from), (flags))
+#define bpf_map_delete_elem(map, k) native_map_delete(__native_map(map), (k))
 #define bpf_task_storage_get(map, task, from, flags) native_storage((map), (task), sizeof(*(map)->value), (flags))
 #define bpf_cgrp_storage_get(map, cgrp, from, flags) native_storage((map), (cgrp), sizeof(*(map)->value), (flags))
 
-#define bpf_for(i, start, end)			     for ((i) = (start); (i) < (end); (i)++)
+#define bpf_for(i, start, end) for ((i) = (start); (i) < (end); (i)++)
 #define bpf_for_each(type, cursor, args...)                                                    \
 	for (struct bpf_iter_##type ___it __attribute__((cleanup(bpf_iter_##type##_destroy))), \
 	     *___p = (bpf_iter_##type##_new(&___it, args), &___it);                            \
 	     ((cursor) = bpf_iter_##type##_next(___p));)
 
 /* CO-RE: every field is where the compiler put it. */
-#define bpf_core_type_exists(type)	   1
-#define bpf_core_field_exists(field)	   1
+#define bpf_core_type_exists(type) 1
+#define bpf_core_field_exists(field) 1
 #define bpf_core_field_offset(type, field) __builtin_offsetof(type, field)
-#define BPF_CORE_READ(from, field)	   ((from)->field)
+#define BPF_CORE_READ(from, field) ((from)->field)
 
 u64 bpf_ktime_get_ns(void);
 struct task_struct *bpf_get_current_task_btf(void);

@@ -104,9 +104,10 @@ pub struct DsqIter {
     pub dsq: u64,
     /// Tasks queued later are not part of the walk.
     pub seq: u64,
+    pub flags: u64,
+    /// Where the task returned last was, and 1 + its number.
     pub index: u64,
-    pub last_pid: u64,
-    pub has_slice: u64,
+    pub last: u64,
     pub slice: u64,
 }
 

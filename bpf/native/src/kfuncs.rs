@@ -14,6 +14,9 @@ use crate::world::World;
 const ENOENT: i32 = 2;
 const EEXIST: i32 = 17;
 const KICK_IDLE: u64 = 1;
+const ITER_REV: u64 = 1 << 16;
+/// The kernel's own mark: scx_bpf_dsq_move_set_slice() was called.
+const ITER_HAS_SLICE: u64 = 1 << 30;
 /// Flags that sched_ext keeps for itself.
 const ENQ_INTERNAL: u64 = 0xff00_0000_0000_0000;
 
@@ -64,8 +67,8 @@ impl World {
     }
 
     fn dsq_move(&mut self, iter: &mut DsqIter, p: TaskPtr, dsq: u64, flags: u64) -> bool {
-        let slice = (iter.has_slice != 0).then_some(iter.slice);
-        iter.has_slice = 0;
+        let slice = (iter.flags & ITER_HAS_SLICE != 0).then_some(iter.slice);
+        iter.flags &= !ITER_HAS_SLICE;
         if !self.may("scx_bpf_dsq_move", &[OpKind::Dispatch], true) {
             return false;
         }
@@ -97,21 +100,24 @@ impl World {
         true
     }
 
+    /// The next task of a walk, forwards or backwards; what came after the walk began is not part of it.
     fn iter_next(&mut self, iter: &mut DsqIter) -> Option<TaskId> {
         let dsq = self.dsqs.get(&iter.dsq)?;
-        // The task returned last may have been moved away.
-        let last_stays =
-            |at: usize| dsq.tasks.get(at).is_some_and(|id| self.task(*id).kern().pid as u64 == iter.last_pid);
-        let mut index = iter.index as usize;
-        if iter.last_pid != 0 && last_stays(index) {
-            index += 1;
-        }
-        while dsq.tasks.get(index).is_some_and(|id| self.task(*id).dsq_seq > iter.seq) {
-            index += 1;
-        }
-        let found = dsq.tasks.get(index).copied();
-        iter.index = index as u64;
-        iter.last_pid = found.map_or(0, |id| self.task(id).kern().pid as u64);
+        let reverse = iter.flags & ITER_REV != 0;
+        let place = |id: &TaskId| dsq.tasks.iter().position(|other| other == id);
+        let mut walk: Vec<TaskId> = match iter.last.checked_sub(1).map(|last| TaskId(last as usize)) {
+            None if reverse => dsq.tasks.iter().rev().copied().collect(),
+            None => dsq.tasks.clone(),
+            // The task returned last may have been moved away; then the walk goes on at where it was.
+            Some(last) if reverse => {
+                dsq.tasks[..place(&last).unwrap_or(iter.index as usize)].iter().rev().copied().collect()
+            }
+            Some(last) => dsq.tasks[place(&last).map_or(iter.index as usize, |at| at + 1)..].to_vec(),
+        };
+        walk.retain(|id| self.task(*id).dsq_seq <= iter.seq);
+        let found = walk.first().copied();
+        iter.last = found.map_or(0, |id| id.0 as u64 + 1);
+        iter.index = found.and_then(|id| place(&id)).map_or(iter.index, |at| at as u64);
         found
     }
 
@@ -127,7 +133,7 @@ impl World {
 }
 
 #[no_mangle]
-extern "C" fn scx_bpf_create_dsq(dsq: u64, _node: i32) -> i32 {
+pub extern "C" fn scx_bpf_create_dsq(dsq: u64, _node: i32) -> i32 {
     with_world(|w| {
         if !w.may("scx_bpf_create_dsq", &[], true) || w.dsqs.contains_key(&dsq) {
             return -EEXIST;
@@ -138,12 +144,12 @@ extern "C" fn scx_bpf_create_dsq(dsq: u64, _node: i32) -> i32 {
 }
 
 #[no_mangle]
-extern "C" fn scx_bpf_dsq_insert(p: TaskPtr, dsq: u64, slice: u64, flags: u64) {
+pub extern "C" fn scx_bpf_dsq_insert(p: TaskPtr, dsq: u64, slice: u64, flags: u64) {
     with_world(|w| w.insert_verdict(p, dsq, slice, flags));
 }
 
 #[no_mangle]
-extern "C" fn scx_bpf_dsq_insert_vtime(p: TaskPtr, dsq: u64, slice: u64, vtime: u64, flags: u64) {
+pub extern "C" fn scx_bpf_dsq_insert_vtime(p: TaskPtr, dsq: u64, slice: u64, vtime: u64, flags: u64) {
     with_world(|w| {
         match w.task_at(p).map(|id| w.task_mut(id)) {
             Some(task) if task.queue.is_none() => task.vtime = vtime,
@@ -154,7 +160,7 @@ extern "C" fn scx_bpf_dsq_insert_vtime(p: TaskPtr, dsq: u64, slice: u64, vtime: 
 }
 
 #[no_mangle]
-extern "C" fn scx_bpf_dsq_move_to_local(dsq: u64) -> bool {
+pub extern "C" fn scx_bpf_dsq_move_to_local(dsq: u64) -> bool {
     with_world(|w| {
         if !w.may("scx_bpf_dsq_move_to_local", &[OpKind::Dispatch], false) {
             return false;
@@ -168,19 +174,19 @@ extern "C" fn scx_bpf_dsq_move_to_local(dsq: u64) -> bool {
 }
 
 #[no_mangle]
-extern "C" fn scx_bpf_dsq_move(iter: &mut DsqIter, p: TaskPtr, dsq: u64, flags: u64) -> bool {
+pub extern "C" fn scx_bpf_dsq_move(iter: &mut DsqIter, p: TaskPtr, dsq: u64, flags: u64) -> bool {
     with_world(|w| w.dsq_move(iter, p, dsq, flags))
 }
 
 #[no_mangle]
-extern "C" fn scx_bpf_dsq_move_set_slice(iter: &mut DsqIter, slice: u64) {
+pub extern "C" fn scx_bpf_dsq_move_set_slice(iter: &mut DsqIter, slice: u64) {
     with_world(|w| w.may("scx_bpf_dsq_move_set_slice", &[OpKind::Dispatch], true));
-    iter.has_slice = 1;
+    iter.flags |= ITER_HAS_SLICE;
     iter.slice = slice;
 }
 
 #[no_mangle]
-extern "C" fn scx_bpf_dsq_nr_queued(dsq: u64) -> i32 {
+pub extern "C" fn scx_bpf_dsq_nr_queued(dsq: u64) -> i32 {
     with_world(|w| match dsq {
         DSQ_LOCAL => w.cpus[w.this_cpu].local.len() as i32,
         on if on & DSQ_LOCAL_ON == DSQ_LOCAL_ON => {
@@ -191,9 +197,11 @@ extern "C" fn scx_bpf_dsq_nr_queued(dsq: u64) -> i32 {
 }
 
 #[no_mangle]
-extern "C" fn bpf_iter_scx_dsq_new(iter: &mut DsqIter, dsq: u64, _flags: u64) -> i32 {
-    let seq = with_world(|w| w.dsqs.get(&dsq).map(|dsq| dsq.seq));
-    *iter = DsqIter { dsq, seq: seq.unwrap_or(0), index: 0, last_pid: 0, has_slice: 0, slice: 0 };
+pub extern "C" fn bpf_iter_scx_dsq_new(iter: &mut DsqIter, dsq: u64, flags: u64) -> i32 {
+    let seq = with_world(|w| w.dsqs.get(&dsq).map(|dsq| dsq.seq)).filter(|_| flags & !ITER_REV == 0);
+    // next() is called even if this failed: over a queue that does not exist, which ends at once.
+    let dsq = if seq.is_some() { dsq } else { DSQ_LOCAL };
+    *iter = DsqIter { dsq, seq: seq.unwrap_or(0), flags, index: 0, last: 0, slice: 0 };
     if seq.is_some() {
         0
     } else {
@@ -202,7 +210,7 @@ extern "C" fn bpf_iter_scx_dsq_new(iter: &mut DsqIter, dsq: u64, _flags: u64) ->
 }
 
 #[no_mangle]
-extern "C" fn bpf_iter_scx_dsq_next(iter: &mut DsqIter) -> TaskPtr {
+pub extern "C" fn bpf_iter_scx_dsq_next(iter: &mut DsqIter) -> TaskPtr {
     with_world(|w| {
         let found = w.iter_next(iter);
         w.pointer(found)
@@ -210,12 +218,12 @@ extern "C" fn bpf_iter_scx_dsq_next(iter: &mut DsqIter) -> TaskPtr {
 }
 
 #[no_mangle]
-extern "C" fn bpf_iter_scx_dsq_destroy(_iter: &mut DsqIter) {}
+pub extern "C" fn bpf_iter_scx_dsq_destroy(_iter: &mut DsqIter) {}
 
 /// # Safety
 /// `is_idle` is writable.
 #[no_mangle]
-unsafe extern "C" fn scx_bpf_select_cpu_dfl(
+pub unsafe extern "C" fn scx_bpf_select_cpu_dfl(
     p: TaskPtr,
     prev_cpu: i32,
     _flags: u64,
@@ -237,7 +245,7 @@ unsafe extern "C" fn scx_bpf_select_cpu_dfl(
 /// # Safety
 /// `allowed` is a mask of the model's.
 #[no_mangle]
-unsafe extern "C" fn scx_bpf_pick_idle_cpu(allowed: *const CpuMask, _flags: u64) -> i32 {
+pub unsafe extern "C" fn scx_bpf_pick_idle_cpu(allowed: *const CpuMask, _flags: u64) -> i32 {
     // SAFETY: the caller's promise.
     let allowed = unsafe { &*allowed };
     with_world(|w| {
@@ -246,12 +254,12 @@ unsafe extern "C" fn scx_bpf_pick_idle_cpu(allowed: *const CpuMask, _flags: u64)
 }
 
 #[no_mangle]
-extern "C" fn scx_bpf_test_and_clear_cpu_idle(cpu: i32) -> bool {
+pub extern "C" fn scx_bpf_test_and_clear_cpu_idle(cpu: i32) -> bool {
     with_world(|w| w.cpu_of(cpu).is_some_and(|cpu| w.claim_idle(cpu)))
 }
 
 #[no_mangle]
-extern "C" fn scx_bpf_kick_cpu(cpu: i32, flags: u64) {
+pub extern "C" fn scx_bpf_kick_cpu(cpu: i32, flags: u64) {
     with_world(|w| {
         let Some(cpu) = w.cpu_of(cpu) else { return };
         if flags & KICK_IDLE != 0 && flags != KICK_IDLE {
@@ -265,22 +273,22 @@ extern "C" fn scx_bpf_kick_cpu(cpu: i32, flags: u64) {
 }
 
 #[no_mangle]
-extern "C" fn scx_bpf_task_cpu(p: *const TaskStruct) -> i32 {
+pub extern "C" fn scx_bpf_task_cpu(p: *const TaskStruct) -> i32 {
     with_world(|w| w.task_at(p).map_or(0, |id| w.task(id).cpu as i32))
 }
 
 #[no_mangle]
-extern "C" fn scx_bpf_get_online_cpumask() -> *const CpuMask {
+pub extern "C" fn scx_bpf_get_online_cpumask() -> *const CpuMask {
     with_world(|w| &raw const *w.online_mask)
 }
 
 #[no_mangle]
-extern "C" fn scx_bpf_put_cpumask(_mask: *const CpuMask) {}
+pub extern "C" fn scx_bpf_put_cpumask(_mask: *const CpuMask) {}
 
 /// # Safety
 /// `mask` is a mask of the model's.
 #[no_mangle]
-unsafe extern "C" fn bpf_cpumask_test_cpu(cpu: u32, mask: *const CpuMask) -> bool {
+pub unsafe extern "C" fn bpf_cpumask_test_cpu(cpu: u32, mask: *const CpuMask) -> bool {
     // SAFETY: the caller's promise.
     unsafe { &*mask }.has(cpu as usize)
 }
@@ -288,24 +296,24 @@ unsafe extern "C" fn bpf_cpumask_test_cpu(cpu: u32, mask: *const CpuMask) -> boo
 /// # Safety
 /// `p` is a task of the model's.
 #[no_mangle]
-unsafe extern "C" fn scx_bpf_task_set_slice(p: TaskPtr, slice: u64) -> bool {
+pub unsafe extern "C" fn scx_bpf_task_set_slice(p: TaskPtr, slice: u64) -> bool {
     // SAFETY: the caller's promise.
     unsafe { (*p).scx.slice = slice };
     true
 }
 
 #[no_mangle]
-extern "C" fn scx_bpf_now() -> u64 {
+pub extern "C" fn scx_bpf_now() -> u64 {
     with_world(|w| w.now_ns)
 }
 
 #[no_mangle]
-extern "C" fn bpf_ktime_get_ns() -> u64 {
+pub extern "C" fn bpf_ktime_get_ns() -> u64 {
     with_world(|w| w.now_ns + w.config.ktime_ahead_ns)
 }
 
 #[no_mangle]
-extern "C" fn scx_bpf_task_cgroup(p: TaskPtr) -> *mut Cgroup {
+pub extern "C" fn scx_bpf_task_cgroup(p: TaskPtr) -> *mut Cgroup {
     with_world(|w| {
         let id = w.task_at(p).filter(|id| w.op.as_ref().is_some_and(|op| op.subjects.contains(id)));
         if id.is_none() {
@@ -318,19 +326,19 @@ extern "C" fn scx_bpf_task_cgroup(p: TaskPtr) -> *mut Cgroup {
 /// # Safety
 /// `fmt` is a C string.
 #[no_mangle]
-unsafe extern "C" fn scx_bpf_error_bstr(fmt: *const c_char, _data: *const u64, _len: u32) {
+pub unsafe extern "C" fn scx_bpf_error_bstr(fmt: *const c_char, _data: *const u64, _len: u32) {
     // SAFETY: the caller's promise.
     let text = unsafe { std::ffi::CStr::from_ptr(fmt) }.to_string_lossy().into_owned();
     with_world(|w| w.refuse(text));
 }
 
 #[no_mangle]
-extern "C" fn bpf_get_current_task_btf() -> TaskPtr {
+pub extern "C" fn bpf_get_current_task_btf() -> TaskPtr {
     with_world(|w| w.current().map_or(w.idle_task.ptr(), |id| w.task(id).ptr()))
 }
 
 #[no_mangle]
-extern "C" fn bpf_task_from_pid(pid: i32) -> TaskPtr {
+pub extern "C" fn bpf_task_from_pid(pid: i32) -> TaskPtr {
     with_world(|w| {
         let id = w.task_by_pid(pid);
         w.pointer(id)
@@ -338,10 +346,10 @@ extern "C" fn bpf_task_from_pid(pid: i32) -> TaskPtr {
 }
 
 #[no_mangle]
-extern "C" fn bpf_task_release(_p: TaskPtr) {}
+pub extern "C" fn bpf_task_release(_p: TaskPtr) {}
 
 #[no_mangle]
-extern "C" fn bpf_cgroup_ancestor(cgroup: *mut Cgroup, level: i32) -> *mut Cgroup {
+pub extern "C" fn bpf_cgroup_ancestor(cgroup: *mut Cgroup, level: i32) -> *mut Cgroup {
     with_world(|w| {
         let found = w.cgroup_at(cgroup).and_then(|cgroup| w.cgroup_ancestor(cgroup, level));
         found.map_or(ptr::null_mut(), |found| w.cgroups[found].kern.as_ptr())
@@ -349,4 +357,4 @@ extern "C" fn bpf_cgroup_ancestor(cgroup: *mut Cgroup, level: i32) -> *mut Cgrou
 }
 
 #[no_mangle]
-extern "C" fn bpf_cgroup_release(_cgroup: *mut Cgroup) {}
+pub extern "C" fn bpf_cgroup_release(_cgroup: *mut Cgroup) {}

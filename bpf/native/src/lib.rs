@@ -22,6 +22,8 @@ mod map_calls;
 mod maps;
 mod ops;
 mod peek;
+#[cfg(test)]
+mod refusals;
 mod sched;
 mod task;
 mod world;

@@ -157,7 +157,13 @@ impl World {
 
     /// The task that the scheduler means by this pointer.
     pub(crate) fn task_at(&self, p: *const ffi::TaskStruct) -> Option<TaskId> {
-        self.tasks.iter().position(|task| std::ptr::eq(task.ptr(), p)).map(TaskId)
+        if p.is_null() {
+            return None;
+        }
+        // SAFETY: the scheduler has its tasks from the model, which frees them with the world.
+        let pid = unsafe { (*p).pid };
+        let id = TaskId(usize::try_from(pid - PID_FIRST).ok()?);
+        self.tasks.get(id.0).filter(|task| std::ptr::eq(task.ptr(), p)).map(|_| id)
     }
 
     pub(crate) fn task_by_pid(&self, pid: i32) -> Option<TaskId> {

@@ -19,7 +19,7 @@ fn one_runs_three_wait(w: &mut World) -> (TaskId, Vec<TaskId>) {
         w.set_guest_kernel(*id, false);
     }
     w.run(400 * MS);
-    let spinner = *vcpus.iter().find(|id| w.is_running(**id)).unwrap();
+    let spinner = *vcpus.iter().find(|id| w.is_running(**id)).expect("one of them runs");
     let mut waiting: Vec<_> = vcpus.iter().copied().filter(|id| *id != spinner).collect();
     waiting.sort_by_key(|id| w.task(*id).waits_since_ns);
     w.set_guest_kernel(spinner, true);

@@ -174,3 +174,19 @@ fn a_vms_books_are_exact() {
     assert_eq!(busy - busy_before, used.iter().sum::<u64>());
     assert_eq!(busy - busy_before, 4_000 * MS);
 }
+
+#[test]
+fn the_lightest_of_many_is_not_starved() {
+    // More than starve_ns' worth of slices wait: everybody is overdue, and whoever is most overdue must go first, wherever in the queue.
+    for others in [20, 40, 100] {
+        let mut w = world(1);
+        let light = w.spawn(Spec::busy().weight(1));
+        for _ in 0..others {
+            w.spawn(Spec::busy());
+        }
+        w.run(20_000 * MS);
+        // It is ahead of its share, so the limit is ten times starve_ns; then a slice of each, to the end of a tick.
+        let longest_ms = w.task(light).wait_max_ns / MS;
+        assert!(longest_ms <= 1_000 + (others + 1) * 12, "of {others} it waited for {longest_ms} ms");
+    }
+}

@@ -156,3 +156,24 @@ fn a_preempted_vcpu_is_placed_anew_although_a_bpf_program_pins_it() {
     assert_eq!(stacked(&w, &a), 0, "both siblings are still on one pCPU");
     assert!(host.iter().all(|id| pcpu_of(&w, *id) == 0));
 }
+
+#[test]
+fn hosts_larger_than_any_search_work_too() {
+    // More pCPUs than are examined for a placement (64) or a look at others' queues (16).
+    let mut w = world(80);
+    let far: Vec<_> =
+        (70..80).flat_map(|cpu| [cpu, cpu]).map(|cpu| w.spawn(Spec::busy().on(&[cpu, 0]))).collect();
+    let vms: Vec<_> = (0..6).map(|_| busy_vm(&mut w, 16).1).collect();
+    w.run(300 * MS);
+    assert_work_conserving(&mut w);
+    audit(&mut w);
+    for vm in &vms {
+        assert_eq!(stacked(&w, vm), 0);
+    }
+    let used = used_in(&mut w, 300 * MS, &far);
+    assert!(used.iter().all(|ns| *ns > 50 * MS), "{used:?}");
+    w.cpu_offline(75);
+    w.run(100 * MS);
+    assert_work_conserving(&mut w);
+    audit(&mut w);
+}

@@ -58,7 +58,9 @@ pub fn assert_near(value: f64, expected: f64, tolerance: f64) {
 pub fn audit(w: &mut World) {
     let tasks: Vec<TaskId> = (0..w.tasks.len()).map(TaskId).collect();
     for id in &tasks {
-        w.place_of(*id).unwrap();
+        if let Err(problem) = w.place_of(*id) {
+            panic!("{problem}");
+        }
     }
     for (cpu, state) in w.cpus.iter().enumerate() {
         assert!(state.online || state.curr.is_none(), "pCPU {cpu} is offline and runs {:?}", state.curr);
@@ -69,6 +71,10 @@ pub fn audit(w: &mut World) {
     let slots = known.iter().map(|(_, task)| task.vm).max().unwrap_or(0);
     for slot in 0..slots {
         let vm = w.peek_vm(slot);
+        if vm.kvm == 0 {
+            // Freed; what is left in it counts for nothing.
+            continue;
+        }
         let threads: Vec<_> = known.iter().filter(|(_, task)| task.vm == slot + 1).collect();
         let vcpus: Vec<_> = threads.iter().filter(|(_, task)| task.vcpu >= 0).collect();
         // Where each is believed to be is compared with the truth below.
@@ -99,17 +105,25 @@ pub fn audit(w: &mut World) {
 #[track_caller]
 pub fn assert_work_conserving(w: &mut World) {
     w.settle();
+    // For one that has only now begun to wait, somebody may be on the way.
+    let long_ago_ns = w.now_ns - 4 * w.config.ipi_ns;
     for cpu in (0..w.cpus.len()).filter(|cpu| w.cpus[*cpu].online && w.cpus[*cpu].curr.is_none()) {
-        // Tasks that exit or may not migrate are put in a local queue by the kernel, which shows them to nobody; nor can anybody take a task
-        // from the local queue of a pCPU that a kernel thread has got to first.
-        let behind_kthread = |i: &usize| match w.tasks[*i].queue {
-            Some(Queue::Local(cpu)) => w.cpus[cpu].curr.is_some_and(|curr| w.task(curr).is_kthread()),
-            _ => false,
+        // Tasks that exit or may not migrate are put in a local queue by the kernel, which shows them to nobody. Such a task, or a kernel
+        // thread, may also get to a pCPU before the one that the pCPU was woken for.
+        let movable = |i: &usize| !w.tasks[*i].is_exiting() && !w.tasks[*i].migration_disabled;
+        let cut_off = |i: &usize| match w.tasks[*i].queue {
+            Some(Queue::Local(at)) => w.cpus[at].curr,
+            Some(Queue::User(at)) => w.cpus[at as usize].curr,
+            _ => None,
         };
-        let movable =
-            |i: &usize| !w.tasks[*i].is_exiting() && !w.tasks[*i].migration_disabled && !behind_kthread(i);
-        let waits = |i: &usize| w.tasks[*i].queue.is_some() && w.tasks[*i].allowed(cpu);
-        let waiting: Vec<usize> = (0..w.tasks.len()).filter(|i| waits(i) && movable(i)).collect();
+        let cut_off =
+            |i: &usize| cut_off(i).is_some_and(|id| w.task(id).is_kthread() || w.task(id).is_exiting());
+        let waits = |i: &usize| {
+            let task = &w.tasks[*i];
+            task.queue.is_some() && task.allowed(cpu) && task.waits_since_ns < long_ago_ns
+        };
+        let waiting: Vec<usize> =
+            (0..w.tasks.len()).filter(|i| waits(i) && movable(i) && !cut_off(i)).collect();
         assert!(waiting.is_empty(), "at {} pCPU {cpu} idles while tasks {waiting:?} wait", w.now_ns);
     }
 }
