@@ -16,6 +16,9 @@ from cohortlab.summary import Figure, Spread, means_over_ideal
 # Columns of a terminal from which on the tables are set with more space; also the width where there is no terminal.
 WIDE = 100
 
+# A window this much longer than the run no longer tells what was used while the program ran.
+LOOSE = 1.1
+
 # The guest's counters of TLB shootdowns, as a place reports them, and how they are headed.
 TLB_COUNTERS = {"tlb_shootdowns": "TLB IPIs/s"}
 
@@ -79,6 +82,12 @@ def remarks(results: Results, found: Sequence[Figure]) -> list[str]:
         same.setdefault((tlb, label, reason), []).append(program)
     for (tlb, label, reason), programs in same.items():
         lines.append(f"{label} failed (TLB flush by {tlb}; {', '.join(programs)}): {reason}")
+    loose = sum(row.window_s > LOOSE * row.wall_s for row in results.rows)
+    if loose:
+        lines.append(
+            f"In {loose} of {len(results.rows)} measurements, CPU use was sampled over more than {LOOSE} times the "
+            "program's run: shares and demands of those are off."
+        )
     fewest = min((figure.rounds for figure in found), default=0)
     if results.stopped:
         lines.append(f"Not complete ({results.stopped}): {fewest} of {results.rounds} rounds.")

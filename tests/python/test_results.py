@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -16,7 +17,7 @@ from cohortlab.report import render, write_html
 from cohortlab.results import Crash, Results, Row, read_parquet, write_atomically, write_parquet
 from cohortlab.scenario import Scenario
 from cohortlab.summary import figures, means_over_ideal
-from cohortlab.table import number, print_results
+from cohortlab.table import number, print_results, remarks
 
 
 def row(policy: str, program: str, value: float, turn: int, tlb: str = "ipi") -> Row:
@@ -182,6 +183,17 @@ def test_table(results: Results, two: Scenario, width: int) -> None:
     assert "…" not in text
     assert "Crashes of the host under test: 1. Void rounds, run again: 1.\n" in text
     assert "cohort@<u> failed (TLB flush by hypercall; spin, serve): stalled" in text
+
+
+def test_windows_that_do_not_fit_the_run_are_told(results: Results) -> None:
+    def told() -> list[str]:
+        return [line for line in remarks(results, []) if "sampled" in line]
+
+    results.rows = [dataclasses.replace(row, wall_s=2.4, window_s=2.5) for row in results.rows]
+    assert told() == []
+    results.rows[:2] = [dataclasses.replace(row, wall_s=1.5) for row in results.rows[:2]]
+    (line,) = told()
+    assert line.startswith("In 2 of 18 measurements, CPU use was sampled over more than 1.1 times the program's run")
 
 
 def test_the_mean_is_over_programs_that_every_policy_has(results: Results, two: Scenario) -> None:
