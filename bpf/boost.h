@@ -199,20 +199,24 @@ static bool boost_offered(struct task_struct *from, struct task_struct *to, u64 
 }
 
 /*
- * May a vCPU of this VM, whose turn is over, run before those that wait here? Its VM may borrow, but not without limit: what is never
- * repaid would be a share taken from others.
+ * May a vCPU of this VM run before those that wait here, and the one that ran? Its VM may borrow, but not without limit: what is never repaid
+ * would be a share taken from others.
  */
 static bool boost_affordable(const struct vm_ctx *vm, u32 vm_id, const struct pick *search)
 {
 	struct pick rival = { .cpu = search->cpu, .now = search->now };
 	struct rank rank = { .entity = vm_vtime(vm, search->now), .vm = vm_id };
 
+	u64 margin_ns = boost & BOOST_UNFAIR ? lag_ns : 0;
+
 	if (fair != FAIR_VM)
 		return true;
-	best_waiter(search->cpu, QUEUE_SCAN, 0, &rival);
+	if (search->prev_queued && search->prev.vm != vm_id && rank_before(&search->prev, &rank, margin_ns))
+		return false;
+	best_waiter(search->cpu, QUEUE_SCAN, 0, &rival, 0);
 	if (!rival.pid || rival.rank.vm == vm_id)
 		return true;
-	return !rank_before(&rival.rank, &rank, boost & BOOST_UNFAIR ? lag_ns : 0);
+	return !rank_before(&rival.rank, &rank, margin_ns);
 }
 
 /* Dispatch: run the vCPU that this pCPU was asked to run, if it still waits. */
@@ -236,11 +240,10 @@ static bool boost_redeem(struct cpu_ctx *c, const struct pick *search)
 		goto missed;
 	if (from < 0 || from >= nr_cpus)
 		goto missed;
-	/* What is left of its VM's turn is the VM's anyway. */
+	if (!boost_affordable(vm, vm_slot + 1, search))
+		goto missed;
 	if (in_turn(vm, now))
 		slice = vm->turn_end_ns - now;
-	else if (!boost_affordable(vm, vm_slot + 1, search))
-		goto missed;
 	if (!take(pid, from, cpu, slice))
 		goto missed;
 	stat_inc(STAT_BOOST_GRANTED);

@@ -131,7 +131,6 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	struct pick best = { .cpu = cpu, .now = now_ns() };
 	struct cpu_ctx *c = cpu_get(cpu);
 	struct task_ctx *t = NULL;
-	struct rank rank;
 
 	if (!c)
 		return;
@@ -140,19 +139,19 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		if (t) {
 			fair_charge(prev, t, best.now);
 			best.leaving_vm = t->vm;
+			best.prev_queued = true;
+			rank_of(t, best.now, &best.prev);
 		}
 	}
 	if (boost_redeem(c, &best))
 		return;
 
-	best_waiter(cpu, QUEUE_SCAN, 0, &best);
-	if (t && !best.starved) {
-		rank_of(t, best.now, &rank);
-		if (!best.pid || !rank_before(&best.rank, &rank, 0)) {
-			best.rank = rank;
-			best.pid = prev->pid;
-			best.queue = -1;
-		}
+	best_waiter(cpu, QUEUE_SCAN, 0, &best, 0);
+	best_waiter(cpu, TAIL_SCAN, 0, &best, SCX_DSQ_ITER_REV);
+	if (prev && t && !best.starved && (!best.pid || !rank_before(&best.rank, &best.prev, 0))) {
+		best.rank = best.prev;
+		best.pid = prev->pid;
+		best.queue = -1;
 	}
 	if (!best.starved)
 		best_remote_waiter(slice_ns, &best);

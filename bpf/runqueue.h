@@ -13,6 +13,7 @@
 #define QUEUE_SCAN 32
 #define REMOTE_QUEUE_SCAN 8
 #define REMOTE_CPU_SCAN 16
+#define TAIL_SCAN 4
 
 /* After this many times starve_ns a task runs next even if its VM has had far more than its share. */
 #define STARVE_MAX 10
@@ -22,7 +23,10 @@ struct pick {
 	s32 cpu;
 	u32 leaving_vm; /* VM whose vCPU gives up the pCPU now, as task_ctx.vm; 0: none */
 	u64 now;
+	struct rank prev; /* of the one that gives up the pCPU, if prev_queued: it could go on */
+	bool prev_queued;
 	struct rank rank;
+	u64 queued_ns;
 	s32 pid;   /* 0: nobody yet */
 	s32 queue; /* the pCPU in whose queue it waits; -1: it is on cpu and goes on */
 	bool starved;
@@ -49,11 +53,24 @@ static __always_inline bool is_starved(const struct task_ctx *t, const struct ra
 	return waited > STARVE_MAX * starve_ns || !time_before(vclock + lag_ns, r->entity);
 }
 
+/* Does a waiting task, starved or not, replace the best found so far? */
+static __always_inline bool is_better(const struct pick *best, const struct task_ctx *t, const struct rank *r, bool starved, u64 margin_ns)
+{
+	if (!best->pid)
+		return true;
+	if (best->starved != starved)
+		return starved;
+	/* Among the starved, rank is what starved them. */
+	if (starved)
+		return time_before(t->queued_ns, best->queued_ns);
+	return rank_before(r, &best->rank, margin_ns);
+}
+
 /*
  * Let the best of the first `scan` that wait in queue replace *best if it deserves the pCPU more by margin_ns. A starved task goes before
- * everybody.
+ * everybody, and with flags SCX_DSQ_ITER_REV only such are looked for, from the queue's end, where the lightest are.
  */
-VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
+VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best, u64 flags)
 {
 	struct task_struct *p;
 	struct task_ctx *t;
@@ -63,7 +80,7 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 
 	if (!best)
 		return 0;
-	bpf_for_each(scx_dsq, p, queue, 0) {
+	bpf_for_each(scx_dsq, p, queue, flags) {
 		if (seen++ >= scan)
 			break;
 		t = task_get(p);
@@ -71,13 +88,10 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 			continue;
 		rank_of(t, best->now, &rank);
 		starved = is_starved(t, &rank, best->now);
-		if (best->pid) {
-			if (best->starved && !starved)
-				continue;
-			if (best->starved == starved && !rank_before(&rank, &best->rank, margin_ns))
-				continue;
-		}
+		if ((flags && !starved) || !is_better(best, t, &rank, starved, margin_ns))
+			continue;
 		best->rank = rank;
+		best->queued_ns = t->queued_ns;
 		best->pid = p->pid;
 		best->queue = queue;
 		best->starved = starved;
@@ -102,14 +116,14 @@ VERIFIED_ONCE best_remote_waiter(u64 margin_ns, struct pick *best)
 		if (queued <= 0)
 			continue;
 		if (best->pid) {
-			best_waiter(from, REMOTE_QUEUE_SCAN, margin_ns, best);
+			best_waiter(from, REMOTE_QUEUE_SCAN, margin_ns, best, 0);
 		} else if (queued > most) {
 			most = queued;
 			longest = from;
 		}
 	}
 	if (!best->pid && longest >= 0)
-		best_waiter(longest, QUEUE_SCAN, 0, best);
+		best_waiter(longest, QUEUE_SCAN, 0, best, 0);
 	return 0;
 }
 

@@ -23,6 +23,7 @@ EEVDF = "eevdf"
 _SETUP_TIMEOUT_S = 120
 # A background load that is wrong (unknown option, missing program) ends at once.
 _LOAD_SETTLE_S = 0.5
+_LOAD_END_S = 90
 
 
 class LabPlace:
@@ -120,7 +121,7 @@ class LabPlace:
             if job.wait(0) is not None:
                 raise PlaceError(f"{workload} in {vm} ended by itself: {job.output('stderr')[0].strip()[-200:]}")
             job.signal(9)
-            job.wait(10)
+            job.wait(_LOAD_END_S)
 
     def measure(self, vm: str, workload: str) -> Measurement:
         """Run ``workload`` once in ``vm`` and return its figure."""
