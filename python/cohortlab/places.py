@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: GPL-2.0-only
 """Where a scenario runs: the contract between ``compare`` and a place.
 
 A *place* (the lab, later the simulator and this host) brings a scenario's VMs up, keeps them alive while

@@ -193,7 +193,7 @@ def test_windows_that_do_not_fit_the_run_are_told(results: Results) -> None:
     assert told() == []
     results.rows[:2] = [dataclasses.replace(row, wall_s=1.5) for row in results.rows[:2]]
     (line,) = told()
-    assert line.startswith("In 2 of 18 measurements, CPU use was sampled over more than 1.1 times the program's run")
+    assert line.startswith("In 2 of 36 measurements, CPU use was sampled over more than 1.1 times the program's run")
 
 
 def test_the_mean_is_over_programs_that_every_policy_has(results: Results, two: Scenario) -> None:
