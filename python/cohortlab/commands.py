@@ -137,15 +137,13 @@ def _kernel(text: str | None) -> str | None:
         try:
             with Path(text).open("rb"):
                 pass
-        except IsADirectoryError:
-            pass  # a folder of kernel files: the place looks into it
         except OSError as error:
             raise BadInput(f"--kernel: {text}: cannot be read: {error.strerror}") from None
     return text
 
 
 def _folder(out: Path | None, name: str) -> Path:
-    """Return the folder for the results, made and found to be writable before hours of measuring."""
+    """Return the folder for the results, which can be made and written to: better known before hours of measuring."""
     folder = out or Path("results") / f"{name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
@@ -181,7 +179,8 @@ def _hand_out(results: Results, scenario: Scenario, folder: Path, write_html: Wr
         _keep(results, folder)
         write_html(results, scenario, found, folder / "report.html")
         if as_json:
-            print("\n".join(remarks(results, found)), file=sys.stderr)
+            for line in remarks(results, found):
+                print(line, file=sys.stderr)
         else:
             print_results(_stdout(), results, found)
         print(f"results: {folder / 'report.html'}, {folder / 'measurements.parquet'}", file=sys.stderr)
