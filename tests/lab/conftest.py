@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from cohortlab import scenario as scenarios
+from cohortlab.lab import guest as guests
 from cohortlab.lab.agent import Job, Machine
+from cohortlab.lab.guest import Guest, GuestConfig
 from cohortlab.lab.place import LabPlace
 from cohortlab.lab.policy import sched_ext_state
 
@@ -25,6 +27,8 @@ DAMAGE = re.compile(r"BUG|WARNING|Oops|\bstall|lockup|blocked for more than|hung
 # Locks, wake-ups and TLB flushes for some ten seconds on a busy lab.
 WORK = "hackbench -g 2 -l 1500 -f 5 && stress-ng --quiet --tlb-shootdown 1 --tlb-shootdown-ops 500"
 WORK_TIMEOUT_S = 180
+# Small enough for the memory that the host has beside its scenario.
+EXTRA_GUEST_MB = 192
 
 
 def say(text: str, fraction: float | None = None) -> None:
@@ -91,6 +95,10 @@ class Bench:
             if job.wait(30) is None:
                 job.signal(signal.SIGKILL)
             self.until(lambda: self.state() == "disabled", "the kernel schedules again")
+
+    def extra_guest(self, name: str, vcpus: int) -> Guest:
+        """Start one more guest than the scenario has, to be killed; do not wait for its boot."""
+        return guests.start(self.host, GuestConfig(name, vcpus, EXTRA_GUEST_MB, 100, "ipi"))
 
     @contextmanager
     def nobody_is_hurt(self, *, but: tuple[str, ...] = ()) -> Iterator[None]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -82,6 +81,7 @@ class Emulator:
         """Boot; return when the agent answers."""
         runs = cache.root() / "run"
         runs.mkdir(exist_ok=True)
+        _remove_dead(runs)
         own_turn = turn.take(runs, progress, share=boot.share)
         folder = Path(tempfile.mkdtemp(dir=runs))
         try:
@@ -217,6 +217,24 @@ def _initrd(boot: Boot) -> bytes:
 
 def stop_kept(folder: Path) -> None:
     """End a first level that was started with ``keep``."""
-    with contextlib.suppress(OSError, ValueError):  # it ended already
-        os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+    process = _emulator_in(folder)
+    if process is None:
+        raise PlaceError(f"{folder}: no lab runs there")
+    os.kill(process, signal.SIGKILL)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _emulator_in(folder: Path) -> int | None:
+    """Return the emulator that runs in ``folder``. Its number alone may by now be somebody else's."""
+    try:
+        process = int((folder / "pid").read_text())
+        return process if Path(f"/proc/{process}/cwd").readlink() == folder.resolve() else None
+    except (OSError, ValueError):
+        return None
+
+
+def _remove_dead(runs: Path) -> None:
+    """Remove what labs left behind whose Python process was killed, and their emulator with it."""
+    for folder in runs.iterdir():
+        if (folder / "pid").exists() and _emulator_in(folder) is None:
+            shutil.rmtree(folder, ignore_errors=True)

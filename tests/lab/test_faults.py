@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Harm done to the scheduler, its VMs and its host: guests finish their work, nothing stalls, kernels stay silent."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Bench
+
+pytestmark = [pytest.mark.lab, pytest.mark.long]
+
+CPU = "/sys/devices/system/cpu/cpu1/online"
+
+
+def test_kill_9(bench: Bench) -> None:
+    with bench.nobody_is_hurt(), bench.cohort() as cohort:
+        cohort.signal(signal.SIGKILL)
+        bench.until(lambda: bench.state() == "disabled", "the kernel schedules again")
+
+
+def test_sigstop_for_a_minute(bench: Bench) -> None:
+    with bench.cohort() as cohort, bench.nobody_is_hurt():
+        cohort.signal(signal.SIGSTOP)
+        time.sleep(60)
+        assert bench.state() == "enabled"
+        cohort.signal(signal.SIGCONT)
+        assert cohort.wait(1) is None
+
+
+def test_a_guest_killed_while_it_spins(bench: Bench) -> None:
+    with bench.nobody_is_hurt(), bench.cohort():
+        victim = bench.extra_guest("victim", vcpus=2)
+        victim.wait_until_up()
+        victim.machine.spawn("work", "stress-ng --quiet --tlb-shootdown 2 --mmapfork 2")
+        time.sleep(5)
+        victim.kill()
+        assert victim.job.wait(30) == -signal.SIGKILL
+
+
+def test_twenty_guests_come_and_go(bench: Bench) -> None:
+    with bench.nobody_is_hurt(), bench.cohort():
+        for number in range(20):
+            guest = bench.extra_guest(f"guest-{number}", vcpus=2)
+            time.sleep(number % 4)
+            guest.kill()
+            assert guest.job.wait(30) == -signal.SIGKILL
+
+
+def test_a_cpu_goes_and_comes_back(bench: Bench) -> None:
+    with bench.cohort() as cohort, bench.nobody_is_hurt():
+        bench.host.check(f"echo 0 >{CPU}")
+        try:
+            time.sleep(5)
+            assert bench.host.check("nproc").strip() == "1"
+        finally:
+            bench.host.check(f"echo 1 >{CPU}")
+        time.sleep(5)
+        bench.until(lambda: bench.state() == "enabled", "Cohort schedules on all CPUs again")
+        assert cohort.wait(0) is None
+
+
+def test_a_second_cohort_is_refused(bench: Bench) -> None:
+    with bench.cohort() as first, bench.nobody_is_hurt():
+        second = bench.host.run("cohort run")
+        assert second.rc == 2
+        assert second.stderr.count("\n") == 1, second.stderr
+        assert first.wait(0) is None
+        assert bench.state() == "enabled"
