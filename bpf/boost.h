@@ -48,14 +48,24 @@ static bool boost_backs_off(struct vcpu_ctx *spinner, u64 now)
 	return false;
 }
 
+/* Where a vCPU runs or waits, or -1; it may change at any moment, so this is read once. */
+static __always_inline s32 vcpu_cpu(const struct vcpu_ctx *v)
+{
+	s32 cpu = READ_ONCE(v->cpu);
+
+	return cpu >= 0 && cpu < nr_cpus ? cpu : -1;
+}
+
 /* Ask that vCPU `index` runs next: on the spinner's pCPU, or where it waits. Return the pCPU asked, or -1. */
 static s32 boost_ask(s32 spinner_cpu, u32 index, const struct vcpu_ctx *target, u64 now)
 {
 	s32 cpu = spinner_cpu;
 	struct cpu_ctx *c;
 
-	if (target->cpu != spinner_cpu && !(boost & BOOST_MIGRATE))
-		cpu = target->cpu;
+	if (!(boost & BOOST_MIGRATE))
+		cpu = vcpu_cpu(target);
+	if (cpu < 0)
+		return -1;
 	c = cpu_get(cpu);
 	if (!c)
 		return -1;
@@ -99,8 +109,8 @@ static __always_inline u32 boost_class_of(const struct vcpu_ctx *v)
 	return BOOST_CLASS_USER;
 }
 
-/* A vCPU of ours spins: choose the sibling that should run in its place and ask for it. */
-static void boost_any_mode(struct task_ctx *t, struct vm_ctx *vm, struct vcpu_ctx *spinner, u64 now)
+/* vCPU t spins on cpu: choose the sibling that should run in its place and ask for it. */
+static void boost_any_mode(struct task_ctx *t, struct vm_ctx *vm, struct vcpu_ctx *spinner, s32 cpu, u64 now)
 {
 	u32 class, best_class = BOOST_CLASS_NONE, best = 0, index;
 	u64 best_since = 0;
@@ -140,11 +150,11 @@ static void boost_any_mode(struct task_ctx *t, struct vm_ctx *vm, struct vcpu_ct
 	stat_inc(best_class == BOOST_CLASS_IRQ	    ? STAT_BOOST_IRQ :
 		 best_class == BOOST_CLASS_KERNEL ? STAT_BOOST_KERNEL :
 						    STAT_BOOST_USER);
-	boost_kick(boost_ask(spinner->cpu, best, v, now), spinner->cpu);
+	boost_kick(boost_ask(cpu, best, v, now), cpu);
 }
 
-/* A pause-loop exit of the current task. */
-static void boost_on_spin(struct task_ctx *t, bool in_kernel)
+/* A pause-loop exit of the current task, t, on cpu. */
+static void boost_on_spin(struct task_ctx *t, s32 cpu, bool in_kernel)
 {
 	struct vm_ctx *vm = vm_get(t);
 	struct vcpu_ctx *spinner = vcpu_get(t);
@@ -160,7 +170,7 @@ static void boost_on_spin(struct task_ctx *t, bool in_kernel)
 	/* One that spins in user mode waits for nothing that a boost could give. */
 	if (!in_kernel)
 		return;
-	boost_any_mode(t, vm, spinner, now_ns());
+	boost_any_mode(t, vm, spinner, cpu, now_ns());
 }
 
 /* KVM asks that `to` runs instead of `from`. Return true if it will. */
@@ -235,10 +245,10 @@ static bool boost_redeem(struct cpu_ctx *c, const struct pick *search)
 	vm = bpf_map_lookup_elem(&vms, &vm_slot);
 	if (!v || !vm || v->pid != pid || v->state != VCPU_WAITING || time_before(c->boost_at_ns + BOOST_STALE_NS, now))
 		goto missed;
-	from = v->cpu;
+	from = vcpu_cpu(v);
 	if (from != cpu && !c->boost_migrate)
 		goto missed;
-	if (from < 0 || from >= nr_cpus)
+	if (from < 0)
 		goto missed;
 	if (!boost_affordable(vm, vm_slot + 1, search))
 		goto missed;

@@ -282,10 +282,11 @@ bool BPF_PROG(cohort_yield, struct task_struct *from, struct task_struct *to)
 SEC("fentry/kvm_vcpu_on_spin")
 int BPF_PROG(cohort_on_spin, struct kvm_vcpu *vcpu, bool in_kernel)
 {
-	struct task_ctx *t = task_get(bpf_get_current_task_btf());
+	struct task_struct *p = bpf_get_current_task_btf();
+	struct task_ctx *t = task_get(p);
 
 	if (t)
-		boost_on_spin(t, in_kernel);
+		boost_on_spin(t, scx_bpf_task_cpu(p), in_kernel);
 	return 0;
 }
 

@@ -38,7 +38,7 @@ static void gang_start(const struct task_ctx *t, s32 cpu, u64 now)
 	struct vcpu_ctx *v;
 	struct cpu_ctx *c;
 	u32 index;
-	s32 i;
+	s32 i, there;
 
 	if (gang != GANG_ALIGNED || !vm || t->vcpu < 0 || fair != FAIR_VM)
 		return;
@@ -53,14 +53,15 @@ static void gang_start(const struct task_ctx *t, s32 cpu, u64 now)
 		v = bpf_map_lookup_elem(&vcpus, &index);
 		if (!v)
 			break;
-		if (v->state != VCPU_WAITING || v->cpu == cpu)
+		there = vcpu_cpu(v);
+		if (v->state != VCPU_WAITING || there < 0 || there == cpu)
 			continue;
-		c = cpu_get(v->cpu);
+		c = cpu_get(there);
 		if (!c || c->boost_pid || !c->curr_pid || c->curr_vm == t->vm || !would_preempt(c, &rank, now))
 			continue;
 		stat_inc(STAT_GANG_STARTS);
-		boost_ask(v->cpu, index, v, now);
-		scx_bpf_kick_cpu(v->cpu, SCX_KICK_PREEMPT);
+		boost_ask(there, index, v, now);
+		scx_bpf_kick_cpu(there, SCX_KICK_PREEMPT);
 	}
 }
 

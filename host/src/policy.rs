@@ -14,7 +14,7 @@ use crate::say::Failure;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
-    /// Everything that keeps a VM's vCPUs moving together: balance, fair between VMs, aligned turns, all boosts
+    /// Everything that keeps a VM's vCPUs moving together: balance, fair between VMs, all boosts
     Cohort,
     /// Siblings on different pCPUs, nothing else: virtual run time per task
     Balance,
@@ -132,7 +132,7 @@ pub struct Axes {
 impl Policy {
     pub fn axes(self) -> Axes {
         let (placement, fair, gang, boost) = match self {
-            Policy::Cohort => (Placement::Balance, Fair::Vm, Gang::Aligned, Boost::ALL),
+            Policy::Cohort => (Placement::Balance, Fair::Vm, Gang::Off, Boost::ALL),
             Policy::Balance => (Placement::Balance, Fair::Task, Gang::Off, Boost::OFF),
             Policy::Vtime => (Placement::Any, Fair::Task, Gang::Off, Boost::OFF),
         };
