@@ -72,7 +72,7 @@ def cli(
     configs = [_config(text, memory_mb) for text in vms]
     programs = {path.name: _readable(path) for path in files}
     if stop:
-        emulators.stop_kept(stop)
+        _or_bad_input(lambda: emulators.stop_kept(stop))
         return 0
     if attach:
         lab = _or_bad_input(lambda: Emulator.attach(attach))

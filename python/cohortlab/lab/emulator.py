@@ -162,6 +162,9 @@ def _launch(boot: Boot, folder: Path, own_turn: int) -> subprocess.Popen[bytes]:
     cpu = {"kvm": "host", "tcg": "max,+svm"}[boot.accel]
     accel = {"kvm": "kvm", "tcg": "tcg,thread=multi"}[boot.accel]
     cmdline = f"console=ttyS0 loglevel=6 panic=-1 oops=panic lab.role=host lab.ple={int(boot.ple)} {boot.extra_cmdline}"
+    if boot.accel == "tcg":
+        # All CPUs read this machine's TSC. On a busy machine the kernel's watchdog sees long gaps and would give it up.
+        cmdline += " tsc=reliable"
     if boot.accel == "tcg" and boot.ple:
         # The emulator honours the PAUSE intercept but does not say that it has the filter.
         cmdline += " setcpuid=pausefilter,pfthreshold"
