@@ -82,7 +82,7 @@ impl Snapshot {
         let secs = self.at.duration_since(before.at).as_secs_f64().max(1e-3);
         let mut out = String::new();
         let vcpus: u32 = self.vms.iter().map(|vm| vm.ctx.nr_vcpus).sum();
-        let _ = writeln!(out, "{} VMs, {vcpus} vCPUs, {secs:.1} s", self.vms.len());
+        let _ = writeln!(out, "{} VM(s), {vcpus} vCPU(s), {secs:.1} s", self.vms.len());
 
         let rates = intf::STATS.iter().zip(self.totals.iter().zip(&before.totals));
         let rates = rates.map(|((name, _), (now, then))| (name, now.saturating_sub(*then) as f64 / secs));
