@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(axes.fair, Policy::Vtime.axes().fair);
         assert_eq!(axes.boost.to_string(), "candidate");
         assert_eq!(run("--boost off").unwrap().policy.axes().boost, Boost::OFF);
-        assert_eq!(run("--gang off").unwrap().policy.axes().gang, Gang::Off);
+        assert_eq!(run("--gang aligned").unwrap().policy.axes().gang, Gang::Aligned);
         assert_eq!(
             run("--fair task").unwrap().policy.axes().gang,
             Gang::Off,

@@ -147,13 +147,10 @@ impl Policy {
 impl PolicyArgs {
     pub fn axes(&self) -> Axes {
         let preset = self.policy.axes();
-        let fair = self.fair.unwrap_or(preset.fair);
-        // Only a VM that takes its turn as one can have its vCPUs take it together.
-        let gang = if fair == Fair::Vm { preset.gang } else { Gang::Off };
         Axes {
             placement: self.placement.unwrap_or(preset.placement),
-            fair,
-            gang: self.gang.unwrap_or(gang),
+            fair: self.fair.unwrap_or(preset.fair),
+            gang: self.gang.unwrap_or(preset.gang),
             boost: self.boost.unwrap_or(preset.boost),
         }
     }
@@ -291,15 +288,32 @@ pub mod tests {
     #[test]
     fn axes_reach_the_scheduler() {
         let mut knobs = no_knobs();
-        Policy::Cohort.axes().apply(&mut knobs);
+        Axes { placement: Placement::Balance, fair: Fair::Vm, gang: Gang::Aligned, boost: Boost::ALL }
+            .apply(&mut knobs);
         assert_eq!(
             (knobs.placement, knobs.fair, knobs.gang, knobs.boost),
             (intf::PLACEMENT_BALANCE, intf::FAIR_VM, intf::GANG_ALIGNED, 15)
         );
-        Policy::Vtime.axes().apply(&mut knobs);
+        Axes { placement: Placement::Any, fair: Fair::Task, gang: Gang::Off, boost: Boost::OFF }
+            .apply(&mut knobs);
         assert_eq!(
             (knobs.placement, knobs.fair, knobs.gang, knobs.boost),
             (intf::PLACEMENT_ANY, intf::FAIR_TASK, intf::GANG_OFF, 0)
         );
+    }
+
+    #[test]
+    fn the_user_guide_has_the_presets_as_they_are() {
+        let guide = include_str!("../../docs/cohort.md");
+        let presets = Policy::value_variants().iter().map(|policy| policy.axes());
+        let [cohort, balance, vtime] = presets.collect::<Vec<_>>().try_into().unwrap();
+        let row = |flag: &str, name: fn(Axes) -> String| {
+            let row = format!("| `{flag}` | `{}` | `{}` | `{}` |", name(cohort), name(balance), name(vtime));
+            assert!(guide.contains(&row), "docs/cohort.md lacks {row}");
+        };
+        row("--placement", |axes| value_name(axes.placement));
+        row("--fair", |axes| value_name(axes.fair));
+        row("--gang", |axes| value_name(axes.gang));
+        row("--boost", |axes| axes.boost.to_string());
     }
 }
