@@ -147,7 +147,7 @@ static void boost_any_mode(struct task_ctx *t, struct vm_ctx *vm, struct vcpu_ct
 	if (!v)
 		return;
 	stat_inc(STAT_BOOST_CHOSEN);
-	stat_inc(best_class == BOOST_CLASS_IRQ	    ? STAT_BOOST_IRQ :
+	stat_inc(best_class == BOOST_CLASS_IRQ	  ? STAT_BOOST_IRQ :
 		 best_class == BOOST_CLASS_KERNEL ? STAT_BOOST_KERNEL :
 						    STAT_BOOST_USER);
 	boost_kick(boost_ask(cpu, best, v, now), cpu);

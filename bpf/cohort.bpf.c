@@ -250,6 +250,7 @@ void BPF_PROG(cohort_tick, struct task_struct *p)
 	if (!t)
 		return;
 	fair_charge(p, t, now);
+	fair_refresh_weight(p, t);
 	/* A thread that became a vCPU, or its VMM's VM, while it ran, and that nobody competes with, passes here only. */
 	if (identity_is_stale(p, t)) {
 		fair_stop(p, t, now);

@@ -75,16 +75,16 @@ struct vm_ctx {
 	unsigned long long generation;
 	int tgid; /* the VMM's process */
 	unsigned int weight;
-	unsigned int nr_vcpus;	/* known vCPU threads */
-	unsigned int nr_active; /* of these, running or waiting for a pCPU */
-	unsigned int vcpu_end;	/* 1 + highest vcpu_id seen */
-	unsigned int nr_running; /* threads of the VM on a pCPU now, its VMM's included */
-	unsigned long long vtime; /* virtual run time, ns at weight 100 */
+	unsigned int nr_vcpus;		  /* known vCPU threads */
+	unsigned int nr_active;		  /* of these, running or waiting for a pCPU */
+	unsigned int vcpu_end;		  /* 1 + highest vcpu_id seen */
+	unsigned int nr_running;	  /* threads of the VM on a pCPU now, its VMM's included */
+	unsigned long long vtime;	  /* virtual run time, ns at weight 100 */
 	unsigned long long sibling_clock; /* furthest vCPU's own virtual run time */
 	unsigned long long run_start_sum; /* sum over its running threads of the time up to which each is charged */
 	unsigned long long turn_end_ns;	  /* gang aligned: when the VM's present turn ends */
-	unsigned long long runtime_ns; /* CPU time of the VM's vCPUs and its VMM's other threads */
-	unsigned long long wait_ns;    /* time its vCPUs were runnable and not running */
+	unsigned long long runtime_ns;	  /* CPU time of the VM's vCPUs and its VMM's other threads */
+	unsigned long long wait_ns;	  /* time its vCPUs were runnable and not running */
 	unsigned long long switches;
 	unsigned long long ple;
 	unsigned long long boosts; /* granted */

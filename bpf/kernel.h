@@ -180,7 +180,10 @@ static __always_inline bool vcpu_preempted_in_kernel(struct kvm_vcpu *v)
 	return BPF_CORE_READ(v, arch.preempted_in_kernel);
 }
 
-/* May an interrupt be waiting for the vCPU? (KVM's own hint: may be set without one, is never clear with one in the emulated APIC.) */
+/*
+ * May an interrupt be waiting for the vCPU? KVM's own hint: may be set without one, is never clear with one in the emulated APIC. With an APIC
+ * virtualized in hardware it is always set and says nothing.
+ */
 static __always_inline bool vcpu_irq_pending(struct kvm_vcpu *v)
 {
 	struct kvm_lapic *apic;
@@ -188,14 +191,16 @@ static __always_inline bool vcpu_irq_pending(struct kvm_vcpu *v)
 	if (!bpf_core_type_exists(struct kvm_lapic))
 		return false;
 	apic = BPF_CORE_READ(v, arch.apic);
-	return apic && BPF_CORE_READ(apic, irr_pending);
+	if (!apic || (bpf_core_field_exists(apic->apicv_active) && BPF_CORE_READ(apic, apicv_active)))
+		return false;
+	return BPF_CORE_READ(apic, irr_pending);
 }
 
-#define scx_error(fmt, args...)                                                                                        \
-	({                                                                                                             \
-		static char ___fmt[] = fmt;                                                                            \
-		unsigned long long ___args[] = { 0, ##args };                                                          \
-		scx_bpf_error_bstr(___fmt, ___args + 1, sizeof(___args) - sizeof(___args[0]));                         \
+#define scx_error(fmt, args...)                                                                \
+	({                                                                                     \
+		static char ___fmt[] = fmt;                                                    \
+		unsigned long long ___args[] = { 0, ##args };                                  \
+		scx_bpf_error_bstr(___fmt, ___args + 1, sizeof(___args) - sizeof(___args[0])); \
 	})
 
 /*

@@ -75,6 +75,7 @@ struct task_struct {
 struct kvm;
 
 struct kvm_lapic {
+	bool apicv_active;
 	bool irr_pending;
 };
 

@@ -51,7 +51,14 @@ void *native_storage(const void *map, const void *owner, u32 value_size, u64 fla
 #define bpf_core_type_exists(type) 1
 #define bpf_core_field_exists(field) 1
 #define bpf_core_field_offset(type, field) __builtin_offsetof(type, field)
-#define BPF_CORE_READ(from, field) ((from)->field)
+/* Reads that may fail, and then give zero. */
+#define BPF_CORE_READ(from, field)                  \
+	({                                          \
+		typeof((from)->field) ___value = 0; \
+		if (from)                           \
+			___value = (from)->field;   \
+		___value;                           \
+	})
 
 u64 bpf_ktime_get_ns(void);
 struct task_struct *bpf_get_current_task_btf(void);

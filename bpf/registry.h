@@ -126,7 +126,7 @@ static void vm_leave(struct task_ctx *t, s32 pid)
 {
 	struct vm_ctx *vm = vm_get(t);
 	struct vcpu_ctx *v;
-	u32 tgid;
+	u32 tgid, *slot;
 	u64 kvm;
 
 	if (vm && t->vcpu >= 0) {
@@ -142,7 +142,10 @@ static void vm_leave(struct task_ctx *t, s32 pid)
 			kvm = vm->kvm;
 			tgid = vm->tgid;
 			bpf_map_delete_elem(&vm_slots, &kvm);
-			bpf_map_delete_elem(&vm_by_tgid, &tgid);
+			/* A process with several VMs is known by the last. */
+			slot = bpf_map_lookup_elem(&vm_by_tgid, &tgid);
+			if (slot && *slot == t->vm - 1)
+				bpf_map_delete_elem(&vm_by_tgid, &tgid);
 			/* Threads that still refer to the slot see another generation from here on. */
 			vm->generation++;
 			vm->kvm = 0;

@@ -54,7 +54,8 @@ static __always_inline bool is_starved(const struct task_ctx *t, const struct ra
 }
 
 /* Does a waiting task, starved or not, replace the best found so far? */
-static __always_inline bool is_better(const struct pick *best, const struct task_ctx *t, const struct rank *r, bool starved, u64 margin_ns)
+static __always_inline bool is_better(const struct pick *best, const struct task_ctx *t, const struct rank *r,
+				      bool starved, u64 margin_ns)
 {
 	if (!best->pid)
 		return true;

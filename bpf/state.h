@@ -35,13 +35,13 @@ const volatile u32 boost = 0;
 /* A pCPU. Its run queue is the DSQ of the same number. */
 struct cpu_ctx {
 	u32 online;
-	u32 curr_pid;	    /* 0: nobody */
-	u32 curr_vm;	    /* as task_ctx.vm */
-	u32 boost_pid;	    /* run this waiting vCPU next; 0: none */
-	u32 boost_vcpu;	    /* its index in the map vcpus */
-	u32 boost_migrate;  /* it may come from another pCPU's queue */
-	u64 boost_at_ns;    /* when that was asked */
-	u64 curr_vtime;	    /* of the runner, as of curr_since_ns, if it is a host task */
+	u32 curr_pid;	   /* 0: nobody */
+	u32 curr_vm;	   /* as task_ctx.vm */
+	u32 boost_pid;	   /* run this waiting vCPU next; 0: none */
+	u32 boost_vcpu;	   /* its index in the map vcpus */
+	u32 boost_migrate; /* it may come from another pCPU's queue */
+	u64 boost_at_ns;   /* when that was asked */
+	u64 curr_vtime;	   /* of the runner, as of curr_since_ns, if it is a host task */
 	u64 curr_weight;
 	u64 curr_since_ns;
 } __attribute__((aligned(64)));
@@ -60,9 +60,9 @@ struct task_ctx {
 	u64 queued_ns;	/* waiting for a pCPU since; 0: not waiting */
 	u64 kvm;	/* VM whose vCPU it is; 0: none known */
 	u64 vm_generation;
-	u32 vm; /* 1 + slot in vms of the VM it belongs to; 0: a host task */
-	s32 vcpu; /* vcpu_id; -1: not a vCPU */
-	s32 cpu;  /* where it runs or waits; -1: asleep */
+	u32 vm;	    /* 1 + slot in vms of the VM it belongs to; 0: a host task */
+	s32 vcpu;   /* vcpu_id; -1: not a vCPU */
+	s32 cpu;    /* where it runs or waits; -1: asleep */
 	u32 weight; /* of its cgroup and ancestors, 100 = default */
 	u32 weight_generation;
 	u32 registry_generation;
@@ -84,8 +84,8 @@ enum vcpu_state {
 };
 
 struct vcpu_ctx {
-	u64 kvm_vcpu; /* address of the kernel's struct kvm_vcpu */
-	u64 since_ns; /* in this state since */
+	u64 kvm_vcpu;	    /* address of the kernel's struct kvm_vcpu */
+	u64 since_ns;	    /* in this state since */
 	u64 boost_after_ns; /* no further boost on behalf of this vCPU before */
 	u64 backoff_ns;
 	s32 pid;
