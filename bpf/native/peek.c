@@ -23,13 +23,6 @@ const u64 native_layout[] = {
 	AT(cgroup, level),
 	AT(cgroup, kn),
 	sizeof(struct cgroup),
-	AT(kvm_vcpu, kvm),
-	AT(kvm_vcpu, vcpu_id),
-	AT(kvm_vcpu, preempt_notifier.link),
-	AT(kvm_vcpu, arch.preempted_in_kernel),
-	AT(kvm_vcpu, arch.apic),
-	sizeof(struct kvm_vcpu),
-	AT(kvm_lapic, irr_pending),
 	AT(scx_init_task_args, cgroup),
 	AT(scx_exit_task_args, cancelled),
 	AT(scx_cgroup_init_args, weight),
@@ -59,6 +52,29 @@ const u64 native_layout[] = {
 
 const u32 native_layout_len = sizeof(native_layout) / sizeof(native_layout[0]);
 const u32 native_max_vms = MAX_VMS;
+
+/* KVM's structs as the model writes them, whatever else they may hold. */
+const u32 native_vcpu_size = sizeof(struct kvm_vcpu);
+const u32 native_apic_size = sizeof(struct kvm_lapic);
+
+struct hlist_node *poke_vcpu(struct kvm_vcpu *v, void *kvm, s32 id, struct kvm_lapic *apic)
+{
+	v->kvm = kvm;
+	v->vcpu_id = id;
+	v->arch.apic = apic;
+	return &v->preempt_notifier.link;
+}
+
+void poke_preempted_in_kernel(struct kvm_vcpu *v, bool in_kernel)
+{
+	v->arch.preempted_in_kernel = in_kernel;
+}
+
+void poke_apic(struct kvm_lapic *apic, bool irr_pending, bool apicv_active)
+{
+	apic->irr_pending = irr_pending;
+	apic->apicv_active = apicv_active;
+}
 
 struct peek_vm {
 	u64 kvm;

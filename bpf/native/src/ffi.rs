@@ -60,20 +60,6 @@ pub struct Cgroup {
 }
 
 #[repr(C)]
-pub struct Lapic {
-    pub irr_pending: bool,
-}
-
-#[repr(C)]
-pub struct KvmVcpu {
-    pub kvm: *const u64,
-    pub vcpu_id: i32,
-    pub preempt_notifier: ListNode,
-    pub preempted_in_kernel: bool,
-    pub apic: *const Lapic,
-}
-
-#[repr(C)]
 pub struct InitTaskArgs {
     pub fork: bool,
     pub cgroup: *mut Cgroup,
@@ -139,9 +125,15 @@ pub struct Ops {
 extern "C" {
     pub static cohort_ops: Ops;
     /// The program on fentry/kvm_vcpu_on_spin.
-    pub fn cohort_on_spin(vcpu: *mut KvmVcpu, in_kernel: bool) -> i32;
+    pub fn cohort_on_spin(vcpu: *mut u64, in_kernel: bool) -> i32;
     pub static vm_on_cpu: u8;
     pub static native_max_vms: u32;
+    pub static native_vcpu_size: u32;
+    pub static native_apic_size: u32;
+    /// Returns the node by which a thread inside KVM_RUN is known.
+    pub fn poke_vcpu(vcpu: *mut u64, kvm: *mut u64, id: i32, apic: *mut u64) -> *mut ListNode;
+    pub fn poke_preempted_in_kernel(vcpu: *mut u64, in_kernel: bool);
+    pub fn poke_apic(apic: *mut u64, irr_pending: bool, apicv_active: bool);
     static native_layout: [u64; LAYOUT.len()];
     static native_layout_len: u32;
     pub static mut __start_cohort_image: u8;
@@ -149,7 +141,7 @@ extern "C" {
 }
 
 /// In the order of `native_layout` in peek.c.
-const LAYOUT: [usize; 46] = [
+const LAYOUT: [usize; 39] = [
     offset_of!(TaskStruct, flags),
     offset_of!(TaskStruct, pid),
     offset_of!(TaskStruct, tgid),
@@ -164,13 +156,6 @@ const LAYOUT: [usize; 46] = [
     offset_of!(Cgroup, level),
     offset_of!(Cgroup, kn),
     size_of::<Cgroup>(),
-    offset_of!(KvmVcpu, kvm),
-    offset_of!(KvmVcpu, vcpu_id),
-    offset_of!(KvmVcpu, preempt_notifier),
-    offset_of!(KvmVcpu, preempted_in_kernel),
-    offset_of!(KvmVcpu, apic),
-    size_of::<KvmVcpu>(),
-    offset_of!(Lapic, irr_pending),
     offset_of!(InitTaskArgs, cgroup),
     offset_of!(ExitTaskArgs, cancelled),
     offset_of!(CgroupInitArgs, weight),

@@ -309,7 +309,7 @@ pub extern "C" fn scx_bpf_now() -> u64 {
 
 #[no_mangle]
 pub extern "C" fn bpf_ktime_get_ns() -> u64 {
-    with_world(|w| w.now_ns + w.config.ktime_ahead_ns)
+    with_world(|w| w.now_ns.wrapping_add_signed(w.config.ktime_ahead_ns))
 }
 
 #[no_mangle]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! KVM's part: what it keeps about a vCPU as its thread is switched out and in, and what it does at a pause-loop exit.
 
-use std::ptr::{self, NonNull};
+use std::ptr;
 
-use crate::ffi::{self, KvmVcpu, Lapic, ListNode};
+use crate::ffi::{self, ListNode};
 use crate::ops::OpKind;
 use crate::task::{State, TaskId};
 use crate::world::{Event, World};
@@ -11,53 +11,72 @@ use crate::world::{Event, World};
 /// What kvm_vcpu_on_spin() tries before it gives up.
 const YIELD_TRIES: u32 = 3;
 
+/// One of KVM's structs: zeroed memory whose layout only C knows, and that does not move.
+struct Opaque(*mut [u64]);
+
+impl Opaque {
+    fn new(bytes: u32) -> Self {
+        Self(Box::into_raw(vec![0u64; bytes.div_ceil(8) as usize].into_boxed_slice()))
+    }
+
+    fn ptr(&self) -> *mut u64 {
+        self.0.cast()
+    }
+}
+
+impl Drop for Opaque {
+    fn drop(&mut self) {
+        // SAFETY: from Box::into_raw() in new(), and ends with the world that the scheduler runs in.
+        drop(unsafe { Box::from_raw(self.0) });
+    }
+}
+
 struct Vcpu {
-    kern: NonNull<KvmVcpu>,
-    apic: NonNull<Lapic>,
+    kern: Opaque,
+    link: *mut ListNode,
+    apic: Opaque,
     task: Option<TaskId>,
     /// Switched out while it wanted to run.
     preempted: bool,
+    preempted_in_kernel: bool,
     /// Preempted, or woken and not yet on a pCPU.
     ready: bool,
+    irq: bool,
 }
 
 pub struct Vm {
     pub tgid: i32,
     /// Its address is the VM's identity.
-    kvm: NonNull<u64>,
+    kvm: Opaque,
     vcpus: Vec<Vcpu>,
     last_boosted: usize,
+    /// The APIC is virtualized in hardware.
+    apicv: bool,
 }
 
 impl Vm {
     fn new(tgid: i32, vcpus: usize) -> Self {
-        let kvm = NonNull::from(Box::leak(Box::new(0u64)));
+        let kvm = Opaque::new(8);
         let vcpu = |id| {
-            let apic = NonNull::from(Box::leak(Box::new(Lapic { irr_pending: false })));
-            let kern = KvmVcpu {
-                kvm: kvm.as_ptr(),
-                vcpu_id: id as i32,
-                preempt_notifier: ListNode { next: ptr::null_mut() },
-                preempted_in_kernel: false,
-                apic: apic.as_ptr(),
+            // SAFETY: constants of peek.c, and structs of the sizes that they say.
+            let (kern, link, apic) = unsafe {
+                let (kern, apic) = (Opaque::new(ffi::native_vcpu_size), Opaque::new(ffi::native_apic_size));
+                let link = ffi::poke_vcpu(kern.ptr(), kvm.ptr(), id as i32, apic.ptr());
+                (kern, link, apic)
             };
-            let kern = NonNull::from(Box::leak(Box::new(kern)));
-            Vcpu { kern, apic, task: None, preempted: false, ready: false }
-        };
-        Self { tgid, kvm, vcpus: (0..vcpus).map(vcpu).collect(), last_boosted: 0 }
-    }
-}
-
-impl Drop for Vm {
-    fn drop(&mut self) {
-        // SAFETY: all of them were leaked from boxes in new(), and end with the world that the scheduler runs in.
-        unsafe {
-            for vcpu in &self.vcpus {
-                drop(Box::from_raw(vcpu.kern.as_ptr()));
-                drop(Box::from_raw(vcpu.apic.as_ptr()));
+            Vcpu {
+                kern,
+                link,
+                apic,
+                task: None,
+                preempted: false,
+                preempted_in_kernel: false,
+                ready: false,
+                irq: false,
             }
-            drop(Box::from_raw(self.kvm.as_ptr()));
-        }
+        };
+        let vcpus = (0..vcpus).map(vcpu).collect();
+        Self { tgid, kvm, vcpus, last_boosted: 0, apicv: false }
     }
 }
 
@@ -71,7 +90,7 @@ impl World {
 
     /// The VM's identity, as the scheduler knows it.
     pub fn vm_kvm(&self, vm: usize) -> u64 {
-        self.vms[vm].kvm.as_ptr() as u64
+        self.vms[vm].kvm.ptr() as u64
     }
 
     pub fn vm_count(&self) -> usize {
@@ -90,10 +109,25 @@ impl World {
 
     /// Say that an interrupt waits for the vCPU, or no longer.
     pub fn set_irq_pending(&mut self, id: TaskId, pending: bool) {
-        if let Some(vcpu) = self.vcpu_mut(id) {
-            // SAFETY: ours; the scheduler does not run now.
-            unsafe { vcpu.apic.as_mut() }.irr_pending = pending;
+        let Some(vcpu) = self.vcpu_mut(id) else { return };
+        vcpu.irq = pending;
+        if let Some(vcpu) = self.task(id).vcpu {
+            self.update_apic(vcpu.vm, vcpu.id);
         }
+    }
+
+    /// Let the VM's APICs be virtualized in hardware: KVM's hint about interrupts then is always set.
+    pub fn set_apicv(&mut self, vm: usize) {
+        self.vms[vm].apicv = true;
+        for vcpu in 0..self.vms[vm].vcpus.len() {
+            self.update_apic(vm, vcpu);
+        }
+    }
+
+    fn update_apic(&self, vm: usize, vcpu: usize) {
+        let (vm, vcpu) = (&self.vms[vm], &self.vms[vm].vcpus[vcpu]);
+        // SAFETY: a live struct; the scheduler does not run now.
+        unsafe { ffi::poke_apic(vcpu.apic.ptr(), vcpu.irq || vm.apicv, vm.apicv) };
     }
 
     /// Say what mode the guest's code on this vCPU is in; the host sees it at the next preemption.
@@ -107,8 +141,7 @@ impl World {
         if let Some(vcpu) = task.vcpu.filter(|_| !task.in_guest && !task.is_exiting()) {
             let known = &mut self.vms[vcpu.vm].vcpus[vcpu.id];
             known.task = Some(id);
-            // SAFETY: the address of a field of a live struct.
-            let link = unsafe { &raw mut (*known.kern.as_ptr()).preempt_notifier };
+            let link = known.link;
             let task = self.task_mut(id);
             task.in_guest = true;
             task.kern_mut().preempt_notifiers = link;
@@ -130,8 +163,9 @@ impl World {
         if let Some(vcpu) = self.vcpu_mut(id).filter(|_| preempted) {
             vcpu.preempted = true;
             vcpu.ready = true;
-            // SAFETY: ours; the scheduler does not run now.
-            unsafe { vcpu.kern.as_mut() }.preempted_in_kernel = in_kernel;
+            vcpu.preempted_in_kernel = in_kernel;
+            // SAFETY: a live struct; the scheduler does not run now.
+            unsafe { ffi::poke_preempted_in_kernel(vcpu.kern.ptr(), in_kernel) };
         }
     }
 
@@ -144,7 +178,7 @@ impl World {
     /// The running vCPU takes a pause-loop exit.
     pub fn pause_exit(&mut self, id: TaskId) {
         let in_kernel = self.task(id).guest_kernel;
-        let Some(kern) = self.vcpu_mut(id).map(|vcpu| vcpu.kern.as_ptr()) else { return };
+        let Some(kern) = self.vcpu_mut(id).map(|vcpu| vcpu.kern.ptr()) else { return };
         if !self.is_running(id) {
             return;
         }
@@ -178,10 +212,7 @@ impl World {
         for sibling in (start..start + count).map(|i| i % count).filter(|i| *i != me.id) {
             let vcpu = &self.vms[me.vm].vcpus[sibling];
             let Some(target) = vcpu.task.filter(|_| vcpu.ready) else { continue };
-            // SAFETY: ours; the scheduler does not run now.
-            let (in_kernel, irq) =
-                unsafe { (vcpu.kern.as_ref().preempted_in_kernel, vcpu.apic.as_ref().irr_pending) };
-            if vcpu.preempted && spins_in_kernel && !irq && !in_kernel {
+            if vcpu.preempted && spins_in_kernel && !vcpu.irq && !vcpu.preempted_in_kernel {
                 continue;
             }
             match self.yield_to(id, target) {

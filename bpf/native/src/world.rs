@@ -23,8 +23,8 @@ pub struct Config {
     pub tick_ns: u64,
     /// From a reschedule request until the other pCPU acts on it.
     pub ipi_ns: u64,
-    /// CLOCK_MONOTONIC is this far ahead of the scheduler's clock.
-    pub ktime_ahead_ns: u64,
+    /// CLOCK_MONOTONIC is this far ahead of the scheduler's clock; on most hosts it is behind.
+    pub ktime_ahead_ns: i64,
     /// The BPF prologue disables the current task's migration: every kernel before 6.18, later those with CONFIG_PREEMPT_RCU.
     pub preempt_rcu: bool,
 }
@@ -36,7 +36,7 @@ impl Config {
             knobs: Knobs::default(),
             tick_ns: 4_000_000,
             ipi_ns: 2_000,
-            ktime_ahead_ns: 3_000_000_000,
+            ktime_ahead_ns: -50_000_000,
             preempt_rcu: true,
         }
     }

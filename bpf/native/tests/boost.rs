@@ -74,6 +74,20 @@ fn any_mode_prefers_kernel_mode_to_user_mode_and_an_interrupt_to_both() {
 }
 
 #[test]
+fn an_apic_virtualized_in_hardware_tells_nothing_of_interrupts() {
+    let mut w = boosted(1, BOOST_ANY_MODE);
+    let (vm, vcpus) = busy_vm(&mut w, 4);
+    w.set_apicv(vm);
+    w.run(400 * MS);
+    preempt_in_kernel(&mut w, vcpus[2]);
+    let spinner = *vcpus.iter().find(|id| w.is_running(**id)).unwrap();
+    w.set_guest_kernel(spinner, true);
+    w.pause_exit(spinner);
+    assert!(w.is_running(vcpus[2]), "the one preempted in kernel mode does not run");
+    assert_eq!((w.stats().boost_irq, w.stats().boost_kernel), (0, 1));
+}
+
+#[test]
 fn without_a_waiting_sibling_nothing_happens() {
     let mut w = boosted(2, BOOST_ANY_MODE | BOOST_CANDIDATE);
     let (_, vcpus) = busy_vm(&mut w, 2);
@@ -210,24 +224,26 @@ fn unfair_takes_the_pcpu_where_the_sibling_waits() {
 #[test]
 fn migrate_respects_affinity() {
     // The kernel ejects a scheduler that moves a task to where it may not be.
-    let mut w = boosted(2, BOOST_ANY_MODE | BOOST_MIGRATE | BOOST_CANDIDATE);
-    let (a, b) = (w.new_vm(2), w.new_vm(2));
-    let a: Vec<_> = (0..2).map(|id| w.spawn(Spec::busy().vcpu(a, id).on(&[id]))).collect();
-    for id in 0..2 {
-        w.spawn(Spec::busy().vcpu(b, id).on(&[id]));
-    }
-    w.run(100 * MS);
-    for _ in 0..400 {
-        w.run(MS);
-        for id in &a {
-            w.set_guest_kernel(*id, true);
-            w.set_irq_pending(*id, true);
-            w.pause_exit(*id);
+    for boost in [BOOST_MIGRATE | BOOST_ANY_MODE, BOOST_MIGRATE | BOOST_CANDIDATE, 15] {
+        let mut w = boosted(2, boost);
+        let (a, b) = (w.new_vm(2), w.new_vm(2));
+        let a: Vec<_> = (0..2).map(|id| w.spawn(Spec::busy().vcpu(a, id).on(&[id]))).collect();
+        // Only one of them waits at a time: its pCPU is shared, and the spinner's is not.
+        w.spawn(Spec::busy().vcpu(b, 0).on(&[1]));
+        introduce(&mut w, &a);
+        for _ in 0..400 {
+            w.run(MS);
+            for id in &a {
+                w.set_guest_kernel(*id, true);
+                w.set_irq_pending(*id, true);
+                w.pause_exit(*id);
+            }
+            w.settle();
         }
-        w.settle();
+        assert!(a.iter().enumerate().all(|(cpu, id)| w.task(*id).cpu == cpu));
+        assert!(w.stats().ple > 100);
+        audit(&mut w);
     }
-    assert!(a.iter().enumerate().all(|(cpu, id)| w.task(*id).cpu == cpu));
-    audit(&mut w);
 }
 
 #[test]
@@ -300,7 +316,7 @@ fn the_boost_is_charged_to_its_vm() {
 fn clocks_that_differ_change_nothing() {
     // CLOCK_MONOTONIC and the scheduler's clock drift apart on a host that runs for long.
     let knobs = Knobs { boost: Some(BOOST_ANY_MODE), ..Knobs::default() };
-    for ktime_ahead_ns in [0, 20 * MS, 1_000_000 * MS] {
+    for ktime_ahead_ns in [0, -20_000_000, -900_000_000, 20_000_000, 1_000_000_000_000] {
         let mut w = World::new(Config { ktime_ahead_ns, knobs: knobs.clone(), ..Config::cpus(1) });
         let (spinner, waiting) = one_runs_three_wait(&mut w);
         w.pause_exit(spinner);
@@ -320,4 +336,36 @@ fn a_vcpu_thread_that_exits_before_its_boost_is_missed_and_no_more() {
     audit(&mut w);
     let (spins, cpu) = (spinner, w.task(spinner).cpu);
     assert!(w.cpus[cpu].curr.is_some() && w.task(spins).used_ns > 0);
+}
+
+/// VM a takes a pause-loop exit every millisecond. Returns the pCPUs that it gets.
+fn spinner_gets(pcpus: usize, a: usize, b: usize, boost: u32, gang: u32) -> f64 {
+    let mut w = world_with(pcpus, Knobs { boost: Some(boost), gang: Some(gang), ..Knobs::default() });
+    let (_, a) = busy_vm(&mut w, a);
+    let (_, _) = busy_vm(&mut w, b);
+    for id in &a {
+        w.set_guest_kernel(*id, true);
+    }
+    w.run(1_000 * MS);
+    let used = |w: &World| a.iter().map(|id| w.task(*id).used_ns).sum::<u64>();
+    let before = used(&w);
+    for step in 0..4_000 {
+        w.run(MS);
+        w.pause_exit(a[step % a.len()]);
+    }
+    audit(&mut w);
+    (used(&w) - before) as f64 / (4_000 * MS) as f64
+}
+
+#[test]
+fn lending_has_a_limit() {
+    // Two VMs of the same weight; each is entitled to half, or to as many pCPUs as it has vCPUs.
+    for gang in [GANG_OFF, GANG_ALIGNED] {
+        for boost in [BOOST_CANDIDATE, BOOST_CANDIDATE | BOOST_UNFAIR, 15] {
+            assert_near(spinner_gets(1, 2, 1, boost, gang), 0.5, 0.03);
+            assert_near(spinner_gets(3, 2, 2, boost, gang), 1.5, 0.06);
+            assert_near(spinner_gets(2, 2, 1, boost, gang), 1.0, 0.06);
+            assert_near(spinner_gets(4, 4, 1, boost, gang), 3.0, 0.1);
+        }
+    }
 }

@@ -190,3 +190,19 @@ fn the_lightest_of_many_is_not_starved() {
         assert!(longest_ms <= 1_000 + (others + 1) * 12, "of {others} it waited for {longest_ms} ms");
     }
 }
+
+#[test]
+fn a_lone_runners_weight_is_known_too() {
+    // The light VM's one vCPU has a pCPU for itself at first; its weight decides when the heavy VM's third vCPU gets a part of that.
+    let mut w = world(4);
+    let vms: Vec<_> = [(1, 51), (1, 50), (3, 127)]
+        .map(|(vcpus, weight)| {
+            let (cgroup, vm) = (w.new_cgroup(0, weight), w.new_vm(vcpus));
+            (0..vcpus).map(|id| w.spawn(Spec::busy().vcpu(vm, id).cgroup(cgroup))).collect::<Vec<_>>()
+        })
+        .to_vec();
+    w.run(1_000 * MS);
+    let shares = shares(&mut w, 4_000 * MS, &vms.concat());
+    // 4 pCPUs * 50 / 228.
+    assert_near(shares[1], 0.877, 0.04);
+}
