@@ -41,7 +41,7 @@ POLICIES = f"With commas, of {', '.join(KNOWN)}. NAME@VARIANT is NAME once more,
 @click.option("--programs", help="Only these of the scenario's programs, with commas.")
 @click.option("--tlb", help="TLB modes in turn, with commas: ipi, kvm-pv, hypercall. Default: the scenario's.")
 @click.option("--kernel", help="Kernel of the host under test, as the place understands it.")
-@click.option("--crashes", type=click.IntRange(0, 100), default=3, show_default=True, help="Crashes to bear.")
+@click.option("--crashes", type=click.IntRange(0, 100), default=10, show_default=True, help="Crashes to bear.")
 @click.option("--warm-up/--no-warm-up", default=True, show_default=True, help="Run each program once first.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the results.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else, on standard output.")
