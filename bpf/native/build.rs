@@ -31,14 +31,12 @@ fn build() -> Result<(), Box<dyn std::error::Error>> {
     let objects = cc::Build::new()
         .file(manifest_dir.join("peek.c"))
         .include(&bpf_dir)
-        .include(stand_ins()?)
-        .flag("-Wno-unknown-pragmas")
+        .define("COHORT_NATIVE", None)
         .warnings(true)
         .extra_warnings(false)
         .warnings_into_errors(true)
         // One section each for constants, variables, and variables that start as zero.
         .flag("-fno-data-sections")
-        .flag("-fno-merge-constants")
         .opt_level(1)
         .try_compile_intermediates()?;
     for object in &objects {
@@ -46,16 +44,6 @@ fn build() -> Result<(), Box<dyn std::error::Error>> {
     }
     cc::Build::new().objects(&objects).try_compile("cohort_native")?;
     Ok(())
-}
-
-/// libbpf's headers, for as long as kernel.h includes them even here.
-fn stand_ins() -> Result<PathBuf, Box<dyn std::error::Error>> {
-    let include = PathBuf::from(env::var("OUT_DIR")?).join("include");
-    std::fs::create_dir_all(include.join("bpf"))?;
-    std::fs::write(include.join("bpf/bpf_helpers.h"), "#include \"native.h\"\n")?;
-    std::fs::write(include.join("bpf/bpf_tracing.h"), "")?;
-    std::fs::write(include.join("bpf/bpf_core_read.h"), "")?;
-    Ok(include)
 }
 
 /// Rename the sections of variables to one name, which is a C identifier, so that the linker says where it starts and stops.

@@ -317,6 +317,48 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(config(12))]
+
+    #[test]
+    fn a_busy_vm_keeps_its_share_beside_sleepers(
+        pcpus in 1..5usize,
+        busy in (1..5usize, 50..400u32),
+        others in prop::collection::vec((1..5usize, 50..400u32, 100..8_000u64, 100..8_000u64), 1..4),
+        boost in 0..16u32,
+        gang in 0..2u32,
+    ) {
+        let starve_ns = Some(5_000 * MS);
+        let mut w = world_with(pcpus, Knobs { boost: Some(boost), gang: Some(gang), starve_ns, ..Knobs::default() });
+        let mut threads = Vec::new();
+        for (index, (vcpus, weight, run_us, sleep_us)) in [(busy.0, busy.1, 0, 0)].iter().chain(&others).enumerate() {
+            let (cgroup, vm) = (w.new_cgroup(0, *weight), w.new_vm(*vcpus));
+            for id in 0..*vcpus {
+                let skew = 1_000 + 37 * id as u64;
+                let spec = if index == 0 { Spec::busy() } else { Spec::cycle(run_us * skew, sleep_us * skew) };
+                threads.push(w.spawn(spec.vcpu(vm, id).cgroup(cgroup)));
+            }
+        }
+        w.run(1_000 * MS);
+        let used = |w: &World| threads[..busy.0].iter().map(|id| w.task(*id).used_ns).sum::<u64>();
+        let (before, span_ns) = (used(&w), 4_000 * MS);
+        for step in 0..span_ns / MS {
+            w.run(MS);
+            // The others spin in the kernel, by turns.
+            let spinner = threads[busy.0 + step as usize % (threads.len() - busy.0)];
+            w.set_guest_kernel(spinner, true);
+            w.pause_exit(spinner);
+        }
+        audit(&mut w);
+        let share = (used(&w) - before) as f64 / span_ns as f64;
+        let vms: Vec<(usize, u32)> =
+            [busy].into_iter().chain(others.iter().map(|(vcpus, weight, ..)| (*vcpus, *weight))).collect();
+        let runnable: usize = vms.iter().map(|vm| vm.0).sum();
+        let entitled = entitled(pcpus.min(runnable), &vms)[0];
+        prop_assert!(share >= entitled - 0.03 * pcpus as f64, "{:.3} pCPUs, entitled to {:.3}", share, entitled);
+    }
+}
+
 #[test]
 fn entitlement_by_hand() {
     assert_eq!(entitled(2, &[(1, 100), (2, 100)]), [1.0, 1.0]);
