@@ -32,6 +32,8 @@ fn equal_host_tasks_take_turns_of_a_slice() {
     }
     let (first, second) = ([8 * MS, 0], [0, 8 * MS]);
     assert_eq!(turns, [first, second, second, first, first]);
+    // Nobody woke: whoever is put back must not throw out who has just been chosen.
+    assert_eq!(w.stats().preempt_wakeup, 0);
 }
 
 /// VM a with one busy vCPU beside VM b with two, on two pCPUs. Returns the pCPUs that a gets.
@@ -205,4 +207,22 @@ fn a_lone_runners_weight_is_known_too() {
     let shares = shares(&mut w, 4_000 * MS, &vms.concat());
     // 4 pCPUs * 50 / 228.
     assert_near(shares[1], 0.877, 0.04);
+}
+
+#[test]
+fn a_light_sleeper_runs_as_soon_as_it_wakes() {
+    let mut w = world(1);
+    let (_, _) = busy_vm(&mut w, 2);
+    let (_, _) = busy_vm(&mut w, 2);
+    let light = w.spawn(Spec::cycle(200_000, 9_900_000));
+    w.run(500 * MS);
+    for _ in 0..100 {
+        w.run(10 * MS);
+        let task = w.task(light);
+        let waits_ns = if task.queue.is_some() { w.now_ns - task.waits_since_ns } else { 0 };
+        assert!(waits_ns <= MS, "it waits for {waits_ns} ns already");
+    }
+    // It used about what it asked for.
+    let used = used_in(&mut w, 1_000 * MS, &[light])[0];
+    assert!(used >= 18 * MS, "it got {} us in a second", used / 1_000);
 }
