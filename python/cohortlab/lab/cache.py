@@ -13,10 +13,15 @@ from pathlib import Path
 from cohortlab.places import PlaceError
 
 
+def place() -> Path:
+    """Return where the cache folder is, or would be."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("COHORT_CACHE") or Path(base) / "cohort").absolute()
+
+
 def root() -> Path:
     """Return the cache folder, which exists from now on."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    path = Path(os.environ.get("COHORT_CACHE") or Path(base) / "cohort").absolute()
+    path = place()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
