@@ -9,19 +9,22 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from cohortlab import scenario as scenarios
 from cohortlab.lab import guest as guests
-from cohortlab.lab.agent import Job, Machine
+from cohortlab.lab.agent import AgentError, Job, Machine
 from cohortlab.lab.guest import Guest, GuestConfig
 from cohortlab.lab.place import LabPlace
 from cohortlab.lab.policy import sched_ext_state
+from cohortlab.places import PlaceCrashed
 
 SCENARIO = Path(__file__).with_name("scenario.toml")
+# The emulator crashes now and then with two levels of guests.
+ATTEMPTS = 4
 # Lines of a kernel log that tell of damage.
 DAMAGE = re.compile(r"BUG|WARNING|Oops|\bstall|lockup|blocked for more than|hung|sched_ext: .*(error|stall|watchdog)")
 # Locks, wake-ups and TLB flushes for some ten seconds on a busy lab.
@@ -38,8 +41,36 @@ def say(text: str, fraction: float | None = None) -> None:
 @pytest.fixture(scope="session")
 def place() -> Iterator[LabPlace]:
     """One boot for all tests that leave it as they found it."""
-    with LabPlace(scenarios.load(SCENARIO), progress=say) as place:
-        yield place
+    with ExitStack() as stack:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                lab = stack.enter_context(LabPlace(scenarios.load(SCENARIO), progress=say))
+                break
+            except PlaceCrashed as crash:
+                say(f"crashed while booting: {crash}")
+                if attempt == ATTEMPTS:
+                    raise
+        yield lab
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Void a test in which the emulated host died, as `compare` voids a round: say so, boot again, run it again."""
+    lab = pyfuncitem.funcargs.get("place")
+    if not isinstance(lab, LabPlace):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    for _ in range(1, ATTEMPTS):
+        try:
+            pyfuncitem.obj(**arguments)
+            return True
+        except (PlaceCrashed, AgentError, TimeoutError) as crash:
+            say(f"{pyfuncitem.name} is void, a machine was lost: {crash}")
+            lab.reset()
+            if "bench" in arguments:
+                arguments["bench"] = Bench(lab)
+    pyfuncitem.obj(**arguments)
+    return True
 
 
 @pytest.fixture
