@@ -26,6 +26,7 @@ mod peek;
 mod refusals;
 mod sched;
 mod task;
+mod verdicts;
 mod world;
 
 pub use image::Knobs;

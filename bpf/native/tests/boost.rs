@@ -287,32 +287,6 @@ fn back_off_doubles_while_it_spins_on_and_ends_with_the_turn() {
 }
 
 #[test]
-fn the_boost_is_charged_to_its_vm() {
-    // VM a spins all the time, VM b never: whatever boosts do, each keeps its half.
-    for boost in 0..16 {
-        let mut w = boosted(1, boost);
-        let (_, a) = busy_vm(&mut w, 3);
-        let (_, b) = busy_vm(&mut w, 3);
-        w.run(400 * MS);
-        for id in &a {
-            w.set_guest_kernel(*id, true);
-        }
-        let before = used_in(&mut w, 0, &b);
-        assert_eq!(before, [0, 0, 0]);
-        let start: u64 = b.iter().map(|id| w.task(*id).used_ns).sum();
-        for _ in 0..10_000 {
-            w.run(200_000);
-            if let Some(id) = a.iter().find(|id| w.is_running(**id)).copied() {
-                w.pause_exit(id);
-            }
-        }
-        let b_used: u64 = b.iter().map(|id| w.task(*id).used_ns).sum::<u64>() - start;
-        assert_near(b_used as f64 / (2_000 * MS) as f64, 0.5, 0.02);
-        audit(&mut w);
-    }
-}
-
-#[test]
 fn clocks_that_differ_change_nothing() {
     // CLOCK_MONOTONIC and the scheduler's clock drift apart on a host that runs for long.
     let knobs = Knobs { boost: Some(BOOST_ANY_MODE), ..Knobs::default() };
@@ -336,36 +310,4 @@ fn a_vcpu_thread_that_exits_before_its_boost_is_missed_and_no_more() {
     audit(&mut w);
     let (spins, cpu) = (spinner, w.task(spinner).cpu);
     assert!(w.cpus[cpu].curr.is_some() && w.task(spins).used_ns > 0);
-}
-
-/// VM a takes a pause-loop exit every millisecond. Returns the pCPUs that it gets.
-fn spinner_gets(pcpus: usize, a: usize, b: usize, boost: u32, gang: u32) -> f64 {
-    let mut w = world_with(pcpus, Knobs { boost: Some(boost), gang: Some(gang), ..Knobs::default() });
-    let (_, a) = busy_vm(&mut w, a);
-    let (_, _) = busy_vm(&mut w, b);
-    for id in &a {
-        w.set_guest_kernel(*id, true);
-    }
-    w.run(1_000 * MS);
-    let used = |w: &World| a.iter().map(|id| w.task(*id).used_ns).sum::<u64>();
-    let before = used(&w);
-    for step in 0..4_000 {
-        w.run(MS);
-        w.pause_exit(a[step % a.len()]);
-    }
-    audit(&mut w);
-    (used(&w) - before) as f64 / (4_000 * MS) as f64
-}
-
-#[test]
-fn lending_has_a_limit() {
-    // Two VMs of the same weight; each is entitled to half, or to as many pCPUs as it has vCPUs.
-    for gang in [GANG_OFF, GANG_ALIGNED] {
-        for boost in [BOOST_CANDIDATE, BOOST_CANDIDATE | BOOST_UNFAIR, 15] {
-            assert_near(spinner_gets(1, 2, 1, boost, gang), 0.5, 0.03);
-            assert_near(spinner_gets(3, 2, 2, boost, gang), 1.5, 0.06);
-            assert_near(spinner_gets(2, 2, 1, boost, gang), 1.0, 0.06);
-            assert_near(spinner_gets(4, 4, 1, boost, gang), 3.0, 0.1);
-        }
-    }
 }

@@ -4,6 +4,8 @@
 // Each test file uses a part of it.
 #![allow(dead_code)]
 
+use proptest::test_runner::{Config as ProptestConfig, RngSeed};
+
 use cohort_bpf_native::{Config, Knobs, Queue, Spec, State, TaskId, World};
 
 pub const MS: u64 = 1_000_000;
@@ -125,5 +127,15 @@ pub fn assert_work_conserving(w: &mut World) {
         let waiting: Vec<usize> =
             (0..w.tasks.len()).filter(|i| waits(i) && movable(i) && !cut_off(i)).collect();
         assert!(waiting.is_empty(), "at {} pCPU {cpu} idles while tasks {waiting:?} wait", w.now_ns);
+    }
+}
+
+/// How many cases of a property to try: the same ones every time, unless PROPTEST_CASES or PROPTEST_RNG_SEED ask for others.
+pub fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases,
+        rng_seed: RngSeed::Fixed(20_260),
+        failure_persistence: None,
+        ..ProptestConfig::default()
     }
 }
