@@ -11,7 +11,7 @@ use anyhow::{bail, Context, Result};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{memfd_create, MemfdFlags};
 use rustix::io::Errno;
-use rustix::process::{kill_process_group, pidfd_open, Pid, PidfdFlags, Signal};
+use rustix::process::{kill_process_group, pidfd_open, setpriority_process, Pid, PidfdFlags, Signal};
 use rustix::time::{clock_gettime, ClockId};
 use serde_json::{json, Value};
 
@@ -24,6 +24,12 @@ const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 pub fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+/// Give the calling thread the highest ordinary priority: it must not wait behind what it measures.
+pub fn hurry() {
+    // Without the right to, in a test, it is as quick as the others.
+    let _ = setpriority_process(None, -20);
 }
 
 /// The command, in a process group of its own so that it can be killed with its children.
@@ -61,6 +67,8 @@ pub fn run(line: &CommandLine, timeout_s: Option<f64>) -> Result<Value> {
 
     let start_ns = now_ns();
     let mut child = command.spawn().context("cannot start the command")?;
+    // After the child has inherited the ordinary priority.
+    hurry();
     let timed_out = !wait_until_end(&child, limit)?;
     let end_ns = now_ns();
     if timed_out {
@@ -140,9 +148,16 @@ mod tests {
         let done = sh("sleep 1000 & echo $!; wait", Some(0.2));
         assert_eq!((&done["rc"], &done["timed_out"]), (&json!(-9), &json!(true)));
         let child = done["stdout"].as_str().unwrap().trim();
-        // It may stay a zombie until its new parent reaps it.
-        let state = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
-        assert!(state.is_empty() || state.contains(") Z "), "still there: {state}");
+        // A busy machine takes a while to end it, and it may stay a zombie until its new parent reaps it.
+        let mut state = String::new();
+        for _ in 0..3000 {
+            state = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+            if state.is_empty() || state.contains(") Z ") {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        panic!("still there: {state}");
     }
 
     #[test]
