@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::{Context, Result};
 use serde_json::{json, Value};
 
+use crate::exec::hurry;
+
 /// One connection, shared by all requests to that guest; answers find their asker by id.
 struct Link {
     writer: Mutex<UnixStream>,
@@ -31,6 +33,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Relay {
     pub fn forward(&self, socket: &str, op: &Value, sample: &[String]) -> Result<Value> {
+        hurry();
         let link = self.link(socket)?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, receiver) = channel();
@@ -59,6 +62,7 @@ impl Relay {
 }
 
 fn read_answers(reader: BufReader<UnixStream>, link: &Link) {
+    hurry();
     for line in reader.lines() {
         let Ok(line) = line else { break };
         // Half a line, from before this connection, is nobody's answer.

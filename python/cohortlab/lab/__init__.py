@@ -1,8 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The lab: a stock kernel with KVM under an emulator, and real guests on it. See docs/lab.md."""
 
-from cohortlab.lab.cache import place as cache_dir
-from cohortlab.lab.place import LabPlace
-from cohortlab.lab.place import LabPlace as open_lab
+from __future__ import annotations
 
-__all__ = ["LabPlace", "cache_dir", "open_lab"]
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from cohortlab.lab.cache import folder as cache_dir
+from cohortlab.places import Place, ProgressFn
+
+if TYPE_CHECKING:
+    from cohortlab.scenario import Scenario
+
+__all__ = ["cache_dir", "open_lab"]
+
+
+def open_lab(scenario: Scenario, *, kernel: str | None, progress: ProgressFn) -> AbstractContextManager[Place]:
+    """Return the place where ``scenario`` runs; it boots when it is entered."""
+    # Not above: who asks for the cache folder need not have all that a place imports.
+    from cohortlab.lab.place import LabPlace
+
+    return LabPlace(scenario, kernel=kernel, progress=progress)

@@ -19,9 +19,15 @@ def place() -> Path:
     return Path(os.environ.get("COHORT_CACHE") or Path(base) / "cohort").absolute()
 
 
+def folder() -> Path:
+    """Return where the cache folder is or would be."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("COHORT_CACHE") or Path(base) / "cohort").absolute()
+
+
 def root() -> Path:
     """Return the cache folder, which exists from now on."""
-    path = place()
+    path = folder()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -44,11 +50,11 @@ def built(name: str, build: Callable[[Path], None]) -> Path:
         # Leftovers of a build that was killed: nobody builds now, we hold the lock.
         for leftover in root().glob(".building-*"):
             shutil.rmtree(leftover, ignore_errors=True)
-        folder = Path(tempfile.mkdtemp(prefix=".building-", dir=root()))
+        building = Path(tempfile.mkdtemp(prefix=".building-", dir=root()))
         try:
-            build(folder)
-            folder.chmod(0o755)
-            folder.rename(path)
+            build(building)
+            building.chmod(0o755)
+            building.rename(path)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(building, ignore_errors=True)
     return path

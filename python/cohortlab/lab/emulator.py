@@ -171,6 +171,7 @@ def _launch(boot: Boot, folder: Path, own_turn: int) -> subprocess.Popen[bytes]:
     argv = [
         *boot.image.emulator(),
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *("-d", "cpu_reset", "-D", "reset.log"),
         *("-machine", "q35", "-accel", accel, "-cpu", cpu, "-smp", str(boot.pcpus), "-m", f"{boot.memory_mb}M"),
         *("-kernel", str(boot.kernel.vmlinuz), "-initrd", "initrd", "-append", cmdline.strip()),
         *("-drive", f"file={boot.image.disk},format=raw,if=none,id=root,readonly=on"),

@@ -124,6 +124,7 @@ def _qemu(config: GuestConfig, accel: str) -> list[str]:
     place = folder(config.name)
     return [
         *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *("-d", "cpu_reset", "-D", f"{place}/reset.log"),
         *("-machine", "q35", "-accel", accel, "-cpu", f"{_CPU},{_TLB[config.tlb][0]}"),
         *("-smp", str(config.vcpus), "-m", f"{config.memory_mb}M"),
         *("-kernel", f"{PAYLOAD}/guest/vmlinuz", "-initrd", f"{PAYLOAD}/guest/initrd"),

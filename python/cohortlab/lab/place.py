@@ -9,14 +9,16 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from cohortlab.errors import one_line
 from cohortlab.lab import binaries, sampling
-from cohortlab.lab.agent import AgentError, Answer, done
+from cohortlab.lab.agent import AgentError, done
 from cohortlab.lab.bringup import bring_up
 from cohortlab.lab.emulator import Emulator
 from cohortlab.lab.guest import Guest, GuestConfig
 from cohortlab.lab.policy import PolicyRun, sched_ext_state
 from cohortlab.places import Measurement, PlaceCrashed, PlaceError, ProgressFn
 from cohortlab.scenario import Scenario
+from cohortlab.workloads import WorkloadError
 
 # The kernel's own scheduler.
 EEVDF = "eevdf"
@@ -24,6 +26,8 @@ _SETUP_TIMEOUT_S = 120
 # A background load that is wrong (unknown option, missing program) ends at once.
 _LOAD_SETTLE_S = 0.5
 _LOAD_END_S = 90
+# The guest's answer to a program's end may be late on a busy host; it is not lost before this.
+_ANSWER_TIMEOUT_S = 120
 
 
 class LabPlace:
@@ -50,6 +54,7 @@ class LabPlace:
         self._lab: Emulator | None = None
         self._guests: dict[str, Guest] = {}
         self._policy: PolicyRun | None = None
+        self._loads = 0
 
     def __enter__(self) -> LabPlace:
         try:
@@ -113,7 +118,8 @@ class LabPlace:
         with self._crash_if_lost():
             if load.setup:
                 machine.check(load.setup, _SETUP_TIMEOUT_S)
-            job = machine.spawn("load", f"exec {load.command}")
+            self._loads += 1  # a new name each: the one before may still be ending
+            job = machine.spawn(f"load-{self._loads}", f"exec {load.command}")
             if (rc := job.wait(_LOAD_SETTLE_S)) is not None:
                 raise PlaceError(f"{workload} ended with {rc} in {vm}: {job.output('stderr')[0].strip()[-200:]}")
         yield
@@ -124,7 +130,12 @@ class LabPlace:
             job.wait(_LOAD_END_S)
 
     def measure(self, vm: str, workload: str) -> Measurement:
-        """Run ``workload`` once in ``vm`` and return its figure."""
+        """Run ``workload`` once in ``vm`` and return its figure.
+
+        Raises:
+            WorkloadError: the program failed or did not end in time.
+            PlaceError: the policy ended.
+        """
         program, guest = self.scenario.workloads[workload], self._guests[vm]
         cpu_stats = {guest.cpu_stat: name for name, guest in self._guests.items()}
         with self._crash_if_lost():
@@ -132,22 +143,26 @@ class LabPlace:
                 guest.machine.check(program.setup, _SETUP_TIMEOUT_S)
             stats_before = self._policy.latest() if self._policy else {}
             op = {"exec": {"sh": program.command, "timeout_s": program.timeout_s}}
-            inner, outer = guest.channel.call_sampled(op, sampling.GUEST_FILES, list(cpu_stats), program.timeout_s + 60)
-            ended = done(inner)
+            host_files = (*cpu_stats, *sampling.HOST_FILES)
+            inner, outer = guest.channel.call_sampled(
+                op, sampling.GUEST_FILES, host_files, program.timeout_s + _ANSWER_TIMEOUT_S
+            )
             if self._policy:
                 self._policy.check()
+            ended = done(inner)
             if ended.timed_out:
-                raise PlaceCrashed(f"{workload} in {vm} did not end in {program.timeout_s} s: {guest.last_words()}")
+                raise WorkloadError(f"{workload} in {vm} did not end in {program.timeout_s} s")
             if ended.rc != 0:
-                raise PlaceError(f"{workload} ended with {ended.rc} in {vm}: {(ended.stderr or ended.stdout)[-300:]}")
-            window_s, cpu_s = _cpu_seconds(outer, cpu_stats)
+                said = one_line(ended.stderr or ended.stdout)[-300:]
+                raise WorkloadError(f"{workload} in {vm} ended with {ended.rc}: {said}")
             return Measurement(
                 value=program.figure(ended.stdout + ended.stderr, ended.wall_s),
                 wall_s=ended.wall_s,
-                window_s=window_s,
-                cpu_s=cpu_s,
+                window_s=sampling.window_s(outer),
+                cpu_s=sampling.cpu_seconds(outer, cpu_stats),
                 stats=self._policy.since(stats_before) if self._policy else {},
                 guest=sampling.guest_counters(inner),
+                host=sampling.host_counters(outer),
             )
 
     def reset(self) -> None:
@@ -220,15 +235,3 @@ class LabPlace:
             return "".join(f"; {guest.config.name}: {guest.last_words()}" for guest in dead)
         except (AgentError, TimeoutError, PlaceCrashed):
             return ""
-
-
-def _cpu_seconds(outer: Answer, cpu_stats: dict[str, str]) -> tuple[float, dict[str, float]]:
-    """Return the sampled window and the CPU seconds each VM used in it."""
-    before, after = outer.before, outer.after
-    assert before is not None, "the call asked for samples"
-    assert after is not None, "the call asked for samples"
-    usage = {
-        name: sampling.usage_s(after.files[path]) - sampling.usage_s(before.files[path])
-        for path, name in cpu_stats.items()
-    }
-    return (after.time_ns - before.time_ns) / 1e9, usage

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
-from cohortlab.lab.agent import Answer, Machine
+from collections.abc import Callable
+
+from cohortlab.lab.agent import Answer, Machine, Sample
 from cohortlab.places import PlaceCrashed
 
 GUEST_FILES = ("/proc/interrupts", "/proc/stat")
+HOST_FILES = ("/proc/stat",)
 # Rows of /proc/interrupts (sum over all vCPUs), by the name of the counter they become.
 _INTERRUPTS = {"TLB": "tlb_shootdowns", "CAL": "call_ipis", "RES": "resched_ipis"}
+# The columns of /proc/stat; those behind them are parts of these.
+_CPU_TIMES = ("user_s", "nice_s", "system_s", "idle_s", "iowait_s", "irq_s", "softirq_s", "steal_s")
 # The kernel's USER_HZ, part of its ABI.
 _TICKS_PER_S = 100
 
@@ -22,25 +27,57 @@ def usage_s(cpu_stat: str | None) -> float:
     raise PlaceCrashed("a VM's cgroup is gone: the VM ended")
 
 
+def window_s(answer: Answer) -> float:
+    """Return the time between the two samples."""
+    before, after = _both(answer)
+    return (after.time_ns - before.time_ns) / 1e9
+
+
+def cpu_seconds(answer: Answer, cpu_stats: dict[str, str]) -> dict[str, float]:
+    """Return what each VM used between the two samples; ``cpu_stats`` names the VM that a cpu.stat file belongs to."""
+    before, after = _both(answer)
+    return {name: usage_s(after.files[path]) - usage_s(before.files[path]) for path, name in cpu_stats.items()}
+
+
 def guest_counters(answer: Answer) -> dict[str, float]:
-    """Return what the guest counted between the two samples of ``answer``."""
-    if answer.before is None or answer.after is None:
-        return {}
-    before, after = _counters(answer.before.files), _counters(answer.after.files)
+    """Return what the guest counted between the two samples."""
+    return _growth(answer, lambda files: _interrupts(files) | _cpu_times(files, ("steal_s",)))
+
+
+def host_counters(answer: Answer) -> dict[str, float]:
+    """Return how the host's CPUs spent the time between the two samples, in CPU seconds of all of them."""
+    counted = _growth(answer, lambda files: _cpu_times(files, _CPU_TIMES))
+    counted["idle_s"] = counted.pop("idle_s", 0.0) + counted.pop("iowait_s", 0.0)
+    return counted
+
+
+def _both(answer: Answer) -> tuple[Sample, Sample]:
+    assert answer.before is not None, "the call asked for samples"
+    assert answer.after is not None, "the call asked for samples"
+    return answer.before, answer.after
+
+
+def _growth(answer: Answer, read: Callable[[dict[str, str | None]], dict[str, float]]) -> dict[str, float]:
+    before, after = (read(sample.files) for sample in _both(answer))
     return {key: value - before[key] for key, value in after.items() if key in before}
 
 
-def _counters(files: dict[str, str | None]) -> dict[str, float]:
+def _interrupts(files: dict[str, str | None]) -> dict[str, float]:
     counters: dict[str, float] = {}
     for line in (files.get("/proc/interrupts") or "").splitlines():
         row, _, rest = line.strip().partition(":")
         if row in _INTERRUPTS:
             counters[_INTERRUPTS[row]] = float(sum(int(word) for word in rest.split() if word.isdecimal()))
+    return counters
+
+
+def _cpu_times(files: dict[str, str | None], wanted: tuple[str, ...]) -> dict[str, float]:
     for line in (files.get("/proc/stat") or "").splitlines():
         words = line.split()
-        if words and words[0] == "cpu":  # user nice system idle iowait irq softirq steal …
-            counters["steal_s"] = int(words[8]) / _TICKS_PER_S
-    return counters
+        if words and words[0] == "cpu":
+            times = {name: int(ticks) / _TICKS_PER_S for name, ticks in zip(_CPU_TIMES, words[1:], strict=False)}
+            return {name: times[name] for name in wanted if name in times}
+    return {}
 
 
 def has_ple(host: Machine) -> bool:
