@@ -145,6 +145,13 @@ mod tests {
         assert_eq!(jobs.wait("short", 60.0).unwrap()["rc"], json!(3));
         assert_eq!(jobs.wait("long", 0.0).unwrap()["rc"], json!(null));
         assert!(jobs.spawn("long", &sh("true")).is_err(), "one name, one running job");
+        // Only a job that is known to have spoken can be ended without losing what it said.
+        let spoken = || jobs.output("long", Stream::Stderr, 0).unwrap()["text"] == json!("aside\n");
+        let soon = (0..6000).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            spoken()
+        });
+        assert!(soon, "it said nothing in a minute");
         jobs.signal("long", 9, false).unwrap();
         assert_eq!(jobs.wait("long", 60.0).unwrap()["rc"], json!(-9));
         assert_eq!(jobs.output("long", Stream::Stdout, 0).unwrap()["text"], json!("begun\n"));

@@ -13,12 +13,6 @@ from pathlib import Path
 from cohortlab.places import PlaceError
 
 
-def place() -> Path:
-    """Return where the cache folder is, or would be."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("COHORT_CACHE") or Path(base) / "cohort").absolute()
-
-
 def folder() -> Path:
     """Return where the cache folder is or would be."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
