@@ -13,7 +13,7 @@
 const volatile u32 nr_cpus = 1;
 
 /* How long a task runs before others of its rank get their turn. */
-const volatile u64 slice_ns = 8000000;
+const volatile u64 slice_ns = 16000000;
 
 /* How long a boosted vCPU runs at most, if its VM's turn has less left. */
 const volatile u64 boost_slice_ns = 1000000;

@@ -164,7 +164,7 @@ class Emulator:
 def _launch(boot: Boot, folder: Path, own_turn: int) -> subprocess.Popen[bytes]:
     (folder / "initrd").write_bytes(_initrd(boot))
     (folder / "console.log").touch()
-    cpu = {"kvm": "host", "tcg": "max,+svm"}[boot.accel]
+    cpu = {"kvm": "host", "tcg": "max,+svm,-la57,-smap,-pku,-mpx,-umip,-vgif"}[boot.accel]
     accel = {"kvm": "kvm", "tcg": "tcg,thread=multi"}[boot.accel]
     cmdline = f"console=ttyS0 loglevel=6 panic=-1 oops=panic {QUIET} lab.role=host lab.ple={int(boot.ple)}"
     cmdline += f" {boot.extra_cmdline}"
