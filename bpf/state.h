@@ -16,7 +16,7 @@ const volatile u32 nr_cpus = 1;
 const volatile u64 slice_ns = 16000000;
 
 /* How long a boosted vCPU runs at most, if its VM's turn has less left. */
-const volatile u64 boost_slice_ns = 1000000;
+const volatile u64 boost_slice_ns = 400000;
 
 /* How much unused virtual time a sleeper may claim when it wakes. */
 const volatile u64 lag_ns = 20000000;
