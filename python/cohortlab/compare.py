@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from cohortlab.errors import BadInput, one_line
-from cohortlab.places import Place, PlaceCrashed, PlaceError, ProgressFn
+from cohortlab.places import Measurement, Place, PlaceCrashed, PlaceError, ProgressFn
 from cohortlab.policies import KERNEL, Policy
 from cohortlab.progress import Progress, Step
 from cohortlab.results import ALONE, Crash, Results, Row
 from cohortlab.scenario import Scenario
-from cohortlab.workloads import WorkloadError
+from cohortlab.workloads import WorkloadError, WorkloadTimeout
 
 INTERRUPTED = "interrupted"
 
@@ -149,7 +149,7 @@ class _Mode:
             for program in self.plan.programs:
                 self.doing = f"warming up: {program}"
                 self.progress.place(self.doing, None)
-                place.measure(self.scenario.program_vm.name, program)
+                _alone(place, self.scenario.program_vm.name, program)
 
     def _round_until_it_survives(self, place: Place, number: int, program: str) -> None:
         attempt = 1
@@ -245,7 +245,7 @@ class _Round:
             mode.doing += f", TLB flush by {mode.tlb}"
         mode.progress.start(step, mode.doing)
         vm = mode.scenario.program_vm.name
-        measured = self.place.measure(vm, program)
+        measured = _alone(self.place, vm, program) if policy.label == ALONE else self.place.measure(vm, program)
         mode.progress.done(step)
         workload = mode.scenario.workloads[program]
         row = Row(
@@ -273,6 +273,14 @@ class _Round:
         )
         self.order += 1
         return row
+
+
+def _alone(place: Place, vm: str, program: str) -> Measurement:
+    """Measure with nothing else on the host: what then does not end in time is a machine that hangs."""
+    try:
+        return place.measure(vm, program)
+    except WorkloadTimeout as error:
+        raise PlaceCrashed(str(error)) from None
 
 
 def _behind(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:

@@ -28,6 +28,10 @@ class WorkloadError(PlaceError):
     """A run of the workload gave no usable figure: it failed, did not end in time, or its output has none."""
 
 
+class WorkloadTimeout(WorkloadError):
+    """A run of the workload did not end in time."""
+
+
 class Metric(Model):
     """How a run's figure is read from its output."""
 

@@ -17,7 +17,7 @@ from cohortlab.progress import Progress
 from cohortlab.results import Results
 from cohortlab.scenario import Scenario
 from cohortlab.summary import figures, for_machines
-from cohortlab.workloads import WorkloadError
+from cohortlab.workloads import WorkloadError, WorkloadTimeout
 
 Run = Callable[..., Results]
 PER_ROUND = 6  # two programs: alone, and under two policies
@@ -268,6 +268,14 @@ def test_a_program_that_fails_alone_ends_it(run: Run, place: Any) -> None:
     results = run(rounds=2)
     assert results.stopped == "spin: time-out"
     assert {row.round for row in results.rows} == {1}
+
+
+def test_a_program_that_hangs_alone_is_a_crash(run: Run, place: Any) -> None:
+    place.raises = {0: WorkloadTimeout("spin: warming up"), 3: WorkloadTimeout("serve: did not end")}
+    results = run(rounds=1, warm_up=True)
+    assert [crash.reason for crash in results.crashes] == ["spin: warming up", "serve: did not end"]
+    assert len(results.rows) == PER_ROUND
+    assert results.stopped is None
 
 
 @pytest.mark.parametrize("leaving", [False, True], ids=["in peace", "with the place failing on the way out"])

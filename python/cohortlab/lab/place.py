@@ -18,7 +18,7 @@ from cohortlab.lab.guest import Guest, GuestConfig
 from cohortlab.lab.policy import PolicyRun, sched_ext_state
 from cohortlab.places import Measurement, PlaceCrashed, PlaceError, ProgressFn
 from cohortlab.scenario import Scenario
-from cohortlab.workloads import WorkloadError
+from cohortlab.workloads import WorkloadError, WorkloadTimeout
 
 # The kernel's own scheduler.
 EEVDF = "eevdf"
@@ -133,7 +133,8 @@ class LabPlace:
         """Run ``workload`` once in ``vm`` and return its figure.
 
         Raises:
-            WorkloadError: the program failed or did not end in time.
+            WorkloadError: the program failed.
+            WorkloadTimeout: it did not end in time.
             PlaceError: the policy ended.
         """
         program, guest = self.scenario.workloads[workload], self._guests[vm]
@@ -151,7 +152,7 @@ class LabPlace:
                 self._policy.check()
             ended = done(inner)
             if ended.timed_out:
-                raise WorkloadError(f"{workload} in {vm} did not end in {program.timeout_s} s")
+                raise WorkloadTimeout(f"{workload} in {vm} did not end in {program.timeout_s} s")
             if ended.rc != 0:
                 said = one_line(ended.stderr or ended.stdout)[-300:]
                 raise WorkloadError(f"{workload} in {vm} ended with {ended.rc}: {said}")
