@@ -1,0 +1,2 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Workloads: small programs with distributions.
