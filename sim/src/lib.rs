@@ -14,8 +14,10 @@
 //! | [`kvm`], [`guest`], [`workload`] | vCPUs' bodies | [`host::Host`]'s calls |
 //! | [`observe`] | one stream of what happened | names of things |
 //! | [`metrics`], [`trace`] | figures and pictures from that stream | [`observe`] |
-//! | [`scenario`] | all that describes a run, and what comes of it | all of the above |
+//! | [`scenario`] | all that describes a run, and what comes of it | configurations of all of the above |
+//! | [`mod@run`] | carries a scenario out | all of the above |
 
+pub mod bodies;
 pub mod body;
 pub mod class;
 pub mod cpuset;
@@ -29,10 +31,12 @@ pub mod machine;
 pub mod metrics;
 pub mod observe;
 pub mod rng;
+pub mod run;
 pub mod scenario;
 pub mod sim;
 pub mod time;
 pub mod trace;
+pub mod tree;
 pub mod workload;
 
 pub use body::{Bodies, Run};

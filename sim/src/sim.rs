@@ -15,11 +15,12 @@ pub struct Simulation<B: Bodies> {
     pub host: Host,
     pub bodies: B,
     in_instant: u64,
+    handled: u64,
 }
 
 impl<B: Bodies> Simulation<B> {
     pub fn new(host: Host, bodies: B) -> Self {
-        Self { host, bodies, in_instant: 0 }
+        Self { host, bodies, in_instant: 0, handled: 0 }
     }
 
     /// Let time pass until then, that instant included.
@@ -31,12 +32,21 @@ impl<B: Bodies> Simulation<B> {
                 self.in_instant = 0;
             }
             self.host.core.now_ns = at_ns;
+            self.handled += 1;
+            if self.handled > self.host.core.events_max {
+                let max = self.host.core.events_max;
+                return Err(SimError::Limit(format!("at {at_ns} ns: more than {max} events; allow more or simulate less")));
+            }
             self.handle(event);
             self.settle()?;
         }
         self.host.core.now_ns = until_ns;
-        self.host.account();
         self.host.check()
+    }
+
+    /// How many events have been handled.
+    pub fn events(&self) -> u64 {
+        self.handled
     }
 
     fn handle(&mut self, event: Event) {

@@ -98,71 +98,81 @@ pub trait Class {
     fn finish(&mut self, _core: &mut Core) {}
 }
 
-macro_rules! classes {
-    ($($variant:ident),+; $(fn $name:ident(&mut self $(, $arg:ident: $ty:ty)*) $(-> $ret:ty)?;)+) => {
-        /// The classes that there are. An enum, so that the calls in the hot path are direct.
-        #[expect(clippy::large_enum_variant, reason = "there is one per simulation")]
-        pub enum AnyClass {
-            $($variant($variant),)+
-        }
+/// The classes that there are. An enum, so that the calls in the hot path are direct.
+#[expect(clippy::large_enum_variant, reason = "there is one per simulation")]
+pub enum AnyClass {
+    RoundRobin(RoundRobin),
+    Fair(Fair),
+    Ext(Ext),
+}
 
-        impl Class for AnyClass {
-            $(#[inline]
+macro_rules! forward {
+    ($(fn $name:ident(&mut self $(, $arg:ident: $ty:ty)*) $(-> $ret:ty)?;)+) => {
+        $(
+            #[inline]
             fn $name(&mut self $(, $arg: $ty)*) $(-> $ret)? {
                 match self {
-                    $(Self::$variant(class) => class.$name($($arg),*),)+
-                }
-            })+
-
-            fn exact_slice_ns(&self, core: &Core, cpu: CpuId) -> Option<Ns> {
-                match self {
-                    $(Self::$variant(class) => class.exact_slice_ns(core, cpu),)+
+                    Self::RoundRobin(class) => class.$name($($arg),*),
+                    Self::Fair(class) => class.$name($($arg),*),
+                    Self::Ext(class) => class.$name($($arg),*),
                 }
             }
-
-            fn queue_len(&self, cpu: CpuId) -> u32 {
-                match self {
-                    $(Self::$variant(class) => class.queue_len(cpu),)+
-                }
-            }
-
-            fn first_waiting(&self, core: &Core, cpu: CpuId) -> Option<TaskId> {
-                match self {
-                    $(Self::$variant(class) => class.first_waiting(core, cpu),)+
-                }
-            }
-        }
+        )+
     };
 }
 
-classes! {
-    RoundRobin, Fair, Ext;
-    fn init(&mut self, core: &mut Core);
-    fn task_new(&mut self, core: &mut Core, task: TaskId);
-    fn task_dead(&mut self, core: &mut Core, task: TaskId);
-    fn group_new(&mut self, core: &mut Core, group: GroupId);
-    fn group_weight_changed(&mut self, core: &mut Core, group: GroupId);
-    fn group_moved(&mut self, core: &mut Core, task: TaskId, from: GroupId);
-    fn affinity_changed(&mut self, core: &mut Core, task: TaskId);
-    fn vm_new(&mut self, core: &mut Core, vm: VmId);
-    fn vcpu_changed(&mut self, core: &mut Core, task: TaskId);
-    fn select_cpu(&mut self, core: &mut Core, task: TaskId, prev: CpuId, why: Enqueue) -> CpuId;
-    fn enqueue(&mut self, core: &mut Core, task: TaskId, why: Enqueue);
-    fn dequeue(&mut self, core: &mut Core, task: TaskId, why: Dequeue);
-    fn preempt_wakeup(&mut self, core: &mut Core, task: TaskId);
-    fn update_curr(&mut self, core: &mut Core, cpu: CpuId);
-    fn pick(&mut self, core: &mut Core, cpu: CpuId, prev: Option<TaskId>) -> Option<TaskId>;
-    fn put_prev(&mut self, core: &mut Core, cpu: CpuId, prev: TaskId);
-    fn set_next(&mut self, core: &mut Core, cpu: CpuId, next: TaskId);
-    fn tick(&mut self, core: &mut Core, cpu: CpuId);
-    fn slice_end(&mut self, core: &mut Core, cpu: CpuId);
-    fn event(&mut self, core: &mut Core, event: Event);
-    fn yield_now(&mut self, core: &mut Core, task: TaskId);
-    fn yield_to(&mut self, core: &mut Core, from: TaskId, to: TaskId) -> bool;
-    fn on_spin(&mut self, core: &mut Core, task: TaskId, in_kernel: bool);
-    fn cpu_online(&mut self, core: &mut Core, cpu: CpuId);
-    fn cpu_offline(&mut self, core: &mut Core, cpu: CpuId);
-    fn finish(&mut self, core: &mut Core);
+impl Class for AnyClass {
+    forward! {
+        fn init(&mut self, core: &mut Core);
+        fn task_new(&mut self, core: &mut Core, task: TaskId);
+        fn task_dead(&mut self, core: &mut Core, task: TaskId);
+        fn group_new(&mut self, core: &mut Core, group: GroupId);
+        fn group_weight_changed(&mut self, core: &mut Core, group: GroupId);
+        fn group_moved(&mut self, core: &mut Core, task: TaskId, from: GroupId);
+        fn affinity_changed(&mut self, core: &mut Core, task: TaskId);
+        fn vm_new(&mut self, core: &mut Core, vm: VmId);
+        fn vcpu_changed(&mut self, core: &mut Core, task: TaskId);
+        fn select_cpu(&mut self, core: &mut Core, task: TaskId, prev: CpuId, why: Enqueue) -> CpuId;
+        fn enqueue(&mut self, core: &mut Core, task: TaskId, why: Enqueue);
+        fn dequeue(&mut self, core: &mut Core, task: TaskId, why: Dequeue);
+        fn preempt_wakeup(&mut self, core: &mut Core, task: TaskId);
+        fn update_curr(&mut self, core: &mut Core, cpu: CpuId);
+        fn pick(&mut self, core: &mut Core, cpu: CpuId, prev: Option<TaskId>) -> Option<TaskId>;
+        fn put_prev(&mut self, core: &mut Core, cpu: CpuId, prev: TaskId);
+        fn set_next(&mut self, core: &mut Core, cpu: CpuId, next: TaskId);
+        fn tick(&mut self, core: &mut Core, cpu: CpuId);
+        fn slice_end(&mut self, core: &mut Core, cpu: CpuId);
+        fn event(&mut self, core: &mut Core, event: Event);
+        fn yield_now(&mut self, core: &mut Core, task: TaskId);
+        fn yield_to(&mut self, core: &mut Core, from: TaskId, to: TaskId) -> bool;
+        fn on_spin(&mut self, core: &mut Core, task: TaskId, in_kernel: bool);
+        fn cpu_online(&mut self, core: &mut Core, cpu: CpuId);
+        fn cpu_offline(&mut self, core: &mut Core, cpu: CpuId);
+        fn finish(&mut self, core: &mut Core);
+    }
+
+    fn exact_slice_ns(&self, core: &Core, cpu: CpuId) -> Option<Ns> {
+        match self {
+            Self::RoundRobin(class) => class.exact_slice_ns(core, cpu),
+            Self::Fair(_) | Self::Ext(_) => None,
+        }
+    }
+
+    fn queue_len(&self, cpu: CpuId) -> u32 {
+        match self {
+            Self::RoundRobin(class) => class.queue_len(cpu),
+            Self::Fair(class) => class.queue_len(cpu),
+            Self::Ext(class) => class.queue_len(cpu),
+        }
+    }
+
+    fn first_waiting(&self, core: &Core, cpu: CpuId) -> Option<TaskId> {
+        match self {
+            Self::RoundRobin(class) => class.first_waiting(core, cpu),
+            Self::Fair(class) => class.first_waiting(core, cpu),
+            Self::Ext(class) => class.first_waiting(core, cpu),
+        }
+    }
 }
 
 impl AnyClass {

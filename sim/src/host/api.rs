@@ -53,14 +53,18 @@ impl Host {
         self.resched_self(task);
     }
 
-    /// The running task ends; a sleeping one wakes to do so. Its body is told by `stop`.
-    pub fn exit(&mut self, task: TaskId) {
+    /// The running task is on its way through do_exit(): no vCPU any more, and gone when it next blocks.
+    pub fn begin_exit(&mut self, task: TaskId) {
+        debug_assert!(self.is_running(task));
         self.core.task_mut(task).exiting = true;
-        match self.core.task(task).state {
-            State::Running => self.block(task),
-            State::Asleep => self.wake(task, None),
-            State::Waiting | State::Dead => {}
-        }
+        self.core.task_mut(task).kvm.in_kvm = false;
+        self.class.vcpu_changed(&mut self.core, task);
+    }
+
+    /// The running task ends. Its body is told by `stop`.
+    pub fn exit(&mut self, task: TaskId) {
+        self.begin_exit(task);
+        self.block(task);
     }
 
     fn resched_self(&mut self, task: TaskId) {
@@ -86,20 +90,20 @@ impl Host {
 
     pub(super) fn wake_here(&mut self, task: TaskId, prev: CpuId, why: Enqueue) {
         let known = self.core.task(task);
-        let cpu = if known.is_pinned() {
-            if known.migration_disabled { prev } else { self.core.fallback_cpu(task) }
-        } else {
-            self.class.select_cpu(&mut self.core, task, prev, why)
+        let cpu = match known.is_pinned() {
+            true if known.migration_disabled => prev,
+            true => self.fallback_cpu(task),
+            false => self.class.select_cpu(&mut self.core, task, prev, why),
         };
-        let cpu = if self.core.can_run_on(task, cpu) { cpu } else { self.core.fallback_cpu(task) };
+        let cpu = if self.core.can_run_on(task, cpu) { cpu } else { self.fallback_cpu(task) };
         self.core.set_task_cpu(task, cpu);
         self.core.starts_to_wait(task);
         self.vcpu_woken(task);
         self.class.vcpu_changed(&mut self.core, task);
         self.class.enqueue(&mut self.core, task, why);
         // The class may have moved it at once.
-        let cpu = self.cpu_of(task);
-        self.core.observers.tell(self.core.now_ns, || What::Wakeup { task, cpu });
+        let queued = self.cpu_of(task);
+        self.core.observers.tell(self.core.now_ns, || What::Wakeup { task, cpu: queued });
         if self.core.cpu(cpu).curr.is_none() {
             self.core.resched(cpu);
         } else {
@@ -161,6 +165,15 @@ impl Host {
         task.wait_ns + present_ns
     }
 
+    /// A pCPU's busy and idle time so far, up to now.
+    pub fn cpu_times_ns(&self, cpu: CpuId) -> (Ns, Ns) {
+        let (state, now_ns) = (self.core.cpu(cpu), self.core.now_ns);
+        match state.curr {
+            Some(_) => (state.busy_ns + now_ns - state.charged_ns, state.idle_ns),
+            None => (state.busy_ns, state.idle_ns + now_ns - state.idle_since_ns),
+        }
+    }
+
     /// CPU time so far, the present turn included.
     pub fn run_ns(&self, task: TaskId) -> Ns {
         let known = self.core.task(task);
@@ -169,21 +182,5 @@ impl Host {
             _ => 0,
         };
         known.run_ns + present_ns
-    }
-}
-
-impl Host {
-    /// Bring every running task's and idle pCPU's time up to date.
-    pub fn account(&mut self) {
-        let now_ns = self.core.now_ns;
-        for cpu in 0..self.core.cpus.len() {
-            if self.core.cpus[cpu].curr.is_some() {
-                self.class.update_curr(&mut self.core, CpuId::from(cpu));
-            } else {
-                let state = &mut self.core.cpus[cpu];
-                state.idle_ns += now_ns - state.idle_since_ns;
-                state.idle_since_ns = now_ns;
-            }
-        }
     }
 }

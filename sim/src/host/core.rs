@@ -66,6 +66,8 @@ pub struct Core {
     /// Switches made outside of schedule(), of which the bodies are still to be told.
     pub(crate) notices: VecDeque<Switch>,
     pub(crate) error: Option<SimError>,
+    /// An end to runs that would never end by themselves: events handled at most.
+    pub events_max: u64,
     /// Picks and switches made: what speed is measured in.
     pub decisions: u64,
 }
@@ -104,6 +106,7 @@ impl Core {
             pending: VecDeque::new(),
             notices: VecDeque::new(),
             error: None,
+            events_max: u64::MAX,
             decisions: 0,
         })
     }

@@ -15,18 +15,20 @@ impl Core {
     pub fn first_online(&self) -> CpuId {
         self.online.iter().next().unwrap_or(CpuId(0))
     }
-
-    /// Where the kernel puts a task for which there is no pCPU any more; its affinity gives way if it must (select_fallback_rq()).
-    pub(crate) fn fallback_cpu(&mut self, task: TaskId) -> CpuId {
-        let found = self.online.iter().find(|cpu| self.task(task).may_use(*cpu));
-        found.unwrap_or_else(|| {
-            self.task_mut(task).allowed = None;
-            self.first_online()
-        })
-    }
 }
 
 impl Host {
+    /// Where the kernel puts a task for which there is no pCPU any more; its affinity gives way if it must (select_fallback_rq()).
+    pub(super) fn fallback_cpu(&mut self, task: TaskId) -> CpuId {
+        let core = &mut self.core;
+        if let Some(cpu) = core.online.iter().find(|cpu| core.task(task).may_use(*cpu)) {
+            return cpu;
+        }
+        core.task_mut(task).allowed = None;
+        self.class.affinity_changed(core, task);
+        core.first_online()
+    }
+
     /// Make a task. It sleeps; [`Host::wake`] starts it.
     pub fn spawn(&mut self, spec: TaskSpec) -> TaskId {
         let id = TaskId::from(self.core.tasks.len());
@@ -34,9 +36,8 @@ impl Host {
             Some(vcpu) => self.core.vms[vcpu.vm.index()].tgid,
             None => id.0 + 1,
         });
-        self.core.tasks.push(Task::new(spec, tgid, CpuId(0)));
-        let cpu = self.core.fallback_cpu(id);
-        self.core.task_mut(id).cpu = cpu;
+        let cpu = self.core.online.iter().find(|cpu| spec.allowed.as_ref().is_none_or(|set| set.has(*cpu)));
+        self.core.tasks.push(Task::new(spec, tgid, cpu.unwrap_or(CpuId(0))));
         self.class.task_new(&mut self.core, id);
         id
     }
@@ -114,7 +115,7 @@ impl Host {
     /// Move a waiting task to a pCPU where it may be.
     fn migrate(&mut self, task: TaskId) {
         self.class.dequeue(&mut self.core, task, Dequeue::Migrate);
-        let cpu = self.core.fallback_cpu(task);
+        let cpu = self.fallback_cpu(task);
         self.core.set_task_cpu(task, cpu);
         self.class.enqueue(&mut self.core, task, Enqueue::Migrate);
         let cpu = self.cpu_of(task);

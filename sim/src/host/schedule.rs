@@ -31,7 +31,6 @@ impl Host {
         if !self.core.cpus[at].needs_resched {
             return None;
         }
-        self.core.cpus[at].needs_resched = false;
         self.core.this_cpu = cpu;
         let prev = self.core.cpus[at].curr;
         let mut why = Stop::Preempted;
@@ -44,6 +43,8 @@ impl Host {
         self.core.cpus[at].picking = true;
         let next = self.class.pick(&mut self.core, cpu, prev);
         self.core.cpus[at].picking = false;
+        // What asked for this schedule(), or asked again meanwhile, has been heard.
+        self.core.cpus[at].needs_resched = false;
         self.core.decisions += 1;
         let switch = if next == prev { None } else { Some(self.switch(cpu, prev, why, next)) };
         self.class.finish(&mut self.core);
