@@ -65,8 +65,11 @@ fn list_of_variables(text: &str) -> Result<String, Box<dyn Error>> {
     for mark in ["KNOB", "VARIABLE"] {
         write!(out, "#define NATIVE_{mark}S(X)")?;
         for line in text.lines() {
-            let Some(declaration) = line.strip_prefix(mark).and_then(|rest| rest.strip_prefix(' ')) else { continue };
-            let end = declaration.find(['=', '[', ';']).ok_or_else(|| format!("bpf/: cannot read '{line}'"))?;
+            let Some(declaration) = line.strip_prefix(mark).and_then(|rest| rest.strip_prefix(' ')) else {
+                continue;
+            };
+            let end =
+                declaration.find(['=', '[', ';']).ok_or_else(|| format!("bpf/: cannot read '{line}'"))?;
             let name = declaration[..end].split_whitespace().last();
             write!(out, " X({})", name.ok_or_else(|| format!("bpf/: cannot read '{line}'"))?)?;
         }
@@ -90,7 +93,9 @@ fn refuse_shared_variables(object: &Path, text: &str) -> Result<(), Box<dyn Erro
         let ["OBJECT", _, _, _, name] = fields[..].get(3..).unwrap_or_default() else { continue };
         let is_map = text.contains(&format!("}} {name} SEC(\".maps\")"));
         if !is_map && !name.starts_with("native_") && !NOT_STATE.iter().any(|known| name.starts_with(known)) {
-            return Err(format!("bpf/: variable {name} is marked neither KNOB nor VARIABLE (kernel.h)").into());
+            return Err(
+                format!("bpf/: variable {name} is marked neither KNOB nor VARIABLE (kernel.h)").into()
+            );
         }
     }
     Ok(())

@@ -44,7 +44,8 @@ impl Simple {
         if self.bodies.len() <= task.index() {
             self.bodies.resize_with(task.index() + 1, || None);
         }
-        self.bodies[task.index()] = Some(Body { program, work: Progress::new(run_ns), end: Timer::default(), done: 0 });
+        self.bodies[task.index()] =
+            Some(Body { program, work: Progress::new(run_ns), end: Timer::default(), done: 0 });
     }
 
     /// How many times the task has done its work.

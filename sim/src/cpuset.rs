@@ -61,7 +61,9 @@ impl CpuSet {
         let both = |range: std::ops::Range<usize>, mask: u64| {
             let mut mask = mask;
             for index in range {
-                let common = self.words.get(index).copied().unwrap_or(0) & other.words.get(index).copied().unwrap_or(0) & mask;
+                let common = self.words.get(index).copied().unwrap_or(0)
+                    & other.words.get(index).copied().unwrap_or(0)
+                    & mask;
                 if common != 0 {
                     return Some(CpuId(index as u32 * 64 + common.trailing_zeros()));
                 }

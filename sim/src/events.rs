@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The events to come. A total order: by time, then by the order in which they were made. Nothing is ever taken out of the middle: who made
+//! The events to come, in a total order ([`EventQueue`]): by time, then by the order in which they were made. Nothing is ever taken out of the middle: who made
 //! an event void (a timer set again, a turn that ended early) counts a generation up, and the event finds out when its time has come.
 
 use crate::ids::{CpuId, TaskId};
-use crate::time::Ns;
 
 /// What is to happen. Small and `Copy`: no allocation for an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,85 +62,4 @@ impl Timer {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    at_ns: Ns,
-    made: u64,
-    event: Event,
-}
-
-impl Entry {
-    fn key(&self) -> u128 {
-        u128::from(self.at_ns) << 64 | u128::from(self.made)
-    }
-}
-
-/// A 4-ary heap: half as deep as a binary one, and four children fit two cache lines.
-#[derive(Debug, Default)]
-pub struct EventQueue {
-    heap: Vec<Entry>,
-    made: u64,
-}
-
-const WIDTH: usize = 4;
-
-impl EventQueue {
-    pub fn push(&mut self, at_ns: Ns, event: Event) {
-        let entry = Entry { at_ns, made: self.made, event };
-        self.made += 1;
-        let mut hole = self.heap.len();
-        self.heap.push(entry);
-        while hole > 0 {
-            let parent = (hole - 1) / WIDTH;
-            if self.heap[parent].key() <= entry.key() {
-                break;
-            }
-            self.heap[hole] = self.heap[parent];
-            hole = parent;
-        }
-        self.heap[hole] = entry;
-    }
-
-    /// The next event, if it is due by then.
-    pub fn pop_until(&mut self, until_ns: Ns) -> Option<(Ns, Event)> {
-        let first = *self.heap.first().filter(|first| first.at_ns <= until_ns)?;
-        let last = self.heap.pop()?;
-        if !self.heap.is_empty() {
-            self.sink(last);
-        }
-        Some((first.at_ns, first.event))
-    }
-
-    /// Put an entry where the first one was.
-    fn sink(&mut self, entry: Entry) {
-        let (mut hole, len, key) = (0, self.heap.len(), entry.key());
-        loop {
-            let first = hole * WIDTH + 1;
-            let children = first..(first + WIDTH).min(len);
-            let Some(least) = children.min_by_key(|child| self.heap[*child].key()) else { break };
-            if self.heap[least].key() >= key {
-                break;
-            }
-            self.heap[hole] = self.heap[least];
-            hole = least;
-        }
-        self.heap[hole] = entry;
-    }
-
-    pub fn next_ns(&self) -> Option<Ns> {
-        self.heap.first().map(|first| first.at_ns)
-    }
-
-    pub fn len(&self) -> usize {
-        self.heap.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.heap.is_empty()
-    }
-
-    /// How many have been made since the start.
-    pub fn made(&self) -> u64 {
-        self.made
-    }
-}
+pub use crate::calendar::EventQueue;

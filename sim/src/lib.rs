@@ -19,6 +19,7 @@
 
 pub mod bodies;
 pub mod body;
+mod calendar;
 pub mod class;
 pub mod cpuset;
 pub mod error;

@@ -24,7 +24,13 @@ pub struct MachineConfig {
 
 impl Default for MachineConfig {
     fn default() -> Self {
-        Self { sockets: 1, cores_per_socket: 2, threads_per_core: 1, cores_per_cache: 0, costs: Costs::default() }
+        Self {
+            sockets: 1,
+            cores_per_socket: 2,
+            threads_per_core: 1,
+            cores_per_cache: 0,
+            costs: Costs::default(),
+        }
     }
 }
 
@@ -136,7 +142,8 @@ impl Machine {
         if cpus > CPUS_MAX as u64 {
             return Err(SimError::Config(format!("machine: has {cpus} pCPUs; allowed: 1 to {CPUS_MAX}")));
         }
-        let per_cache = if config.cores_per_cache == 0 { config.cores_per_socket } else { config.cores_per_cache };
+        let per_cache =
+            if config.cores_per_cache == 0 { config.cores_per_socket } else { config.cores_per_cache };
         if config.cores_per_socket % per_cache != 0 {
             return Err(SimError::Config(format!(
                 "machine.cores_per_cache: is {per_cache}; allowed: 0 or a divisor of cores_per_socket ({cores})"

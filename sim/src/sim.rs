@@ -35,7 +35,9 @@ impl<B: Bodies> Simulation<B> {
             self.handled += 1;
             if self.handled > self.host.core.events_max {
                 let max = self.host.core.events_max;
-                return Err(SimError::Limit(format!("at {at_ns} ns: more than {max} events; allow more or simulate less")));
+                return Err(SimError::Limit(format!(
+                    "at {at_ns} ns: more than {max} events; allow more or simulate less"
+                )));
             }
             self.handle(event);
             self.settle()?;

@@ -5,9 +5,12 @@ pub mod ext;
 pub mod fair;
 pub mod round_robin;
 
+use crate::error::SimError;
 use crate::events::Event;
 use crate::host::Core;
 use crate::ids::{CpuId, GroupId, TaskId, VmId};
+use crate::machine::MachineConfig;
+use crate::scenario::Policy;
 use crate::time::Ns;
 
 use self::ext::Ext;
@@ -74,6 +77,10 @@ pub trait Class {
         None
     }
     fn slice_end(&mut self, _core: &mut Core, _cpu: CpuId) {}
+    /// Does it do anything at ticks?
+    fn has_ticks(&self) -> bool {
+        true
+    }
     /// Events of the class's own: [`Event::Watchdog`], [`Event::Balance`].
     fn event(&mut self, _core: &mut Core, _event: Event) {}
 
@@ -158,6 +165,10 @@ impl Class for AnyClass {
         }
     }
 
+    fn has_ticks(&self) -> bool {
+        !matches!(self, Self::RoundRobin(_))
+    }
+
     fn queue_len(&self, cpu: CpuId) -> u32 {
         match self {
             Self::RoundRobin(class) => class.queue_len(cpu),
@@ -176,6 +187,18 @@ impl Class for AnyClass {
 }
 
 impl AnyClass {
+    /// The class that a scenario asks for.
+    pub fn new(policy: &Policy, machine: &MachineConfig) -> Result<Self, SimError> {
+        Ok(match policy {
+            Policy::RoundRobin(config) => {
+                config.check()?;
+                Self::RoundRobin(RoundRobin::new(config.clone()))
+            }
+            Policy::Fair(config) => Self::Fair(Fair::new(config.clone())),
+            Policy::Ext(config) => Self::Ext(Ext::new(config.clone(), machine)?),
+        })
+    }
+
     /// While the guard lives, this thread's copy of the variables of `bpf/` is this simulation's. Nothing for other classes.
     pub fn enter(&mut self) -> Option<ext::Entered> {
         match self {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::SimError;
 use crate::host::{Core, State};
 use crate::ids::{CpuId, TaskId};
 use crate::rng::{Rng, Stream};
@@ -20,6 +21,17 @@ pub struct RoundRobinConfig {
     pub slice_max_ns: Ns,
     /// One queue for all pCPUs; otherwise one each, and a task stays where it first was.
     pub shared_queue: bool,
+}
+
+impl RoundRobinConfig {
+    pub fn check(&self) -> Result<(), SimError> {
+        let (min_ns, max_ns) = (self.slice_min_ns, self.slice_max_ns);
+        if min_ns == 0 || min_ns > max_ns {
+            let text = format!("policy.slice_min_ns: is {min_ns}; allowed: 1 to slice_max_ns ({max_ns})");
+            return Err(SimError::Config(text));
+        }
+        Ok(())
+    }
 }
 
 struct Queue {
@@ -100,8 +112,16 @@ impl Class for RoundRobin {
         }
     }
 
-    fn put_prev(&mut self, _core: &mut Core, cpu: CpuId, prev: TaskId) {
+    fn put_prev(&mut self, core: &mut Core, cpu: CpuId, prev: TaskId) {
         self.queue_mut(cpu).push_back(prev);
+        if self.config.shared_queue && !core.idle.is_empty() {
+            // The one that comes may be pinned here, and this one may not be.
+            let free =
+                core.idle.iter().find(|idle| !core.cpu(*idle).needs_resched && core.can_run_on(prev, *idle));
+            if let Some(idle) = free {
+                core.resched(idle);
+            }
+        }
     }
 
     fn set_next(&mut self, core: &mut Core, cpu: CpuId, next: TaskId) {

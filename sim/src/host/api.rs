@@ -161,7 +161,8 @@ impl Host {
     /// Time runnable without a pCPU so far, the present wait included (`run_delay`; KVM shows it to the guest as steal time).
     pub fn run_delay_ns(&self, task: TaskId) -> Ns {
         let task = self.core.task(task);
-        let present_ns = if task.state == State::Waiting { self.core.now_ns - task.waits_since_ns } else { 0 };
+        let present_ns =
+            if task.state == State::Waiting { self.core.now_ns - task.waits_since_ns } else { 0 };
         task.wait_ns + present_ns
     }
 

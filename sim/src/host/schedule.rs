@@ -66,7 +66,13 @@ impl Host {
     }
 
     /// `context_switch()` and what belongs to it.
-    pub(super) fn switch(&mut self, cpu: CpuId, prev: Option<TaskId>, why: Stop, next: Option<TaskId>) -> Switch {
+    pub(super) fn switch(
+        &mut self,
+        cpu: CpuId,
+        prev: Option<TaskId>,
+        why: Stop,
+        next: Option<TaskId>,
+    ) -> Switch {
         let (at, now_ns) = (cpu.index(), self.core.now_ns);
         if let Some(id) = prev {
             let left_ns = self.core.cpus[at].from_ns.saturating_sub(now_ns);
@@ -124,7 +130,7 @@ impl Host {
         let from_ns = now_ns + core.machine.costs.context_switch_ns + task.refill_left_ns;
         let state = &mut core.cpus[cpu.index()];
         state.from_ns = from_ns;
-        if !state.tick_armed {
+        if !state.tick_armed && self.class.has_ticks() {
             state.tick_armed = true;
             let tick_ns = core.machine.costs.tick_ns;
             core.events.push((now_ns / tick_ns + 1) * tick_ns, Event::Tick(cpu));

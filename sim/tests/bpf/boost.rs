@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What a pause-loop exit does.
 
+use crate::common::*;
 use crate::world::knob::*;
 use crate::world::{Config, Knobs, Spec, TaskId, World};
-use crate::common::*;
 
 fn boosted(cpus: usize, boost: u32) -> World {
     world_with(cpus, Knobs { boost: Some(boost), ..Knobs::default() })

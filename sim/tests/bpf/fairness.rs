@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Who gets how much. The expected shares are computed by hand.
 
-use crate::world::{knob, Knobs, Spec, World};
 use crate::common::*;
+use crate::world::{knob, Knobs, Spec, World};
 
 fn fair(fair: u32) -> Knobs {
     Knobs { fair: Some(fair), ..Knobs::default() }

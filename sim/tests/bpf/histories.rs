@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What holds whatever happens: random hosts, random events, and the books audited after every one of them.
 
-use crate::world::{Config, Knobs, Spec, State, TaskId, World};
 use crate::common::*;
+use crate::world::{Config, Knobs, Spec, State, TaskId, World};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What boosts take they pay for: shares between VMs while one of them spins.
 
+use crate::common::*;
 use crate::world::knob::*;
 use crate::world::{Knobs, World};
-use crate::common::*;
 
 #[test]
 fn the_boost_is_charged_to_its_vm() {

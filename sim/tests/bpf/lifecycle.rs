@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Tasks, VMs and pCPUs that come and go.
 
-use crate::world::{Spec, State};
 use crate::common::*;
+use crate::world::{Spec, State};
 
 #[test]
 fn a_vms_slot_is_freed_with_its_last_vcpu_and_taken_again() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Where tasks are queued, and what idle pCPUs do about it.
 
-use crate::world::{knob, Knobs, Queue, Spec, State, TaskId, World};
 use crate::common::*;
+use crate::world::{knob, Knobs, Queue, Spec, State, TaskId, World};
 
 /// The pCPU on which a runnable task runs or waits.
 fn pcpu_of(w: &World, id: TaskId) -> usize {

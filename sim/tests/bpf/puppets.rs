@@ -66,7 +66,8 @@ impl Puppets {
         for sibling in (start..start + count).map(|i| i % count).filter(|i| *i != me.id as usize) {
             let Some(target) = vm.threads[sibling] else { continue };
             let kvm = host.core.task(target).kvm;
-            let user_only = kvm.preempted && known.guest_kernel && !kvm.irq_pending && !kvm.preempted_in_kernel;
+            let user_only =
+                kvm.preempted && known.guest_kernel && !kvm.irq_pending && !kvm.preempted_in_kernel;
             if !kvm.ready || user_only {
                 continue;
             }
@@ -96,7 +97,9 @@ impl Bodies for Puppets {
         } else if puppet.wants_sleep && !exiting {
             puppet.left = Progress::new(0);
         }
-        if let Some(vcpu) = puppet.vcpu.filter(|_| !host.core.task(task).exiting && !host.core.task(task).kvm.in_kvm) {
+        if let Some(vcpu) =
+            puppet.vcpu.filter(|_| !host.core.task(task).exiting && !host.core.task(task).kvm.in_kvm)
+        {
             host.set_in_kvm(task, true);
             self.vms[vcpu.vm.index()].threads[vcpu.id as usize] = Some(task);
         }

@@ -468,7 +468,8 @@ impl World {
 
     /// Where the runnable task is; an error if that is nowhere or in two places.
     pub fn place_of(&self, id: TaskId) -> Result<Option<usize>, String> {
-        let running: Vec<usize> = (0..self.cpus.len()).filter(|cpu| self.cpus[*cpu].curr == Some(id)).collect();
+        let running: Vec<usize> =
+            (0..self.cpus.len()).filter(|cpu| self.cpus[*cpu].curr == Some(id)).collect();
         let queues: Vec<Queue> = self.ext().queues_with(id.real()).into_iter().map(Queue::of).collect();
         let task = self.task(id);
         let expected = usize::from(task.state == State::Runnable);

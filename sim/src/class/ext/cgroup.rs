@@ -49,7 +49,9 @@ impl Ext {
 
     pub(super) fn cgroup_weight_changed(&mut self, core: &mut Core, group: GroupId) {
         let (kern, weight) = (self.cgroups[group.index()].kern.as_ptr(), core.groups[group.index()].weight);
-        self.op(core, OpKind::CgroupSetWeight, NOBODY, |ops| ops.cgroup_set_weight.map(|op| op(kern, weight)));
+        self.op(core, OpKind::CgroupSetWeight, NOBODY, |ops| {
+            ops.cgroup_set_weight.map(|op| op(kern, weight))
+        });
     }
 
     pub(super) fn cgroup_moved(&mut self, core: &mut Core, id: TaskId, from: GroupId) {

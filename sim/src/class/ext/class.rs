@@ -47,7 +47,9 @@ impl Ext {
         }
         if core.cpu(cpu).online {
             let p = self.pointer(prev);
-            self.op(core, OpKind::Dispatch, NOBODY, |ops| ops.dispatch.map(|dispatch| dispatch(cpu.0 as i32, p)));
+            self.op(core, OpKind::Dispatch, NOBODY, |ops| {
+                ops.dispatch.map(|dispatch| dispatch(cpu.0 as i32, p))
+            });
             if self.goes_on(prev) {
                 return true;
             }
@@ -126,7 +128,8 @@ impl Class for Ext {
         let p = self.tasks[id.index()].ptr();
         let group = core.task(id).group.index();
         let mut args = InitTaskArgs { fork: true, cgroup: self.cgroups[group].kern.as_ptr() };
-        let err = self.op(core, OpKind::InitTask, one(id), |ops| ops.init_task.map_or(0, |op| op(p, &raw mut args)));
+        let err = self
+            .op(core, OpKind::InitTask, one(id), |ops| ops.init_task.map_or(0, |op| op(p, &raw mut args)));
         self.must_succeed(core, OpKind::InitTask, err);
     }
 
@@ -202,7 +205,9 @@ impl Class for Ext {
         }
         if why != Dequeue::Migrate {
             let flags = if why == Dequeue::Sleep { DEQ_SLEEP } else { SAVE_RESTORE };
-            self.op(core, OpKind::Quiescent, one(id), |ops| ops.quiescent.map(|quiescent| quiescent(p, flags)));
+            self.op(core, OpKind::Quiescent, one(id), |ops| {
+                ops.quiescent.map(|quiescent| quiescent(p, flags))
+            });
         }
         self.set_queued(core, id, false);
         self.tasks[id.index()].verdict = None;
@@ -271,7 +276,9 @@ impl Class for Ext {
 
     fn yield_to(&mut self, core: &mut Core, from: TaskId, to: TaskId) -> bool {
         let (p, target) = (self.tasks[from.index()].ptr(), self.tasks[to.index()].ptr());
-        self.op(core, OpKind::Yield, [Some(from), Some(to)], |ops| ops.r#yield.is_some_and(|op| op(p, target)))
+        self.op(core, OpKind::Yield, [Some(from), Some(to)], |ops| {
+            ops.r#yield.is_some_and(|op| op(p, target))
+        })
     }
 
     fn on_spin(&mut self, core: &mut Core, id: TaskId, in_kernel: bool) {

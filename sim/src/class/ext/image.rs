@@ -44,7 +44,10 @@ impl Image {
         for (name, value) in values {
             let knob = knobs().iter().find(|knob| name_of(knob) == name).ok_or_else(|| {
                 let known: Vec<&str> = knobs().iter().map(name_of).collect();
-                SimError::Config(format!("policy.knobs.{name}: there is no such knob; allowed: {}", known.join(", ")))
+                SimError::Config(format!(
+                    "policy.knobs.{name}: there is no such knob; allowed: {}",
+                    known.join(", ")
+                ))
             })?;
             image.set(name, knob, *value)?;
         }

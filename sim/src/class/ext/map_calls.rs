@@ -66,7 +66,12 @@ unsafe extern "C" fn native_map_delete(
 /// # Safety
 /// `owner` is a task of the model's.
 #[no_mangle]
-unsafe extern "C" fn native_task_storage(map: usize, owner: *mut TaskStruct, value_size: u32, flags: u64) -> *mut u8 {
+unsafe extern "C" fn native_task_storage(
+    map: usize,
+    owner: *mut TaskStruct,
+    value_size: u32,
+    flags: u64,
+) -> *mut u8 {
     if owner.is_null() {
         return std::ptr::null_mut();
     }

@@ -85,7 +85,8 @@ impl Maps {
     }
 
     fn array_value(&mut self, shape: Shape, key: u32, cpu: usize) -> *mut u8 {
-        let at = self.arrays.iter().position(|array| array.map == shape.map).unwrap_or_else(|| self.make(shape));
+        let at =
+            self.arrays.iter().position(|array| array.map == shape.map).unwrap_or_else(|| self.make(shape));
         let array = &self.arrays[at];
         if key as usize >= array.entries {
             return ptr::null_mut();

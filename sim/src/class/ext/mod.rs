@@ -114,7 +114,9 @@ impl Ext {
         let cpus = crate::machine::Machine::new(machine)?.cpus();
         if cpus > ffi::MASK_CPUS {
             let max = ffi::MASK_CPUS;
-            return Err(SimError::Config(format!("machine: has {cpus} pCPUs; allowed with the ext class: 1 to {max}")));
+            return Err(SimError::Config(format!(
+                "machine: has {cpus} pCPUs; allowed with the ext class: 1 to {max}"
+            )));
         }
         let mut knobs = config.knobs.clone();
         knobs.insert("nr_cpus".into(), cpus as u64);

@@ -90,7 +90,8 @@ impl Host {
     /// End the scheduler as user space does: ops.exit().
     pub fn unload(&mut self, reason: &CStr) {
         let text = reason.as_ptr().cast();
-        let mut info = ExitInfo { kind: EXIT_UNREG, exit_code: 0, reason: text, msg: text, dump: ptr::null() };
+        let mut info =
+            ExitInfo { kind: EXIT_UNREG, exit_code: 0, reason: text, msg: text, dump: ptr::null() };
         if let AnyClass::Ext(ext) = &mut self.class {
             ext.op(&mut self.core, OpKind::Exit, NOBODY, |ops| ops.exit.map(|exit| exit(&raw mut info)));
         }

@@ -58,7 +58,12 @@ fn one_runs_one_waits() -> (World, TaskId, TaskId) {
 }
 
 /// What an operation about these tasks that does `f` is refused for.
-fn refusal<R>(w: &mut World, kind: OpKind, subjects: [Option<TaskId>; 2], f: impl FnOnce() -> R) -> Option<String> {
+fn refusal<R>(
+    w: &mut World,
+    kind: OpKind,
+    subjects: [Option<TaskId>; 2],
+    f: impl FnOnce() -> R,
+) -> Option<String> {
     call(w, kind, subjects, f);
     match w.host.check() {
         Err(SimError::Refused { reason, .. }) => Some(reason),

@@ -75,7 +75,8 @@ impl Fair {
     fn candidate(&mut self, core: &Core, from: CpuId, to: CpuId, load_max: u64) -> Option<TaskId> {
         let mut scratch = std::mem::take(&mut self.balance.scratch);
         self.waiting_on(from, &mut scratch);
-        let movable = scratch.iter().filter(|task| core.can_run_on(**task, to) && self.h_load(**task) <= load_max);
+        let movable =
+            scratch.iter().filter(|task| core.can_run_on(**task, to) && self.h_load(**task) <= load_max);
         let found = movable.min_by_key(|task| (core.task(**task).waits_since_ns, **task)).copied();
         self.balance.scratch = scratch;
         found
@@ -86,9 +87,20 @@ impl Fair {
         if !self.config.balance || self.balance.overloaded == 0 || !core.cpu(cpu).online {
             return false;
         }
-        for domain in domains(core, cpu).into_iter().flatten() {
-            let Some(busiest) = self.busiest(core, cpu, domain) else { continue };
-            if let Some(task) = self.candidate(core, busiest, cpu, u64::MAX) {
+        for (first, size) in domains(core, cpu).into_iter().flatten() {
+            // The busiest of which somebody may come here (LBF_ALL_PINNED).
+            let mut found: Option<(u64, TaskId)> = None;
+            for step in 1..size {
+                let other = CpuId(first + (cpu.0 - first + step) % size);
+                let load = self.rq(other.0).load;
+                if self.waiting_count(core, other) == 0 || found.is_some_and(|(most, _)| most >= load) {
+                    continue;
+                }
+                if let Some(task) = self.candidate(core, other, cpu, u64::MAX) {
+                    found = Some((load, task));
+                }
+            }
+            if let Some((_, task)) = found {
                 self.move_task(core, task, cpu);
                 return true;
             }
@@ -96,13 +108,33 @@ impl Fair {
         false
     }
 
+    /// Somebody waits here, and a pCPU that could take it idles: wake that one, the nearest first (`nohz_balancer_kick()`).
+    fn kick_idle(&mut self, core: &mut Core, cpu: CpuId) {
+        if self.waiting_count(core, cpu) == 0 || core.idle.is_empty() {
+            return;
+        }
+        let mut scratch = std::mem::take(&mut self.balance.scratch);
+        self.waiting_on(cpu, &mut scratch);
+        let useful = |idle: &CpuId| scratch.iter().any(|task| core.can_run_on(*task, *idle));
+        let found =
+            core.idle.iter().filter(useful).min_by_key(|idle| (core.machine.distance(cpu, *idle), idle.0));
+        self.balance.scratch = scratch;
+        if let Some(idle) = found {
+            core.resched(idle);
+        }
+    }
+
     /// The tick's part: `sched_balance_domains()`.
     pub(super) fn periodic_balance(&mut self, core: &mut Core, cpu: CpuId) {
         if !self.config.balance || self.balance.overloaded == 0 {
             return;
         }
+        self.kick_idle(core, cpu);
         for (level, domain) in domains(core, cpu).into_iter().enumerate() {
-            let Some(domain) = domain.filter(|_| core.now_ns >= self.balance.next_ns[cpu.index()][level]) else { continue };
+            let Some(domain) = domain.filter(|_| core.now_ns >= self.balance.next_ns[cpu.index()][level])
+            else {
+                continue;
+            };
             self.balance.next_ns[cpu.index()][level] = core.now_ns + Ns::from(domain.1) * MS * BUSY_FACTOR;
             self.balance_domain(core, cpu, domain);
         }

@@ -34,7 +34,12 @@ impl Fair {
             Some(_) => vec![NONE; core.cpus.len()],
             None => (0..core.cpus.len() as u32).collect(),
         };
-        self.groups.push(TaskGroup { parent: known.parent, shares: shares_of(known.weight), load: 0, queues });
+        self.groups.push(TaskGroup {
+            parent: known.parent,
+            shares: shares_of(known.weight),
+            load: 0,
+            queues,
+        });
     }
 
     /// The queue of a group on a pCPU.

@@ -35,7 +35,8 @@ impl Fair {
         let first = prev.0 / per_cache * per_cache;
         let order = (1..per_cache).map(|step| CpuId(first + (prev.0 - first + step) % per_cache));
         if core.machine.threads_per_core() > 1 {
-            let whole = |cpu: &CpuId| fits(*cpu) && core.machine.core_of(*cpu).all(|other| self.is_idle(core, other));
+            let whole =
+                |cpu: &CpuId| fits(*cpu) && core.machine.core_of(*cpu).all(|other| self.is_idle(core, other));
             if let Some(cpu) = order.clone().find(whole) {
                 return cpu;
             }

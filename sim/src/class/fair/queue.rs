@@ -256,7 +256,8 @@ impl Fair {
         entity.weight = weight;
         if eevdf && on_rq {
             // reweight_eevdf(): the lag and what is left of the slice stay the same in real time.
-            let rescale = |distance: i64| (i128::from(distance) * i128::from(old) / i128::from(weight)) as i64;
+            let rescale =
+                |distance: i64| (i128::from(distance) * i128::from(old) / i128::from(weight)) as i64;
             let is_protected = is_curr && entity.vlag == entity.deadline;
             entity.vruntime = average - rescale(average - entity.vruntime);
             entity.deadline = average + rescale(entity.deadline - average);

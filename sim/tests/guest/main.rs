@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! KVM and guests: schedules computed by hand, exact to the nanosecond; properties; theory.
+
+mod common;
+mod halt;
+mod locks;
+mod preemption;
+mod properties;
+mod scheduler;
+mod spin;
+mod sync;
+mod tlb;
