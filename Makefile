@@ -26,7 +26,7 @@ check: ## run formatters and linters
 format: ## let the formatters rewrite the sources
 	@for language in rust c python; do scripts/check $$language --fix; done
 
-build: ## build cohort and cohort-lab-agent into build/bin/
+build: ## build cohort and cohort-lab-agent into build/bin/, and the simulator
 	@scripts/steps $(BUILD)
 
 setup: ## install packages, the Python environment and, where it is missing, Rust

@@ -81,6 +81,11 @@ class Scenario:
     workloads: Mapping[str, Workload]
     text: str
 
+    @staticmethod
+    def load(path: Path | str) -> Scenario:
+        """Return the scenario in ``path``, or raise BadInput."""
+        return load(Path(path))
+
     @property
     def program_vm(self) -> Vm:
         """The VM whose programs are measured."""

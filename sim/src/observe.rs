@@ -19,42 +19,128 @@ pub enum Stop {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A pCPU goes from one task to another; `None`: idle.
-    Switch { cpu: CpuId, prev: Option<TaskId>, why: Stop, next: Option<TaskId> },
+    Switch {
+        cpu: CpuId,
+        prev: Option<TaskId>,
+        why: Stop,
+        next: Option<TaskId>,
+    },
     /// A task became runnable and is queued for a pCPU.
-    Wakeup { task: TaskId, cpu: CpuId },
+    Wakeup {
+        task: TaskId,
+        cpu: CpuId,
+    },
     /// A waiting task was moved between pCPUs.
-    Migrate { task: TaskId, from: CpuId, to: CpuId },
+    Migrate {
+        task: TaskId,
+        from: CpuId,
+        to: CpuId,
+    },
     /// The body does useful or useless work at another speed from now on (SMT).
-    Speed { cpu: CpuId, full: bool },
+    Speed {
+        cpu: CpuId,
+        full: bool,
+    },
 
     /// KVM: a pause-loop exit.
-    Ple { vcpu: VcpuId, kernel: bool },
+    Ple {
+        vcpu: VcpuId,
+        kernel: bool,
+    },
     /// KVM asked the host to run `to` instead of `from`; did it?
-    DirectedYield { from: VcpuId, to: VcpuId, granted: bool },
+    DirectedYield {
+        from: VcpuId,
+        to: VcpuId,
+        granted: bool,
+    },
     /// Any exit; `reason` as in [`crate::kvm`].
-    Exit { vcpu: VcpuId, reason: u8, ns: Ns },
-    Halt { vcpu: VcpuId, polled_ns: Ns },
-    Unhalt { vcpu: VcpuId },
+    Exit {
+        vcpu: VcpuId,
+        reason: u8,
+        ns: Ns,
+    },
+    Halt {
+        vcpu: VcpuId,
+        polled_ns: Ns,
+    },
+    Unhalt {
+        vcpu: VcpuId,
+    },
     /// An interrupt was sent to a vCPU, and when it was taken.
-    GuestIpiSent { from: VcpuId, to: VcpuId, vector: u8 },
-    GuestIpiTaken { vcpu: VcpuId, vector: u8 },
+    GuestIpiSent {
+        from: VcpuId,
+        to: VcpuId,
+        vector: u8,
+    },
+    GuestIpiTaken {
+        vcpu: VcpuId,
+        vector: u8,
+    },
     /// The vCPU's mode changed.
-    Mode { vcpu: VcpuId, kernel: bool },
+    Mode {
+        vcpu: VcpuId,
+        kernel: bool,
+    },
 
     /// The guest's scheduler switched; tasks by the guest's own numbers, `u32::MAX`: idle.
-    GuestSwitch { vcpu: VcpuId, prev: u32, next: u32 },
+    GuestSwitch {
+        vcpu: VcpuId,
+        prev: u32,
+        next: u32,
+    },
     /// `lock`: the guest's number of it.
-    LockWait { vcpu: VcpuId, lock: u32 },
-    LockTaken { vcpu: VcpuId, lock: u32, waited_ns: Ns },
-    LockReleased { vcpu: VcpuId, lock: u32, held_ns: Ns },
-    SpinStart { vcpu: VcpuId, why: Spin },
-    SpinEnd { vcpu: VcpuId, why: Spin, spun_ns: Ns },
-    ShootdownStart { vcpu: VcpuId, targets: u32 },
-    ShootdownEnd { vcpu: VcpuId, targets: u32, took_ns: Ns },
+    LockWait {
+        vcpu: VcpuId,
+        lock: u32,
+    },
+    LockTaken {
+        vcpu: VcpuId,
+        lock: u32,
+        waited_ns: Ns,
+    },
+    LockReleased {
+        vcpu: VcpuId,
+        lock: u32,
+        held_ns: Ns,
+    },
+    SpinStart {
+        vcpu: VcpuId,
+        why: Spin,
+    },
+    SpinEnd {
+        vcpu: VcpuId,
+        why: Spin,
+        spun_ns: Ns,
+    },
+    ShootdownStart {
+        vcpu: VcpuId,
+        targets: u32,
+    },
+    ShootdownEnd {
+        vcpu: VcpuId,
+        targets: u32,
+        took_ns: Ns,
+    },
     /// One step of a workload is complete (a message, a request, a unit of work); `kind` is the workload's.
-    Progress { vcpu: VcpuId, kind: u16, took_ns: Ns },
+    Progress {
+        vcpu: VcpuId,
+        kind: u16,
+        took_ns: Ns,
+    },
     /// A program of a guest has ended.
-    ProgramEnd { vcpu: VcpuId, program: u32 },
+    ProgramEnd {
+        vcpu: VcpuId,
+        program: u32,
+    },
+    /// A vCPU's TLB was flushed on another's request, in whatever way.
+    TlbFlushed {
+        vcpu: VcpuId,
+    },
+    /// The guest's KVM_HC_KICK_CPU: a lock's new holder is woken.
+    Kick {
+        from: VcpuId,
+        to: VcpuId,
+    },
 }
 
 /// What a vCPU spins for.
