@@ -57,7 +57,13 @@ pub fn hog(cpu: u32) -> TaskConfig {
     TaskConfig { name: format!("hog{cpu}"), nice: 0, cpus: vec![cpu], run_ns: 0, sleep_ns: 0 }
 }
 
-pub fn build(machine: &MachineConfig, class: AnyClass, vms: &[VmConfig], tasks: &[TaskConfig], seed: u64) -> Sim {
+pub fn build(
+    machine: &MachineConfig,
+    class: AnyClass,
+    vms: &[VmConfig],
+    tasks: &[TaskConfig],
+    seed: u64,
+) -> Sim {
     let mut host = Host::new(machine, class, seed).unwrap();
     let events = Events::default();
     host.core.observers.add(Box::new(Recorder(Rc::clone(&events))));

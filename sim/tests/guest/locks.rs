@@ -37,7 +37,13 @@ fn in_turn() -> Vec<(u64, (u32, u64))> {
 
 #[test]
 fn fifo_locks_go_in_the_order_of_arrival() {
-    for kind in [LockKind::Ticket, LockKind::Queued, LockKind::PvTicket, LockKind::PvQueued, LockKind::PreemptableTicket] {
+    for kind in [
+        LockKind::Ticket,
+        LockKind::Queued,
+        LockKind::PvTicket,
+        LockKind::PvQueued,
+        LockKind::PreemptableTicket,
+    ] {
         // The preemptable ticket lock's time-outs let nobody pass while the lock is held.
         let s = four(kind, |config| config.guest.ticket_timeout_ns = MS).until(MS);
         assert_eq!(s.taken(LOCK), in_turn(), "{kind:?}");
@@ -52,8 +58,14 @@ fn tas_goes_to_anybody_at_the_same_times() {
     assert_eq!(times, [10 * US, 110 * US, 210 * US, 310 * US]);
     // Over many seeds the order is not always that of arrival.
     let orders = (0..20).map(|seed| {
-        let config = { let mut config = vm(4, FOUR); config.guest.lock = LockKind::Tas; config };
-        let s = build(&MachineConfig::ideal(4), turns_of_a_ms(), &[config], &[], seed).pin(&[0, 1, 2, 3]).until(MS);
+        let config = {
+            let mut config = vm(4, FOUR);
+            config.guest.lock = LockKind::Tas;
+            config
+        };
+        let s = build(&MachineConfig::ideal(4), turns_of_a_ms(), &[config], &[], seed)
+            .pin(&[0, 1, 2, 3])
+            .until(MS);
         s.taken(LOCK).iter().map(|(_, (who, _))| *who).collect::<Vec<u32>>()
     });
     let orders: std::collections::BTreeSet<_> = orders.collect();
@@ -191,10 +203,7 @@ fn a_pv_queued_lock_may_be_stolen_from_a_halted_waiter() {
     };
     // All begin 0.1 ms late, because their pCPUs too leave idle.
     let at = |us: u64| (us + 100) * US;
-    assert_eq!(
-        taken(LockKind::PvQueued),
-        [(at(0), (0, 0)), (at(550), (2, 0)), (at(650), (1, 550 * US))]
-    );
+    assert_eq!(taken(LockKind::PvQueued), [(at(0), (0, 0)), (at(550), (2, 0)), (at(650), (1, 550 * US))]);
     assert_eq!(
         taken(LockKind::PvTicket),
         [(at(0), (0, 0)), (at(600), (1, 500 * US)), (at(610), (2, 60 * US))]

@@ -73,7 +73,9 @@ fn kvm_pv_does_not_wait_for_a_preempted_one() {
     assert_eq!(s.flushes(), [(1_500_300, 300)]);
     // The other one flushes when it enters: after exit and entry.
     assert_eq!(s.flushed(), [(2 * MS + 1_200, 1)]);
-    assert!(s.list(|what| matches!(what, What::GuestIpiSent { vector: vector::TLB, .. }).then_some(())).is_empty());
+    assert!(s
+        .list(|what| matches!(what, What::GuestIpiSent { vector: vector::TLB, .. }).then_some(()))
+        .is_empty());
 }
 
 #[test]
@@ -88,7 +90,8 @@ fn without_steal_time_kvm_pv_knows_nothing() {
     let mut config = vm(2, &program("1500us"));
     config.guest.tlb = TlbMode::KvmPv;
     config.kvm.steal_time = false;
-    let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], &[hog(1)], 1).pin(&[0, 1]).until(4 * MS);
+    let s =
+        build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], &[hog(1)], 1).pin(&[0, 1]).until(4 * MS);
     assert_eq!(s.flushes(), [(2 * MS, 500 * US)]);
 }
 
@@ -135,7 +138,8 @@ fn only_who_has_the_address_space_loaded_is_asked() {
     };
     for (freed, asked) in [(false, vec![3]), (true, vec![2, 3])] {
         let config = vm(4, &text(freed));
-        let s = build(&MachineConfig::ideal(4), turns_of_a_ms(), &[config], &[], 1).pin(&[0, 1, 2, 3]).until(MS);
+        let s =
+            build(&MachineConfig::ideal(4), turns_of_a_ms(), &[config], &[], 1).pin(&[0, 1, 2, 3]).until(MS);
         let sent = s.list(|what| match what {
             What::GuestIpiSent { to, vector: vector::TLB, .. } => Some(to.id),
             _ => None,
