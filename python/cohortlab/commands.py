@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -103,15 +104,25 @@ def compare(
         rounds=plan.rounds,
     )
     # Only now: drawing takes a second to load, which a wrong option should not have to wait for. But before anything is
-    # measured, so that it cannot fail when all is done.
-    from cohortlab.report import write_html
+    # measured, so that it cannot fail when all is done; a simulation is done before that, and runs meanwhile.
+    loading = threading.Thread(target=_write_html, daemon=True)
+    loading.start()
+    if where != "sim":
+        loading.join()
+        _write_html()
 
     progress = _progress()
     try:
         comparison.run(plan, open_place, progress, results, lambda: _keep(results, folder))
     finally:
         progress.stop()
-    _hand_out(results, chosen, folder, write_html, as_json=as_json)
+    _hand_out(results, chosen, folder, _write_html(), as_json=as_json)
+
+
+def _write_html() -> WriteHtml:
+    from cohortlab.report import write_html
+
+    return write_html
 
 
 def tlb_modes(text: str | None, scenario: Scenario) -> dict[str, Scenario]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from cohortlab.errors import BadInput
 from cohortlab.policies import Policy
 from cohortlab.progress import Progress
 from cohortlab.results import ALONE, Results, read_parquet
-from cohortlab.scenario import Scenario
+from cohortlab.scenario import TLB_MODES, Scenario
 from cohortlab.summary import Figure, Spread, figures
 from cohortlab.table import number
 
@@ -120,8 +121,8 @@ def _fit(lab: Figure, sim: Figure | None, simulated: Results) -> Fit:
 def _kernel(lab: Results) -> str | None:
     """Return the lab's kernel as a version that the simulator understands, if it says."""
     release = next((place.get("kernel", "") for place in lab.places.values()), "")
-    version = release.partition("-")[0].partition("+")[0]
-    return version if version.count(".") >= 1 else None
+    found = re.search(r"\d+\.\d+(\.\d+)?", release)
+    return found[0] if found else None
 
 
 def _simulate(
@@ -133,7 +134,7 @@ def _simulate(
     policies = tuple(Policy(label, *arguments[label]) for label in lab.policies if label in arguments)
     programs = tuple(dict.fromkeys(figure.program for figure in measured))
     chosen = scenario.with_programs(programs)
-    modes = {tlb: chosen.with_tlb(tlb) for tlb in ("ipi", "kvm-pv", "hypercall") if tlb in lab.tlb_modes}  # type: ignore[arg-type]
+    modes: dict[str, Scenario] = {tlb: chosen.with_tlb(tlb) for tlb in TLB_MODES if tlb in lab.tlb_modes}
     plan = Plan(policies=policies, rounds=rounds, modes=modes, kernel=kernel, warm_up=False)
     results = Results(
         scenario=scenario.name,

@@ -51,18 +51,24 @@ def test_a_flag_overrides_the_preset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "variant"),
+    ("kernel", "variant", "delay_dequeue", "pick_buddy"),
     [
-        ("2.6.34", "cfs"),
-        ("6.5.13-1-amd64", "cfs"),
-        ("6.6", "eevdf"),
-        ("6.18.15+deb13-cloud-amd64", "eevdf"),
-        ("6.19", "eevdf-forfeit"),
-        ("7.3.4", "eevdf-forfeit"),
+        ("2.6.34", "cfs", None, None),
+        ("6.5.13-1-amd64", "cfs", None, None),
+        ("6.6", "eevdf", False, False),
+        ("6.12.48+deb13", "eevdf", True, False),
+        ("6.18.15+deb13-cloud-amd64", "eevdf", True, True),
+        ("6.19", "eevdf-forfeit", True, True),
+        ("7.3.4", "eevdf-forfeit", True, True),
     ],
 )
-def test_a_kernel_has_its_form_of_the_fair_class(kernel: str, variant: str) -> None:
-    assert policy.host_class("eevdf", (), kernel) == {"class": "fair", "variant": variant}
+def test_a_kernel_has_its_form_of_the_fair_class(
+    kernel: str, variant: str, delay_dequeue: bool | None, pick_buddy: bool | None
+) -> None:
+    found = policy.host_class("eevdf", (), kernel)
+    assert (found["class"], found["variant"]) == ("fair", variant)
+    assert (found.get("delay_dequeue"), found.get("pick_buddy")) == (delay_dequeue, pick_buddy)
+    assert policy.has_on_spin_bug(kernel) == (variant != "eevdf-forfeit")
 
 
 @pytest.mark.parametrize(
@@ -78,6 +84,7 @@ def test_a_kernel_has_its_form_of_the_fair_class(kernel: str, variant: str) -> N
         ("cohort", ["--fair", "task", "--gang", "aligned"], "7.3", "--gang aligned needs --fair vm"),
         ("cohort", ["slice", "5"], "7.3", '"slice" is not allowed: must be a flag'),
         ("eevdf", [], "2.4.20", 'kernel "2.4.20" is not known to the simulator: must be a kernel'),
+        ("eevdf", [], "6.99999", 'kernel "6.99999" is not known to the simulator'),
         ("eevdf", [], "newest", 'kernel "newest" is not known to the simulator'),
     ],
 )

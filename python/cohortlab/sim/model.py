@@ -12,7 +12,7 @@ from cohortlab.scenario import Scenario, Vm
 from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.hardware import Hardware
 from cohortlab.sim.native import native
-from cohortlab.sim.policy import KERNEL_DEFAULT, host_class
+from cohortlab.sim.policy import KERNEL_DEFAULT, has_on_spin_bug, host_class
 
 NS_PER_S = 1_000_000_000
 
@@ -54,7 +54,7 @@ class Run:
             "weight": vm.weight,
             "cpus": list(vm.affinity or ()),
         }
-        kvm = dict(self.hardware.kvm)
+        kvm = {"on_spin_bug": has_on_spin_bug(self.kernel)} | self.hardware.kvm
         if not self.scenario.guest.ple:
             kvm["ple"] = {**kvm.get("ple", {}), "mode": "off"}
         made["kvm"] = kvm
@@ -75,7 +75,7 @@ def _machine(scenario: Scenario, hardware: Hardware) -> dict[str, Any]:
         pcpus *= machine.get(name, 1) if isinstance(machine.get(name, 1), int) else 1
     if pcpus != scenario.host.pcpus:
         raise BadInput(
-            f"{hardware.path}: machine: has {pcpus} pCPUs, but {scenario.name} has host.pcpus = {scenario.host.pcpus}"
+            f"{hardware.path}: machine: has {pcpus} pCPUs, but {scenario.path} has host.pcpus = {scenario.host.pcpus}"
         )
     return machine
 
@@ -92,4 +92,4 @@ def check(scenario: Scenario) -> None:
 
 def _check_model(where: str, scenario: Scenario, name: str, known: Sequence[str]) -> None:
     if name not in known:
-        raise BadInput(f'{scenario.name}: {where}: there is no model of "{name}": must be one of {", ".join(known)}')
+        raise BadInput(f'{scenario.path}: {where}: there is no model of "{name}": must be one of {", ".join(known)}')

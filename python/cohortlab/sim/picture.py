@@ -10,9 +10,11 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 import pyarrow as pa
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from cohortlab.plots import COLOURS, FAINT, INK
@@ -23,6 +25,8 @@ WAITING = "#e3e6ea"
 SPINNING = "#b00020"
 SHOOTDOWN = "#1a1a1a"
 NS_PER_MS = 1_000_000
+# Directed yields of one vCPU that are drawn at most.
+YIELDS_MAX = 150
 _GRANTED = 1 << 31
 
 
@@ -132,10 +136,11 @@ def _draw_vcpus(
     rows = {kind: _Rows(result.timeline, kind, window) for kind in TIMELINE_KINDS}
     for place, lane in enumerate(lanes):
         task = lane.task
+        # What spins while it waits burns nothing: the wait is drawn over it.
         for kind, colour, low, height in (
-            ("wait", WAITING, -0.4, 0.8),
             ("run", colours[task], -0.4, 0.8),
             ("spin", SPINNING, -0.14, 0.28),
+            ("wait", WAITING, -0.4, 0.8),
         ):
             of_kind = rows[kind]
             spans = of_kind.spans(of_kind.who == task)
@@ -145,20 +150,22 @@ def _draw_vcpus(
         axes.broken_barh(spans, (place + 0.26, 0.14), facecolors=SHOOTDOWN, linewidth=0)
         exits = rows["ple"].start_ms[rows["ple"].who == task]
         axes.plot(exits, [place - 0.3] * len(exits), linestyle="", marker=".", markersize=3, color=SPINNING)
-    _draw_yields(axes, rows["yield"], lanes)
+    _draw_yields(axes, rows["yield"], lanes, (window.end_ns - window.start_ns) / NS_PER_MS / YIELDS_MAX)
     axes.set_yticks(range(len(lanes)), [f"{lane.vm} vCPU {lane.vcpu}" for lane in lanes])
     axes.set_ylim(len(lanes) - 0.45, -0.55)
 
 
-def _draw_yields(axes: Axes, yields: _Rows, lanes: Sequence[_Lane]) -> None:
-    """Draw a line from who yielded to whom, for directed yields that were granted."""
+def _draw_yields(axes: Axes, yields: _Rows, lanes: Sequence[_Lane], apart_ms: float) -> None:
+    """Draw a line from who yielded to whom, for directed yields that were granted; of a storm, one here and there."""
     places = {lane.task: place for place, lane in enumerate(lanes)}
     granted = (yields.lane & _GRANTED) != 0
+    last: dict[int, float] = {}
     for at_ms, who, target in zip(
         yields.start_ms[granted], yields.who[granted], yields.lane[granted] & (_GRANTED - 1), strict=True
     ):
-        if int(who) in places and int(target) in places:
-            axes.plot([at_ms, at_ms], [places[int(who)], places[int(target)]], color=INK, linewidth=0.5, alpha=0.5)
+        if int(who) in places and int(target) in places and at_ms - last.get(int(who), -apart_ms) >= apart_ms:
+            last[int(who)] = at_ms
+            axes.plot([at_ms, at_ms], [places[int(who)], places[int(target)]], color=INK, linewidth=0.6)
 
 
 def _dress(axes: Axes) -> None:
@@ -170,10 +177,11 @@ def _dress(axes: Axes) -> None:
 
 
 def _legend(figure: Figure, result: Result, colours: Sequence[tuple[float, float, float]]) -> None:
-    patches = []
+    patches: list[Artist] = []
     for vm in result.run.scenario.vms:
         patches.append(Patch(color=colours[result.task_of(vm.name, 0)], label=f"{vm.name} runs"))
     patches.append(Patch(color=WAITING, label="waits for a pCPU"))
     patches.append(Patch(color=SPINNING, label="spins (dots: PAUSE exits)"))
-    patches.append(Patch(color=SHOOTDOWN, label="flushes other vCPUs' TLBs"))
+    patches.append(Patch(color=SHOOTDOWN, label="waits for a TLB flush"))
+    patches.append(Line2D([], [], color=INK, linewidth=0.8, label="yields to a sibling"))
     figure.legend(handles=patches, loc="outside lower left", ncols=8, frameon=False)

@@ -18,7 +18,7 @@ from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.hardware import Hardware
 from cohortlab.sim.model import Run, check
 from cohortlab.sim.native import native
-from cohortlab.sim.policy import KERNEL_DEFAULT, fair_variant, host_class
+from cohortlab.sim.policy import KERNEL_DEFAULT, fair_class, host_class
 from cohortlab.sim.result import Result
 
 # Policy, its arguments, the loads, the VM, the program, and how many times that was asked before.
@@ -41,7 +41,7 @@ class SimPlace:
         self._pool: ThreadPoolExecutor | None = None
         self.description = {
             "place": "simulator",
-            "kernel": f"simulated {fair_variant(self._kernel)} (as in {self._kernel})",
+            "kernel": f"simulated, fair class as in {self._kernel}: {fair_class(self._kernel)['variant']}",
             "hardware": self._hardware.name,
             "ple": "on" if scenario.guest.ple else "off",
         }

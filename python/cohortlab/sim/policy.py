@@ -46,7 +46,7 @@ def host_class(name: str, args: Sequence[str], kernel: str) -> dict[str, Any]:
         PlaceError: the policy, its arguments or the kernel are not known; the line says what is.
     """
     if name == KERNEL:
-        return {"class": "fair", "variant": fair_variant(kernel)}
+        return fair_class(kernel)
     if name not in PRESETS:
         raise PlaceError(
             f'policy "{name}" is not known to the simulator: must be one of {KERNEL}, {", ".join(PRESETS)}'
@@ -54,15 +54,30 @@ def host_class(name: str, args: Sequence[str], kernel: str) -> dict[str, Any]:
     return {"class": "ext", "knobs": knobs(name, args)}
 
 
-def fair_variant(kernel: str) -> str:
-    """Return the form of the fair class that Linux ``kernel`` has."""
-    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?(?![\d])", kernel)
+def fair_class(kernel: str) -> dict[str, Any]:
+    """Return the fair class of Linux ``kernel``: CFS, or EEVDF with what it had by then."""
+    version = version_of(kernel)
+    if version < (6, 6, 0):
+        return {"class": "fair", "variant": "cfs"}
+    return {
+        "class": "fair",
+        "variant": "eevdf" if version < (6, 19, 0) else "eevdf-forfeit",
+        "delay_dequeue": version >= (6, 12, 0),
+        "pick_buddy": version >= (6, 14, 0),
+    }
+
+
+def has_on_spin_bug(kernel: str) -> bool:
+    """Return whether kvm_vcpu_on_spin() of Linux ``kernel`` forgets whom it boosted last (before 32bd348be3fa)."""
+    return version_of(kernel) < (6, 19, 0)
+
+
+def version_of(kernel: str) -> tuple[int, ...]:
+    found = re.match(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?!\d)", kernel)
     version = tuple(int(part or 0) for part in found.groups()) if found else (0, 0, 0)
     if version < (2, 6, 34):
         raise PlaceError(f'kernel "{kernel}" is not known to the simulator: must be {KERNEL_RULE}')
-    if version < (6, 6, 0):
-        return "cfs"
-    return "eevdf" if version < (6, 19, 0) else "eevdf-forfeit"
+    return version
 
 
 def knobs(name: str, args: Sequence[str]) -> dict[str, int]:

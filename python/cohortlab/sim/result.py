@@ -74,9 +74,9 @@ class Result:
                 timeline_rows_max=traces.timeline_rows_max,
             )
         except module.ConfigError as error:
-            raise BadInput(f"{run.scenario.name}: {one_line(str(error))}") from None
+            raise BadInput(f"{run.scenario.path}: {one_line(str(error))}") from None
         except module.RunError as error:
-            raise PlaceError(f"{run.scenario.name}: {one_line(str(error))}") from None
+            raise PlaceError(f"{run.scenario.path}: {one_line(str(error))}") from None
         return cls(run, done)
 
     @cached_property
@@ -134,8 +134,10 @@ class Result:
         value = program["units"] * program["unit_value"] / wall_s if workload.is_rate and wall_s else wall_s
         if value <= 0:
             raise WorkloadError(f"{workload.name} in {vm}: the figure {value} is not a number above 0")
-        ends = [end for end in self.about["figures"]["host"]["program_ends"] if end["vm"] == index]
-        end = ends[-1] if ends else {"at_ns": self.end_ns, "cpu_ns": self._cpu_ns(), "busy_ns": self._busy_ns()}
+        end: dict[str, Any] = {"at_ns": self.end_ns, "cpu_ns": self._cpu_ns(), "busy_ns": self._busy_ns()}
+        for ended in self.about["figures"]["host"]["program_ends"]:
+            if ended["vm"] == index:
+                end = ended
         names = [machine.name for machine in self.run.scenario.vms]
         idle_ns = self.run.scenario.host.pcpus * end["at_ns"] - end["busy_ns"]
         figures = self.about["figures"]["vms"][index]

@@ -35,9 +35,8 @@ def title(result: Result) -> str:
 def tell(console: Console, result: Result) -> None:
     """Print the run's figures: a row for each, a column for each VM."""
     vms = result.about["figures"]["vms"]
-    table = Table(
-        title=Text(title(result)), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False
-    )
+    console.print(Text(title(result), style="bold"), soft_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     table.add_column("", no_wrap=True)
     for vm in vms:
         table.add_column(vm["name"], justify="right", no_wrap=True)

@@ -19,6 +19,10 @@ pub const SPINS: [&str; 5] = ["lock", "ipi-answer", "shootdown", "barrier", "use
 struct Vcpu {
     /// Pause-loop exits since the spin began.
     chain: u64,
+    /// CPU time of its thread so far; up to when, if it runs; and what it was when the spin began.
+    run_ns: Ns,
+    runs_since_ns: Option<Ns>,
+    spin_from_ns: Ns,
     /// Interrupts on their way: vector, and when the first of it was sent. One vector pends once, as in an APIC.
     pending: Vec<(u8, Ns)>,
 }
@@ -81,6 +85,12 @@ pub struct GuestMetrics {
     bases: Vec<usize>,
 }
 
+impl Vcpu {
+    fn run_ns(&self, now_ns: Ns) -> Ns {
+        self.run_ns + self.runs_since_ns.map_or(0, |since_ns| now_ns - since_ns)
+    }
+}
+
 impl GuestMetrics {
     pub fn new(layout: &Layout) -> Self {
         let (bases, count) = layout.vcpu_bases();
@@ -92,8 +102,17 @@ impl GuestMetrics {
         (&mut self.vms[vcpu.vm.index()], &mut self.vcpus[at])
     }
 
-    pub fn record(&mut self, _layout: &Layout, now_ns: Ns, what: &What) {
+    pub fn record(&mut self, layout: &Layout, now_ns: Ns, what: &What) {
         match *what {
+            What::Switch { prev, next, .. } => {
+                if let Some(vcpu) = prev.and_then(|task| layout.vcpu_of(task)) {
+                    let (_, vcpu) = self.of(vcpu);
+                    (vcpu.run_ns, vcpu.runs_since_ns) = (vcpu.run_ns(now_ns), None);
+                }
+                if let Some(vcpu) = next.and_then(|task| layout.vcpu_of(task)) {
+                    self.of(vcpu).1.runs_since_ns = Some(now_ns);
+                }
+            }
             What::Ple { vcpu, kernel } => {
                 let (vm, vcpu) = self.of(vcpu);
                 vm.counts.ple += 1;
@@ -132,10 +151,13 @@ impl GuestMetrics {
             What::GuestSwitch { vcpu, .. } => self.of(vcpu).0.counts.guest_switches += 1,
             What::LockTaken { vcpu, waited_ns, .. } => self.of(vcpu).0.lock_wait.add(waited_ns),
             What::LockReleased { vcpu, held_ns, .. } => self.of(vcpu).0.lock_hold.add(held_ns),
-            What::SpinStart { vcpu, .. } => self.of(vcpu).1.chain = 0,
-            What::SpinEnd { vcpu, why, spun_ns } => {
+            What::SpinStart { vcpu, .. } => {
+                let (_, vcpu) = self.of(vcpu);
+                (vcpu.chain, vcpu.spin_from_ns) = (0, vcpu.run_ns(now_ns));
+            }
+            What::SpinEnd { vcpu, why, .. } => {
                 let (vm, vcpu) = self.of(vcpu);
-                vm.spins[spin_index(why)].add(spun_ns);
+                vm.spins[spin_index(why)].add(vcpu.run_ns(now_ns) - vcpu.spin_from_ns);
                 let exits = std::mem::take(&mut vcpu.chain);
                 vm.counts.ple_chains += u64::from(exits > 0);
                 vm.counts.ple_chain_max = vm.counts.ple_chain_max.max(exits);

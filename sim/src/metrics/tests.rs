@@ -68,12 +68,17 @@ fn waiting_costop_skew_and_stacking() {
 fn spins_exits_and_yields() {
     let found = figures(
         &[
+            (0, switch(0, None, Stop::Preempted, Some(0))),
+            (0, switch(1, None, Stop::Preempted, Some(1))),
             (1, What::SpinStart { vcpu: V0, why: Spin::Lock }),
             (2, What::Ple { vcpu: V0, kernel: true }),
             (3, What::DirectedYield { from: V0, to: V1, granted: false }),
             (4, What::Ple { vcpu: V0, kernel: true }),
             (5, What::DirectedYield { from: V0, to: V1, granted: true }),
-            (9, What::SpinEnd { vcpu: V0, why: Spin::Lock, spun_ns: 6 }),
+            // Exits are part of a spin, waiting for a pCPU is not.
+            (6, switch(0, Some(0), Stop::Preempted, Some(2))),
+            (8, switch(0, Some(2), Stop::Exited, Some(0))),
+            (9, What::SpinEnd { vcpu: V0, why: Spin::Lock, spun_ns: 1 }),
             (10, What::SpinStart { vcpu: V0, why: Spin::User }),
             (12, What::SpinEnd { vcpu: V0, why: Spin::User, spun_ns: 2 }),
             (13, What::SpinStart { vcpu: V1, why: Spin::User }),
