@@ -86,6 +86,9 @@ pub struct TaskConfig {
     pub run_ns: Ns,
     #[serde(default)]
     pub sleep_ns: Ns,
+    /// These are means of exponential distributions.
+    #[serde(default)]
+    pub random: bool,
 }
 
 /// Bounds of what may be asked for, so that a wrong figure costs an error and not all of the memory.

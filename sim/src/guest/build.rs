@@ -15,6 +15,7 @@ use crate::rng::{Rng, Stream};
 use crate::scenario::{TaskConfig, VmConfig};
 use crate::time::Progress;
 use crate::workload::code::{Code, Inst};
+use crate::workload::{Dist, Span};
 
 use super::device::Device;
 use super::lock::Lock;
@@ -43,7 +44,7 @@ impl Guests {
             guests.add_vm(host, config, index, seed)?;
         }
         for config in tasks {
-            guests.add_process(host, config);
+            guests.add_process(host, config, seed);
         }
         Ok(guests)
     }
@@ -61,6 +62,9 @@ impl Guests {
         seed: u64,
     ) -> Result<(), SimError> {
         let field = format!("vms[{index}]");
+        if config.vcpus == 0 {
+            return Err(SimError::Config(format!("{field}.vcpus: is 0; allowed: 1 or more")));
+        }
         config.kvm.check(&format!("{field}.kvm"))?;
         config.guest.check(&format!("{field}.guest"))?;
         let at = format!("{field}.workload");
@@ -115,19 +119,20 @@ impl Guests {
         Ok(())
     }
 
-    fn add_process(&mut self, host: &mut Host, config: &TaskConfig) {
+    fn add_process(&mut self, host: &mut Host, config: &TaskConfig, seed: u64) {
         let allowed = (!config.cpus.is_empty()).then(|| config.cpus.iter().copied().map(CpuId).collect());
         let weight = nice_to_weight(config.nice);
         let task = host.spawn(TaskSpec { weight, allowed, ..TaskSpec::default() });
         self.own(task, Owner::Process(self.processes.len() as u32));
         // Without sleep it never stops running.
-        let run_ns = if config.sleep_ns == 0 { 0 } else { config.run_ns };
+        let run_ns = if config.sleep_ns == 0 { 0 } else { config.run_ns.max(1) };
         self.processes.push(Process {
             run_ns,
             sleep_ns: config.sleep_ns,
             work: Progress::new(run_ns),
             timer: Timer::default(),
             name: config.name.clone(),
+            rng: config.random.then(|| Rng::derive(seed, Stream::Task, u64::from(task.0))),
         });
         host.wake(task, None);
     }
@@ -185,6 +190,30 @@ fn make_vm(config: &VmConfig, id: VmId, threads: Vec<Vcpu>, code: &Code, seed: u
             ..idle_task(cpu, rng(Stream::GuestTask, number))
         });
         cpus[cpu as usize].queue.insert((0, number));
+    }
+
+    let guest = &config.guest;
+    if guest.housekeeping_period_ns > 0 {
+        let rest = Dist::Exp(Span(guest.housekeeping_period_ns));
+        let work = Dist::Exp(Span(guest.housekeeping_work_ns));
+        let forever = [
+            Inst::Loop { times: u64::MAX, end: 3 },
+            Inst::Sleep(rest),
+            Inst::Kernel(work),
+            Inst::End { start: 0 },
+        ];
+        for v in 0..vcpus {
+            let number = tasks.len() as u32;
+            let mut frame = Frame::default();
+            frame.first(&[Op::UnlockRq, Op::IrqOn]);
+            tasks.push(Task {
+                name: format!("kernel{v}").into(),
+                frame,
+                code: Rc::new(forever.clone()),
+                ..idle_task(v, rng(Stream::GuestTask, number))
+            });
+            cpus[v as usize].queue.insert((0, number));
+        }
     }
 
     let program_locks = code.locks.list.len() as u32;

@@ -14,8 +14,9 @@ use super::ops::{Doing, Loop, Op, Until};
 use super::task::NO_SPACE;
 use super::vm::Vm;
 
-/// Operations in one instant before it is called a hang.
-const INSTANT_MAX: u32 = 1_000_000;
+/// Steps in one instant before it is called a hang; and so many more for each task, which may all have something to do at the same time.
+const INSTANT_MAX: usize = 1_000_000;
+const INSTANT_TASK_MAX: usize = 64;
 
 impl Vm {
     /// Let the vCPU do all that takes no time, up to what does.
@@ -63,10 +64,11 @@ impl Vm {
             self.in_instant = (now_ns, 0);
         }
         self.in_instant.1 += 1;
-        if self.in_instant.1 > INSTANT_MAX {
+        let max = INSTANT_MAX + INSTANT_TASK_MAX * self.tasks.len();
+        if self.in_instant.1 > max {
             let name = &self.name;
             host.core.fail(SimError::Limit(format!(
-                "at {now_ns} ns: VM {name}: {INSTANT_MAX} steps without time passing; its workload does nothing for ever"
+                "at {now_ns} ns: VM {name}: {max} steps without time passing; its workload does nothing for ever"
             )));
             return true;
         }

@@ -36,7 +36,10 @@ impl Vm {
         let cpu = &mut self.cpus[v];
         cpu.in_irq = false;
         let (current, wanted) = (cpu.current, cpu.need_resched && cpu.no_preempt == 0 && cpu.irq_off == 0);
-        if wanted && !self.is_idle_task(current) {
+        if wanted && self.is_idle_task(current) {
+            // Idle looks for work at once.
+            self.tasks[current as usize].frame.doing = Doing::Nothing;
+        } else if wanted {
             let task = &mut self.tasks[current as usize];
             let kernel = task.kernel;
             if (!kernel || self.guest.preemptible_kernel) && matches!(task.saved, Doing::Nothing) {

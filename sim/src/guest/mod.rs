@@ -31,6 +31,7 @@ use crate::host::Host;
 use crate::ids::{TaskId, VmId};
 use crate::kvm::vector;
 use crate::observe::Stop;
+use crate::rng::Rng;
 use crate::time::{Ns, Progress};
 
 pub use self::config::{GuestConfig, GuestCosts, LockKind, TlbMode};
@@ -60,6 +61,15 @@ pub(crate) struct Process {
     pub work: Progress,
     pub timer: Timer,
     pub name: String,
+    /// Both times are drawn, exponentially.
+    pub rng: Option<Rng>,
+}
+
+impl Process {
+    fn draw(&mut self, mean_ns: Ns) -> Ns {
+        // At least 1, so that time passes.
+        self.rng.as_mut().map_or(mean_ns, |rng| rng.exponential(mean_ns)).max(1)
+    }
 }
 
 /// What came of a program.
@@ -201,8 +211,8 @@ impl Bodies for Guests {
                 process.work.stop(now_ns);
                 process.timer.cancel();
                 if why == Stop::Blocked {
-                    process.work = Progress::new(process.run_ns);
-                    let at_ns = now_ns.saturating_add(process.sleep_ns);
+                    process.work = Progress::new(process.draw(process.run_ns));
+                    let at_ns = now_ns.saturating_add(process.draw(process.sleep_ns));
                     host.set_timer(at_ns, task.0, PROCESS, process.timer.arm());
                 }
             }

@@ -19,7 +19,7 @@ impl Vm {
         // The run queues' locks come first.
         let lock_base = self.cpus.len() as u32;
         let task = &mut self.tasks[self.cpus[v].current as usize];
-        let inst = task.code.get(task.at).cloned();
+        let inst = task.code.get(task.at).copied();
         task.at += 1;
         let rng = &mut task.rng;
         let frame = &mut task.frame;

@@ -158,7 +158,7 @@ impl Vm {
             }
         }
         if self.cpus[v].queue.is_empty() {
-            self.pull(host, v, 1);
+            self.pull(host, v, 0);
         }
         let cpu = &mut self.cpus[v];
         cpu.need_resched = false;
@@ -183,12 +183,11 @@ impl Vm {
         self.tell_mode(host, v);
     }
 
-    /// Idle and periodic balancing: take a waiting task from the vCPU where most wait, if that leaves it no worse off: by `least` more than here.
-    fn pull(&mut self, host: &Host, v: usize, least: usize) {
-        let mine = self.load(v);
+    /// Idle and periodic balancing: take a waiting task from the vCPU where most are, if there are at least two more than the `mine` here.
+    fn pull(&mut self, host: &Host, v: usize, mine: usize) {
         let others = (0..self.cpus.len()).filter(|other| *other != v && !self.cpus[*other].queue.is_empty());
         let busiest = others.max_by_key(|other| (self.load(*other), std::cmp::Reverse(*other)));
-        let Some(busiest) = busiest.filter(|other| self.load(*other) > mine + least) else { return };
+        let Some(busiest) = busiest.filter(|other| self.load(*other) > mine + 1) else { return };
         let movable = |(_, task): &&(Ns, u32)| self.tasks[*task as usize].pin.is_none();
         let Some((_, task)) = self.cpus[busiest].queue.iter().find(movable).copied() else { return };
         self.charge(host, busiest);
@@ -234,7 +233,7 @@ impl Vm {
         if self.is_idle_task(self.cpus[v].current) {
             return;
         }
-        self.pull(host, v, 1);
+        self.pull(host, v, self.load(v));
         let slice_ns = self.guest.slice_ns;
         let cpu = &mut self.cpus[v];
         if cpu.ran_ns >= slice_ns && !cpu.queue.is_empty() {

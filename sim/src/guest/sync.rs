@@ -70,11 +70,12 @@ impl Vm {
     }
 
     /// Release the lock, wake these, and back to user mode.
-    fn leave_and_wake(&mut self, v: usize, lock: u32, tasks: impl Iterator<Item = u32>) {
+    fn leave_and_wake(&mut self, v: usize, lock: u32, tasks: impl DoubleEndedIterator<Item = u32>) {
         let frame = self.frame(v);
         frame.first(&[Op::ToUser]);
-        let wakes: Vec<Op> = tasks.map(Op::Wake).collect();
-        frame.first(&wakes);
+        for task in tasks.rev() {
+            frame.first(&[Op::Wake(task)]);
+        }
         frame.first(&[Op::Unlock(lock)]);
     }
 
@@ -127,7 +128,8 @@ impl Vm {
             Op::ConditionWake { condition, all } => {
                 let known = &mut self.conditions[condition as usize];
                 let (lock, count) = (known.lock, if all { usize::MAX } else { 1 });
-                let woken: Vec<u32> = known.waiters.drain(..known.waiters.len().min(count)).collect();
+                let rest = known.waiters.split_off(known.waiters.len().min(count));
+                let woken = std::mem::replace(&mut known.waiters, rest);
                 self.leave_and_wake(v, lock, woken.into_iter());
             }
             Op::PipePut(at) | Op::PipePutDone(at) | Op::PipeGet(at) | Op::PipeGetDone(at) => {
@@ -216,10 +218,11 @@ impl Vm {
         }
         if !sleepers.is_empty() {
             let syscall = Op::Work(self.guest.costs.syscall_ns);
-            let wakes: Vec<Op> = sleepers.into_iter().map(Op::Wake).collect();
             let frame = self.frame(v);
             frame.first(&[Op::ToUser]);
-            frame.first(&wakes);
+            for task in sleepers.into_iter().rev() {
+                frame.first(&[Op::Wake(task)]);
+            }
             frame.first(&[Op::Mode { kernel: true }, syscall]);
         }
     }

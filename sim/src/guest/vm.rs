@@ -71,7 +71,7 @@ pub struct Vm {
     /// vCPUs for which something has changed at this instant.
     todo: VecDeque<u32>,
     /// Operations at this instant, against programs that do nothing for ever.
-    pub(crate) in_instant: (Ns, u32),
+    pub(crate) in_instant: (Ns, usize),
 }
 
 impl Vm {

@@ -180,6 +180,20 @@ impl KvmConfig {
         if self.halt_poll.max_ns > 1_000_000_000 {
             return refuse("halt_poll.max_ns", self.halt_poll.max_ns, "0 to 1000000000");
         }
+        let costs = &self.costs;
+        for (name, value) in [
+            ("costs.on_spin_ns", costs.on_spin_ns),
+            ("costs.icr_ns", costs.icr_ns),
+            ("costs.hypercall_ns", costs.hypercall_ns),
+            ("costs.timer_ns", costs.timer_ns),
+            ("costs.halt_ns", costs.halt_ns),
+            ("costs.io_ns", costs.io_ns),
+            ("costs.flush_ns", costs.flush_ns),
+        ] {
+            if value > 1_000_000_000 {
+                return refuse(name, value, "0 to 1000000000");
+            }
+        }
         Ok(())
     }
 

@@ -88,6 +88,7 @@ impl Vm {
             return;
         }
         vcpu.place = Place::Guest;
+        vcpu.visible = vcpu.pending;
         let (id, exit) = (vcpu.id, vcpu.exit);
         let ns = host.now_ns() - exit.since_ns;
         host.tell(|| What::Exit { vcpu: id, reason: exit.reason, ns });
@@ -100,6 +101,7 @@ impl Vm {
         if !vcpu.begun {
             vcpu.begun = true;
             vcpu.place = Place::Guest;
+            vcpu.visible = vcpu.pending;
             return;
         }
         match vcpu.place {
@@ -253,7 +255,7 @@ impl Vm {
                 self.begin_exit(host, v, exit::INTERRUPT, 0, Then::Done);
             }
             KICK | FLUSH => return,
-            _ => {}
+            _ => self.vcpus[v].visible = self.vcpus[v].pending,
         }
         self.poke(v);
     }
@@ -282,11 +284,12 @@ impl Vm {
     /// Take the interrupt that is first, if the guest's code can be interrupted. Return true if it was.
     pub(crate) fn inject(&mut self, host: &mut Host, v: usize) -> bool {
         let vcpu = &mut self.vcpus[v];
-        if vcpu.pending == 0 || !self.cpus[v].interrupts_on() {
+        if vcpu.visible == 0 || !self.cpus[v].interrupts_on() {
             return false;
         }
-        let vector = vcpu.pending.trailing_zeros() as u8;
-        vcpu.pending &= vcpu.pending - 1;
+        let vector = vcpu.visible.trailing_zeros() as u8;
+        vcpu.visible &= !(1 << vector);
+        vcpu.pending &= !(1 << vector);
         vcpu.window = None;
         let (id, task, more) = (vcpu.id, vcpu.task, vcpu.pending != 0);
         host.set_irq_pending(task, more);

@@ -70,6 +70,8 @@ pub struct Vcpu {
 
     /// Interrupts that wait in the APIC: a bit for each vector.
     pub pending: u8,
+    /// Those of them of which the processor knows: as of the last entry or notification. What has been sent since is on its way.
+    pub visible: u8,
     /// `arch.pv.pv_unhalted`: a sibling's kick.
     pub kicked: bool,
     pub polling: Polling,
@@ -106,6 +108,7 @@ impl Vcpu {
             place: Place::Guest,
             exit: Exit { reason: 0, since_ns: 0, work: Progress::new(0), then: Then::Enter },
             pending: 0,
+            visible: 0,
             kicked: false,
             polling: Polling::default(),
             halted_ns: 0,

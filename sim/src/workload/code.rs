@@ -9,7 +9,7 @@ use crate::time::Ns;
 use super::dist::Dist;
 use super::program::{Metric, Program, Spin, Step, Thread, Times, TASKS_MAX};
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Inst {
     Compute(Dist),
     Kernel(Dist),
@@ -130,15 +130,20 @@ pub struct Code {
 /// Messages that a pipe holds if nothing is said: 16 pages of one message each (PIPE_DEF_BUFFERS).
 const PIPE_CAPACITY: u32 = 16;
 
+/// Instructions of all tasks together: what a model may take of the memory.
+const INSTS_MAX: usize = 1 << 20;
+
 struct Scope<'a> {
     program: &'a Program,
     copy: u32,
     index: u32,
+    count: u32,
 }
 
 impl Scope<'_> {
     fn plain(&self, name: &str) -> String {
-        name.replace("{i}", &self.index.to_string())
+        let next = (self.index + 1) % self.count.max(1);
+        name.replace("{i}", &self.index.to_string()).replace("{i+1}", &next.to_string())
     }
 
     /// A name's object is the copy's own.
@@ -156,6 +161,7 @@ impl Code {
     /// The error begins with the field.
     pub fn new(program: &Program, vcpus: u32) -> Result<Self, String> {
         let mut code = Self { unit_value: 1.0, unit_kind: u16::MAX, ..Self::default() };
+        let mut insts = 0;
         for copy in 0..program.copies {
             let shared = code.spaces;
             code.spaces += 1;
@@ -165,8 +171,14 @@ impl Code {
                     if code.tasks.len() as u64 >= TASKS_MAX {
                         return Err(format!("thread[{at}].count: with those before it more than {TASKS_MAX} tasks; allowed: fewer"));
                     }
-                    let scope = Scope { program, copy, index };
+                    let scope = Scope { program, copy, index, count };
                     code.add(&scope, thread, shared, vcpus);
+                    insts += code.tasks.last().map_or(0, |task| task.code.len());
+                    if insts > INSTS_MAX {
+                        return Err(format!(
+                            "thread[{at}].steps: of all tasks together more than {INSTS_MAX}; allowed: fewer"
+                        ));
+                    }
                 }
             }
         }

@@ -12,6 +12,8 @@ use super::dist::{Dist, Span};
 /// How deep lists of steps may be nested, and how many tasks a program may have.
 const DEPTH_MAX: u32 = 8;
 pub const TASKS_MAX: u64 = 1 << 16;
+const NAME_MAX: usize = 64;
+const THREADS_MAX: usize = 1024;
 const TIMES_MAX: u64 = 1 << 40;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -112,7 +114,7 @@ pub enum Times {
     Forever,
 }
 
-/// One step. In names of objects, `{i}` is the task's number among those of its thread.
+/// One step. In names of objects, `{i}` is the task's number among those of its thread, and `{i+1}` the next one's; after the last comes 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub enum Step {
@@ -213,9 +215,7 @@ fn is_false(b: &bool) -> bool {
 impl Program {
     /// What the types do not say. The message begins with the field.
     pub fn check(&self) -> Result<(), String> {
-        if self.name.is_empty() {
-            return Err("name: is empty; allowed: a name".into());
-        }
+        check_name(&self.name, "name")?;
         if !(1..=10_000).contains(&self.copies) {
             return Err(format!("copies: is {}; allowed: 1 to 10000", self.copies));
         }
@@ -226,6 +226,9 @@ impl Program {
         }
         if self.threads.is_empty() {
             return Err("thread: is empty; allowed: 1 or more".into());
+        }
+        if self.threads.len() > THREADS_MAX {
+            return Err(format!("thread: has {}; allowed: 1 to {THREADS_MAX}", self.threads.len()));
         }
         for (name, pipe) in &self.pipes {
             if pipe.capacity == 0 || pipe.low_water.is_some_and(|low| low >= pipe.capacity) {
@@ -241,9 +244,29 @@ impl Program {
             }
         }
         for (index, thread) in self.threads.iter().enumerate() {
+            check_name(&thread.name, &format!("thread[{index}].name"))?;
             check_steps(&thread.steps, &format!("thread[{index}].steps"), 1)?;
         }
         Ok(())
+    }
+}
+
+fn check_name(name: &str, field: &str) -> Result<(), String> {
+    match name.len() {
+        1..=NAME_MAX => Ok(()),
+        length => Err(format!("{field}: has {length} characters; allowed: 1 to {NAME_MAX}")),
+    }
+}
+
+impl Step {
+    /// The object that it names.
+    fn object(&self) -> Option<&str> {
+        match self {
+            Self::Lock { name, .. } | Self::Mutex { name, .. } | Self::Barrier { name, .. } => Some(name),
+            Self::Acquire(name) | Self::Release(name) | Self::Send(name) | Self::Recv(name) => Some(name),
+            Self::Wait(name) | Self::Signal(name) | Self::Broadcast(name) | Self::Done(name) => Some(name),
+            _ => None,
+        }
     }
 }
 
@@ -254,6 +277,9 @@ fn check_steps(steps: &[Step], field: &str, depth: u32) -> Result<(), String> {
     let mut held: Vec<&str> = Vec::new();
     for (index, step) in steps.iter().enumerate() {
         let field = format!("{field}[{index}]");
+        if let Some(name) = step.object() {
+            check_name(name, &field)?;
+        }
         match step {
             Step::Acquire(name) if held.contains(&name.as_str()) => {
                 return Err(format!("{field}.acquire: {name:?} is held already; allowed: another mutex"));

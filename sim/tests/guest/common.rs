@@ -12,7 +12,7 @@ use cohort_sim::machine::MachineConfig;
 use cohort_sim::observe::{Observer, What};
 use cohort_sim::scenario::{TaskConfig, VmConfig};
 use cohort_sim::workload::{parse, Workload};
-use cohort_sim::{CpuId, Host, Simulation};
+use cohort_sim::{CpuId, Host, Simulation, TaskId};
 
 pub const US: u64 = 1_000;
 pub const MS: u64 = 1_000_000;
@@ -52,9 +52,9 @@ pub fn vm(vcpus: u32, program: &str) -> VmConfig {
     }
 }
 
-/// A process that always computes, on one pCPU.
+/// A process that always computes, on this pCPU ([`Sim::pin`]).
 pub fn hog(cpu: u32) -> TaskConfig {
-    TaskConfig { name: format!("hog{cpu}"), nice: 0, cpus: vec![cpu], run_ns: 0, sleep_ns: 0 }
+    TaskConfig { name: format!("hog{cpu}"), nice: 0, cpus: vec![], run_ns: 0, sleep_ns: 0, random: false }
 }
 
 pub fn build(
@@ -72,11 +72,18 @@ pub fn build(
 }
 
 impl Sim {
-    /// Each vCPU of the first VM on the pCPU of its number, unless said otherwise.
+    /// Each vCPU of the first VM on the pCPU said; then the hogs on theirs, behind the vCPU that is there.
     pub fn pin(mut self, cpus: &[u32]) -> Self {
+        let only = |cpu: u32| Some([CpuId(cpu)].into_iter().collect());
         for (v, cpu) in cpus.iter().enumerate() {
             let task = self.sim.bodies.vms[0].vcpus[v].task;
-            self.sim.host.set_affinity(task, Some([CpuId(*cpu)].into_iter().collect()));
+            self.sim.host.set_affinity(task, only(*cpu));
+        }
+        for task in (0..self.sim.host.core.tasks.len()).map(TaskId::from) {
+            let name = self.sim.bodies.task_name(task);
+            if let Some(cpu) = name.strip_prefix("hog").and_then(|cpu| cpu.parse().ok()) {
+                self.sim.host.set_affinity(task, only(cpu));
+            }
         }
         self
     }

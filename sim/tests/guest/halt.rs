@@ -4,6 +4,7 @@
 use cohort_sim::kvm::HaltPoll;
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::observe::What;
+use cohort_sim::CpuId;
 
 use crate::common::*;
 
@@ -83,7 +84,10 @@ fn a_request_goes_through_the_vmms_thread_and_the_device() {
     machine.costs.vm_entry_ns = 500;
     let mut config = vm(1, text);
     config.kvm.costs.io_ns = 800;
-    let s = build(&machine, turns_of_a_ms(), &[config], &[], 1).until(MS);
+    let mut s = build(&machine, turns_of_a_ms(), &[config], &[], 1);
+    let thread = s.sim.bodies.vms[0].device.as_ref().unwrap().task;
+    s.sim.host.set_affinity(thread, Some([CpuId(1)].into_iter().collect()));
+    let s = s.until(MS);
     // Exit and submission; the thread; the device; the entry after the halt.
     assert_eq!(s.end_ns(), Some(10_000 + 1_500 + 20_000 + 100_000 + 500 + 5_000));
 }

@@ -122,7 +122,7 @@ fn a_pv_waiter_halts_and_is_kicked() {
         // It spins from 0.95 to 1.25 ms only.
         assert_eq!(spun, [(2_100 * US, 300 * US)]);
         let halts = s.list(|what| match what {
-            What::Halt { vcpu, .. } => Some((false, vcpu.id)),
+            What::Halt { vcpu, .. } if vcpu.id == 1 => Some((false, vcpu.id)),
             What::Unhalt { vcpu } => Some((true, vcpu.id)),
             What::Kick { from, to } => Some((from.id == 0, to.id)),
             _ => None,

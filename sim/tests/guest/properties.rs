@@ -51,7 +51,7 @@ fn spin() -> impl Strategy<Value = Spin> {
 
 fn program() -> impl Strategy<Value = Program> {
     let thread = (prop::collection::vec(step(), 1..6), 1..4u32, 1..8u64, any::<bool>(), any::<bool>());
-    (prop::collection::vec(thread, 1..4), spin(), 1..20u64).prop_map(|(threads, spin, rounds)| {
+    (prop::collection::vec(thread, 1..4), spin(), 1..6u64).prop_map(|(threads, spin, rounds)| {
         let mut threads: Vec<Thread> = threads
             .into_iter()
             .enumerate()
@@ -100,7 +100,7 @@ const LOCKS: [LockKind; 6] = [
 
 fn config() -> impl Strategy<Value = VmConfig> {
     let guest = (0..6usize, 0..3usize, any::<bool>(), any::<bool>(), 1..300_000u64);
-    let kvm = (0..3usize, 0..3usize, any::<bool>(), any::<bool>(), any::<bool>(), 100..10_000u32);
+    let kvm = (0..3usize, 0..3usize, any::<bool>(), any::<bool>(), any::<bool>(), 2_000..20_000u32);
     (program(), 1..5u32, guest, kvm).prop_map(|(program, vcpus, guest, kvm)| {
         let (lock, tlb, free, preemptible_kernel, spin_threshold_ns) = guest;
         let (ple, ipi, bug, steal_time, sched_yield, window_cycles) = kvm;
@@ -183,11 +183,14 @@ proptest! {
 
         let host = &s.sim.host;
         let end_ns = host.now_ns();
-        for cpu in &host.core.cpus {
-            prop_assert_eq!(cpu.busy_ns + cpu.idle_ns, end_ns);
+        let mut busy_ns = 0;
+        for cpu in host.core.machine.all() {
+            let (busy, idle) = host.cpu_times_ns(cpu);
+            prop_assert_eq!(busy + idle, end_ns);
+            busy_ns += busy;
         }
-        let busy_ns: u64 = host.core.cpus.iter().map(|cpu| cpu.busy_ns).sum();
-        prop_assert_eq!(host.core.tasks.iter().map(|task| task.run_ns).sum::<u64>(), busy_ns);
+        let tasks = (0..host.core.tasks.len()).map(cohort_sim::TaskId::from);
+        prop_assert_eq!(tasks.map(|task| host.run_ns(task)).sum::<u64>(), busy_ns);
 
         for (at, config) in configs.iter().enumerate() {
             let fifo = matches!(config.guest.lock, LockKind::Ticket | LockKind::Queued | LockKind::PvTicket);

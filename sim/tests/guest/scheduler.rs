@@ -137,17 +137,45 @@ fn a_guest_that_knows_its_steal_time_does_not_charge_it() {
 }
 
 #[test]
-fn a_preempted_vcpu_is_not_taken_for_idle() {
-    // vCPU 1 idles; its thread sleeps, so it is available. vCPU 2's thread waits for its pCPU in the guest's idle loop's end: see below.
+fn a_woken_task_goes_back_to_where_it_was_if_that_idles() {
     let text = "
         [[thread]]
         name = 'a'
         steps = [{ compute = '100us' }, { signal = 'c' }, { compute = '300us' }]
         [[thread]]
         name = 'b'
-        pin = false
         steps = [{ wait = 'c' }, { compute = '10us' }]";
     let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[vm(2, text)], &[], 1).pin(&[0, 1]).until(MS);
     assert_eq!(s.end_ns(), Some(400 * US));
     assert_eq!(switches(&s, 1).iter().map(|(at, _)| *at).collect::<Vec<_>>(), [0, 0, 100 * US, 110 * US]);
+}
+
+/// vCPU 1 is on its way into idle when it loses its pCPU, from 1 to 2 ms; vCPU 2 idles.
+#[test]
+fn a_preempted_vcpu_is_not_taken_for_idle() {
+    let text = "
+        [[thread]]
+        name = 'waker'
+        steps = [{ compute = '1500us' }, { signal = 'c' }, { compute = '100us' }]
+        [[thread]]
+        name = 'woken'
+        steps = [{ compute = '900us' }, { wait = 'c' }, { done = 'woken' }]
+        [[thread]]
+        name = 'short'
+        steps = [{ compute = '10us' }]";
+    let woken = |steal_time| {
+        let mut config = vm(3, text);
+        config.guest.costs.idle_ns = 300 * US;
+        config.kvm.steal_time = steal_time;
+        let s = build(&MachineConfig::ideal(3), turns_of_a_ms(), &[config], &[hog(1)], 1)
+            .pin(&[0, 1, 2])
+            .until(4 * MS);
+        let done = s.list(|what| match what {
+            What::Progress { vcpu, .. } => Some(vcpu.id),
+            _ => None,
+        });
+        done[0]
+    };
+    assert_eq!(woken(true), (1_500 * US, 2));
+    assert_eq!(woken(false), (2_000 * US, 1));
 }
