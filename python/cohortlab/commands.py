@@ -159,7 +159,7 @@ def _simulator(plan: Plan, hardware: str | None) -> OpenPlace:
             host_class(policy.name, policy.args, plan.kernel or KERNEL_DEFAULT)
         except PlaceError as error:
             raise BadInput(f"{policy.label}: {error}") from None
-    return functools.partial(open_sim, hardware=name)
+    return functools.partial(open_sim, hardware=name, policies=plan.policies, rounds=plan.rounds)
 
 
 def _split(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:

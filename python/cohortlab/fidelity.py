@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -148,9 +149,7 @@ def _simulate(
         rounds=rounds,
     )
 
-    def open_place(scenario: Scenario, *, kernel: str | None, progress: Any) -> Any:
-        return open_sim(scenario, kernel=kernel, progress=progress, hardware=hardware)
-
+    open_place = functools.partial(open_sim, hardware=hardware, policies=policies, rounds=rounds)
     comparison.run(plan, open_place, Progress(), results)
     return results
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from cohortlab.errors import BadInput
@@ -138,8 +139,11 @@ def test_explain_draws_and_traces(cohortlab: Run, path: Path) -> None:
     assert Path("explain.png").read_bytes().startswith(b"\x89PNG")
     assert Path("t.txt").read_text().startswith("cpus=2\n")
     assert Path("t.perfetto").stat().st_size > 1000
-    assert cohortlab("explain", path, "--out", "x.svg", "--ms", 5).code == 0
+    assert cohortlab("explain", path, "--out", "x.svg", "--ms", 5, "--tables", "tables").code == 0
     assert "<svg" in Path("x.svg").read_text()
+    tables = {file.stem: pq.read_table(file) for file in Path("tables").glob("*.parquet")}
+    assert sorted(tables) == ["distributions", "histograms", "timeline", "vcpus", "vms"]
+    assert [table.num_rows for table in (tables["vms"], tables["vcpus"])] == [2, 4]
 
 
 def test_fidelity_shows_both(cohortlab: Run, path: Path) -> None:
@@ -172,6 +176,7 @@ def test_fidelity_shows_both(cohortlab: Run, path: Path) -> None:
         (["explain", "SCENARIO", "--policy", "x"], 'policy "x" is not known to the simulator'),
         (["explain", "SCENARIO", "--policy-args", "'"], '--policy-args: "\'" is not allowed: no closing quotation'),
         (["explain", "SCENARIO", "--out", "x.bmp"], "--out: x.bmp: its ending must be one of .png, .svg, .pdf"),
+        (["explain", "SCENARIO", "--tables", "no/x"], "--tables: no/x: its folder does not exist"),
         (["explain", "SCENARIO", "--out", "no/x.png"], "--out: no/x.png: its folder does not exist"),
         (["explain", "SCENARIO", "--from-ms", "1e9"], "--from-ms: 1e+09 is not allowed: the run ends at "),
         (["explain", "absent.toml"], "absent.toml: cannot be read"),

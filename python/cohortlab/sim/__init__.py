@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cohortlab.places import Place, ProgressFn
+from cohortlab.policies import Policy
 from cohortlab.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -27,13 +28,20 @@ __all__ = ["Scenario", "open_sim", "run"]
 
 
 def open_sim(
-    scenario: Scenario, *, kernel: str | None, progress: ProgressFn, hardware: str | None = None
+    scenario: Scenario,
+    *,
+    kernel: str | None,
+    progress: ProgressFn,
+    hardware: str | None = None,
+    policies: Sequence[Policy] = (),
+    rounds: int = 0,
 ) -> AbstractContextManager[Place]:
-    """Return the place where ``scenario`` is simulated."""
+    """Return the place where ``scenario`` is simulated, for a comparison of ``policies`` in so many ``rounds``."""
     from cohortlab.sim import hardware as hardwares
     from cohortlab.sim.place import SimPlace
 
-    return SimPlace(scenario, kernel=kernel, hardware=hardwares.load(hardware or hardwares.DEFAULT))
+    chosen = hardwares.load(hardware or hardwares.DEFAULT)
+    return SimPlace(scenario, kernel=kernel, hardware=chosen, policies=policies, rounds=rounds)
 
 
 def run(

@@ -36,6 +36,7 @@ TIMELINE_ROWS_MAX = 4_000_000
 @click.option("--out", type=click.Path(path_type=Path), default=Path("explain.png"), show_default=True, help="Picture.")
 @click.option("--perfetto", type=click.Path(path_type=Path), help="Write a trace for ui.perfetto.dev, too.")
 @click.option("--ftrace", type=click.Path(path_type=Path), help="Write sched_switch events as text, too.")
+@click.option("--tables", type=click.Path(path_type=Path, file_okay=False), help="Write Parquet tables there, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON, nothing else, on standard output.")
 def explain(
     scenario: Path,
@@ -51,6 +52,7 @@ def explain(
     out: Path,
     perfetto: Path | None,
     ftrace: Path | None,
+    tables: Path | None,
     as_json: bool,
 ) -> None:
     """Simulate one run of one program, and draw who ran, waited and spun when."""
@@ -59,7 +61,7 @@ def explain(
 
     if out.suffix not in FORMATS:
         raise BadInput(f"--out: {out}: its ending must be one of {', '.join(FORMATS)}")
-    for option, path in (("--out", out), ("--perfetto", perfetto), ("--ftrace", ftrace)):
+    for option, path in (("--out", out), ("--perfetto", perfetto), ("--ftrace", ftrace), ("--tables", tables)):
         if path is not None and not path.absolute().parent.is_dir():
             raise BadInput(f"{option}: {path}: its folder does not exist")
     try:
@@ -95,12 +97,14 @@ def explain(
         write_atomically(perfetto, result.perfetto)
     if ftrace:
         write_atomically(ftrace, result.ftrace.encode())
+    if tables:
+        result.write_tables(tables)
     if as_json:
         print(json.dumps(result.about, indent=2))
     else:
         console = Console()
         words.tell(console if console.is_terminal else Console(width=WIDE), result)
-    written = [str(path) for path in (out, perfetto, ftrace) if path is not None]
+    written = [str(path) for path in (out, perfetto, ftrace, tables) if path is not None]
     cut = "; the traces end before the run does, at their greatest size" if result.is_truncated else ""
     click.echo(f"written: {', '.join(written)}{cut}", err=True)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from types import TracebackType
 
 from cohortlab.errors import BadInput
 from cohortlab.places import Measurement, PlaceError
-from cohortlab.policies import KERNEL
+from cohortlab.policies import KERNEL, Policy
 from cohortlab.scenario import Scenario
 from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.hardware import Hardware
@@ -24,11 +24,23 @@ from cohortlab.sim.result import Result
 # Policy, its arguments, the loads, the VM, the program, and how many times that was asked before.
 _Key = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...], str, str, int]
 
+# Runs that are simulated, or done and not yet asked for, at most.
+AHEAD_MAX = 32
+
 
 class SimPlace:
     """A simulated host. Rounds differ in their seeds: the n-th measurement of the same thing has seed n."""
 
-    def __init__(self, scenario: Scenario, *, kernel: str | None = None, hardware: Hardware | None = None) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        kernel: str | None = None,
+        hardware: Hardware | None = None,
+        policies: Sequence[Policy] = (),
+        rounds: int = 0,
+    ) -> None:
+        """``policies``, ``rounds``: what will probably be asked for; it is simulated ahead, on all CPUs."""
         self.scenario = scenario
         self.pcpus = scenario.host.pcpus
         self._kernel = kernel or KERNEL_DEFAULT
@@ -36,7 +48,7 @@ class SimPlace:
         self._policy: tuple[str, tuple[str, ...]] = (KERNEL, ())
         self._loads: dict[str, str] = {}
         self._asked: Counter[_Key] = Counter()
-        # Whoever measures a program will want the others next: they run on the other CPUs meanwhile.
+        self._coming = deque(self._expected(policies, rounds))
         self._ahead: dict[_Key, Future[Result]] = {}
         self._pool: ThreadPoolExecutor | None = None
         self.description = {
@@ -53,6 +65,7 @@ class SimPlace:
         except BadInput as error:
             raise PlaceError(str(error)) from None
         self._pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="sim")
+        self._run_ahead()
         return self
 
     def __exit__(
@@ -93,14 +106,29 @@ class SimPlace:
         self._asked[self._key(vm, workload, 0)] += 1
         wanted = self._key(vm, workload, number)
         if wanted not in self._ahead:
-            for other in (workload, *self.scenario.program_vm.programs):
-                key = self._key(vm, other, number)
-                if key not in self._ahead:
-                    self._ahead[key] = self._pool.submit(Result.of, self._run(key))
+            self._ahead[wanted] = self._pool.submit(Result.of, self._run(wanted))
         try:
-            return self._ahead.pop(wanted).result().measurement(vm)
+            result = self._ahead.pop(wanted).result()
+            self._run_ahead()
+            return result.measurement(vm)
         except BadInput as error:
             raise PlaceError(str(error)) from None
+
+    def _expected(self, policies: Sequence[Policy], rounds: int) -> Iterator[_Key]:
+        """Return the measurements of a comparison, about in the order in which they are asked for."""
+        vm = self.scenario.program_vm
+        loads = tuple(sorted((other.name, other.load) for other in self.scenario.neighbours if other.load is not None))
+        for number in range(rounds):
+            for policy, args, beside in ((KERNEL, (), ()), *((p.name, p.args, loads) for p in policies)):
+                for program in vm.programs:
+                    yield policy, args, beside, vm.name, program, number
+
+    def _run_ahead(self) -> None:
+        """Keep the CPUs busy with what will be asked for, but do not pile up results."""
+        while self._pool is not None and self._coming and len(self._ahead) < AHEAD_MAX:
+            key = self._coming.popleft()
+            if key not in self._ahead and self._asked[*key[:-1], 0] <= key[-1]:
+                self._ahead[key] = self._pool.submit(Result.of, self._run(key))
 
     def _key(self, vm: str, workload: str, number: int) -> _Key:
         return (*self._policy, tuple(sorted(self._loads.items())), vm, workload, number)

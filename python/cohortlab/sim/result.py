@@ -6,9 +6,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from cohortlab.errors import BadInput, one_line
 from cohortlab.places import Measurement, PlaceError
@@ -197,6 +199,12 @@ class Result:
                 for up_to, count in summary["buckets"]
             ]
         )
+
+    def write_tables(self, folder: Path) -> None:
+        """Write every table as a Parquet file of its name into ``folder``, which is made if it is not there."""
+        folder.mkdir(exist_ok=True)
+        for name in ("vms", "vcpus", "distributions", "histograms", "timeline"):
+            pq.write_table(getattr(self, name), folder / f"{name}.parquet", compression="zstd")
 
     def _summaries(self) -> list[tuple[str, str, dict[str, Any]]]:
         found = []
