@@ -105,7 +105,8 @@ impl Vcpu {
             settled: false,
             begun: false,
             timer: Timer::default(),
-            place: Place::Guest,
+            // Until it has something to do it is as good as halted.
+            place: Place::Blocked,
             exit: Exit { reason: 0, since_ns: 0, work: Progress::new(0), then: Then::Enter },
             pending: 0,
             visible: 0,

@@ -174,7 +174,7 @@ fn two_that_flush_at_once_answer_each_other() {
         [[thread]]
         name = 'flusher'
         count = 2
-        steps = [{ compute = '10us' }, { shootdown = {} }]";
+        steps = [{ compute = '10us' }, { shootdown = {} }, { compute = '10us' }]";
     let mut machine = MachineConfig::ideal(2);
     machine.costs.ipi_ns = 1_000;
     let s = build(&machine, turns_of_a_ms(), &[vm(2, text)], &[], 1).pin(&[0, 1]).until(MS);
