@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The shape that every simulator is asked to run, and how a figure is printed.
 
-8 CPUs, 32 CPU-bound tasks pinned 4 to a CPU, first in first out, each slice drawn evenly from 1000 to 4000 us by a generator for each CPU. A
-decision is one pick of the next task with its switch; everybody must make the same ones.
+8 CPUs, 32 CPU-bound tasks pinned 4 to a CPU, first in first out, each slice drawn evenly from 1000 to 4000 us by a
+generator for each CPU. A decision is one pick of the next task with its switch; everybody must make the same ones.
 """
 
 import json

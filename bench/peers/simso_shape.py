@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""SimSo: a partitioned round-robin scheduler against its Scheduler class; 32 tasks whose one job never ends, no overheads."""
+"""SimSo: a partitioned round-robin scheduler against its Scheduler class; tasks of one endless job, no overheads."""
 
 import warnings
 from collections import deque

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The queue of events: a heap for what is near, and a calendar (Brown 1988) of unsorted days for what comes later, so that an event costs about as much
-//! among a hundred thousand as among ten. The order is that of (time, order of creation), however wide a day is.
+//! The queue of events: a calendar (Brown 1988) of unsorted days, of which the present one is sorted, and a heap for what is made for the present day
+//! while it passes. So an event costs about as much among a hundred thousand as among ten. The order is that of (time, order of creation), however
+//! wide a day is.
 
 use crate::events::Event;
 use crate::time::Ns;
@@ -29,8 +30,10 @@ const DAYS_MAX: usize = 1 << 16;
 
 #[derive(Debug)]
 pub struct EventQueue {
+    /// The present day, its end first.
+    sorted: Vec<Entry>,
+    /// A heap of what else is earlier than `near_end_ns`.
     near: Vec<Entry>,
-    /// What is earlier is in the heap.
     near_end_ns: Ns,
     /// The calendar, a power of two of days from `near_end_ns` on; none as long as all is near.
     days: Vec<Vec<Entry>>,
@@ -50,6 +53,7 @@ pub struct EventQueue {
 impl Default for EventQueue {
     fn default() -> Self {
         Self {
+            sorted: Vec::new(),
             near: Vec::new(),
             near_end_ns: Ns::MAX,
             days: Vec::new(),
@@ -95,8 +99,17 @@ impl EventQueue {
 
     /// The next event, if it is due by then.
     pub fn pop_until(&mut self, until_ns: Ns) -> Option<(Ns, Event)> {
-        if self.near.is_empty() {
+        if self.near.is_empty() && self.sorted.is_empty() {
             self.turn_days();
+        }
+        let from_sorted = match (self.sorted.last(), self.near.first()) {
+            (Some(sorted), Some(near)) => sorted.key() < near.key(),
+            (sorted, _) => sorted.is_some(),
+        };
+        if from_sorted {
+            let due = self.sorted.last().is_some_and(|first| first.at_ns <= until_ns);
+            let first = if due { self.sorted.pop() } else { None };
+            return first.map(|first| (first.at_ns, first.event));
         }
         let first = *self.near.first().filter(|first| first.at_ns <= until_ns)?;
         let last = self.near.pop()?;
@@ -108,7 +121,7 @@ impl EventQueue {
 
     /// Nothing is near: turn days until one has something.
     fn turn_days(&mut self) {
-        while self.near.is_empty() && self.in_days + self.far.len() > 0 {
+        while self.near.is_empty() && self.sorted.is_empty() && self.in_days + self.far.len() > 0 {
             let too_wide = self.turned_events > 4 * PER_DAY * self.turned;
             let too_narrow = self.turned_events * 4 < self.turned;
             if self.in_days == 0 || self.turned >= self.days.len() && (too_wide || too_narrow) {
@@ -119,13 +132,13 @@ impl EventQueue {
                 self.file_far();
             }
             let day = &mut self.days[self.today];
-            std::mem::swap(day, &mut self.near);
-            self.in_days -= self.near.len();
+            std::mem::swap(day, &mut self.sorted);
+            self.in_days -= self.sorted.len();
             self.turned += 1;
-            self.turned_events += self.near.len();
+            self.turned_events += self.sorted.len();
             self.today = (self.today + 1) & (self.days.len() - 1);
             self.near_end_ns += 1 << self.day_shift;
-            heapify(&mut self.near);
+            self.sorted.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.key()));
         }
     }
 
@@ -141,6 +154,7 @@ impl EventQueue {
     #[cold]
     fn make_calendar(&mut self) {
         let mut all = std::mem::take(&mut self.near);
+        all.append(&mut self.sorted);
         all.append(&mut self.far);
         for day in &mut self.days {
             all.append(day);
@@ -168,14 +182,15 @@ impl EventQueue {
 
     /// When the next event is due.
     pub fn next_ns(&mut self) -> Option<Ns> {
-        if self.near.is_empty() {
+        if self.near.is_empty() && self.sorted.is_empty() {
             self.turn_days();
         }
-        self.near.first().map(|first| first.at_ns)
+        let (sorted, near) = (self.sorted.last(), self.near.first());
+        sorted.into_iter().chain(near).map(|first| first.at_ns).min()
     }
 
     pub fn len(&self) -> usize {
-        self.near.len() + self.in_days + self.far.len()
+        self.sorted.len() + self.near.len() + self.in_days + self.far.len()
     }
 
     pub fn is_empty(&self) -> bool {

@@ -65,6 +65,9 @@ pub struct Costs {
     pub idle_exit_ns: Ns,
     /// Time between two ticks: 4 ms is HZ=250.
     pub tick_ns: Ns,
+    /// Ticks come late by up to so much, evenly and at random: interrupts that are off, the path of the timer; `cyclictest` sees a few us on a server
+    /// at work. Without it pCPUs that do the same stay in step for ever, which no real ones do.
+    pub tick_jitter_ns: Ns,
     /// The speed of each of a core's threads while more than one is busy, in thousandths of a thread's that has the core to itself.
     pub smt_speed_per_mille: u32,
 }
@@ -82,6 +85,7 @@ impl Default for Costs {
             ipi_remote_ns: 2_000,
             idle_exit_ns: 2_000,
             tick_ns: 4_000_000,
+            tick_jitter_ns: 3_000,
             smt_speed_per_mille: 620,
         }
     }
@@ -101,6 +105,7 @@ impl Costs {
             ipi_remote_ns: 0,
             idle_exit_ns: 0,
             tick_ns: 4_000_000,
+            tick_jitter_ns: 0,
             smt_speed_per_mille: 1000,
         }
     }
@@ -148,6 +153,9 @@ impl Machine {
             return Err(SimError::Config(format!(
                 "machine.cores_per_cache: is {per_cache}; allowed: 0 or a divisor of cores_per_socket ({cores})"
             )));
+        }
+        if config.costs.tick_jitter_ns >= config.costs.tick_ns {
+            return Err(SimError::Config("machine.costs.tick_jitter_ns: allowed: less than tick_ns".into()));
         }
         if config.costs.tick_ns == 0 {
             return Err(SimError::Config("machine.costs.tick_ns: is 0; allowed: 1 or more".into()));

@@ -66,7 +66,7 @@ impl<B: Bodies> Simulation<B> {
     /// Everything that follows from what has happened, at the same instant.
     fn settle(&mut self) -> Result<(), SimError> {
         loop {
-            if self.host.core.error.is_some() {
+            if self.host.core.error.is_some() && !self.host.fall_back() {
                 return self.host.check();
             }
             if let Some(switch) = self.host.core.notices.pop_front() {

@@ -76,7 +76,8 @@ impl Progress {
     pub fn stop(&mut self, now_ns: Ns) {
         if self.runs {
             self.runs = false;
-            self.left_ns = self.left_ns.saturating_sub(self.speed.work_in(now_ns.saturating_sub(self.from_ns)));
+            self.left_ns =
+                self.left_ns.saturating_sub(self.speed.work_in(now_ns.saturating_sub(self.from_ns)));
         }
     }
 

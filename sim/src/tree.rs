@@ -289,7 +289,8 @@ mod tests {
     /// Against a sorted list, in a long random history.
     #[test]
     fn behaves_as_a_sorted_list() {
-        let (mut forest, mut tree, mut list) = (Forest::default(), Tree::default(), Vec::<(Key, u32, i64)>::new());
+        let (mut forest, mut tree, mut list) =
+            (Forest::default(), Tree::default(), Vec::<(Key, u32, i64)>::new());
         forest.reserve(64);
         let mut rng = Rng::derive(1, Stream::Host, 0);
         for step in 0..20_000 {
@@ -303,7 +304,10 @@ mod tests {
                 list.push((key, id, value));
                 list.sort_unstable();
             }
-            assert_eq!(forest.iter(&tree).collect::<Vec<_>>(), list.iter().map(|(_, id, _)| *id).collect::<Vec<_>>());
+            assert_eq!(
+                forest.iter(&tree).collect::<Vec<_>>(),
+                list.iter().map(|(_, id, _)| *id).collect::<Vec<_>>()
+            );
             assert_eq!(tree.len(), list.len());
             assert_eq!(forest.least(&tree), list.iter().map(|(_, _, value)| *value).min());
             let limit = rng.below(100) as i64;

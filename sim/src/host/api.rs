@@ -91,7 +91,7 @@ impl Host {
     pub(super) fn wake_here(&mut self, task: TaskId, prev: CpuId, why: Enqueue) {
         let known = self.core.task(task);
         let cpu = match known.is_pinned() {
-            true if known.migration_disabled => prev,
+            true if known.migration_disabled || self.core.can_run_on(task, prev) => prev,
             true => self.fallback_cpu(task),
             false => self.class.select_cpu(&mut self.core, task, prev, why),
         };

@@ -9,6 +9,7 @@ use crate::events::{Event, EventQueue};
 use crate::ids::{CpuId, GroupId, TaskId};
 use crate::machine::{Machine, MachineConfig};
 use crate::observe::{Observers, What};
+use crate::rng::{Rng, Stream};
 use crate::time::{Ns, Speed};
 
 use super::schedule::Switch;
@@ -32,6 +33,8 @@ pub struct Cpu {
     /// Counts switches, so that an event of an earlier turn is known as such.
     pub turn: u32,
     pub tick_armed: bool,
+    /// How late its ticks come.
+    pub(crate) jitter: Rng,
     pub busy_ns: Ns,
     pub idle_ns: Ns,
     pub idle_since_ns: Ns,
@@ -66,6 +69,8 @@ pub struct Core {
     /// Switches made outside of schedule(), of which the bodies are still to be told.
     pub(crate) notices: VecDeque<Switch>,
     pub(crate) error: Option<SimError>,
+    /// Why the ext class was left for the fair one, if it was.
+    pub ejected: Option<SimError>,
     /// An end to runs that would never end by themselves: events handled at most.
     pub events_max: u64,
     /// Picks and switches made: what speed is measured in.
@@ -85,6 +90,7 @@ impl Core {
             speed: Speed::FULL,
             turn: 0,
             tick_armed: false,
+            jitter: Rng::derive(seed, Stream::Host, 0),
             busy_ns: 0,
             idle_ns: 0,
             idle_since_ns: 0,
@@ -92,7 +98,10 @@ impl Core {
         };
         Ok(Self {
             now_ns: 0,
-            cpus: vec![cpu; machine.cpus()],
+            cpus: machine
+                .all()
+                .map(|id| Cpu { jitter: Rng::derive(seed, Stream::Host, 1 + u64::from(id.0)), ..cpu.clone() })
+                .collect(),
             online: CpuSet::first(machine.cpus()),
             idle: CpuSet::first(machine.cpus()),
             machine,
@@ -106,6 +115,7 @@ impl Core {
             pending: VecDeque::new(),
             notices: VecDeque::new(),
             error: None,
+            ejected: None,
             events_max: u64::MAX,
             decisions: 0,
         })
@@ -170,6 +180,15 @@ impl Core {
             task.migrations += 1;
             self.observers.tell(self.now_ns, || What::Migrate { task: id, from, to });
         }
+    }
+
+    /// Set a pCPU's next tick: all pCPUs' have the same beat.
+    pub(crate) fn arm_tick(&mut self, cpu: CpuId) {
+        let (tick_ns, jitter_ns) = (self.machine.costs.tick_ns, self.machine.costs.tick_jitter_ns);
+        let state = &mut self.cpus[cpu.index()];
+        state.tick_armed = true;
+        let late_ns = if jitter_ns == 0 { 0 } else { state.jitter.below(jitter_ns + 1) };
+        self.events.push((self.now_ns / tick_ns + 1) * tick_ns + late_ns, Event::Tick(cpu));
     }
 
     /// The simulation cannot go on. The first reason counts.

@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod core;
+mod eject;
 mod lifecycle;
 mod schedule;
 pub mod task;

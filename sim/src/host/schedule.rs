@@ -6,7 +6,7 @@ use crate::class::{Class as _, Dequeue};
 use crate::events::Event;
 use crate::ids::{CpuId, TaskId};
 use crate::observe::{Stop, What};
-use crate::time::{Ns, Speed};
+use crate::time::Speed;
 
 use super::task::State;
 use super::Host;
@@ -131,9 +131,7 @@ impl Host {
         let state = &mut core.cpus[cpu.index()];
         state.from_ns = from_ns;
         if !state.tick_armed && self.class.has_ticks() {
-            state.tick_armed = true;
-            let tick_ns = core.machine.costs.tick_ns;
-            core.events.push((now_ns / tick_ns + 1) * tick_ns, Event::Tick(cpu));
+            core.arm_tick(cpu);
         }
         if let Some(slice_ns) = self.class.exact_slice_ns(&self.core, cpu) {
             let turn = self.core.cpus[cpu.index()].turn;
@@ -216,7 +214,6 @@ impl Host {
             return;
         }
         self.on_cpu(cpu, |host| host.class.tick(&mut host.core, cpu));
-        let tick_ns: Ns = self.core.machine.costs.tick_ns;
-        self.core.events.push(self.core.now_ns + tick_ns, Event::Tick(cpu));
+        self.core.arm_tick(cpu);
     }
 }

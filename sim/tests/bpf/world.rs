@@ -235,6 +235,7 @@ impl World {
             knobs: config.knobs.by_name(),
             ktime_ahead_ns: config.ktime_ahead_ns,
             preempt_rcu: config.preempt_rcu,
+            fall_back: false,
         };
         let class = AnyClass::Ext(Ext::new(ext_config, &machine).unwrap());
         let host = Host::new(&machine, class, 0).unwrap();

@@ -97,6 +97,29 @@ fn a_sleeper_keeps_its_lag() {
     );
 }
 
+/// b (task 0) runs for 6 ms and sleeps for 5, a (task 1) is always busy.
+fn sleeper_that_ran_ahead(delay_dequeue: bool, until_ns: u64) -> Vec<(u64, Option<u32>)> {
+    let config = FairConfig { slice_ns: 3 * MS, delay_dequeue, ..FairConfig::of(Variant::Eevdf) };
+    let mut s = sim(&MachineConfig::ideal(1), fair(config), 1);
+    let turns = record(&mut s);
+    cycle(&mut s, 6 * MS, 5 * MS);
+    busy(&mut s);
+    s.run_until(until_ns).unwrap();
+    turns_us(&turns, 0)
+}
+
+#[test]
+fn who_sleeps_ahead_of_the_average_pays() {
+    let begins = [(0, Some(0)), (4_000, Some(1)), (8_000, Some(0)), (10_000, Some(1))];
+    // At 10 b sleeps with v 6, the average is 5: it stays queued. At 15 a has v 9, its slice is used up (d 12); b has paid, and comes to the
+    // average, v 9, d 12: it was there first.
+    let delayed = sleeper_that_ran_ahead(true, 16 * MS - 1);
+    assert_eq!(delayed, [&begins[..], &[(15_000, Some(0))]].concat());
+    // Before 6.12 it leaves with a lag of -1 and comes back 2 ahead of a, at v 11: it waits until a has used up another slice, at the tick at 20.
+    let at_once = sleeper_that_ran_ahead(false, 20 * MS);
+    assert_eq!(at_once, [&begins[..], &[(20_000, Some(0))]].concat());
+}
+
 #[test]
 fn groups_share_by_their_weights_whatever_they_hold() {
     let mut s = one(Variant::EevdfForfeit);

@@ -56,11 +56,13 @@ pub struct ExtConfig {
     pub ktime_ahead_ns: i64,
     /// The BPF prologue disables the current task's migration: every kernel before 6.18, later those with CONFIG_PREEMPT_RCU.
     pub preempt_rcu: bool,
+    /// A scheduler that does what the kernel refuses is ejected, and the fair class goes on, as on a host; otherwise the run ends with the reason.
+    pub fall_back: bool,
 }
 
 impl Default for ExtConfig {
     fn default() -> Self {
-        Self { knobs: BTreeMap::new(), ktime_ahead_ns: -50_000_000, preempt_rcu: true }
+        Self { knobs: BTreeMap::new(), ktime_ahead_ns: -50_000_000, preempt_rcu: true, fall_back: false }
     }
 }
 
@@ -154,6 +156,10 @@ impl Ext {
     pub fn knob(&self, name: &str) -> Option<u64> {
         debug_assert!(!self.resident.get());
         self.image.borrow().get(name)
+    }
+
+    pub fn falls_back(&self) -> bool {
+        self.config.fall_back
     }
 
     pub fn queue_of(&self, id: TaskId) -> Option<Queue> {

@@ -205,3 +205,23 @@ fn an_error_of_the_scheduler_is_an_end() {
     });
     assert_refused(refused, "something is wrong");
 }
+
+#[test]
+fn an_ejected_schedulers_tasks_go_on_under_the_fair_class() {
+    for fall_back in [false, true] {
+        let machine = MachineConfig::ideal(2);
+        let ext = Ext::new(ExtConfig { fall_back, ..ExtConfig::default() }, &machine).unwrap();
+        let mut w = Simulation::new(Host::new(&machine, AnyClass::Ext(ext), 1).unwrap(), Simple::default());
+        let tasks: Vec<TaskId> = (0..4).map(|_| spawn(&mut w, &[0, 1])).collect();
+        w.run_until(10_000_000).unwrap();
+        call(&mut w, OpKind::Dispatch, NOBODY, || scx_bpf_kick_cpu(7, 0));
+        let result = w.run_until(410_000_000);
+        assert_eq!(result.is_ok(), fall_back);
+        if fall_back {
+            assert!(matches!(w.host.class, AnyClass::Fair(_)) && w.host.core.ejected.is_some());
+            let used: Vec<u64> = tasks.iter().map(|task| w.host.run_ns(*task)).collect();
+            assert_eq!(used.iter().sum::<u64>(), 820_000_000);
+            assert!(used.iter().all(|ns| *ns > 150_000_000), "{used:?}");
+        }
+    }
+}

@@ -3,6 +3,7 @@
 //! (`load_balance()`, `sched_balance_rq()`). Domains: the core's threads, the cores of a cache, the socket, the machine. Simpler than the kernel's:
 //! every pCPU balances for itself, running tasks are not pushed, and no task is too hot to move.
 
+use crate::cpuset::CpuSet;
 use crate::host::Core;
 use crate::ids::{CpuId, TaskId};
 use crate::time::{Ns, MS};
@@ -16,6 +17,8 @@ const BUSY_FACTOR: Ns = 16;
 const LEVELS: usize = 4;
 /// sched_nr_migrate
 const MOVES_MAX: usize = 32;
+/// Overloaded pCPUs of a domain that a pCPU going idle looks at: the kernel stops when looking has cost as much as idling lasts on average.
+const LOOKS_MAX: usize = 32;
 
 #[derive(Clone, Debug, Default)]
 pub struct Balance {
@@ -24,7 +27,7 @@ pub struct Balance {
     /// By pCPU: how many times in a row nothing could be moved (nr_balance_failed).
     failed: Vec<u32>,
     /// pCPUs with more than one task (rd->overload).
-    pub overloaded: usize,
+    pub overloaded: CpuSet,
     scratch: Vec<TaskId>,
 }
 
@@ -66,7 +69,7 @@ impl Fair {
     }
 
     fn move_task(&mut self, core: &mut Core, task: TaskId, to: CpuId) {
-        self.dequeue_task(core, task);
+        self.dequeue_task(core, task, false);
         core.set_task_cpu(task, to);
         self.enqueue_task(core, task, false);
     }
@@ -84,16 +87,19 @@ impl Fair {
 
     /// Nothing to do here: take one task from elsewhere. Return true if there is something now.
     pub(super) fn newidle_balance(&mut self, core: &mut Core, cpu: CpuId) -> bool {
-        if !self.config.balance || self.balance.overloaded == 0 || !core.cpu(cpu).online {
+        if !self.config.balance || self.balance.overloaded.is_empty() || !core.cpu(cpu).online {
             return false;
         }
         for (first, size) in domains(core, cpu).into_iter().flatten() {
-            // The busiest of which somebody may come here (LBF_ALL_PINNED).
+            // The busiest of which somebody may come here (LBF_ALL_PINNED). A lone task that waits for its pCPU to wake is not overload.
             let mut found: Option<(u64, TaskId)> = None;
-            for step in 1..size {
-                let other = CpuId(first + (cpu.0 - first + step) % size);
+            let mut looks = [cpu; LOOKS_MAX];
+            for (look, other) in looks.iter_mut().zip(self.balance.overloaded.around(first, size, cpu)) {
+                *look = other;
+            }
+            for other in looks.into_iter().filter(|other| *other != cpu) {
                 let load = self.rq(other.0).load;
-                if self.waiting_count(core, other) == 0 || found.is_some_and(|(most, _)| most >= load) {
+                if found.is_some_and(|(most, _)| most >= load) {
                     continue;
                 }
                 if let Some(task) = self.candidate(core, other, cpu, u64::MAX) {
@@ -108,16 +114,19 @@ impl Fair {
         false
     }
 
-    /// Somebody waits here, and a pCPU that could take it idles: wake that one, the nearest first (`nohz_balancer_kick()`).
+    /// Somebody waits here, and a pCPU that could take it idles: wake that one, the next in number (`nohz_balancer_kick()`).
     fn kick_idle(&mut self, core: &mut Core, cpu: CpuId) {
         if self.waiting_count(core, cpu) == 0 || core.idle.is_empty() {
             return;
         }
         let mut scratch = std::mem::take(&mut self.balance.scratch);
         self.waiting_on(cpu, &mut scratch);
-        let useful = |idle: &CpuId| scratch.iter().any(|task| core.can_run_on(*task, *idle));
-        let found =
-            core.idle.iter().filter(useful).min_by_key(|idle| (core.machine.distance(cpu, *idle), idle.0));
+        let idle_for = |task: &TaskId| match &core.task(*task).allowed {
+            _ if core.task(*task).is_pinned() => None,
+            Some(allowed) => core.idle.first_in_both(allowed, cpu),
+            None => core.idle.first_in_both(&core.online, cpu),
+        };
+        let found = scratch.iter().find_map(idle_for);
         self.balance.scratch = scratch;
         if let Some(idle) = found {
             core.resched(idle);
@@ -126,10 +135,13 @@ impl Fair {
 
     /// The tick's part: `sched_balance_domains()`.
     pub(super) fn periodic_balance(&mut self, core: &mut Core, cpu: CpuId) {
-        if !self.config.balance || self.balance.overloaded == 0 {
+        if !self.config.balance || self.balance.overloaded.is_empty() {
             return;
         }
         self.kick_idle(core, cpu);
+        if !self.config.periodic_balance {
+            return;
+        }
         for (level, domain) in domains(core, cpu).into_iter().enumerate() {
             let Some(domain) = domain.filter(|_| core.now_ns >= self.balance.next_ns[cpu.index()][level])
             else {

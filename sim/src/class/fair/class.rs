@@ -112,6 +112,13 @@ impl Class for Fair {
         self.add_group(core, group);
     }
 
+    fn group_moved(&mut self, _core: &mut Core, task: TaskId, _from: GroupId) {
+        let id = self.of_task[task.index()];
+        if self.entity(id).delayed {
+            self.finish_delayed(id);
+        }
+    }
+
     fn group_weight_changed(&mut self, core: &mut Core, group: GroupId) {
         for cpu in core.machine.all().collect::<Vec<_>>() {
             self.charge(core, cpu);
@@ -120,8 +127,12 @@ impl Class for Fair {
     }
 
     fn select_cpu(&mut self, core: &mut Core, task: TaskId, prev: CpuId, _why: Enqueue) -> CpuId {
-        if self.entity(self.of_task[task.index()]).new {
+        let entity = self.entity(self.of_task[task.index()]);
+        if entity.new {
             self.select_for_new(core, task)
+        } else if entity.delayed {
+            // It is still queued there (`ttwu_runnable()`).
+            prev
         } else {
             self.select_for_woken(core, task, prev)
         }
@@ -141,7 +152,7 @@ impl Class for Fair {
     fn dequeue(&mut self, core: &mut Core, task: TaskId, why: Dequeue) {
         let (cpu, state) = (core.task(task).cpu, core.task(task).state);
         self.charge(core, cpu);
-        self.dequeue_task(core, task);
+        self.dequeue_task(core, task, why == Dequeue::Sleep && !core.task(task).exiting);
         if state == State::Running && why == Dequeue::Save {
             self.put_chain(self.of_task[task.index()], None);
             self.running[cpu.index()] = None;
@@ -174,17 +185,22 @@ impl Class for Fair {
 
     /// `pick_next_task_fair()`
     fn pick(&mut self, core: &mut Core, cpu: CpuId, prev: Option<TaskId>) -> Option<TaskId> {
-        if self.tasks_on(cpu) == 0 && !self.newidle_balance(core, cpu) {
-            if let Some(old) = self.running[cpu.index()].take() {
-                self.put_chain(old, None);
-            }
-            return None;
-        }
         let mut rq = cpu.0;
         loop {
+            if self.rq(cpu.0).nr == 0 && !self.newidle_balance(core, cpu) {
+                if let Some(old) = self.running[cpu.index()].take() {
+                    self.put_chain(old, None);
+                }
+                return None;
+            }
             let curr = self.rq(rq).curr.filter(|id| self.entity(*id).on_rq);
             let id = if self.eevdf { self.eevdf_pick(rq, curr, true) } else { self.cfs_pick(rq, curr) }?;
             let entity = self.entity(id);
+            if entity.delayed {
+                self.finish_delayed(id);
+                rq = cpu.0;
+                continue;
+            }
             if let Some(mine) = entity.my_rq {
                 rq = mine;
                 continue;

@@ -109,6 +109,52 @@ impl Fair {
         }
     }
 
+    /// Does it stay queued although it sleeps? (`dequeue_entity()`, DELAY_DEQUEUE)
+    pub(super) fn delays(&self, id: u32) -> bool {
+        self.eevdf && self.config.delay_dequeue && !self.is_eligible(id)
+    }
+
+    /// It was picked, and so has paid: off the queue now, and its groups if that leaves them empty. It takes no credit along (DELAY_ZERO).
+    pub(super) fn finish_delayed(&mut self, id: u32) {
+        let mut at = id;
+        loop {
+            let rq = self.entity(at).rq;
+            self.entity_mut(at).delayed = false;
+            self.dequeue_entity(at);
+            if at == id {
+                let entity = self.entity_mut(at);
+                entity.vlag = entity.vlag.min(0);
+            }
+            let Some(owner) = self.rq(rq).owner.filter(|_| self.rq(rq).nr == 0) else { break };
+            if self.entity(owner).delayed {
+                break;
+            }
+            if self.delays(owner) {
+                self.entity_mut(owner).delayed = true;
+                break;
+            }
+            at = owner;
+        }
+    }
+
+    /// It wakes before it has paid: `requeue_delayed_entity()`.
+    pub(super) fn requeue_delayed(&mut self, id: u32) {
+        let rq = self.entity(id).rq;
+        self.entity_mut(id).delayed = false;
+        if self.avg_vruntime(rq) <= self.entity(id).vruntime {
+            return;
+        }
+        let is_curr = self.rq(rq).curr == Some(id);
+        if !is_curr {
+            self.tree_remove(id);
+        }
+        self.entity_mut(id).vlag = 0;
+        self.eevdf_place(id);
+        if !is_curr {
+            self.tree_insert(id);
+        }
+    }
+
     /// `yield_task_fair()` of 6.6 and of 6.19.
     pub(super) fn eevdf_yield(&mut self, task: TaskId) {
         let id = self.of_task[task.index()];

@@ -88,10 +88,15 @@ impl Fair {
     pub(super) fn enqueue_task(&mut self, core: &Core, task: TaskId, mut woken: bool) {
         let known = core.task(task);
         let (mut at, mut rq) = (self.of_task[task.index()], self.queue_of(known.group, known.cpu));
+        if self.entity(at).delayed && self.entity(at).rq != rq {
+            self.finish_delayed(at);
+        }
         let root = known.cpu.index();
         loop {
             self.update_group(at);
-            if !self.entity(at).on_rq {
+            if self.entity(at).delayed {
+                self.requeue_delayed(at);
+            } else if !self.entity(at).on_rq {
                 self.enqueue_entity(at, rq, woken);
             }
             self.rq_mut(rq).tasks += 1;
@@ -101,17 +106,20 @@ impl Fair {
             woken = true;
         }
         if self.queues[root].tasks == 2 {
-            self.balance.overloaded += 1;
+            self.balance.overloaded.insert(known.cpu);
         }
     }
 
-    /// `dequeue_task_fair()`
-    pub(super) fn dequeue_task(&mut self, core: &Core, task: TaskId) {
+    /// `dequeue_task_fair()`. `sleeps`: it may have to stay for a while.
+    pub(super) fn dequeue_task(&mut self, core: &Core, task: TaskId, sleeps: bool) {
         let root = core.task(task).cpu.index();
         let (mut at, mut gone) = (self.of_task[task.index()], true);
         loop {
             let rq = self.entity(at).rq;
-            if gone {
+            if gone && sleeps && self.delays(at) {
+                self.entity_mut(at).delayed = true;
+                gone = false;
+            } else if gone {
                 self.dequeue_entity(at);
             } else {
                 self.update_group(at);
@@ -122,7 +130,7 @@ impl Fair {
             at = owner;
         }
         if self.queues[root].tasks == 1 {
-            self.balance.overloaded -= 1;
+            self.balance.overloaded.remove(CpuId::from(root));
         }
     }
 
@@ -141,16 +149,17 @@ impl Fair {
     /// Tasks that wait on a pCPU, whatever their groups.
     pub(super) fn waiting_on(&self, cpu: CpuId, found: &mut Vec<TaskId>) {
         found.clear();
-        let mut queues = vec![cpu.0];
-        while let Some(rq) = queues.pop() {
-            let rq = self.rq(rq);
-            for id in self.forest.iter(&rq.tree).chain(rq.curr) {
-                let entity = self.entity(id);
-                match (entity.my_rq, entity.task) {
-                    (Some(mine), _) => queues.push(mine),
-                    (None, Some(task)) if rq.curr != Some(id) => found.push(task),
-                    _ => {}
-                }
+        self.waiting_in(cpu.0, found);
+    }
+
+    fn waiting_in(&self, rq: u32, found: &mut Vec<TaskId>) {
+        let rq = self.rq(rq);
+        for id in self.forest.iter(&rq.tree).chain(rq.curr) {
+            let entity = self.entity(id);
+            match (entity.my_rq, entity.task) {
+                (Some(mine), _) => self.waiting_in(mine, found),
+                (None, Some(task)) if rq.curr != Some(id) && !entity.delayed => found.push(task),
+                _ => {}
             }
         }
     }

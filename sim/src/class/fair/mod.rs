@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The kernel's fair class (kernel/sched/fair.c) in both forms: CFS (2.6.34 to 6.5, in detail that of 6.1) and EEVDF (6.6 and later), with cgroups.
 //!
-//! Functions bear the kernel's names, so that they can be read side by side. Left out: delayed dequeue (6.12 and later), PELT (loads are the
+//! Functions bear the kernel's names, so that they can be read side by side. Left out: PELT (loads are the
 //! present ones, not averages), bandwidth limits, NUMA balancing, core scheduling, energy awareness.
 
 mod balance;
@@ -49,8 +49,12 @@ pub struct FairConfig {
     pub run_to_parity: bool,
     /// EEVDF: the target of a yield_to() is picked if it is eligible (PICK_BUDDY, 6.14 and later).
     pub pick_buddy: bool,
-    /// Move tasks between pCPUs: on going idle, and periodically.
+    /// EEVDF: who goes to sleep ahead of the average stays queued until it no longer is (DELAY_DEQUEUE, 6.12 and later).
+    pub delay_dequeue: bool,
+    /// Move tasks between pCPUs: on going idle.
     pub balance: bool,
+    /// ... and periodically, between busy ones.
+    pub periodic_balance: bool,
 }
 
 impl Default for FairConfig {
@@ -62,7 +66,9 @@ impl Default for FairConfig {
             wakeup_granularity_ns: 0,
             run_to_parity: true,
             pick_buddy: true,
+            delay_dequeue: true,
             balance: true,
+            periodic_balance: true,
         }
     }
 }

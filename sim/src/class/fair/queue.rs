@@ -24,6 +24,8 @@ pub struct Entity {
     pub exec_ns: Ns,
     pub prev_exec_ns: Ns,
     pub on_rq: bool,
+    /// Asleep, and still queued to pay for having run ahead (`sched_delayed`).
+    pub delayed: bool,
     /// Never queued before.
     pub new: bool,
 }
@@ -41,6 +43,7 @@ impl Entity {
             exec_ns: 0,
             prev_exec_ns: 0,
             on_rq: false,
+            delayed: false,
             new: true,
         }
     }
