@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Figures from the stream of events; `docs/metrics.md` defines each. Nothing here can influence a run.
 //!
-//! - [`fingerprint`]: one number for all that happened,
-//! - [`host`]: what the pCPUs and the vCPUs' threads did: waiting, co-stop, skew, stacking, lag,
-//! - [`guest`]: what the guests did and suffered: spins, pause-loop exits, yields, TLB flushes, locks,
-//! - [`waits`]: distributions.
+//! | module | what it is |
+//! |---|---|
+//! | [`fingerprint`] | one number for all that happened |
+//! | [`mod@host`], [`lag`] | what pCPUs and vCPUs' threads did: waiting, co-stop, skew, stacking; lag between VMs |
+//! | [`guest`] | what the guests did and suffered: spins, pause-loop exits, yields, TLB flushes, locks |
+//! | [`waits`] | distributions |
+//! | [`layout`] | who is who |
 
 pub mod fingerprint;
 pub mod guest;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The stream of events as others read it.
 //!
-//! - [`perfetto`]: TrackEvent protobuf for ui.perfetto.dev, a track for each pCPU and two for each vCPU,
-//! - [`ftrace`]: `sched_switch` and its like as text, as `trace-cmd report` writes it and LISA reads it,
-//! - [`timeline`]: intervals in columns, to be drawn.
+//! | module | what it writes |
+//! |---|---|
+//! | [`perfetto`] | TrackEvent protobuf for ui.perfetto.dev, a track for each pCPU and two for each vCPU |
+//! | [`ftrace`] | `sched_switch` and its like as text, as `trace-cmd report` writes it and LISA reads it |
+//! | [`timeline`] | intervals in columns, to be drawn |
 //!
 //! All are optional and stop by themselves at a size.
 

@@ -142,11 +142,9 @@ impl Observer for Timeline {
                     open.wait = Some((cpu.0, now_ns));
                 }
             }
-            What::Migrate { task, to, .. } => {
-                if self.open(task.0).wait.is_some() {
-                    self.close(Kind::Wait, task.0, now_ns);
-                    self.open(task.0).wait = Some((to.0, now_ns));
-                }
+            What::Migrate { task, to, .. } if self.open(task.0).wait.is_some() => {
+                self.close(Kind::Wait, task.0, now_ns);
+                self.open(task.0).wait = Some((to.0, now_ns));
             }
             What::SpinStart { vcpu, why } => {
                 let task = self.task(vcpu);
