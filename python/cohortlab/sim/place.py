@@ -119,9 +119,10 @@ class SimPlace:
         vm = self.scenario.program_vm
         loads = tuple(sorted((other.name, other.load) for other in self.scenario.neighbours if other.load is not None))
         for number in range(rounds):
-            for policy, args, beside in ((KERNEL, (), ()), *((p.name, p.args, loads) for p in policies)):
-                for program in vm.programs:
-                    yield policy, args, beside, vm.name, program, number
+            for program in vm.programs:
+                yield KERNEL, (), (), vm.name, program, number
+                for policy in policies:
+                    yield policy.name, policy.args, loads, vm.name, program, number
 
     def _run_ahead(self) -> None:
         """Keep the CPUs busy with what will be asked for, but do not pile up results."""
