@@ -13,7 +13,7 @@
 KNOB u32 nr_cpus = 1;
 
 /* How long a task runs before others of its rank get their turn. */
-KNOB u64 slice_ns = 8000000;
+KNOB u64 slice_ns = 16000000;
 
 /* How long a boosted vCPU runs at most, if its VM's turn has less left. */
 KNOB u64 boost_slice_ns = 1000000;

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Measure a scenario's programs alone and, with the host loaded, under each policy in turn.
 
-A round is: every program alone under the kernel's own scheduler, then every program under each policy, with
-the neighbours' load running. Policies are switched under the living guests as seldom as that allows, and
-their order is reversed from round to round (A B, B A, …), so that a drift of the machine hits all alike.
+A round is of one program: alone under the kernel's own scheduler, then under each policy in turn, with the
+neighbours' load running. What is compared is so measured within seconds, and the order of the policies is
+reversed from round to round (A B, B A, …): a drift of the machine hits all alike. A round is also what a crash
+of the host under test costs. The programs take turns, a round each.
 """
 
 from __future__ import annotations
@@ -110,7 +111,8 @@ class _Mode:
             self.results.places[self.tlb] = dict(place.description)
             self._ready(place, fresh=True)
             for number in range(1, self.plan.rounds + 1):
-                self._round_until_it_survives(place, number)
+                for program in self.plan.programs:
+                    self._round_until_it_survives(place, number, program)
                 self.keep()
 
     def _open(self, stack: ExitStack, open_place: OpenPlace) -> Place:
@@ -149,22 +151,23 @@ class _Mode:
                 self.progress.place(self.doing, None)
                 place.measure(self.scenario.program_vm.name, program)
 
-    def _round_until_it_survives(self, place: Place, number: int) -> None:
+    def _round_until_it_survives(self, place: Place, number: int, program: str) -> None:
         attempt = 1
         while True:
             try:
-                self.results.rows += _Round(self, place, number, attempt).rows()
+                self.results.rows += _Round(self, place, program, number, attempt).rows()
                 return
             except (PlaceCrashed, PlaceError) as error:
                 crash = _crash_behind(error)
-            self.progress.again(self._open_steps(number))
+            self.progress.again(self._open_steps(number, program))
             self._crashed(crash, number, attempt)
             self._ready(place, fresh=False)
             attempt += 1
 
-    def _open_steps(self, number: int) -> list[Step]:
-        steps = self.plan.steps(self.tlb, number)
-        return [step for step in steps if (self.tlb, step.policy, step.program) not in self.results.failed]
+    def _open_steps(self, number: int, program: str) -> list[Step]:
+        failed = self.results.failed
+        steps = [step for step in self.plan.steps(self.tlb, number) if step.program == program]
+        return [step for step in steps if (self.tlb, step.policy, program) not in failed]
 
     def _crashed(self, crash: PlaceCrashed, number: int, attempt: int) -> None:
         """Record a crash; give up after too many."""
@@ -182,11 +185,9 @@ class _Mode:
         return [program for program in self.plan.programs if (self.tlb, policy.label, program) not in failed]
 
     def drop(self, policy: Policy, programs: Sequence[str], error: PlaceError) -> None:
-        """Take programs that failed under a policy, or the policy as a whole, out of the remaining rounds."""
+        """Take a program that failed under a policy, or the policy as a whole, out of the remaining rounds."""
         reason = one_line(str(error))
-        what = (
-            policy.label if len(programs) == len(self.plan.programs) else f"{', '.join(programs)} under {policy.label}"
-        )
+        what = f"{programs[0]} under {policy.label}" if isinstance(error, WorkloadError) else policy.label
         self.progress.note(f"{what} is out of the comparison: {reason}")
         for program in programs:
             self.results.failed[self.tlb, policy.label, program] = reason
@@ -197,55 +198,46 @@ class _Mode:
 
 
 class _Round:
-    """One attempt at one round."""
+    """One attempt at one round of a program."""
 
-    def __init__(self, mode: _Mode, place: Place, number: int, attempt: int) -> None:
+    def __init__(self, mode: _Mode, place: Place, program: str, number: int, attempt: int) -> None:
         self.mode = mode
         self.place = place
+        self.program = program
         self.number = number
         self.attempt = attempt
         self.order = 0
 
     def rows(self) -> list[Row]:
-        """Return the round's measurements; those of a policy that fails are left out."""
-        rows = self._programs_under(Policy(ALONE, KERNEL))
+        """Return the round's measurements; that of a policy under which it fails is left out."""
+        # A program that fails alone tells nothing about any policy: there is nothing to compare with.
+        rows = [self._under(Policy(ALONE, KERNEL))]
         for policy in self.mode.plan.in_order(self.number):
-            if not self.mode.left(policy):
+            if self.program not in self.mode.left(policy):
                 continue
             try:
-                rows += self._programs_under(policy)
+                rows.append(self._under(policy))
             except PlaceError as error:
                 if _behind(error, PlaceCrashed) or _behind(error, KeyboardInterrupt):
                     raise
                 failure = error
             else:
                 continue
-            self.mode.drop(policy, self.mode.left(policy), failure)
+            what = [self.program] if isinstance(failure, WorkloadError) else self.mode.left(policy)
+            self.mode.drop(policy, what, failure)
         return rows
 
-    def _programs_under(self, policy: Policy) -> list[Row]:
-        rows: list[Row] = []
-        failures: dict[str, WorkloadError] = {}
+    def _under(self, policy: Policy) -> Row:
         self.mode.doing = f"switching to {policy.name}"
         with self.place.policy(policy.name, policy.args), ExitStack() as loads:
             if policy.label != ALONE:
                 for vm in self.mode.scenario.neighbours:
                     assert vm.load is not None, "the schema gives every VM without programs a load"
                     loads.enter_context(self.place.background(vm.name, vm.load))
-            for program in self.mode.left(policy):
-                try:
-                    rows.append(self._measure(policy, program))
-                except WorkloadError as error:
-                    # A program that fails alone tells nothing about any policy: there is nothing to compare with.
-                    if policy.label == ALONE or _behind(error, KeyboardInterrupt):
-                        raise
-                    failures[program] = error
-        for program, failure in failures.items():
-            self.mode.drop(policy, [program], failure)
-        return rows
+            return self._measure(policy)
 
-    def _measure(self, policy: Policy, program: str) -> Row:
-        mode = self.mode
+    def _measure(self, policy: Policy) -> Row:
+        mode, program = self.mode, self.program
         step = Step(mode.tlb, self.number, policy.label, program)
         where = "alone" if policy.label == ALONE else f"under {policy.label}"
         mode.doing = f"round {self.number} of {mode.plan.rounds}: {program} {where}"

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from cohortlab import kvm
 from cohortlab.lab import binaries, guest, image, kernels
+from cohortlab.lab.agent import AgentError
 from cohortlab.lab.emulator import Boot, Emulator
 from cohortlab.lab.guest import Guest, GuestConfig
-from cohortlab.places import PlaceError, ProgressFn
+from cohortlab.places import PlaceCrashed, PlaceError, ProgressFn
 
 # What the host needs beside its guests: itself, page cache of the root, the payload, and per guest QEMU.
 _HOST_MB = 768
@@ -85,6 +86,9 @@ def _up(configs: Sequence[GuestConfig], boot: Boot, progress: ProgressFn) -> Lab
         guests = [guest.start(emulator.host, config) for config in configs]
         with ThreadPoolExecutor(max(1, len(guests))) as pool:
             list(pool.map(Guest.wait_until_up, guests))
+    except (AgentError, TimeoutError) as error:
+        emulator.close()
+        raise PlaceCrashed(f"the lab's host was lost while its guests booted: {error}") from None
     except BaseException:
         emulator.close()
         raise

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cohortlab.lab.agent import AgentError, GuestChannel, Job, Machine
-from cohortlab.lab.emulator import PAYLOAD
+from cohortlab.lab.emulator import MACHINE, PAYLOAD, QUIET
 from cohortlab.places import PlaceCrashed
 from cohortlab.scenario import Tlb
 
@@ -124,11 +124,10 @@ def _qemu(config: GuestConfig, accel: str) -> list[str]:
     place = folder(config.name)
     return [
         *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
-        *("-d", "cpu_reset", "-D", f"{place}/reset.log"),
-        *("-machine", "q35", "-accel", accel, "-cpu", f"{_CPU},{_TLB[config.tlb][0]}"),
+        *("-machine", MACHINE, "-accel", accel, "-cpu", f"{_CPU},{_TLB[config.tlb][0]}"),
         *("-smp", str(config.vcpus), "-m", f"{config.memory_mb}M"),
         *("-kernel", f"{PAYLOAD}/guest/vmlinuz", "-initrd", f"{PAYLOAD}/guest/initrd"),
-        *("-append", "console=ttyS0 quiet panic=-1 oops=panic lab.role=guest"),
+        *("-append", f"console=ttyS0 quiet panic=-1 oops=panic {QUIET} lab.role=guest"),
         *("-drive", "file=/dev/vda,format=raw,if=none,id=root,readonly=on,file.locking=off"),
         *("-device", f"virtio-blk-pci,drive=root,{_LEGACY}"),
         *("-chardev", f"file,id=console,path={place}/console.log", "-serial", "chardev:console"),
