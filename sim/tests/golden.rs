@@ -11,15 +11,15 @@ const COHORT: &str = r#"{"class": "ext", "knobs": {"placement": 1, "fair": 1, "g
 
 /// Program, locks, TLB flushes, interrupts, policy, fingerprint.
 const RUNS: [(&str, &str, &str, &str, &str, &str); 9] = [
-    ("hackbench", "tas", "ipi", "trapped", EEVDF, "de2dc2e0f5182b24"),
-    ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, "eb7a352a631e06cb"),
+    ("hackbench", "tas", "ipi", "trapped", EEVDF, "fd5a95c2befdffa3"),
+    ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, "53a4f2be856c75c6"),
     ("hackbench", "ticket", "ipi", "virtualized", CFS, "f44d23ec4dd06042"),
-    ("tlb-shootdown", "tas", "ipi", "trapped", EEVDF, "9cddf5a457c85943"),
-    ("tlb-shootdown", "tas", "kvm-pv", "trapped", EEVDF, "b1bec49aed44befd"),
-    ("tlb-shootdown", "tas", "hypercall", "trapped", COHORT, "ba7539f525bd4cda"),
-    ("dbench", "queued", "ipi", "posted", COHORT, "1ccf402822871973"),
-    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "65130b5de42759ec"),
-    ("user-spin", "pv-ticket", "ipi", "trapped", COHORT, "bf6b9b6d8405a14d"),
+    ("tlb-shootdown", "tas", "ipi", "trapped", EEVDF, "d15babdca38f42fc"),
+    ("tlb-shootdown", "tas", "kvm-pv", "trapped", EEVDF, "d15babdca38f42fc"),
+    ("tlb-shootdown", "tas", "hypercall", "trapped", COHORT, "25d7f29e1f815f29"),
+    ("dbench", "queued", "ipi", "posted", COHORT, "1a28949e72918162"),
+    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "4ca994dfb1e84f1b"),
+    ("user-spin", "pv-ticket", "ipi", "trapped", COHORT, "cf09853ef9bad43f"),
 ];
 
 fn scenario(program: &str, lock: &str, tlb: &str, ipi: &str, policy: &str) -> Scenario {

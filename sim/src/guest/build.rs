@@ -209,7 +209,7 @@ fn make_vm(config: &VmConfig, id: VmId, threads: Vec<Vcpu>, code: &Code, seed: u
             tasks.push(Task {
                 name: format!("kernel{v}").into(),
                 frame,
-                code: Rc::new(forever.clone()),
+                code: Rc::new(forever),
                 ..idle_task(v, rng(Stream::GuestTask, number))
             });
             cpus[v as usize].queue.insert((0, number));

@@ -96,7 +96,7 @@ impl Vm {
             }
             Doing::Spin(spin) => self.spin(host, v, spin),
             Doing::Nothing => {
-                match frame.next() {
+                match frame.pop() {
                     Some(Op::Work(0)) => {}
                     Some(Op::Work(ns)) => frame.doing = Doing::Work(Progress::new(ns)),
                     Some(op) => self.execute(host, v, op),

@@ -175,7 +175,7 @@ impl Frame {
         self.stack.extend(ops.iter().rev().copied());
     }
 
-    pub fn next(&mut self) -> Option<Op> {
+    pub fn pop(&mut self) -> Option<Op> {
         self.stack.pop()
     }
 

@@ -6,7 +6,7 @@ use crate::host::{Host, YieldTo};
 use crate::observe::What;
 use crate::time::Progress;
 
-use super::config::{Ple, PleMode};
+use super::config::{Ipi, Ple, PleMode};
 use super::exit;
 use super::vcpu::{Place, Then};
 
@@ -116,7 +116,9 @@ impl Vm {
         if vcpu.place == Place::Blocked && !runnable {
             return false;
         }
-        if state.preempted && kernel_only && vcpu.pending == 0 && !state.preempted_in_kernel {
+        // kvm_arch_dy_has_pending_interrupt() sees interrupts only where the APIC is virtualized.
+        let interrupt = vcpu.pending != 0 && self.kvm.ipi != Ipi::Trapped;
+        if state.preempted && kernel_only && !interrupt && !state.preempted_in_kernel {
             return false;
         }
         vcpu.eligible_for_directed_yield()

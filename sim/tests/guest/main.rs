@@ -4,6 +4,7 @@
 mod common;
 mod halt;
 mod locks;
+mod models;
 mod preemption;
 mod properties;
 mod scheduler;

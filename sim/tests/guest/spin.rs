@@ -3,7 +3,7 @@
 
 use cohort_sim::class::fair::{Fair, FairConfig, Variant};
 use cohort_sim::class::AnyClass;
-use cohort_sim::kvm::{exit, Ple, PleMode};
+use cohort_sim::kvm::{exit, Ipi, Ple, PleMode};
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::observe::What;
 use cohort_sim::scenario::VmConfig;
@@ -156,6 +156,32 @@ fn only_who_was_preempted_in_kernel_mode_is_asked() {
     let asked = yields(&s);
     assert_eq!(asked.len(), 79);
     assert!(asked.iter().all(|(_, (from, to, granted))| *from == 3 && *to == 1 && !granted), "{asked:?}");
+}
+
+/// vCPU 0 flushes at 1.5 ms and waits for vCPU 1, which was preempted in user mode and has the interrupt waiting.
+#[test]
+fn one_with_an_interrupt_waiting_is_asked_in_any_mode_if_the_apic_is_virtualized() {
+    let text = "
+        [[thread]]
+        name = 'flusher'
+        steps = [{ compute = '1500us' }, { shootdown = {} }]
+        [[thread]]
+        name = 'other'
+        background = true
+        steps = [{ compute = '1s' }]";
+    let asked = |ipi| {
+        let mut config = with_ple(vm(2, text), PleMode::Kernel);
+        config.kvm.ipi = ipi;
+        let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], &[hog(1)], 1)
+            .pin(&[0, 1])
+            .until(2 * MS);
+        // The exits are the same: every 10 us from 1.51 to 1.99 ms.
+        assert_eq!(ples(&s).len(), 49);
+        yields(&s).len()
+    };
+    assert_eq!(asked(Ipi::Trapped), 0);
+    assert_eq!(asked(Ipi::Posted), 49);
+    assert_eq!(asked(Ipi::Virtualized), 49);
 }
 
 #[test]
