@@ -33,7 +33,7 @@ WriteHtml = Callable[[Results, Scenario, Sequence[Figure], Path], None]
 
 PLACES = ("lab", "sim")
 # A simulated round takes a fraction of a second, but its figures vary little: seeds are their only difference.
-ROUNDS = {"lab": 5, "sim": 3}
+ROUNDS = {"lab": 5, "sim": 2}
 POLICIES = f"With commas, of {', '.join(KNOWN)}. NAME@VARIANT is NAME once more, with other --policy-args."
 
 
@@ -42,7 +42,7 @@ POLICIES = f"With commas, of {', '.join(KNOWN)}. NAME@VARIANT is NAME once more,
 @click.option("--on", "where", default="lab", show_default=True, help="Where to run: lab or sim.")
 @click.option("--policies", default="eevdf,cohort", show_default=True, help=POLICIES)
 @click.option("--policy-args", multiple=True, metavar="LABEL=ARGS", help="More arguments of `cohort run`.")
-@click.option("--rounds", type=click.IntRange(1, 1000), help="How often to measure. Default: 5; simulated, 3.")
+@click.option("--rounds", type=click.IntRange(1, 1000), help="How often to measure. Default: 5; simulated, 2.")
 @click.option("--programs", help="Only these of the scenario's programs, with commas.")
 @click.option("--tlb", help="TLB modes in turn, with commas: ipi, kvm-pv, hypercall. Default: the scenario's.")
 @click.option("--kernel", help="Kernel of the host under test, as the place understands it.")

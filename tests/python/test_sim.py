@@ -27,7 +27,7 @@ pcpus = 2
 name = "work"
 vcpus = 2
 memory_mb = 256
-programs = ["hackbench", "tlb-shootdown"]
+programs = ["hackbench", "tlb-flush"]
 [[vm]]
 name = "hog"
 vcpus = 2
@@ -49,7 +49,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Result:
     path = tmp_path_factory.mktemp("sim") / "small.toml"
     path.write_text(SMALL)
     traces = Traces(1 << 28, 1 << 28, 4_000_000)
-    return simulate(path, "tlb-shootdown", "eevdf", traces=traces)
+    return simulate(path, "tlb-flush", "eevdf", traces=traces)
 
 
 def test_time_adds_up(beside: Result) -> None:
@@ -86,7 +86,7 @@ def test_histograms_hold_what_is_counted(beside: Result) -> None:
 
 def test_the_same_seed_is_the_same_run_on_any_thread(path: Path) -> None:
     def once(seed: int) -> tuple[str, dict[str, Any]]:
-        result = simulate(path, "tlb-shootdown", "cohort", seed=seed)
+        result = simulate(path, "tlb-flush", "cohort", seed=seed)
         return result.fingerprint, result.about
 
     with ThreadPoolExecutor(4) as pool:
@@ -97,9 +97,10 @@ def test_the_same_seed_is_the_same_run_on_any_thread(path: Path) -> None:
 
 
 def test_alone_is_faster(path: Path, beside: Result) -> None:
-    alone = simulate(path, "tlb-shootdown", "eevdf", alone=True)
+    alone = simulate(path, "tlb-flush", "eevdf", alone=True)
     assert alone.measurement("work").wall_s < beside.measurement("work").wall_s
-    assert alone.measurement("work").cpu_s["hog"] < 0.01 * alone.measurement("work").window_s
+    # An idle guest's kernel still has ticks and timers.
+    assert alone.measurement("work").cpu_s["hog"] < 0.1 * alone.measurement("work").window_s
 
 
 def test_compare_in_the_simulator(cohortlab: Run, path: Path) -> None:
@@ -109,8 +110,8 @@ def test_compare_in_the_simulator(cohortlab: Run, path: Path) -> None:
     assert [(o["program"], o["policy"]) for o in objects] == [
         ("hackbench", "eevdf"),
         ("hackbench", "cohort"),
-        ("tlb-shootdown", "eevdf"),
-        ("tlb-shootdown", "cohort"),
+        ("tlb-flush", "eevdf"),
+        ("tlb-flush", "cohort"),
     ]
     assert all(o["rounds"] == 2 and o["slowdown"] > 0.9 for o in objects)
     kept = read_parquet(Path("out/measurements.parquet"))
@@ -125,7 +126,7 @@ def test_explain_draws_and_traces(cohortlab: Run, path: Path) -> None:
         "explain",
         path,
         "--program",
-        "tlb-shootdown",
+        "tlb-flush",
         "--policy",
         "eevdf",
         "--perfetto",
@@ -171,7 +172,7 @@ def test_fidelity_shows_both(cohortlab: Run, path: Path) -> None:
         (["compare", "SCENARIO", "--on", "sim", "--policy-args", "cohort=--no 1"], "cohort: --no is not known"),
         (
             ["explain", "SCENARIO", "--program", "x"],
-            'program: "x" is not allowed: must be one of hackbench, tlb-shootdown',
+            'program: "x" is not allowed: must be one of hackbench, tlb-flush',
         ),
         (["explain", "SCENARIO", "--policy", "x"], 'policy "x" is not known to the simulator'),
         (["explain", "SCENARIO", "--policy-args", "'"], '--policy-args: "\'" is not allowed: no closing quotation'),

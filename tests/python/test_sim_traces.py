@@ -4,7 +4,6 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -13,14 +12,29 @@ from cohortlab.sim.model import Run
 from cohortlab.sim.result import Result, Traces
 
 NS = 1_000_000_000
-SCENARIO = Path(__file__).parents[2] / "scenarios/smp-2x4.toml"
+SCENARIO = """
+name = "traced"
+[host]
+pcpus = 2
+[[vm]]
+name = "work"
+vcpus = 4
+memory_mb = 512
+programs = ["tlb-flush"]
+[[vm]]
+name = "hog"
+vcpus = 4
+memory_mb = 256
+load = "cpu-hog"
+"""
 Message = dict[int, list[int | bytes]]
 
 
 @pytest.fixture(scope="module", params=["eevdf", "cohort"])
-def traced(request: pytest.FixtureRequest) -> Result:
-    running = {"work": "tlb-shootdown", "hog": "cpu-hog"}
-    run = Run(Scenario.load(SCENARIO), running, request.param)
+def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    path = tmp_path_factory.mktemp("traced") / "traced.toml"
+    path.write_text(SCENARIO)
+    run = Run(Scenario.load(path), {"work": "tlb-flush", "hog": "cpu-hog"}, request.param)
     # The first 150 ms are enough, and quickly read.
     result = Result.of_dict(run, run.as_dict() | {"duration_ns": 150_000_000}, Traces(1 << 28, 1 << 28, 0))
     assert not result.is_truncated
@@ -154,6 +168,9 @@ def test_the_perfetto_trace_is_whole_and_adds_up(traced: Result) -> None:
         assert sum(length for _, what, length in read.slices if what == name) == work[key] + hog[key]
     assert read.instants.get("IPI sent", 0) == work["ipis_sent"] + hog["ipis_sent"]
     assert read.instants.get("PAUSE exit", 0) == work["ple"] + hog["ple"]
+    shootdowns = sum(what == "TLB shootdown" for _, what, _ in read.slices)
+    assert shootdowns > 0
+    assert shootdowns - work["shootdown"]["count"] in (0, 1)  # one may be under way at the end
     # A flow ends at most once; only what was under way at the end has not.
     assert set(read.flows.values()) <= {0, 1}
     assert sum(ends == 0 for ends in read.flows.values()) <= 0.02 * len(read.flows) + 8
