@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Halting, polling, waking; timers; devices.
 
+use cohort_sim::class::fair::{Fair, FairConfig};
+use cohort_sim::class::AnyClass;
 use cohort_sim::kvm::HaltPoll;
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::observe::What;
@@ -102,4 +104,31 @@ fn the_tick_comes_at_its_beat_and_costs_its_handler() {
     let s = build(&MachineConfig::ideal(1), turns_of_a_ms(), &[config], &[], 1).until(20 * MS);
     // Ticks at 4 and 8 ms.
     assert_eq!(s.end_ns(), Some(10 * MS + 2 * 2_000));
+}
+
+/// One vCPU and the VMM's thread on one pCPU: each needs the other to give way.
+#[test]
+fn a_request_is_served_while_another_task_spins() {
+    let text = "
+        [[thread]]
+        name = 'reader'
+        times = 3
+        steps = [{ io = { device = '0ns', host = '1ns' } }, { barrier = { name = 'b', spin = 'forever' } }]
+        [[thread]]
+        name = 'spinner'
+        times = 3
+        steps = [{ compute = '0ns' }, { barrier = { name = 'b', spin = 'forever' } }]
+        [[thread]]
+        name = 'drain'
+        process = true
+        background = true
+        times = 'forever'
+        steps = [{ recv = 'endless' }]";
+    let mut config = vm(1, text);
+    config.kvm = cohort_sim::kvm::KvmConfig { steal_time: false, ..Default::default() };
+    config.guest = Default::default();
+    let machine = MachineConfig { cores_per_socket: 1, ..MachineConfig::default() };
+    let class = AnyClass::Fair(Fair::new(FairConfig::default()));
+    let s = build(&machine, class, &[config], &[], 0).until(100 * MS);
+    assert!(s.end_ns().is_some());
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! KVM and guests: schedules computed by hand, exact to the nanosecond; properties; theory.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers may fail as the test does")]
+
 mod common;
 mod halt;
 mod locks;

@@ -131,7 +131,7 @@ fn config() -> impl Strategy<Value = VmConfig> {
 
 fn class(which: u8) -> AnyClass {
     match which {
-        0 => turns_of_a_ms(),
+        0 => AnyClass::Fair(Fair::new(FairConfig::of(Variant::Eevdf))),
         1 => AnyClass::Fair(Fair::new(FairConfig::of(Variant::Cfs))),
         _ => AnyClass::Fair(Fair::new(FairConfig::of(Variant::EevdfForfeit))),
     }
