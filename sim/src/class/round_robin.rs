@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use crate::error::SimError;
+use crate::events::Event;
 use crate::host::{Core, State};
 use crate::ids::{CpuId, TaskId};
 use crate::rng::{Rng, Stream};
@@ -151,7 +152,15 @@ impl Class for RoundRobin {
     }
 
     fn slice_end(&mut self, core: &mut Core, cpu: CpuId) {
-        core.resched(cpu);
+        let queue = if self.config.shared_queue { 0 } else { cpu.index() };
+        let waits = |id: &TaskId| !self.config.shared_queue || core.can_run_on(*id, cpu);
+        if !self.queues[queue].waiting.iter().any(waits) {
+            // Nobody to make room for: another slice.
+            let (turn, slice_ns) = (core.cpu(cpu).turn, self.queues[cpu.index()].slice_ns);
+            core.events.push(core.now_ns + slice_ns, Event::SliceEnd { cpu, turn });
+        } else {
+            core.resched(cpu);
+        }
     }
 
     fn yield_now(&mut self, _core: &mut Core, _task: TaskId) {}

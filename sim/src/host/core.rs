@@ -176,7 +176,9 @@ impl Core {
     pub fn set_task_cpu(&mut self, id: TaskId, to: CpuId) {
         let task = &mut self.tasks[id.index()];
         let from = std::mem::replace(&mut task.cpu, to);
-        if from != to {
+        // Where a new task begins is no migration.
+        let begins = task.state == State::Asleep && task.warm_on.is_none();
+        if from != to && !begins {
             task.migrations += 1;
             self.observers.tell(self.now_ns, || What::Migrate { task: id, from, to });
         }

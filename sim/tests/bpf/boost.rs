@@ -6,7 +6,8 @@ use crate::world::knob::*;
 use crate::world::{Config, Knobs, Spec, TaskId, World};
 
 fn boosted(cpus: usize, boost: u32) -> World {
-    world_with(cpus, Knobs { boost: Some(boost), ..Knobs::default() })
+    // Some of these tests wait for situations that come up within slices of this length.
+    world_with(cpus, Knobs { boost: Some(boost), slice_ns: Some(8 * MS), ..Knobs::default() })
 }
 
 /// One pCPU, one VM of four, and a host task as company: one of the VM runs (in kernel mode) and three wait. Returns the spinner and the

@@ -20,7 +20,7 @@ fn host_tasks_share_by_weight() {
 
 #[test]
 fn equal_host_tasks_take_turns_of_a_slice() {
-    let mut w = world(1);
+    let mut w = world_with(1, Knobs { slice_ns: Some(8 * MS), ..Knobs::default() });
     let a = w.spawn(Spec::busy());
     let b = w.spawn(Spec::busy());
     // Both begin at a tick, and a slice is two ticks. At a tie who runs goes on: it saves a switch.
@@ -122,8 +122,9 @@ fn extreme_weights_do_not_overflow() {
     let heavy = w.spawn(Spec::busy().weight(10_000).cgroup(inner));
     let light = w.spawn(Spec::busy());
     w.run(200 * MS);
+    // The light one gets a slice each time that it has waited for too long.
     let shares = shares(&mut w, 1_000 * MS, &[heavy, light]);
-    assert!(shares[0] > 0.9, "the heavy one got {:.3}, the light one {:.3}", shares[0], shares[1]);
+    assert!(shares[0] > 0.85, "the heavy one got {:.3}, the light one {:.3}", shares[0], shares[1]);
 }
 
 #[test]

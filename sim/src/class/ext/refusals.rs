@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The model refuses what the kernel refuses: a scheduler that did these things would be ejected.
 
+#![allow(clippy::unwrap_used, reason = "tests, and what they share")]
+
 use crate::bodies::{Program, Simple};
 use crate::class::AnyClass;
 use crate::cpuset::CpuSet;
