@@ -11,15 +11,15 @@ const COHORT: &str = r#"{"class": "ext", "knobs": {"placement": 1, "fair": 1, "g
 
 /// Program, locks, TLB flushes, interrupts, policy, fingerprint.
 const RUNS: [(&str, &str, &str, &str, &str, &str); 9] = [
-    ("hackbench", "tas", "ipi", "trapped", EEVDF, "fd5a95c2befdffa3"),
-    ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, "53a4f2be856c75c6"),
-    ("hackbench", "ticket", "ipi", "virtualized", CFS, "f44d23ec4dd06042"),
-    ("tlb-shootdown", "tas", "ipi", "trapped", EEVDF, "d15babdca38f42fc"),
-    ("tlb-shootdown", "tas", "kvm-pv", "trapped", EEVDF, "d15babdca38f42fc"),
-    ("tlb-shootdown", "tas", "hypercall", "trapped", COHORT, "25d7f29e1f815f29"),
-    ("dbench", "queued", "ipi", "posted", COHORT, "1a28949e72918162"),
-    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "4ca994dfb1e84f1b"),
-    ("user-spin", "pv-ticket", "ipi", "trapped", COHORT, "cf09853ef9bad43f"),
+    ("hackbench", "tas", "ipi", "trapped", EEVDF, "c7449d910af53917"),
+    ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, "e439d6a9e73377f4"),
+    ("hackbench", "ticket", "ipi", "virtualized", CFS, "128db8db14564f78"),
+    ("tlb-shootdown", "tas", "ipi", "trapped", EEVDF, "164341b410480435"),
+    ("tlb-shootdown", "tas", "kvm-pv", "trapped", EEVDF, "164341b410480435"),
+    ("tlb-shootdown", "tas", "hypercall", "trapped", COHORT, "41d400b85dd11bbd"),
+    ("dbench", "queued", "ipi", "posted", COHORT, "0cc2ba4f434f8663"),
+    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "923b447c9dd0b6cf"),
+    ("user-spin", "pv-ticket", "ipi", "trapped", COHORT, "7ac111e698fb51e5"),
 ];
 
 fn scenario(program: &str, lock: &str, tlb: &str, ipi: &str, policy: &str) -> Scenario {
