@@ -22,7 +22,10 @@
 /* A wish older than this is stale: the spin it would have ended is over. */
 #define BOOST_STALE_NS 8000000ULL
 
-/* A vCPU's next boost may come this much later; twice as much every time that it spins on in the same turn. */
+/*
+ * A vCPU's next boost may come this much later; twice as much every time that it spins on in the same turn, up to what a boost may last: who
+ * waits for several siblings, as in a TLB shootdown, needs one after the other.
+ */
 #define BOOST_BACKOFF_MIN_NS 50000ULL
 
 /* The least of a turn that is worth a context switch. */
@@ -42,8 +45,8 @@ static bool boost_backs_off(struct vcpu_ctx *spinner, u64 now)
 	if (now - spinner->boost_after_ns > slice_ns)
 		spinner->backoff_ns = 0;
 	spinner->backoff_ns = spinner->backoff_ns ? spinner->backoff_ns * 2 : BOOST_BACKOFF_MIN_NS;
-	if (spinner->backoff_ns > slice_ns)
-		spinner->backoff_ns = slice_ns;
+	if (spinner->backoff_ns > boost_slice_ns)
+		spinner->backoff_ns = boost_slice_ns;
 	spinner->boost_after_ns = now + spinner->backoff_ns;
 	return false;
 }

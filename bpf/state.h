@@ -16,7 +16,7 @@ KNOB u32 nr_cpus = 1;
 KNOB u64 slice_ns = 16000000;
 
 /* How long a boosted vCPU runs at most, if its VM's turn has less left. */
-KNOB u64 boost_slice_ns = 1000000;
+KNOB u64 boost_slice_ns = 400000;
 
 /* How much unused virtual time a sleeper may claim when it wakes. */
 KNOB u64 lag_ns = 20000000;

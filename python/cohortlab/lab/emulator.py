@@ -37,8 +37,8 @@ _BOOT_TIMEOUT_S = 300
 _SILENCE_S = 120
 _PING_S = 5
 PAYLOAD = "/run/cohort-lab"
-# All that the emulator has, but for features that have to be switched between a guest and its host and that neither
-# needs: with them, guests and hosts died several times as often.
+# All that the emulator has, but for features that must be switched between a guest and its host and that neither needs:
+# with them, guests and hosts died several times as often.
 _TCG_CPU = "max,+svm,-la57,-smap,-pku,-mpx,-umip,-vgif"
 # Without an HPET, as libvirt does: QEMU's goes on firing at 250 Hz long after a Linux guest has stopped using it.
 MACHINE = "q35,hpet=off"

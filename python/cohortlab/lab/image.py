@@ -15,16 +15,14 @@ from pathlib import Path
 
 from cohortlab.errors import one_line
 from cohortlab.lab import cache
-from cohortlab.lab.apt import BACKPORTS, SUITE, Apt, unpack
+from cohortlab.lab.apt import SUITE, Apt, unpack
 from cohortlab.places import PlaceError
 
-# The newest that is built for the suite.
-_QEMU = ("qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios")
 # What both levels need to be a machine, then the emulator, then the guests' programs.
 _PACKAGES = (
     *("base-files", "bash", "busybox-static", "coreutils", "dash", "findutils", "grep", "gzip", "kmod", "libc-bin"),
     *("mawk", "mount", "procps", "sed", "tar", "util-linux"),
-    *(f"{name}/{BACKPORTS}" for name in _QEMU),
+    *("qemu-system-x86", "seabios"),
     *("dbench", "pbzip2", "rt-tests", "stress-ng"),
 )
 _FILES = {

@@ -274,8 +274,8 @@ fn back_off_doubles_while_it_spins_on_and_ends_with_the_turn() {
     }
     backoffs.dedup();
     let us: Vec<u64> = backoffs.iter().filter(|ns| **ns > 0).map(|ns| ns / 1_000).collect();
-    assert_eq!(us, [50, 100, 200, 400, 800, 1_600, 3_200, 6_400, 8_000][..us.len()]);
-    assert!(us.len() >= 5, "{us:?}");
+    // Up to boost_slice_ns.
+    assert_eq!(us, [50, 100, 200, 400]);
     assert!(w.stats().ple_backoff > 0);
     // After a pause of more than a slice it begins anew.
     w.run(100 * MS);
