@@ -42,7 +42,7 @@ impl<B: Bodies> Simulation<B> {
             self.handle(event);
             self.settle()?;
         }
-        self.host.core.now_ns = until_ns;
+        self.host.core.now_ns = self.host.core.now_ns.max(until_ns);
         self.host.check()
     }
 

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::slice;
+use std::sync::OnceLock;
 
 use crate::error::SimError;
 
@@ -39,8 +40,9 @@ impl Image {
     /// As the compiler initialized them, with these knobs.
     pub fn fresh(values: &BTreeMap<String, u64>) -> Result<Self, SimError> {
         ffi::check_layout();
-        // Between simulations every thread has the initial ones: `Entered` puts them back.
-        let mut image = Self::of_thread();
+        // The process's first simulation is made while none runs, so that the thread has the initial ones.
+        static INITIAL: OnceLock<Vec<u64>> = OnceLock::new();
+        let mut image = Self(INITIAL.get_or_init(|| Self::of_thread().0).clone());
         for (name, value) in values {
             let knob = knobs().iter().find(|knob| name_of(knob) == name).ok_or_else(|| {
                 let known: Vec<&str> = knobs().iter().map(name_of).collect();
