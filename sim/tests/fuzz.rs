@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Whatever is asked for: an error or a result, never a panic, a hang, or memory without bound. `PROPTEST_CASES=1000000` asks for more.
 
-use cohort_sim::run::{run, Watch};
+use cohort_sim::run::{run, Report, Watch};
 use cohort_sim::scenario::Scenario;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -72,10 +72,34 @@ fn attempt(text: &[u8]) {
     let Ok(mut scenario) = serde_json::from_slice::<Scenario>(text) else { return };
     scenario.duration_ns = scenario.duration_ns.min(5_000_000);
     scenario.events_max = scenario.events_max.min(20_000);
-    // Errors are one line.
-    if let Err(error) = run(&scenario, Watch::figures()) {
-        let said = error.to_string();
-        assert!(!said.is_empty() && !said.contains('\n'), "{said}");
+    match run(&scenario, Watch::figures()) {
+        Ok(report) => audit(&report),
+        // Errors are one line.
+        Err(error) => {
+            let said = error.to_string();
+            assert!(!said.is_empty() && !said.contains('\n'), "{said}");
+        }
+    }
+}
+
+/// The observers' books, kept from events alone, agree with the host's own, and time adds up.
+fn audit(report: &Report) {
+    let figures = report.figures.as_ref().expect("figures");
+    for (task, totals) in report.tasks.iter().zip(&report.outcome.tasks) {
+        let (Some(vm), Some(vcpu)) = (task.vm, task.vcpu) else { continue };
+        let seen = &figures.vms[vm as usize].vcpus[vcpu.id as usize];
+        assert_eq!((seen.run_ns, seen.ready_ns), (totals.run_ns, totals.wait_ns), "{}", task.name);
+        assert_eq!(seen.switches, totals.switches, "{}", task.name);
+        // A task can be moved once more while it is made, before the run, which is not in the events.
+        assert!(totals.migrations.abs_diff(seen.migrations) <= 1, "{}", task.name);
+        assert!(seen.run_ns + seen.ready_ns <= report.outcome.end_ns, "{}", task.name);
+    }
+    let capacity_ns = report.outcome.end_ns * u64::from(figures.host.pcpus);
+    assert_eq!(figures.host.busy_ns + figures.host.idle_ns, capacity_ns);
+    let busy_ns: u64 = report.outcome.tasks.iter().map(|task| task.run_ns).sum();
+    assert_eq!(figures.host.busy_ns, busy_ns);
+    for vm in &figures.vms {
+        assert!(vm.host.costop_ns <= vm.host.ready_ns && vm.host.cpu_ns >= vm.host.run_ns, "{}", vm.name);
     }
 }
 
