@@ -173,7 +173,7 @@ fn mmc_waiting_time() {
 fn processor_sharing() {
     // Round robin with slices much shorter than services is processor sharing: the mean response time is service / (1 - rho), whatever the
     // distribution of services. First in, first out would have more than three times that here (Pollaczek and Khinchine).
-    let queue = run(1, round_robin(2 * US, false), 100 * US, 70 * US, 100_000, true);
+    let queue = run(1, round_robin(5 * US, false), 100 * US, 70 * US, 300_000, true);
     assert_within(&queue.responses, 70_000.0 / 0.3);
 }
 
