@@ -5,7 +5,7 @@ SETUP := packages python toolchain
 BUILD := $(SETUP) binaries
 CHECK := check-rust check-c check-python check-shell
 
-.PHONY: help setup build demo test test-lab check format lock clean
+.PHONY: help setup build demo test test-lab bench check format lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -20,13 +20,17 @@ test: ## run linters, unit and property tests, and one boot of the lab
 test-lab: ## run every test in the lab, with faults and on two kernels
 	@scripts/steps $(BUILD) test-lab-all
 
+bench: ## measure the simulator's speed beside other simulators; one JSON object per figure
+	@scripts/steps packages toolchain >&2
+	@scripts/bench
+
 check: ## run formatters and linters
 	@scripts/steps $(SETUP) $(CHECK)
 
 format: ## let the formatters rewrite the sources
 	@for language in rust c python; do scripts/check $$language --fix; done
 
-build: ## build cohort and cohort-lab-agent into build/bin/
+build: ## build cohort and cohort-lab-agent into build/bin/, and the simulator
 	@scripts/steps $(BUILD)
 
 setup: ## install packages, the Python environment and, where it is missing, Rust

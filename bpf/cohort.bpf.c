@@ -22,10 +22,10 @@
 char _license[] SEC("license") = "GPL";
 
 /* Why the scheduler ended; read by user space after it was ejected. */
-s32 exit_kind;
-s64 exit_code;
-char exit_reason[128];
-char exit_msg[1024];
+VARIABLE s32 exit_kind;
+VARIABLE s64 exit_code;
+VARIABLE char exit_reason[128];
+VARIABLE char exit_msg[1024];
 
 /* A task becomes runnable after sleeping, or for the first time. */
 static void activate(struct task_struct *p, struct task_ctx *t)

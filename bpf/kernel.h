@@ -55,6 +55,10 @@ typedef u16 __sum16;
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
+
+/* What user space sets before loading, and what the scheduler changes itself. Natively each thread has its own, so they need marks. */
+#define KNOB const volatile
+#define VARIABLE
 #endif
 
 /* sched_ext: queues and the move of a task from one to another. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * What libbpf's headers are to the kernel's build, for an ordinary process: kernel.h includes this with COHORT_NATIVE.
- * The functions that kernel.h declares are supplied by the model in native/.
+ * The functions that kernel.h declares are supplied by the simulator's ext class.
  */
 #ifndef COHORT_NATIVE_H
 #define COHORT_NATIVE_H
@@ -22,6 +22,10 @@
 #define BPF_PROG(name, args...) name(args)
 #define bpf_ksym_exists(symbol) 1
 
+/* One set per thread; each simulation brings its own and takes it away again. What is not marked so does not build. */
+#define KNOB _Thread_local
+#define VARIABLE _Thread_local
+
 /* Maps are declared as for libbpf: a struct of pointers, from whose types every size can be had back. */
 #define __uint(name, value) int(*name)[value]
 #define __type(name, value) typeof(value) *name
@@ -33,13 +37,14 @@ void *native_map_lookup(const void *map, u32 type, u32 key_size, u32 value_size,
 long native_map_update(const void *map, u32 type, u32 key_size, u32 value_size, u32 max_entries, const void *key,
 		       const void *value, u64 flags);
 long native_map_delete(const void *map, u32 type, u32 key_size, u32 value_size, u32 max_entries, const void *key);
-void *native_storage(const void *map, const void *owner, u32 value_size, u64 flags);
+void *native_task_storage(const void *map, struct task_struct *owner, u32 value_size, u64 flags);
+void *native_cgrp_storage(const void *map, struct cgroup *owner, u32 value_size, u64 flags);
 
 #define bpf_map_lookup_elem(map, k) native_map_lookup(__native_map(map), (k))
 #define bpf_map_update_elem(map, k, from, flags) native_map_update(__native_map(map), (k), (from), (flags))
 #define bpf_map_delete_elem(map, k) native_map_delete(__native_map(map), (k))
-#define bpf_task_storage_get(map, task, from, flags) native_storage((map), (task), sizeof(*(map)->value), (flags))
-#define bpf_cgrp_storage_get(map, cgrp, from, flags) native_storage((map), (cgrp), sizeof(*(map)->value), (flags))
+#define bpf_task_storage_get(map, task, from, flags) native_task_storage((map), (task), sizeof(*(map)->value), (flags))
+#define bpf_cgrp_storage_get(map, cgrp, from, flags) native_cgrp_storage((map), (cgrp), sizeof(*(map)->value), (flags))
 
 #define bpf_for(i, start, end) for ((i) = (start); (i) < (end); (i)++)
 #define bpf_for_each(type, cursor, args...)                                                    \

@@ -10,27 +10,27 @@
 
 /* Knobs, set by user space before the scheduler is loaded. `cohort run --help` describes each in the same words. */
 
-const volatile u32 nr_cpus = 1;
+KNOB u32 nr_cpus = 1;
 
 /* How long a task runs before others of its rank get their turn. */
-const volatile u64 slice_ns = 16000000;
+KNOB u64 slice_ns = 16000000;
 
 /* How long a boosted vCPU runs at most, if its VM's turn has less left. */
-const volatile u64 boost_slice_ns = 400000;
+KNOB u64 boost_slice_ns = 400000;
 
 /* How much unused virtual time a sleeper may claim when it wakes. */
-const volatile u64 lag_ns = 20000000;
+KNOB u64 lag_ns = 20000000;
 
 /* After waiting this long a task runs next, whatever its rank; ten times this long if its VM is ahead of its share. */
-const volatile u64 starve_ns = 100000000;
+KNOB u64 starve_ns = 100000000;
 
 /* By how much a woken task's virtual time must be behind the runner's to preempt it. */
-const volatile u64 wakeup_gran_ns = 1000000;
+KNOB u64 wakeup_gran_ns = 1000000;
 
-const volatile u32 placement = PLACEMENT_BALANCE;
-const volatile u32 fair = FAIR_VM;
-const volatile u32 gang = GANG_OFF;
-const volatile u32 boost = 0;
+KNOB u32 placement = PLACEMENT_BALANCE;
+KNOB u32 fair = FAIR_VM;
+KNOB u32 gang = GANG_OFF;
+KNOB u32 boost = 0;
 
 /* A pCPU. Its run queue is the DSQ of the same number. */
 struct cpu_ctx {
@@ -147,13 +147,13 @@ struct {
 } stats SEC(".maps");
 
 /* Bumped when a cgroup's weight changes or a task moves: weights are computed anew on next use. */
-u32 weight_generation = 1;
+VARIABLE u32 weight_generation = 1;
 
 /* Bumped when a VM appears or goes: threads look up anew whether they belong to one. */
-u32 registry_generation = 1;
+VARIABLE u32 registry_generation = 1;
 
 /* The virtual time at which the furthest runner started: what newcomers and sleepers are measured against. */
-u64 vclock;
+VARIABLE u64 vclock;
 
 static __always_inline void stat_add(u32 id, u64 n)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Reads the few things that user space must know from the scheduler's C sources: the enums of intf.h, and the `const volatile` knobs.
+//! Reads the few things that user space must know from the scheduler's C sources: the enums of intf.h, and the knobs.
 //!
 //! This is no C parser. It reads the plain style of those files, and fails the build on anything else.
 
@@ -94,10 +94,10 @@ fn squeeze(comment: &str) -> String {
     comment.split_whitespace().filter(|word| *word != "*").collect::<Vec<_>>().join(" ")
 }
 
-/// `const volatile TYPE NAME = NUMBER;` in any of the scheduler's files, those with a number.
+/// `KNOB TYPE NAME = NUMBER;` in any of the scheduler's files, those with a number.
 fn knobs(bpf_dir: &Path) -> Result<BTreeMap<String, u64>> {
     let declaration = |line: &str| {
-        let (left, right) = line.strip_prefix("const volatile ")?.split_once('=')?;
+        let (left, right) = line.strip_prefix("KNOB ")?.split_once('=')?;
         let name = left.split_whitespace().nth(1)?;
         let number = right.split(';').next()?.trim().trim_end_matches(['U', 'L']);
         Some((name.to_string(), number.parse().ok()?))

@@ -24,7 +24,7 @@ TRACEBACK = "COHORTLAB_TRACEBACK"
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
 @click.version_option(__version__, "-V", "--version", prog_name="cohortlab", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Compare CPU schedulers for SMP virtual machines on real kernels."""
+    """Compare CPU schedulers for SMP virtual machines, simulated and on real kernels."""
 
 
 def main() -> int:
@@ -61,9 +61,10 @@ def main() -> int:
 def _add_commands() -> None:
     """Add the subcommands; each lives in its own module."""
     from cohortlab.commands import compare, doctor
+    from cohortlab.sim.commands import explain, fidelity
 
-    cli.add_command(compare)
-    cli.add_command(doctor)
+    for command in (compare, doctor, explain, fidelity):
+        cli.add_command(command)
     if importlib.util.find_spec("cohortlab.lab.cli") is not None:
         cli.add_command(importlib.import_module("cohortlab.lab.cli").cli, "lab")
 

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shlex
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +21,7 @@ from cohortlab import compare as comparison
 from cohortlab import scenario as scenarios
 from cohortlab.compare import INTERRUPTED, OpenPlace, Plan
 from cohortlab.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
+from cohortlab.places import PlaceError
 from cohortlab.policies import KNOWN, parse_policies
 from cohortlab.progress import Bar, Lines, Progress
 from cohortlab.results import Results, write_parquet
@@ -28,19 +31,22 @@ from cohortlab.table import WIDE, print_results, remarks
 
 WriteHtml = Callable[[Results, Scenario, Sequence[Figure], Path], None]
 
-PLACES = ("lab",)
+PLACES = ("lab", "sim")
+# A simulated round takes a fraction of a second, but its figures vary little: seeds are their only difference.
+ROUNDS = {"lab": 5, "sim": 2}
 POLICIES = f"With commas, of {', '.join(KNOWN)}. NAME@VARIANT is NAME once more, with other --policy-args."
 
 
 @click.command()
 @click.argument("scenario", type=click.Path(path_type=Path))
-@click.option("--on", "where", default="lab", show_default=True, help="Where to run: lab.")
+@click.option("--on", "where", default="lab", show_default=True, help="Where to run: lab or sim.")
 @click.option("--policies", default="eevdf,cohort", show_default=True, help=POLICIES)
 @click.option("--policy-args", multiple=True, metavar="LABEL=ARGS", help="More arguments of `cohort run`.")
-@click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="How often to measure.")
+@click.option("--rounds", type=click.IntRange(1, 1000), help="How often to measure. Default: 5; simulated, 2.")
 @click.option("--programs", help="Only these of the scenario's programs, with commas.")
 @click.option("--tlb", help="TLB modes in turn, with commas: ipi, kvm-pv, hypercall. Default: the scenario's.")
 @click.option("--kernel", help="Kernel of the host under test, as the place understands it.")
+@click.option("--hardware", help="What the simulated host is: a name in hardware/, or a file. Default: lab.")
 @click.option("--crashes", type=click.IntRange(0, 100), default=10, show_default=True, help="Crashes to bear.")
 @click.option("--warm-up/--no-warm-up", default=True, show_default=True, help="Run each program once first.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the results.")
@@ -50,10 +56,11 @@ def compare(
     where: str,
     policies: str,
     policy_args: tuple[str, ...],
-    rounds: int,
+    rounds: int | None,
     programs: str | None,
     tlb: str | None,
     kernel: str | None,
+    hardware: str | None,
     crashes: int,
     warm_up: bool,
     out: Path | None,
@@ -67,18 +74,23 @@ def compare(
     Exit code: 0 all was measured; 1 something failed, what is complete is reported; 2 wrong input; 130 interrupted.
     """
     # Everything that can be wrong with the input is found before anything boots or is written.
+    open_place = place_named(where)
     chosen = scenarios.load(scenario)
     if programs is not None:
         chosen = chosen.with_programs(_split("--programs", programs, chosen.program_vm.programs))
     plan = Plan(
         policies=parse_policies(policies, policy_args),
-        rounds=rounds,
+        rounds=rounds or ROUNDS[where],
         modes=tlb_modes(tlb, chosen),
         kernel=_kernel(kernel),
-        warm_up=warm_up,
+        # Nothing is cold in a simulated host.
+        warm_up=warm_up and where != "sim",
         crashes_max=crashes,
     )
-    open_place = place_named(where)
+    if where == "sim":
+        open_place = _simulator(plan, hardware)
+    elif hardware is not None:
+        raise BadInput("--hardware: only a simulated host can be chosen: --on sim")
     folder = _folder(out, chosen.name)
     results = Results(
         scenario=chosen.name,
@@ -89,18 +101,28 @@ def compare(
         policies=tuple(policy.label for policy in plan.policies),
         programs=plan.programs,
         tlb_modes=tuple(plan.modes),
-        rounds=rounds,
+        rounds=plan.rounds,
     )
     # Only now: drawing takes a second to load, which a wrong option should not have to wait for. But before anything is
-    # measured, so that it cannot fail when all is done.
-    from cohortlab.report import write_html
+    # measured, so that it cannot fail when all is done; a simulation is done before that, and runs meanwhile.
+    loading = threading.Thread(target=_write_html, daemon=True)
+    loading.start()
+    if where != "sim":
+        loading.join()
+        _write_html()
 
     progress = _progress()
     try:
         comparison.run(plan, open_place, progress, results, lambda: _keep(results, folder))
     finally:
         progress.stop()
-    _hand_out(results, chosen, folder, write_html, as_json=as_json)
+    _hand_out(results, chosen, folder, _write_html(), as_json=as_json)
+
+
+def _write_html() -> WriteHtml:
+    from cohortlab.report import write_html
+
+    return write_html
 
 
 def tlb_modes(text: str | None, scenario: Scenario) -> dict[str, Scenario]:
@@ -115,9 +137,29 @@ def place_named(name: str) -> OpenPlace:
     """Return what opens the place ``--on`` names."""
     if name not in PLACES:
         raise BadInput(f'--on: "{name}" does not exist in this version: must be one of {", ".join(PLACES)}')
+    if name == "sim":
+        from cohortlab.sim import open_sim
+
+        return open_sim
     from cohortlab.lab import open_lab
 
     return open_lab
+
+
+def _simulator(plan: Plan, hardware: str | None) -> OpenPlace:
+    """Return what opens the simulator; raise BadInput for what it does not know."""
+    from cohortlab.sim import hardware as hardwares
+    from cohortlab.sim import open_sim
+    from cohortlab.sim.policy import KERNEL_DEFAULT, host_class
+
+    name = hardware or hardwares.DEFAULT
+    hardwares.load(name)
+    for policy in plan.policies:
+        try:
+            host_class(policy.name, policy.args, plan.kernel or KERNEL_DEFAULT)
+        except PlaceError as error:
+            raise BadInput(f"{policy.label}: {error}") from None
+    return functools.partial(open_sim, hardware=name, policies=plan.policies, rounds=plan.rounds)
 
 
 def _split(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:

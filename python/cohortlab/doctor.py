@@ -134,7 +134,7 @@ class _Machine:
         )
 
     def conclusions(self) -> tuple[Conclusion, ...]:
-        return (self._lab(), self._run())
+        return (self._lab(), _simulator(), self._run())
 
     def _lab(self) -> Conclusion:
         missing = []
@@ -216,6 +216,16 @@ def _not_built() -> str:
         except PlaceError:
             missing.append(name)
     return f"no {' and no '.join(missing)}" if missing else ""
+
+
+def _simulator() -> Conclusion:
+    from cohortlab.sim.native import native
+
+    try:
+        native()
+    except PlaceError as error:
+        return Conclusion("simulator", False, f"no, because {error}")
+    return Conclusion("simulator", True, "yes")
 
 
 def _version(release: str) -> tuple[int, int]:

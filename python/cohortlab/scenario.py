@@ -71,7 +71,7 @@ class ScenarioFile(Model):
 
 @dataclass(frozen=True)
 class Scenario:
-    """A checked scenario with the workloads that it names; ``text`` is the file itself."""
+    """A checked scenario with the workloads that it names; ``text`` is the file itself, ``path`` is named in errors."""
 
     name: str
     description: str
@@ -80,6 +80,12 @@ class Scenario:
     vms: tuple[Vm, ...]
     workloads: Mapping[str, Workload]
     text: str
+    path: Path
+
+    @staticmethod
+    def load(path: Path | str) -> Scenario:
+        """Return the scenario in ``path``, or raise BadInput."""
+        return load(Path(path))
 
     @property
     def program_vm(self) -> Vm:
@@ -142,7 +148,7 @@ class _Check:
         found = {name: self._workload(name) for name in sorted(named)}
         self._kinds(found)
         text = self.path.read_text(encoding="utf-8")
-        return Scenario(file.name, file.description, file.host, file.guest, file.vms, found, text)
+        return Scenario(file.name, file.description, file.host, file.guest, file.vms, found, text, self.path)
 
     def _refuse(self, location: Location, value: object, allowed: str) -> NoReturn:
         refuse(self.path, location, f"{shown(value)} is not allowed", allowed)

@@ -170,7 +170,7 @@ def test_output(cohortlab: Callable[..., Any], machine: Path, monkeypatch: pytes
 
 def test_this_machine_can_be_examined() -> None:
     said = examine()
-    assert {c.what for c in said.conclusions} == {"lab", "cohort run"}
+    assert {c.what for c in said.conclusions} == {"lab", "simulator", "cohort run"}
 
 
 def test_the_host_program_agrees() -> None:

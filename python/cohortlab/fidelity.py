@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The simulator beside the lab: the same scenario, programs and policies, and by how much they differ."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pyarrow as pa
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cohortlab import __version__
+from cohortlab import compare as comparison
+from cohortlab.compare import Plan
+from cohortlab.errors import BadInput
+from cohortlab.policies import Policy
+from cohortlab.progress import Progress
+from cohortlab.results import ALONE, Results, read_parquet
+from cohortlab.scenario import TLB_MODES, Scenario
+from cohortlab.summary import Figure, Spread, figures
+from cohortlab.table import number
+
+# The goal: as near as this.
+GOAL = 0.15
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One program under one policy in both places.
+
+    Attributes:
+        lab, sim: slowdowns over the rounds; None where that place has none.
+        alone_lab, alone_sim: the figure alone, in ``unit``, medians.
+        why: why a figure is missing.
+    """
+
+    tlb: str
+    program: str
+    policy: str
+    unit: str
+    lab: Spread
+    sim: Spread | None
+    alone_lab: float
+    alone_sim: float | None
+    why: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """The simulator's slowdown relative to the lab's, less 1."""
+        return self.sim.median / self.lab.median - 1 if self.sim else None
+
+    @property
+    def alone_error(self) -> float | None:
+        return self.alone_sim / self.alone_lab - 1 if self.alone_sim else None
+
+    def for_machines(self) -> dict[str, Any]:
+        return {
+            "tlb": self.tlb,
+            "program": self.program,
+            "policy": self.policy,
+            "unit": self.unit,
+            "lab_slowdown": self.lab.median,
+            "lab_slowdown_min": self.lab.min,
+            "lab_slowdown_max": self.lab.max,
+            "sim_slowdown": self.sim.median if self.sim else None,
+            "error": self.error,
+            "lab_alone": self.alone_lab,
+            "sim_alone": self.alone_sim,
+            "alone_error": self.alone_error,
+            "reason": self.why or None,
+        }
+
+
+def read_lab(path: Path) -> Results:
+    """Return what the lab measured, or raise BadInput."""
+    try:
+        return read_parquet(path)
+    except OSError as error:
+        raise BadInput(f"--lab: {path}: cannot be read: {error.strerror or error}") from None
+    except (pa.ArrowException, KeyError, TypeError, ValueError):
+        raise BadInput(f"--lab: {path}: is not a measurements.parquet of `cohortlab compare`") from None
+
+
+def compare(
+    scenario: Scenario, lab_file: Path, *, rounds: int, kernel: str | None = None, hardware: str | None = None
+) -> list[Fit]:
+    """Simulate what is in ``lab_file`` and return both, in the order of the file."""
+    lab = read_lab(lab_file)
+    if lab.scenario != scenario.name:
+        raise BadInput(f'--lab: {lab_file}: is of scenario "{lab.scenario}", not "{scenario.name}"')
+    measured = figures(lab, scenario.with_programs(lab.programs))
+    if not measured:
+        raise BadInput(f"--lab: {lab_file}: has no complete round")
+    simulated = _simulate(scenario, lab, measured, rounds, kernel or _kernel(lab), hardware)
+    found = {(f.tlb, f.program, f.policy): f for f in figures(simulated, scenario)}
+    return [_fit(figure, found.get((figure.tlb, figure.program, figure.policy)), simulated) for figure in measured]
+
+
+def _fit(lab: Figure, sim: Figure | None, simulated: Results) -> Fit:
+    why = simulated.failed.get((lab.tlb, lab.policy, lab.program), "") or simulated.stopped or ""
+    return Fit(
+        tlb=lab.tlb,
+        program=lab.program,
+        policy=lab.policy,
+        unit=lab.unit,
+        lab=lab.slowdown,
+        sim=sim.slowdown if sim else None,
+        alone_lab=lab.alone.median,
+        alone_sim=sim.alone.median if sim else None,
+        why="" if sim else why or "not measured",
+    )
+
+
+def _kernel(lab: Results) -> str | None:
+    """Return the lab's kernel as a version that the simulator understands, if it says."""
+    release = next((place.get("kernel", "") for place in lab.places.values()), "")
+    found = re.search(r"\d+\.\d+(\.\d+)?", release)
+    return found[0] if found else None
+
+
+def _simulate(
+    scenario: Scenario, lab: Results, measured: Sequence[Figure], rounds: int, kernel: str | None, hardware: str | None
+) -> Results:
+    from cohortlab.sim import open_sim
+
+    arguments = {row.policy: (row.scheduler, row.policy_args) for row in lab.rows if row.policy != ALONE}
+    policies = tuple(Policy(label, *arguments[label]) for label in lab.policies if label in arguments)
+    programs = tuple(dict.fromkeys(figure.program for figure in measured))
+    chosen = scenario.with_programs(programs)
+    modes: dict[str, Scenario] = {tlb: chosen.with_tlb(tlb) for tlb in TLB_MODES if tlb in lab.tlb_modes}
+    plan = Plan(policies=policies, rounds=rounds, modes=modes, kernel=kernel, warm_up=False)
+    results = Results(
+        scenario=scenario.name,
+        scenario_text=scenario.text,
+        pcpus=scenario.host.pcpus,
+        command="cohortlab fidelity",
+        version=__version__,
+        policies=tuple(policy.label for policy in policies),
+        programs=programs,
+        tlb_modes=tuple(modes),
+        rounds=rounds,
+    )
+
+    open_place = functools.partial(open_sim, hardware=hardware, policies=policies, rounds=rounds)
+    comparison.run(plan, open_place, Progress(), results)
+    return results
+
+
+def show(console: Console, fits: Sequence[Fit]) -> None:
+    """Print the table, and how many are as near as they should be."""
+    table = Table(title="Simulator and lab: slowdown", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for heading in ("program", "TLB by", "policy"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("simulator", "lab [min–max]", "error", "alone: simulator", "lab", "error"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for fit in fits:
+        lab = f"{fit.lab.median:.2f} [{fit.lab.min:.2f}–{fit.lab.max:.2f}]"
+        alone = f"{number(fit.alone_lab)} {fit.unit}"
+        if fit.sim is None or fit.alone_sim is None:
+            table.add_row(fit.program, fit.tlb, fit.policy, "–", lab, "–", "–", alone, "–")
+            continue
+        error = Text(f"{fit.error:+.0%}", style="" if _is_near(fit) else "red")
+        cells = (f"{number(fit.alone_sim)} {fit.unit}", alone, f"{fit.alone_error:+.0%}")
+        table.add_row(fit.program, fit.tlb, fit.policy, f"{fit.sim.median:.2f}", Text(lab), error, *cells)
+    console.width = max(console.width, console.measure(table, options=console.options.update(max_width=1000)).maximum)
+    console.print(table)
+    errors = [abs(fit.error) for fit in fits if fit.error is not None]
+    for fit in fits:
+        if fit.why:
+            console.print(f"{fit.program} under {fit.policy}: {fit.why}", markup=False, highlight=False, soft_wrap=True)
+    if errors:
+        near = sum(error <= GOAL for error in errors)
+        console.print(
+            f"{near} of {len(fits)} within {GOAL:.0%}; mean of the errors without sign: {mean(errors):.0%}",
+            markup=False,
+            highlight=False,
+        )
+
+
+def _is_near(fit: Fit) -> bool:
+    return fit.error is not None and abs(fit.error) <= GOAL

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``cohortlab explain`` and ``cohortlab fidelity``: one simulated run seen closely; the simulator beside the lab."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from cohortlab import scenario as scenarios
+from cohortlab.errors import BadInput
+from cohortlab.places import PlaceError
+from cohortlab.results import write_atomically
+from cohortlab.table import WIDE
+
+FORMATS = (".png", ".svg", ".pdf")
+# About what a browser can still show.
+TRACE_BYTES_MAX = 512 << 20
+TIMELINE_ROWS_MAX = 4_000_000
+
+
+@click.command()
+@click.argument("scenario", type=click.Path(path_type=Path))
+@click.option("--program", help="One of the scenario's programs. Default: the first.")
+@click.option("--policy", default="cohort", show_default=True, help="eevdf, or a preset of `cohort run --policy`.")
+@click.option("--policy-args", default="", metavar="ARGS", help="More arguments of `cohort run`.")
+@click.option("--alone", is_flag=True, help="Without the neighbours' load.")
+@click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), default=1, show_default=True, help="Which run.")
+@click.option("--kernel", help="Version of the simulated host's kernel, for eevdf.")
+@click.option("--hardware", help="A name in hardware/, or a file. Default: lab.")
+@click.option("--from-ms", type=click.FloatRange(0), help="Where the picture begins. Default: where most is spun.")
+@click.option("--ms", type=click.FloatRange(0.001, 1e6), default=60.0, show_default=True, help="How much it shows.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("explain.png"), show_default=True, help="Picture.")
+@click.option("--perfetto", type=click.Path(path_type=Path), help="Write a trace for ui.perfetto.dev, too.")
+@click.option("--ftrace", type=click.Path(path_type=Path), help="Write sched_switch events as text, too.")
+@click.option("--tables", type=click.Path(path_type=Path, file_okay=False), help="Write Parquet tables there, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON, nothing else, on standard output.")
+def explain(
+    scenario: Path,
+    program: str | None,
+    policy: str,
+    policy_args: str,
+    alone: bool,
+    seed: int,
+    kernel: str | None,
+    hardware: str | None,
+    from_ms: float | None,
+    ms: float,
+    out: Path,
+    perfetto: Path | None,
+    ftrace: Path | None,
+    tables: Path | None,
+    as_json: bool,
+) -> None:
+    """Simulate one run of one program, and draw who ran, waited and spun when."""
+    from cohortlab import sim
+    from cohortlab.sim.result import Traces
+
+    if out.suffix not in FORMATS:
+        raise BadInput(f"--out: {out}: its ending must be one of {', '.join(FORMATS)}")
+    for option, path in (("--out", out), ("--perfetto", perfetto), ("--ftrace", ftrace), ("--tables", tables)):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise BadInput(f"{option}: {path}: its folder does not exist")
+    try:
+        args = shlex.split(policy_args)
+    except ValueError as error:
+        raise BadInput(f'--policy-args: "{policy_args}" is not allowed: {str(error).lower()}') from None
+    traces = Traces(
+        perfetto_bytes_max=TRACE_BYTES_MAX if perfetto else 0,
+        ftrace_bytes_max=TRACE_BYTES_MAX if ftrace else 0,
+        timeline_rows_max=TIMELINE_ROWS_MAX,
+    )
+    chosen = scenarios.load(scenario)
+    try:
+        result = sim.run(
+            chosen, program, policy, args, alone=alone, seed=seed, kernel=kernel, hardware=hardware, traces=traces
+        )
+    except PlaceError as error:
+        raise BadInput(str(error)) from None
+
+    from cohortlab.sim import picture, words
+
+    length_ns = int(ms * picture.NS_PER_MS)
+    start_ns = None if from_ms is None else int(from_ms * picture.NS_PER_MS)
+    if start_ns is not None and start_ns >= result.end_ns:
+        raise BadInput(f"--from-ms: {from_ms:g} is not allowed: the run ends at {result.end_ns / 1e6:.3f} ms")
+    window = (
+        picture.busiest(result, length_ns)
+        if start_ns is None
+        else picture.Window(start_ns, min(start_ns + length_ns, result.end_ns))
+    )
+    picture.draw(result, window, words.title(result), out)
+    if perfetto:
+        write_atomically(perfetto, result.perfetto)
+    if ftrace:
+        write_atomically(ftrace, result.ftrace.encode())
+    if tables:
+        result.write_tables(tables)
+    if as_json:
+        print(json.dumps(result.about, indent=2))
+    else:
+        console = Console()
+        words.tell(console if console.is_terminal else Console(width=WIDE), result)
+    written = [str(path) for path in (out, perfetto, ftrace, tables) if path is not None]
+    cut = "; the traces end before the run does, at their greatest size" if result.is_truncated else ""
+    click.echo(f"written: {', '.join(written)}{cut}", err=True)
+
+
+@click.command()
+@click.argument("scenario", type=click.Path(path_type=Path))
+@click.option(
+    "--lab", "lab_file", type=click.Path(path_type=Path), required=True, help="measurements.parquet of a lab's run."
+)
+@click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Simulated rounds.")
+@click.option("--kernel", help="Version of the simulated host's kernel. Default: the lab's.")
+@click.option("--hardware", help="A name in hardware/, or a file. Default: lab.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else, on standard output.")
+def fidelity(
+    scenario: Path, lab_file: Path, rounds: int, kernel: str | None, hardware: str | None, as_json: bool
+) -> None:
+    """Simulate what the lab has measured, and show both side by side with the relative error."""
+    from cohortlab import fidelity as comparing
+
+    fits = comparing.compare(scenarios.load(scenario), lab_file, rounds=rounds, kernel=kernel, hardware=hardware)
+    if as_json:
+        print(json.dumps([fit.for_machines() for fit in fits], indent=2))
+        return
+    console = Console()
+    comparing.show(console if console.is_terminal else Console(width=WIDE), fits)

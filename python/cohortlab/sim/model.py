@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""From a scenario to one run of the simulator: one program measured once, alone or beside the neighbours' load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cohortlab.errors import BadInput
+from cohortlab.scenario import Scenario, Vm
+from cohortlab.sim import hardware as hardwares
+from cohortlab.sim.hardware import Hardware
+from cohortlab.sim.native import native
+from cohortlab.sim.policy import KERNEL_DEFAULT, has_on_spin_bug, host_class
+
+NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Run:
+    """What to simulate.
+
+    Attributes:
+        running: the workload that each VM runs, by VM name; the other VMs are up and idle.
+        seed: runs of one seed are the same to the last byte; another seed is another round.
+    """
+
+    scenario: Scenario
+    running: Mapping[str, str]
+    policy: str = "eevdf"
+    args: tuple[str, ...] = ()
+    seed: int = 1
+    kernel: str = KERNEL_DEFAULT
+    hardware: Hardware = field(default_factory=lambda: hardwares.load(hardwares.DEFAULT))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the run as the simulator reads it, in JSON."""
+        scenario = self.scenario
+        timeouts = [scenario.workloads[name].timeout_s for name in self.running.values()]
+        return {
+            "name": scenario.name,
+            "seed": self.seed,
+            "duration_ns": max(timeouts, default=1) * NS_PER_S,
+            "machine": _machine(scenario, self.hardware),
+            "policy": host_class(self.policy, self.args, self.kernel),
+            "vms": [self._vm(vm) for vm in scenario.vms],
+        }
+
+    def _vm(self, vm: Vm) -> dict[str, Any]:
+        made: dict[str, Any] = {
+            "name": vm.name,
+            "vcpus": vm.vcpus,
+            "weight": vm.weight,
+            "cpus": list(vm.affinity or ()),
+        }
+        kvm = {"on_spin_bug": has_on_spin_bug(self.kernel)} | self.hardware.kvm
+        if not self.scenario.guest.ple:
+            kvm["ple"] = {**kvm.get("ple", {}), "mode": "off"}
+        made["kvm"] = kvm
+        made["guest"] = {**self.hardware.guest, "tlb": vm.tlb}
+        if vm.name in self.running:
+            made["workload"] = {"model": self.running[vm.name]}
+        return made
+
+
+def _machine(scenario: Scenario, hardware: Hardware) -> dict[str, Any]:
+    """Return the host's shape: that of the hardware file if its pCPUs are the scenario's, else one socket."""
+    machine = dict(hardware.machine)
+    shape = ("sockets", "cores_per_socket", "threads_per_core")
+    if not any(name in machine for name in shape):
+        return machine | {"sockets": 1, "cores_per_socket": scenario.host.pcpus, "threads_per_core": 1}
+    pcpus = 1
+    for name in shape:
+        pcpus *= machine.get(name, 1) if isinstance(machine.get(name, 1), int) else 1
+    if pcpus != scenario.host.pcpus:
+        raise BadInput(
+            f"{hardware.path}: machine: has {pcpus} pCPUs, but {scenario.path} has host.pcpus = {scenario.host.pcpus}"
+        )
+    return machine
+
+
+def check(scenario: Scenario) -> None:
+    """Raise BadInput, naming the field, for what the simulator cannot do of this scenario."""
+    known = native().models()
+    for index, vm in enumerate(scenario.vms):
+        for position, name in enumerate(vm.programs):
+            _check_model(f"vm[{index}].programs[{position}]", scenario, name, known)
+        if vm.load is not None:
+            _check_model(f"vm[{index}].load", scenario, vm.load, known)
+
+
+def _check_model(where: str, scenario: Scenario, name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        raise BadInput(f'{scenario.path}: {where}: there is no model of "{name}": must be one of {", ".join(known)}')

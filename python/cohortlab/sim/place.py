@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The simulator as a place where a scenario runs (see cohortlab.places)."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from types import TracebackType
+
+from cohortlab.errors import BadInput
+from cohortlab.places import Measurement, PlaceError
+from cohortlab.policies import KERNEL, Policy
+from cohortlab.scenario import Scenario
+from cohortlab.sim import hardware as hardwares
+from cohortlab.sim.hardware import Hardware
+from cohortlab.sim.model import Run, check
+from cohortlab.sim.native import native
+from cohortlab.sim.policy import KERNEL_DEFAULT, fair_class, host_class
+from cohortlab.sim.result import Result
+
+# Policy, its arguments, the loads, the VM, the program, and how many times that was asked before.
+_Key = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...], str, str, int]
+
+# Runs that are simulated, or done and not yet asked for, at most.
+AHEAD_MAX = 32
+
+
+class SimPlace:
+    """A simulated host. Rounds differ in their seeds: the n-th measurement of the same thing has seed n."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        kernel: str | None = None,
+        hardware: Hardware | None = None,
+        policies: Sequence[Policy] = (),
+        rounds: int = 0,
+    ) -> None:
+        """``policies``, ``rounds``: what will probably be asked for; it is simulated ahead, on all CPUs."""
+        self.scenario = scenario
+        self.pcpus = scenario.host.pcpus
+        self._kernel = kernel or KERNEL_DEFAULT
+        self._hardware = hardware or hardwares.load(hardwares.DEFAULT)
+        self._policy: tuple[str, tuple[str, ...]] = (KERNEL, ())
+        self._loads: dict[str, str] = {}
+        self._asked: Counter[_Key] = Counter()
+        self._coming = deque(self._expected(policies, rounds))
+        self._ahead: dict[_Key, Future[Result]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self.description = {
+            "place": "simulator",
+            "kernel": f"simulated, fair class as in {self._kernel}: {fair_class(self._kernel)['variant']}",
+            "hardware": self._hardware.name,
+            "ple": "on" if scenario.guest.ple else "off",
+        }
+
+    def __enter__(self) -> SimPlace:
+        try:
+            self.description["simulator"] = native().__version__
+            check(self.scenario)
+        except BadInput as error:
+            raise PlaceError(str(error)) from None
+        self._pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="sim")
+        self._run_ahead()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    @contextmanager
+    def policy(self, name: str, args: Sequence[str] = ()) -> Iterator[None]:
+        host_class(name, args, self._kernel)
+        before, self._policy = self._policy, (name, tuple(args))
+        try:
+            yield
+        finally:
+            self._policy = before
+
+    @contextmanager
+    def background(self, vm: str, workload: str) -> Iterator[None]:
+        """Keep ``workload`` running in ``vm`` for the duration of the block."""
+        self._loads[vm] = workload
+        try:
+            yield
+        finally:
+            del self._loads[vm]
+
+    def measure(self, vm: str, workload: str) -> Measurement:
+        """Simulate one run of ``workload`` in ``vm``, from the moment when everything starts.
+
+        Raises:
+            WorkloadError: the program did not end in its time.
+            PlaceError: the simulated scheduler did what a kernel would eject it for.
+        """
+        if self._pool is None:
+            raise RuntimeError("the simulator is not open: use SimPlace in a `with` statement")
+        number = self._asked[self._key(vm, workload, 0)]
+        self._asked[self._key(vm, workload, 0)] += 1
+        wanted = self._key(vm, workload, number)
+        if wanted not in self._ahead:
+            self._ahead[wanted] = self._pool.submit(Result.of, self._run(wanted))
+        try:
+            result = self._ahead.pop(wanted).result()
+            self._run_ahead()
+            return result.measurement(vm)
+        except BadInput as error:
+            raise PlaceError(str(error)) from None
+
+    def _expected(self, policies: Sequence[Policy], rounds: int) -> Iterator[_Key]:
+        """Return the measurements of a comparison, about in the order in which they are asked for."""
+        vm = self.scenario.program_vm
+        loads = tuple(sorted((other.name, other.load) for other in self.scenario.neighbours if other.load is not None))
+        for number in range(rounds):
+            for program in vm.programs:
+                yield KERNEL, (), (), vm.name, program, number
+                for policy in policies:
+                    yield policy.name, policy.args, loads, vm.name, program, number
+
+    def _run_ahead(self) -> None:
+        """Keep the CPUs busy with what will be asked for, but do not pile up results."""
+        while self._pool is not None and self._coming and len(self._ahead) < AHEAD_MAX:
+            key = self._coming.popleft()
+            if key not in self._ahead and self._asked[*key[:-1], 0] <= key[-1]:
+                self._ahead[key] = self._pool.submit(Result.of, self._run(key))
+
+    def _key(self, vm: str, workload: str, number: int) -> _Key:
+        return (*self._policy, tuple(sorted(self._loads.items())), vm, workload, number)
+
+    def _run(self, key: _Key) -> Run:
+        policy, args, loads, vm, workload, number = key
+        running = dict(loads) | {vm: workload}
+        return Run(self.scenario, running, policy, args, number + 1, self._kernel, self._hardware)
+
+    def reset(self) -> None:
+        """Nothing to do: a simulated host does not crash."""

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Which scheduling class the simulated host has, from a policy's name and the arguments of ``cohort run``.
+
+The presets, flags and ranges are those of the program ``cohort``; a test holds them against its guide, docs/cohort.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from cohortlab.places import PlaceError
+from cohortlab.policies import KERNEL
+
+# Values of the knobs, as in bpf/intf.h.
+PLACEMENT = {"any": 0, "balance": 1}
+FAIR = {"task": 0, "vm": 1}
+GANG = {"off": 0, "aligned": 1}
+BOOST = {"candidate": 1, "any-mode": 2, "unfair": 4, "migrate": 8}
+
+PRESETS = {
+    "cohort": {"placement": "balance", "fair": "vm", "gang": "off", "boost": "candidate,any-mode,unfair,migrate"},
+    "balance": {"placement": "balance", "fair": "task", "gang": "off", "boost": "off"},
+    "vtime": {"placement": "any", "fair": "task", "gang": "off", "boost": "off"},
+}
+# In microseconds; the knob has the same name, in nanoseconds.
+TIMING = {
+    "slice-us": (100, 100_000),
+    "boost-slice-us": (50, 100_000),
+    "lag-us": (0, 1_000_000),
+    "starve-us": (1_000, 4_000_000),
+    "wakeup-gran-us": (0, 1_000_000),
+}
+FLAGS = (*(f"--{axis}" for axis in PRESETS["cohort"]), *(f"--{name}" for name in TIMING))
+
+# The kernel's own scheduler: which form of the fair class a kernel has.
+KERNEL_RULE = "a kernel's version, 2.6.34 or newer, as in 6.12"
+KERNEL_DEFAULT = "7.3"
+
+
+def host_class(name: str, args: Sequence[str], kernel: str) -> dict[str, Any]:
+    """Return the host's scheduling class as the simulator reads it.
+
+    Raises:
+        PlaceError: the policy, its arguments or the kernel are not known; the line says what is.
+    """
+    if name == KERNEL:
+        return fair_class(kernel)
+    if name not in PRESETS:
+        raise PlaceError(
+            f'policy "{name}" is not known to the simulator: must be one of {KERNEL}, {", ".join(PRESETS)}'
+        )
+    return {"class": "ext", "knobs": knobs(name, args)}
+
+
+def fair_class(kernel: str) -> dict[str, Any]:
+    """Return the fair class of Linux ``kernel``: CFS, or EEVDF with what it had by then."""
+    version = version_of(kernel)
+    if version < (6, 6, 0):
+        return {"class": "fair", "variant": "cfs"}
+    return {
+        "class": "fair",
+        "variant": "eevdf" if version < (6, 19, 0) else "eevdf-forfeit",
+        "delay_dequeue": version >= (6, 12, 0),
+        "pick_buddy": version >= (6, 14, 0),
+    }
+
+
+def has_on_spin_bug(kernel: str) -> bool:
+    """Return whether kvm_vcpu_on_spin() of Linux ``kernel`` forgets whom it boosted last (before 32bd348be3fa)."""
+    return version_of(kernel) < (6, 19, 0)
+
+
+def version_of(kernel: str) -> tuple[int, ...]:
+    found = re.match(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?!\d)", kernel)
+    version = tuple(int(part or 0) for part in found.groups()) if found else (0, 0, 0)
+    if version < (2, 6, 34):
+        raise PlaceError(f'kernel "{kernel}" is not known to the simulator: must be {KERNEL_RULE}')
+    return version
+
+
+def knobs(name: str, args: Sequence[str]) -> dict[str, int]:
+    """Return the knobs that ``cohort run --policy NAME ARGS`` would set."""
+    axes = dict(PRESETS[name])
+    timing: dict[str, int] = {}
+    for flag, value in _pairs(args):
+        option = flag.removeprefix("--")
+        if option in axes:
+            axes[option] = value
+        elif option in TIMING:
+            timing[option.replace("-", "_").removesuffix("_us") + "_ns"] = _micros(flag, value) * 1000
+        else:
+            raise PlaceError(f"{flag} is not known to the simulator: must be of {', '.join(FLAGS)}")
+    chosen = {
+        "placement": _choice("--placement", axes["placement"], PLACEMENT),
+        "fair": _choice("--fair", axes["fair"], FAIR),
+        "gang": _choice("--gang", axes["gang"], GANG),
+        "boost": _boost(axes["boost"]),
+    }
+    if chosen["gang"] and not chosen["fair"]:
+        raise PlaceError("--gang aligned needs --fair vm")
+    return chosen | timing
+
+
+def _pairs(args: Sequence[str]) -> list[tuple[str, str]]:
+    """Return ``--flag value`` and ``--flag=value`` as pairs."""
+    pairs = []
+    rest = list(args)
+    while rest:
+        flag, equals, value = rest.pop(0).partition("=")
+        if not flag.startswith("--"):
+            raise PlaceError(f'"{flag}" is not allowed: must be a flag and its value, of {", ".join(FLAGS)}')
+        if not equals:
+            if not rest:
+                raise PlaceError(f"{flag}: its value is missing")
+            value = rest.pop(0)
+        pairs.append((flag, value))
+    return pairs
+
+
+def _choice(flag: str, value: str, known: dict[str, int]) -> int:
+    if value not in known:
+        raise PlaceError(f'{flag}: "{value}" is not allowed: must be one of {", ".join(known)}')
+    return known[value]
+
+
+def _boost(value: str) -> int:
+    if value == "off":
+        return 0
+    words = [word.strip() for word in value.split(",")]
+    bits = sum({_choice("--boost", word, BOOST) for word in words})
+    if not bits & (BOOST["candidate"] | BOOST["any-mode"]):
+        raise PlaceError(f'--boost: "{value}" alone boosts nobody: must have candidate, any-mode or both')
+    return bits
+
+
+def _micros(flag: str, value: str) -> int:
+    low, high = TIMING[flag.removeprefix("--")]
+    if not (value.isascii() and value.isdecimal() and low <= int(value) <= high):
+        raise PlaceError(f'{flag}: "{value}" is not allowed: must be whole microseconds from {low} to {high}')
+    return int(value)

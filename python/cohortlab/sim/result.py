@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What came of a simulated run: figures, tables, traces."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cohortlab.errors import BadInput, one_line
+from cohortlab.places import Measurement, PlaceError
+from cohortlab.sim.model import NS_PER_S, Run
+from cohortlab.sim.native import native
+from cohortlab.workloads import WorkloadError
+
+# The guest's interrupts that are TLB flushes (vector::TLB of the simulator).
+_TLB_VECTOR = "1"
+# In the order of the simulator's numbers.
+TIMELINE_KINDS = ("run", "wait", "spin", "shootdown", "ple", "yield")
+SPINS = ("lock", "ipi-answer", "shootdown", "barrier", "user")
+# The distributions of a VM; docs/metrics.md defines each.
+DISTRIBUTIONS = (
+    "wait_after_wakeup",
+    "wait_after_preemption",
+    "wait_in_kernel",
+    "wait_as_holder",
+    "skew",
+    "shootdown",
+    "ipi",
+    "lock_wait",
+    "lock_hold",
+)
+_SUMMARY = ("count", "mean_ns", "min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns")
+
+
+@dataclass(frozen=True)
+class Traces:
+    """Which traces to record, and how large each may grow; 0: none."""
+
+    perfetto_bytes_max: int = 0
+    ftrace_bytes_max: int = 0
+    timeline_rows_max: int = 0
+
+
+class Result:
+    """One simulated run."""
+
+    def __init__(self, run: Run, done: Any) -> None:
+        self.run = run
+        self._done = done
+
+    @classmethod
+    def of(cls, run: Run, traces: Traces = Traces()) -> Result:
+        """Simulate.
+
+        Raises:
+            BadInput: the simulator refuses the run's description.
+            PlaceError: the run did not come to its end.
+        """
+        return cls.of_dict(run, run.as_dict(), traces)
+
+    @classmethod
+    def of_dict(cls, run: Run, described: dict[str, Any], traces: Traces = Traces()) -> Result:
+        """Simulate ``described``: ``run.as_dict()``, changed by who knows the simulator's own fields."""
+        module = native()
+        try:
+            done = module.run(
+                json.dumps(described, sort_keys=True),
+                perfetto_bytes_max=traces.perfetto_bytes_max,
+                ftrace_bytes_max=traces.ftrace_bytes_max,
+                timeline_rows_max=traces.timeline_rows_max,
+            )
+        except module.ConfigError as error:
+            raise BadInput(f"{run.scenario.path}: {one_line(str(error))}") from None
+        except module.RunError as error:
+            raise PlaceError(f"{run.scenario.path}: {one_line(str(error))}") from None
+        return cls(run, done)
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """Everything that is known but the traces."""
+        about: dict[str, Any] = json.loads(self._done.json)
+        return about
+
+    @property
+    def fingerprint(self) -> str:
+        """One number for all that happened: 16 hexadecimal digits."""
+        return str(self.about["fingerprint"])
+
+    @property
+    def end_ns(self) -> int:
+        return int(self.about["outcome"]["end_ns"])
+
+    @property
+    def perfetto(self) -> bytes:
+        """The trace for ui.perfetto.dev; empty if none was recorded."""
+        return bytes(self._done.perfetto)
+
+    @property
+    def ftrace(self) -> str:
+        """``sched_switch`` and its like as text; empty if none was recorded."""
+        return str(self._done.ftrace)
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether a trace has reached its size before the run's end."""
+        return bool(self.about["truncated"])
+
+    @property
+    def tasks(self) -> list[dict[str, Any]]:
+        """The host's threads by number: ``name``, the ``vm`` to which it belongs and its ``vcpu``, numbers or None."""
+        return list(self.about["tasks"])
+
+    def task_of(self, vm: str, vcpu: int) -> int:
+        """Return the number of a vCPU's thread."""
+        index = [machine.name for machine in self.run.scenario.vms].index(vm)
+        return next(i for i, task in enumerate(self.tasks) if (task["vm"], task["vcpu"]) == (index, vcpu))
+
+    def measurement(self, vm: str) -> Measurement:
+        """Return the figure of the program in ``vm``, and what was used until its end.
+
+        Raises:
+            WorkloadError: it did not end.
+        """
+        index = [machine.name for machine in self.run.scenario.vms].index(vm)
+        workload = self.run.scenario.workloads[self.run.running[vm]]
+        program = next((program for program in self.about["programs"] if program["vm"] == index), None)
+        if program is None or program["end_ns"] is None:
+            raise WorkloadError(f"{workload.name} in {vm} did not end in {workload.timeout_s} s")
+        wall_s = (program["end_ns"] - program["start_ns"]) / NS_PER_S
+        value = program["units"] * program["unit_value"] / wall_s if workload.is_rate and wall_s else wall_s
+        if value <= 0:
+            raise WorkloadError(f"{workload.name} in {vm}: the figure {value} is not a number above 0")
+        end: dict[str, Any] = {"at_ns": self.end_ns, "cpu_ns": self._cpu_ns(), "busy_ns": self._busy_ns()}
+        for ended in self.about["figures"]["host"]["program_ends"]:
+            if ended["vm"] == index:
+                end = ended
+        names = [machine.name for machine in self.run.scenario.vms]
+        idle_ns = self.run.scenario.host.pcpus * end["at_ns"] - end["busy_ns"]
+        figures = self.about["figures"]["vms"][index]
+        return Measurement(
+            value=value,
+            wall_s=wall_s,
+            window_s=end["at_ns"] / NS_PER_S,
+            cpu_s={name: ns / NS_PER_S for name, ns in zip(names, end["cpu_ns"], strict=True)},
+            stats={name: float(value) for name, value in self.about["stats"].items()},
+            guest={
+                "tlb_shootdowns": float(figures["ipis_taken"].get(_TLB_VECTOR, 0)),
+                "steal_s": figures["ready_ns"] / NS_PER_S,
+            },
+            host={"idle_s": idle_ns / NS_PER_S},
+        )
+
+    def _cpu_ns(self) -> list[int]:
+        return [vm["cpu_ns"] for vm in self.about["figures"]["vms"]]
+
+    def _busy_ns(self) -> int:
+        return int(self.about["figures"]["host"]["busy_ns"])
+
+    @cached_property
+    def vms(self) -> pa.Table:
+        """One row for each VM: its counts and times; docs/metrics.md."""
+        rows = []
+        for vm in self.about["figures"]["vms"]:
+            plain = {key: value for key, value in vm.items() if not isinstance(value, dict | list)}
+            rows.append(plain)
+        return pa.Table.from_pylist(rows)
+
+    @cached_property
+    def vcpus(self) -> pa.Table:
+        """One row for each vCPU."""
+        vms = self.about["figures"]["vms"]
+        return pa.Table.from_pylist(
+            [{"vm": vm["name"], "vcpu": number} | vcpu for vm in vms for number, vcpu in enumerate(vm["vcpus"])]
+        )
+
+    @cached_property
+    def distributions(self) -> pa.Table:
+        """One row for each distribution of each VM: count, mean, extremes, quantiles."""
+        return pa.Table.from_pylist(
+            [
+                {"vm": vm, "what": what} | {key: summary[key] for key in _SUMMARY}
+                for vm, what, summary in self._summaries()
+            ]
+        )
+
+    @cached_property
+    def histograms(self) -> pa.Table:
+        """One row for each bucket that holds something: its upper end, and how many it holds."""
+        return pa.Table.from_pylist(
+            [
+                {"vm": vm, "what": what, "up_to_ns": up_to, "count": count}
+                for vm, what, summary in self._summaries()
+                for up_to, count in summary["buckets"]
+            ]
+        )
+
+    def write_tables(self, folder: Path) -> None:
+        """Write every table as a Parquet file of its name into ``folder``, which is made if it is not there."""
+        folder.mkdir(exist_ok=True)
+        for name in ("vms", "vcpus", "distributions", "histograms", "timeline"):
+            pq.write_table(getattr(self, name), folder / f"{name}.parquet", compression="zstd")
+
+    def _summaries(self) -> list[tuple[str, str, dict[str, Any]]]:
+        found = []
+        for vm in self.about["figures"]["vms"]:
+            found += [(vm["name"], what, vm[what]) for what in DISTRIBUTIONS]
+            found += [(vm["name"], f"spin: {why}", summary) for why, summary in vm["spins"].items()]
+            found += [(vm["name"], f"progress: {kind}", summary) for kind, summary in vm["progress"].items()]
+        return found
+
+    @cached_property
+    def timeline(self) -> pa.Table:
+        """One row for each interval or instant; ``kind`` is the place in TIMELINE_KINDS, and says what ``lane`` is."""
+        columns = self._done.timeline()
+        types = {
+            "kind": pa.uint8(),
+            "lane": pa.uint32(),
+            "who": pa.uint32(),
+            "start_ns": pa.uint64(),
+            "end_ns": pa.uint64(),
+        }
+        if not columns:
+            return pa.table({name: pa.array([], kind) for name, kind in types.items()})
+        rows = len(columns["kind"])
+        arrays = {
+            name: pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(columns[name])]) for name, kind in types.items()
+        }
+        return pa.table(arrays)

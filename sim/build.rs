@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Compiles the scheduler of `../bpf` for this machine: the same files that become the kernel's object.
+
+use std::env;
+use std::error::Error;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// Variables that are no part of a simulation's state: constants, and what only user space reads.
+const NOT_STATE: [&str; 3] = ["cohort_ops", "_license", "___fmt"];
+
+fn main() -> ExitCode {
+    match build() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn build() -> Result<(), Box<dyn Error>> {
+    let manifest_dir = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
+    let out_dir = PathBuf::from(env::var("OUT_DIR")?);
+    // Another copy of bpf/ can be simulated: one with a mistake in it, to see the tests find it.
+    println!("cargo:rerun-if-env-changed=COHORT_BPF_DIR");
+    let bpf_dir = env::var_os("COHORT_BPF_DIR").map_or_else(|| manifest_dir.join("../bpf"), PathBuf::from);
+    let mut sources = Vec::new();
+    for entry in fs::read_dir(&bpf_dir).map_err(|e| format!("{}: {e}", bpf_dir.display()))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|ext| ext == "c" || ext == "h") {
+            println!("cargo:rerun-if-changed={}", path.display());
+            sources.push(path);
+        }
+    }
+    sources.sort();
+    let text = sources.iter().map(fs::read_to_string).collect::<Result<Vec<_>, _>>()?.join("\n");
+    let windows = manifest_dir.join("src/class/ext/peek.c");
+    println!("cargo:rerun-if-changed={}", windows.display());
+    println!("cargo:rerun-if-changed=build.rs");
+    fs::write(out_dir.join("variables.h"), list_of_variables(&text)?)?;
+
+    let objects = cc::Build::new()
+        .file(windows)
+        .include(&bpf_dir)
+        .include(&out_dir)
+        .define("COHORT_NATIVE", None)
+        .warnings(true)
+        .extra_warnings(false)
+        .warnings_into_errors(true)
+        .opt_level(2)
+        .try_compile_intermediates()?;
+    for object in &objects {
+        refuse_shared_variables(object, &text)?;
+    }
+    cc::Build::new().objects(&objects).try_compile("cohort_native")?;
+    Ok(())
+}
+
+/// Macros that name every variable: what is swapped in and out with a simulation. `MARK TYPE NAME[SIZE] = VALUE;` on one line each.
+fn list_of_variables(text: &str) -> Result<String, Box<dyn Error>> {
+    let mut out = String::new();
+    for mark in ["KNOB", "VARIABLE"] {
+        write!(out, "#define NATIVE_{mark}S(X)")?;
+        for line in text.lines() {
+            let Some(declaration) = line.strip_prefix(mark).and_then(|rest| rest.strip_prefix(' ')) else {
+                continue;
+            };
+            let end =
+                declaration.find(['=', '[', ';']).ok_or_else(|| format!("bpf/: cannot read '{line}'"))?;
+            let name = declaration[..end].split_whitespace().last();
+            write!(out, " X({})", name.ok_or_else(|| format!("bpf/: cannot read '{line}'"))?)?;
+        }
+        writeln!(out)?;
+    }
+    Ok(out)
+}
+
+/// Two simulations in one process share nothing: refuse a variable that is not the thread's own. Maps are only names of memory that each simulation has.
+fn refuse_shared_variables(object: &Path, text: &str) -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-env-changed=READELF");
+    let readelf = env::var("READELF").unwrap_or_else(|_| "readelf".into());
+    let output = Command::new(&readelf)
+        .args(["--symbols", "--wide"])
+        .arg(object)
+        .output()
+        .map_err(|e| format!("{readelf}: {e}; install binutils or set READELF"))?;
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        // Number, value, size, type, bind, visibility, section, name.
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let ["OBJECT", _, _, _, name] = fields[..].get(3..).unwrap_or_default() else { continue };
+        let is_map = text.contains(&format!("}} {name} SEC(\".maps\")"));
+        if !is_map && !name.starts_with("native_") && !NOT_STATE.iter().any(|known| name.starts_with(known)) {
+            return Err(
+                format!("bpf/: variable {name} is marked neither KNOB nor VARIABLE (kernel.h)").into()
+            );
+        }
+    }
+    Ok(())
+}

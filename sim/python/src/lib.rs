@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The simulator as a Python extension module: text in, text and bytes out. What it means to people is in `cohortlab.sim`.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+use cohort_sim::run::{Report, Watch};
+use cohort_sim::scenario::Scenario;
+use cohort_sim::SimError;
+use pyo3::create_exception;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use serde_json::json;
+
+create_exception!(cohort_sim, ConfigError, PyValueError, "The description of the run is wrong.");
+create_exception!(cohort_sim, RunError, PyRuntimeError, "The run could not be carried to its end.");
+
+/// What came of a run.
+#[pyclass(frozen)]
+struct Run {
+    report: Report,
+    json: String,
+}
+
+#[pymethods]
+impl Run {
+    /// Figures, as a JSON text.
+    #[getter]
+    fn json(&self) -> &str {
+        &self.json
+    }
+
+    /// The Perfetto trace; empty if none was asked for.
+    #[getter]
+    fn perfetto<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.report.perfetto)
+    }
+
+    /// The sched_switch text; empty if none was asked for.
+    #[getter]
+    fn ftrace(&self) -> &str {
+        &self.report.ftrace
+    }
+
+    /// The timeline's columns, little-endian: kind (u8), lane and who (u32), start_ns and end_ns (u64). Empty if none was asked for.
+    fn timeline<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let columns = PyDict::new(py);
+        if let Some(timeline) = &self.report.timeline {
+            let words = |values: &[u32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
+            let longs = |values: &[u64]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
+            columns.set_item("kind", PyBytes::new(py, &timeline.kind))?;
+            columns.set_item("lane", PyBytes::new(py, &words(&timeline.lane)))?;
+            columns.set_item("who", PyBytes::new(py, &words(&timeline.who)))?;
+            columns.set_item("start_ns", PyBytes::new(py, &longs(&timeline.start_ns)))?;
+            columns.set_item("end_ns", PyBytes::new(py, &longs(&timeline.end_ns)))?;
+        }
+        Ok(columns)
+    }
+}
+
+/// Carry out one run of the scenario in this JSON text. Other Python threads go on meanwhile.
+///
+/// Raises ConfigError and RunError, each with one line.
+#[pyfunction]
+#[pyo3(signature = (scenario, *, figures=true, perfetto_bytes_max=0, ftrace_bytes_max=0, timeline_rows_max=0))]
+fn run(
+    py: Python<'_>,
+    scenario: &str,
+    figures: bool,
+    perfetto_bytes_max: usize,
+    ftrace_bytes_max: usize,
+    timeline_rows_max: usize,
+) -> PyResult<Run> {
+    let watch = Watch {
+        fingerprint: figures,
+        metrics: figures,
+        perfetto_bytes_max,
+        ftrace_bytes_max,
+        timeline_rows_max,
+    };
+    let scenario: Scenario =
+        serde_json::from_str(scenario).map_err(|error| ConfigError::new_err(error.to_string()))?;
+    // A simulation shares nothing with others, so a panic leaves nothing half done that anybody could see.
+    let result = py.detach(|| catch_unwind(AssertUnwindSafe(|| cohort_sim::run::run(&scenario, watch))));
+    match result {
+        Ok(Ok(report)) => {
+            let json = describe(&report).map_err(|error| RunError::new_err(error.to_string()))?;
+            Ok(Run { report, json })
+        }
+        Ok(Err(error @ SimError::Config(_))) => Err(ConfigError::new_err(error.to_string())),
+        Ok(Err(error)) => Err(RunError::new_err(error.to_string())),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason is known");
+            Err(RunError::new_err(format!("internal error of the simulator: {text}")))
+        }
+    }
+}
+
+fn describe(report: &Report) -> serde_json::Result<String> {
+    serde_json::to_string(&json!({
+        "outcome": report.outcome,
+        "programs": report.programs,
+        "stats": report.stats,
+        "fingerprint": report.fingerprint,
+        "figures": report.figures,
+        "truncated": report.truncated,
+        "tasks": report.tasks,
+    }))
+}
+
+/// Names of the workloads that there are models of.
+#[pyfunction]
+fn models() -> Vec<&'static str> {
+    cohort_sim::workload::model_names().to_vec()
+}
+
+#[pymodule]
+#[pyo3(name = "cohort_sim")]
+fn python_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<Run>()?;
+    m.add_function(wrap_pyfunction!(run, m)?)?;
+    m.add_function(wrap_pyfunction!(models, m)?)?;
+    m.add("ConfigError", m.py().get_type::<ConfigError>())?;
+    m.add("RunError", m.py().get_type::<RunError>())?;
+    m.add("__version__", env!("CARGO_PKG_VERSION"))
+}

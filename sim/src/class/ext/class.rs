@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The hooks of the scheduling class, as kernel/sched/ext.c has them.
+
+use crate::class::{Class, Dequeue, Enqueue};
+use crate::error::SimError;
+use crate::events::Event;
+use crate::host::{Core, State};
+use crate::ids::{CpuId, GroupId, TaskId, VmId};
+use crate::time::Ns;
+
+use super::dsq::{ENQ_HEAD, ENQ_WAKEUP};
+use super::ffi::{self, ExitTaskArgs, InitTaskArgs};
+use super::ops::{one, OpKind, NOBODY};
+use super::task::{ExtTask, Opaque, Queue, Vcpu, PF_EXITING, PID_FIRST, SLICE_DEFAULT_NS};
+use super::Ext;
+
+const WAKE_TTWU: u64 = 8;
+const DEQ_SLEEP: u64 = 1;
+/// DEQUEUE_SAVE and ENQUEUE_RESTORE.
+const SAVE_RESTORE: u64 = 2;
+const KICK_IDLE: u64 = 1;
+const KICK_PREEMPT: u64 = 2;
+
+/// After how long without a pCPU the kernel ejects the scheduler.
+fn timeout_ns() -> Ns {
+    // SAFETY: a constant of the scheduler.
+    Ns::from(unsafe { ffi::cohort_ops.timeout_ms }) * 1_000_000
+}
+
+impl Ext {
+    fn slice(&self, id: TaskId) -> u64 {
+        self.tasks[id.index()].slice()
+    }
+
+    /// It could go on: on the queue, and its slice is not used up.
+    fn goes_on(&self, prev: Option<TaskId>) -> bool {
+        prev.is_some_and(|id| self.tasks[id.index()].is_queued() && self.slice(id) > 0)
+    }
+
+    /// balance_scx(): see that there is something to run. Return true if that is the task that has been running.
+    fn balance(&mut self, core: &mut Core, cpu: CpuId, prev: Option<TaskId>) -> bool {
+        if self.goes_on(prev) {
+            return true;
+        }
+        if !self.cpus[cpu.index()].local.is_empty() || self.consume(core, Queue::Global, cpu) {
+            return false;
+        }
+        if core.cpu(cpu).online {
+            let p = self.pointer(prev);
+            self.op(core, OpKind::Dispatch, NOBODY, |ops| {
+                ops.dispatch.map(|dispatch| dispatch(cpu.0 as i32, p))
+            });
+            if self.goes_on(prev) {
+                return true;
+            }
+            if !self.cpus[cpu.index()].local.is_empty() || self.consume(core, Queue::Global, cpu) {
+                return false;
+            }
+        }
+        prev.is_some_and(|id| self.tasks[id.index()].is_queued())
+    }
+
+    fn set_queued(&mut self, core: &Core, id: TaskId, queued: bool) {
+        let task = &mut self.tasks[id.index()];
+        if task.is_queued() != queued {
+            task.set_queued(queued);
+            let running = &mut self.cpus[core.task(id).cpu.index()].running;
+            *running = if queued { *running + 1 } else { *running - 1 };
+        }
+    }
+
+    /// do_enqueue_task()
+    fn do_enqueue(&mut self, core: &mut Core, id: TaskId, flags: u64) {
+        let cpu = core.task(id).cpu;
+        let (online, disabled) = (core.cpu(cpu).online, core.task(id).migration_disabled);
+        let task = &self.tasks[id.index()];
+        if online && task.verdict.is_none() && !task.is_exiting() && !disabled {
+            let p = task.ptr();
+            self.op(core, OpKind::Enqueue, one(id), |ops| ops.enqueue.map(|enqueue| enqueue(p, flags)));
+            if self.tasks[id.index()].verdict.is_none() {
+                return self.insert_refused(core, id, format!("ops.enqueue() inserted {id:?} nowhere"));
+            }
+        }
+        match self.tasks[id.index()].verdict.take().filter(|_| online) {
+            Some((dsq, verdict_flags)) => self.insert(core, id, dsq, verdict_flags | flags),
+            None => {
+                // Not shown to the scheduler: going offline, exiting, or with migration disabled.
+                self.tasks[id.index()].set_slice(SLICE_DEFAULT_NS);
+                self.insert_local(core, cpu, id, flags);
+            }
+        }
+    }
+
+    fn watchdog(&mut self, core: &mut Core) {
+        let timeout_ns = timeout_ns();
+        let stalled = |id: &TaskId| {
+            let task = core.task(*id);
+            task.state == State::Waiting && core.now_ns - task.waits_since_ns > timeout_ns
+        };
+        let stalled = core.runnable().find(stalled);
+        if let Some(id) = stalled {
+            let ms = (core.now_ns - core.task(id).waits_since_ns) / 1_000_000;
+            let reason = format!("runnable task stall: {id:?} failed to run for {ms} ms");
+            core.fail(SimError::Refused { at_ns: core.now_ns, op: "watchdog", reason });
+        }
+        core.events.push(core.now_ns + timeout_ns / 2, Event::Watchdog);
+    }
+}
+
+impl Class for Ext {
+    fn init(&mut self, core: &mut Core) {
+        self.make_idle_task();
+        // SAFETY: a constant of peek.c.
+        let vms_max = unsafe { ffi::native_max_vms };
+        self.maps.resize(&raw const ffi::vm_on_cpu as usize, vms_max * core.cpus.len() as u32);
+        let err = self.op(core, OpKind::Init, NOBODY, |ops| ops.init.map_or(0, |init| init()));
+        self.must_succeed(core, OpKind::Init, err);
+        self.new_cgroup(core, GroupId(0));
+        core.events.push(core.now_ns + timeout_ns() / 2, Event::Watchdog);
+    }
+
+    fn task_new(&mut self, core: &mut Core, id: TaskId) {
+        let cpus = core.cpus.len();
+        let mut task = ExtTask::new(id, core.task(id), PID_FIRST + id.0, cpus);
+        task.vcpu = core.task(id).vcpu.map(|vcpu| Vcpu::new(&self.vms[vcpu.vm.index()], vcpu.id));
+        self.tasks.push(task);
+        self.forest.reserve(self.tasks.len());
+        let p = self.tasks[id.index()].ptr();
+        let group = core.task(id).group.index();
+        let mut args = InitTaskArgs { fork: true, cgroup: self.cgroups[group].kern.as_ptr() };
+        let err = self
+            .op(core, OpKind::InitTask, one(id), |ops| ops.init_task.map_or(0, |op| op(p, &raw mut args)));
+        self.must_succeed(core, OpKind::InitTask, err);
+    }
+
+    fn task_dead(&mut self, core: &mut Core, id: TaskId) {
+        let p = self.tasks[id.index()].ptr();
+        let mut args = ExitTaskArgs { cancelled: false };
+        self.op(core, OpKind::ExitTask, one(id), |ops| ops.exit_task.map(|op| op(p, &raw mut args)));
+        self.tasks[id.index()].kern_mut().storages.clear();
+    }
+
+    fn group_new(&mut self, core: &mut Core, group: GroupId) {
+        self.new_cgroup(core, group);
+    }
+
+    fn group_weight_changed(&mut self, core: &mut Core, group: GroupId) {
+        self.cgroup_weight_changed(core, group);
+    }
+
+    fn group_moved(&mut self, core: &mut Core, id: TaskId, from: GroupId) {
+        self.cgroup_moved(core, id, from);
+    }
+
+    fn affinity_changed(&mut self, core: &mut Core, id: TaskId) {
+        let cpus = core.cpus.len();
+        self.tasks[id.index()].sync_affinity(core.task(id), cpus);
+    }
+
+    fn vm_new(&mut self, _core: &mut Core, _vm: VmId) {
+        // Its address is the VM's identity.
+        self.vms.push(Opaque::new(8));
+    }
+
+    fn vcpu_changed(&mut self, core: &mut Core, id: TaskId) {
+        if core.task(id).exiting {
+            self.tasks[id.index()].kern_mut().kern.flags |= PF_EXITING;
+        }
+        self.sync_vcpu(core, id);
+    }
+
+    fn select_cpu(&mut self, core: &mut Core, id: TaskId, prev: CpuId, _why: Enqueue) -> CpuId {
+        let p = self.tasks[id.index()].ptr();
+        let prev_cpu = prev.0 as i32;
+        let selected = self.op(core, OpKind::SelectCpu, one(id), |ops| {
+            ops.select_cpu.map_or(prev_cpu, |select| select(p, prev_cpu, WAKE_TTWU))
+        });
+        match u32::try_from(selected).ok().filter(|cpu| (*cpu as usize) < core.cpus.len()) {
+            Some(cpu) => CpuId(cpu),
+            None => {
+                let reason = format!("invalid CPU {selected}");
+                core.fail(SimError::Refused { at_ns: core.now_ns, op: "select_cpu", reason });
+                prev
+            }
+        }
+    }
+
+    fn enqueue(&mut self, core: &mut Core, id: TaskId, why: Enqueue) {
+        self.set_queued(core, id, true);
+        match why {
+            Enqueue::Wakeup => self.do_enqueue(core, id, ENQ_WAKEUP),
+            Enqueue::Migrate => self.do_enqueue(core, id, 0),
+            Enqueue::Restore => self.do_enqueue(core, id, SAVE_RESTORE),
+            Enqueue::RestoreRunning => {
+                let p = self.tasks[id.index()].ptr();
+                self.op(core, OpKind::Running, one(id), |ops| ops.running.map(|running| running(p)));
+            }
+        }
+    }
+
+    fn dequeue(&mut self, core: &mut Core, id: TaskId, why: Dequeue) {
+        let p = self.tasks[id.index()].ptr();
+        if core.task(id).state == State::Running {
+            self.op(core, OpKind::Stopping, one(id), |ops| ops.stopping.map(|stopping| stopping(p, false)));
+        }
+        if why != Dequeue::Migrate {
+            let flags = if why == Dequeue::Sleep { DEQ_SLEEP } else { SAVE_RESTORE };
+            self.op(core, OpKind::Quiescent, one(id), |ops| {
+                ops.quiescent.map(|quiescent| quiescent(p, flags))
+            });
+        }
+        self.set_queued(core, id, false);
+        self.tasks[id.index()].verdict = None;
+        self.unqueue(id);
+    }
+
+    fn preempt_wakeup(&mut self, _core: &mut Core, _id: TaskId) {}
+
+    fn update_curr(&mut self, core: &mut Core, cpu: CpuId) {
+        let delta_ns = core.charge(cpu);
+        if let Some(curr) = core.cpu(cpu).curr {
+            self.tasks[curr.index()].used(delta_ns);
+        }
+    }
+
+    fn pick(&mut self, core: &mut Core, cpu: CpuId, prev: Option<TaskId>) -> Option<TaskId> {
+        let keep = self.balance(core, cpu, prev);
+        let next = if keep { prev } else { self.cpus[cpu.index()].local.front().copied() };
+        if let Some(id) = next.filter(|id| self.slice(*id) == 0) {
+            self.tasks[id.index()].set_slice(SLICE_DEFAULT_NS);
+        }
+        // An idle pCPU that finds nothing is idle again, whoever had claimed it.
+        if next.is_none() && core.cpu(cpu).online {
+            self.idle.insert(cpu);
+        }
+        next
+    }
+
+    fn put_prev(&mut self, core: &mut Core, cpu: CpuId, id: TaskId) {
+        let p = self.tasks[id.index()].ptr();
+        self.op(core, OpKind::Stopping, one(id), |ops| ops.stopping.map(|stopping| stopping(p, true)));
+        if self.slice(id) > 0 {
+            self.insert_local(core, cpu, id, ENQ_HEAD);
+        } else {
+            self.do_enqueue(core, id, 0);
+        }
+    }
+
+    fn set_next(&mut self, core: &mut Core, cpu: CpuId, id: TaskId) {
+        self.idle.remove(cpu);
+        self.unqueue(id);
+        let p = self.tasks[id.index()].ptr();
+        self.op(core, OpKind::Running, one(id), |ops| ops.running.map(|running| running(p)));
+    }
+
+    fn tick(&mut self, core: &mut Core, cpu: CpuId) {
+        self.update_curr(core, cpu);
+        let Some(curr) = core.cpu(cpu).curr else { return };
+        let p = self.tasks[curr.index()].ptr();
+        self.op(core, OpKind::Tick, one(curr), |ops| ops.tick.map(|tick| tick(p)));
+        if self.slice(curr) == 0 {
+            core.resched(cpu);
+        }
+    }
+
+    fn event(&mut self, core: &mut Core, event: Event) {
+        if event == Event::Watchdog {
+            self.watchdog(core);
+        }
+    }
+
+    fn yield_now(&mut self, core: &mut Core, id: TaskId) {
+        let p = self.tasks[id.index()].ptr();
+        self.op(core, OpKind::Yield, one(id), |ops| ops.r#yield.map(|op| op(p, std::ptr::null_mut())));
+    }
+
+    fn yield_to(&mut self, core: &mut Core, from: TaskId, to: TaskId) -> bool {
+        let (p, target) = (self.tasks[from.index()].ptr(), self.tasks[to.index()].ptr());
+        self.op(core, OpKind::Yield, [Some(from), Some(to)], |ops| {
+            ops.r#yield.is_some_and(|op| op(p, target))
+        })
+    }
+
+    fn on_spin(&mut self, core: &mut Core, id: TaskId, in_kernel: bool) {
+        if !core.task(id).kvm.in_kvm {
+            return;
+        }
+        let Some(kern) = self.tasks[id.index()].vcpu.as_ref().map(|vcpu| vcpu.kern.ptr()) else { return };
+        // SAFETY: the vCPU is alive, and no reference to it is held.
+        self.call(core, OpKind::Tracing, NOBODY, || unsafe { ffi::cohort_on_spin(kern, in_kernel) });
+    }
+
+    fn cpu_online(&mut self, core: &mut Core, cpu: CpuId) {
+        self.op(core, OpKind::CpuOnline, NOBODY, |ops| ops.cpu_online.map(|op| op(cpu.0 as i32)));
+    }
+
+    fn cpu_offline(&mut self, core: &mut Core, cpu: CpuId) {
+        self.idle.remove(cpu);
+        self.op(core, OpKind::CpuOffline, NOBODY, |ops| ops.cpu_offline.map(|op| op(cpu.0 as i32)));
+    }
+
+    fn queue_len(&self, cpu: CpuId) -> u32 {
+        self.cpus[cpu.index()].running
+    }
+
+    fn first_waiting(&self, _core: &Core, cpu: CpuId) -> Option<TaskId> {
+        self.cpus[cpu.index()].local.front().copied()
+    }
+
+    /// The kicks asked for, by irq_work: kick_one_cpu().
+    fn finish(&mut self, core: &mut Core) {
+        while let Some((cpu, flags)) = self.kicks.pop_front() {
+            let target = core.cpu(cpu);
+            if !target.online && cpu != core.this_cpu || flags & KICK_IDLE != 0 && target.curr.is_some() {
+                continue;
+            }
+            if let (true, Some(curr)) = (flags & KICK_PREEMPT != 0, target.curr) {
+                self.tasks[curr.index()].set_slice(0);
+            }
+            core.resched(cpu);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What the compiled scheduler and the model share: the kernel's structs as in `kernel_types.h`, and the scheduler's symbols.
+
+use std::mem::{offset_of, size_of};
+use std::ptr;
+
+use crate::cpuset::CpuSet;
+
+/// pCPUs that a mask has room for.
+pub const MASK_CPUS: usize = 1024;
+
+#[repr(C)]
+#[derive(Clone)]
+pub struct CpuMask(pub [u64; MASK_CPUS / 64]);
+
+impl CpuMask {
+    pub fn of(cpus: &CpuSet) -> Self {
+        let mut mask = Self([0; MASK_CPUS / 64]);
+        for (to, from) in mask.0.iter_mut().zip(cpus.words()) {
+            *to = *from;
+        }
+        mask
+    }
+
+    pub fn has(&self, cpu: usize) -> bool {
+        cpu < MASK_CPUS && self.0[cpu / 64] >> (cpu % 64) & 1 == 1
+    }
+}
+
+#[repr(C)]
+pub struct ListNode {
+    pub next: *mut ListNode,
+}
+
+#[repr(C)]
+pub struct ScxEntity {
+    pub flags: u32,
+    pub weight: u32,
+    pub slice: u64,
+}
+
+#[repr(C)]
+pub struct TaskStruct {
+    pub flags: u32,
+    pub pid: i32,
+    pub tgid: i32,
+    pub nr_cpus_allowed: i32,
+    pub cpus_ptr: *const CpuMask,
+    pub migration_disabled: u16,
+    pub preempt_notifiers: *mut ListNode,
+    pub scx: ScxEntity,
+}
+
+#[repr(C)]
+pub struct Cgroup {
+    pub level: i32,
+    pub kn: *const u64,
+}
+
+#[repr(C)]
+pub struct InitTaskArgs {
+    pub fork: bool,
+    pub cgroup: *mut Cgroup,
+}
+
+#[repr(C)]
+pub struct ExitTaskArgs {
+    pub cancelled: bool,
+}
+
+#[repr(C)]
+pub struct CgroupInitArgs {
+    pub weight: u32,
+}
+
+#[repr(C)]
+pub struct ExitInfo {
+    pub kind: i32,
+    pub exit_code: i64,
+    pub reason: *const u8,
+    pub msg: *const u8,
+    pub dump: *const u8,
+}
+
+/// `struct bpf_iter_scx_dsq`; what the kernel keeps in it is the kernel's business, and here the model's.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug)]
+pub struct DsqIter {
+    /// The queue's number; `u64::MAX`: none.
+    pub dsq: u64,
+    /// Tasks queued later are not part of the walk.
+    pub seq: u64,
+    /// The caller's and the kernel's own; above them 1 + the number of the task returned last.
+    pub flags: u64,
+    /// That one's place in the order.
+    pub key: (i64, u64),
+    pub slice: u64,
+}
+
+/// `struct native_knob` of peek.c.
+#[repr(C)]
+pub struct KnobEntry {
+    pub name: *const std::ffi::c_char,
+    pub offset: u32,
+    pub size: u32,
+}
+
+// SAFETY: constants; the name is a string literal.
+unsafe impl Sync for KnobEntry {}
+
+type Task = *mut TaskStruct;
+
+#[repr(C)]
+pub struct Ops {
+    pub select_cpu: Option<extern "C" fn(Task, i32, u64) -> i32>,
+    pub enqueue: Option<extern "C" fn(Task, u64)>,
+    pub dispatch: Option<extern "C" fn(i32, Task)>,
+    pub tick: Option<extern "C" fn(Task)>,
+    pub running: Option<extern "C" fn(Task)>,
+    pub stopping: Option<extern "C" fn(Task, bool)>,
+    pub quiescent: Option<extern "C" fn(Task, u64)>,
+    pub r#yield: Option<extern "C" fn(Task, Task) -> bool>,
+    pub init_task: Option<extern "C" fn(Task, *mut InitTaskArgs) -> i32>,
+    pub exit_task: Option<extern "C" fn(Task, *mut ExitTaskArgs)>,
+    pub cgroup_init: Option<extern "C" fn(*mut Cgroup, *mut CgroupInitArgs) -> i32>,
+    pub cgroup_move: Option<extern "C" fn(Task, *mut Cgroup, *mut Cgroup)>,
+    pub cgroup_set_weight: Option<extern "C" fn(*mut Cgroup, u32)>,
+    pub cpu_online: Option<extern "C" fn(i32)>,
+    pub cpu_offline: Option<extern "C" fn(i32)>,
+    pub init: Option<extern "C" fn() -> i32>,
+    pub exit: Option<extern "C" fn(*mut ExitInfo)>,
+    pub flags: u64,
+    pub timeout_ms: u32,
+}
+
+extern "C" {
+    pub static cohort_ops: Ops;
+    /// The program on fentry/kvm_vcpu_on_spin.
+    pub fn cohort_on_spin(vcpu: *mut u64, in_kernel: bool) -> i32;
+    pub static vm_on_cpu: u8;
+    pub static native_max_vms: u32;
+    pub static native_vcpu_size: u32;
+    pub static native_apic_size: u32;
+    /// Returns the node by which a thread inside KVM_RUN is known.
+    pub fn poke_vcpu(vcpu: *mut u64, kvm: *mut u64, id: i32, apic: *mut u64) -> *mut ListNode;
+    pub fn poke_preempted_in_kernel(vcpu: *mut u64, in_kernel: bool);
+    pub fn poke_apic(apic: *mut u64, irr_pending: bool, apicv_active: bool);
+    static native_layout: [u64; LAYOUT.len()];
+    static native_layout_len: u32;
+    pub static native_image_size: u32;
+    pub fn native_image_save(to: *mut u64);
+    pub fn native_image_load(from: *const u64);
+    pub static native_knobs: KnobEntry;
+    pub static native_knobs_len: u32;
+}
+
+/// In the order of `native_layout` in peek.c.
+const LAYOUT: [usize; 39] = [
+    offset_of!(TaskStruct, flags),
+    offset_of!(TaskStruct, pid),
+    offset_of!(TaskStruct, tgid),
+    offset_of!(TaskStruct, nr_cpus_allowed),
+    offset_of!(TaskStruct, cpus_ptr),
+    offset_of!(TaskStruct, migration_disabled),
+    offset_of!(TaskStruct, preempt_notifiers),
+    offset_of!(TaskStruct, scx.flags),
+    offset_of!(TaskStruct, scx.weight),
+    offset_of!(TaskStruct, scx.slice),
+    size_of::<TaskStruct>(),
+    offset_of!(Cgroup, level),
+    offset_of!(Cgroup, kn),
+    size_of::<Cgroup>(),
+    offset_of!(InitTaskArgs, cgroup),
+    offset_of!(ExitTaskArgs, cancelled),
+    offset_of!(CgroupInitArgs, weight),
+    offset_of!(ExitInfo, exit_code),
+    offset_of!(ExitInfo, reason),
+    offset_of!(ExitInfo, msg),
+    offset_of!(Ops, select_cpu),
+    offset_of!(Ops, enqueue),
+    offset_of!(Ops, dispatch),
+    offset_of!(Ops, tick),
+    offset_of!(Ops, running),
+    offset_of!(Ops, stopping),
+    offset_of!(Ops, quiescent),
+    offset_of!(Ops, r#yield),
+    offset_of!(Ops, init_task),
+    offset_of!(Ops, exit_task),
+    offset_of!(Ops, cgroup_init),
+    offset_of!(Ops, cgroup_move),
+    offset_of!(Ops, cgroup_set_weight),
+    offset_of!(Ops, cpu_online),
+    offset_of!(Ops, cpu_offline),
+    offset_of!(Ops, init),
+    offset_of!(Ops, exit),
+    offset_of!(Ops, flags),
+    offset_of!(Ops, timeout_ms),
+];
+
+/// Refuse to run with structs that are not those the scheduler was compiled with.
+pub fn check_layout() {
+    // SAFETY: constants of peek.c, initialized by the compiler; the length is compared before the contents.
+    let theirs = unsafe {
+        assert_eq!(native_layout_len as usize, LAYOUT.len(), "peek.c and ffi.rs list different fields");
+        ptr::addr_of!(native_layout).read()
+    };
+    for (index, (ours, theirs)) in LAYOUT.iter().zip(theirs).enumerate() {
+        assert_eq!(
+            *ours as u64, theirs,
+            "ffi.rs differs from kernel_types.h in entry {index} of its layout table"
+        );
+    }
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! BPF maps: memory that starts as zeroes and stays where it is, found by the address of the map's definition. Each simulation has its own.
+//! Nothing here panics: it is called from C.
+
+use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
+use std::collections::HashMap;
+use std::ptr::{self, NonNull};
+
+const HASH: u32 = 1;
+const ARRAY: u32 = 2;
+const PERCPU_ARRAY: u32 = 6;
+const NOEXIST: u64 = 1;
+const EINVAL: i64 = 22;
+const ENOENT: i64 = 2;
+const E2BIG: i64 = 7;
+const EEXIST: i64 = 17;
+
+/// What a map's definition says.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub map: usize,
+    pub kind: u32,
+    pub key_size: u32,
+    pub value_size: u32,
+    pub max_entries: u32,
+}
+
+/// Zeroed memory that is aligned as the kernel aligns values at least.
+pub struct Memory {
+    at: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Memory {
+    pub fn new(size: usize) -> Self {
+        let layout = Layout::from_size_align(size.max(1), 64).unwrap_or(Layout::new::<u64>());
+        // SAFETY: the size is not zero.
+        let at = unsafe { alloc_zeroed(layout) };
+        Self { at: NonNull::new(at).unwrap_or_else(|| handle_alloc_error(layout)), layout }
+    }
+
+    pub fn at(&self, offset: usize) -> *mut u8 {
+        if offset >= self.layout.size() {
+            return ptr::null_mut();
+        }
+        // SAFETY: inside the allocation, as just checked.
+        unsafe { self.at.as_ptr().add(offset) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.at.as_ptr(), self.layout) }
+    }
+}
+
+/// An array map's memory.
+struct Array {
+    map: usize,
+    memory: Memory,
+    stride: usize,
+    entries: usize,
+    copies: usize,
+}
+
+#[derive(Default)]
+pub struct Maps {
+    /// Few: a search through them is faster than a hash.
+    arrays: Vec<Array>,
+    /// Never walked, so their order does not matter.
+    hashes: HashMap<usize, HashMap<Vec<u8>, Memory>>,
+    sizes: Vec<(usize, u32)>,
+    nr_cpus: usize,
+}
+
+impl Maps {
+    pub fn new(nr_cpus: usize) -> Self {
+        Self { nr_cpus, ..Self::default() }
+    }
+
+    /// Give a map another size than its definition's, as user space may before loading.
+    pub fn resize(&mut self, map: usize, max_entries: u32) {
+        self.sizes.push((map, max_entries));
+    }
+
+    fn array_value(&mut self, shape: Shape, key: u32, cpu: usize) -> *mut u8 {
+        let at =
+            self.arrays.iter().position(|array| array.map == shape.map).unwrap_or_else(|| self.make(shape));
+        let array = &self.arrays[at];
+        if key as usize >= array.entries {
+            return ptr::null_mut();
+        }
+        let copy = if array.copies > 1 { cpu } else { 0 };
+        array.memory.at((copy * array.entries + key as usize) * array.stride)
+    }
+
+    #[cold]
+    fn make(&mut self, shape: Shape) -> usize {
+        let resized = self.sizes.iter().find(|(map, _)| *map == shape.map);
+        let entries = resized.map_or(shape.max_entries, |(_, entries)| *entries) as usize;
+        let stride = (shape.value_size as usize).next_multiple_of(8);
+        let copies = if shape.kind == PERCPU_ARRAY { self.nr_cpus } else { 1 };
+        let memory = Memory::new(entries * stride * copies);
+        self.arrays.push(Array { map: shape.map, memory, stride, entries, copies });
+        self.arrays.len() - 1
+    }
+
+    /// # Safety
+    /// `key` points to a key of the map's size.
+    pub unsafe fn lookup(&mut self, shape: Shape, key: *const u8, cpu: usize) -> *mut u8 {
+        match shape.kind {
+            ARRAY | PERCPU_ARRAY => {
+                // SAFETY: array keys are u32.
+                let key = unsafe { key.cast::<u32>().read_unaligned() };
+                self.array_value(shape, key, cpu)
+            }
+            HASH => {
+                // SAFETY: the caller's promise.
+                let key = unsafe { bytes(key, shape.key_size) };
+                let known = self.hashes.get(&shape.map).and_then(|table| table.get(key));
+                known.map_or(ptr::null_mut(), |memory| memory.at(0))
+            }
+            _ => ptr::null_mut(),
+        }
+    }
+
+    /// # Safety
+    /// `key` and `value` point to a key and a value of the map's sizes.
+    pub unsafe fn update(&mut self, shape: Shape, key: *const u8, value: *const u8, flags: u64) -> i64 {
+        if shape.kind != HASH {
+            return -EINVAL;
+        }
+        let table = self.hashes.entry(shape.map).or_default();
+        // SAFETY: the caller's promise.
+        let key = unsafe { bytes(key, shape.key_size) };
+        let known = table.contains_key(key);
+        if known && flags == NOEXIST {
+            return -EEXIST;
+        }
+        if !known && table.len() >= shape.max_entries as usize {
+            return -E2BIG;
+        }
+        let memory = table.entry(key.to_vec()).or_insert_with(|| Memory::new(shape.value_size as usize));
+        // SAFETY: the caller's promise; the memory is of the value's size and nobody else's.
+        unsafe { ptr::copy_nonoverlapping(value, memory.at(0), shape.value_size as usize) };
+        0
+    }
+
+    /// # Safety
+    /// `key` points to a key of the map's size.
+    pub unsafe fn delete(&mut self, shape: Shape, key: *const u8) -> i64 {
+        // SAFETY: the caller's promise.
+        let key = unsafe { bytes(key, shape.key_size) };
+        match self.hashes.get_mut(&shape.map).and_then(|table| table.remove(key)) {
+            Some(_) => 0,
+            None => -ENOENT,
+        }
+    }
+
+    pub fn percpu_sum(&mut self, shape: Shape, key: u32) -> u64 {
+        let values = (0..self.nr_cpus).map(|cpu| self.array_value(shape, key, cpu));
+        // SAFETY: a per-pCPU counter of the scheduler, a u64.
+        values.filter(|value| !value.is_null()).map(|value| unsafe { value.cast::<u64>().read() }).sum()
+    }
+}
+
+/// # Safety
+/// `from` points to `len` readable bytes, which nobody changes meanwhile.
+unsafe fn bytes<'a>(from: *const u8, len: u32) -> &'a [u8] {
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(from, len as usize) }
+}
+
+/// What belongs to one owner, a task or a cgroup.
+#[derive(Default)]
+pub struct Storages(Vec<(usize, Memory)>);
+
+impl Storages {
+    pub fn get(&mut self, map: usize, value_size: u32, create: bool) -> *mut u8 {
+        if let Some((_, memory)) = self.0.iter().find(|(of, _)| *of == map) {
+            return memory.at(0);
+        }
+        if !create {
+            return ptr::null_mut();
+        }
+        self.0.push((map, Memory::new(value_size as usize)));
+        self.0.last().map_or(ptr::null_mut(), |(_, memory)| memory.at(0))
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! sched_ext in software: it runs the scheduler of `bpf/`, compiled natively, and is to it what the kernel's kernel/sched/ext.c is. Which operation is
+//! called when, and in which order, is that of Linux 6.18 to 7.3. What the model leaves out, a host may do; what it does, a host could do.
+//!
+//! The facts that decide most: a slice is only looked at by ticks and when the pCPU schedules for another reason; ops.dispatch() runs before
+//! the leaving task's ops.stopping() and ops.enqueue(), and those before the next one's ops.running(); a task that goes on sees none of these.
+
+mod cgroup;
+mod class;
+mod dsq;
+mod ffi;
+mod image;
+mod kfuncs;
+mod map_calls;
+mod maps;
+mod ops;
+mod peek;
+#[cfg(test)]
+mod refusals;
+mod task;
+mod verdicts;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cpuset::CpuSet;
+use crate::error::SimError;
+use crate::host::{Core, State, Task, TaskSpec};
+use crate::ids::{CpuId, TaskId};
+use crate::machine::MachineConfig;
+use crate::time::Ns;
+use crate::tree::Forest;
+
+use self::cgroup::ExtCgroup;
+use self::dsq::Dsq;
+use self::image::Image;
+use self::maps::Maps;
+use self::ops::Op;
+use self::task::{ExtTask, Opaque};
+
+pub use self::peek::{PeekStats, PeekTask, PeekVm};
+pub use self::task::Queue;
+
+/// The scheduler's clock when the simulation starts: to it, a time of 0 means "never".
+pub const BOOT_NS: Ns = 1_000_000_000;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ExtConfig {
+    /// The scheduler's knobs by their names in bpf/state.h; those not named keep their defaults.
+    pub knobs: BTreeMap<String, u64>,
+    /// CLOCK_MONOTONIC is this far ahead of the scheduler's clock; on most hosts it is behind.
+    pub ktime_ahead_ns: i64,
+    /// The BPF prologue disables the current task's migration: every kernel before 6.18, later those with CONFIG_PREEMPT_RCU.
+    pub preempt_rcu: bool,
+    /// A scheduler that does what the kernel refuses is ejected, and the fair class goes on, as on a host; otherwise the run ends with the reason.
+    pub fall_back: bool,
+}
+
+impl Default for ExtConfig {
+    fn default() -> Self {
+        Self { knobs: BTreeMap::new(), ktime_ahead_ns: -50_000_000, preempt_rcu: true, fall_back: false }
+    }
+}
+
+/// A pCPU, as sched_ext has it.
+#[derive(Default)]
+struct ExtCpu {
+    local: VecDeque<TaskId>,
+    /// Tasks that run or wait there (`rq->nr_running`).
+    running: u32,
+}
+
+/// See [`super::AnyClass::enter`]. Ends with the run, and gives the thread's variables back.
+pub struct Entered {
+    image: Rc<RefCell<Image>>,
+    resident: Rc<Cell<bool>>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.resident.set(false);
+        self.image.borrow_mut().swap();
+    }
+}
+
+pub struct Ext {
+    config: ExtConfig,
+    /// The scheduler's variables, while they are not the thread's.
+    image: Rc<RefCell<Image>>,
+    /// They are the thread's now.
+    resident: Rc<Cell<bool>>,
+    cpus: Vec<ExtCpu>,
+    /// The kernel's idle mask: a bit is taken away by whoever claims the pCPU.
+    idle: CpuSet,
+    tasks: Vec<ExtTask>,
+    idle_task: Option<ExtTask>,
+    dsqs: Vec<Dsq>,
+    dsq_names: Vec<u64>,
+    forest: Forest,
+    global: VecDeque<TaskId>,
+    vms: Vec<Opaque>,
+    cgroups: Vec<ExtCgroup>,
+    maps: Maps,
+    op: Option<Op>,
+    refused: Option<String>,
+    kicks: VecDeque<(CpuId, u64)>,
+    online_mask: Box<ffi::CpuMask>,
+}
+
+impl Ext {
+    pub fn new(config: ExtConfig, machine: &MachineConfig) -> Result<Self, SimError> {
+        let cpus = crate::machine::Machine::new(machine)?.cpus();
+        if cpus > ffi::MASK_CPUS {
+            let max = ffi::MASK_CPUS;
+            return Err(SimError::Config(format!(
+                "machine: has {cpus} pCPUs; allowed with the ext class: 1 to {max}"
+            )));
+        }
+        let mut knobs = config.knobs.clone();
+        knobs.insert("nr_cpus".into(), cpus as u64);
+        Ok(Self {
+            image: Rc::new(RefCell::new(Image::fresh(&knobs)?)),
+            resident: Rc::default(),
+            config,
+            cpus: (0..cpus).map(|_| ExtCpu::default()).collect(),
+            idle: CpuSet::first(cpus),
+            tasks: Vec::new(),
+            idle_task: None,
+            dsqs: Vec::new(),
+            dsq_names: Vec::new(),
+            forest: Forest::default(),
+            global: VecDeque::new(),
+            vms: Vec::new(),
+            cgroups: Vec::new(),
+            maps: Maps::new(cpus),
+            op: None,
+            refused: None,
+            kicks: VecDeque::new(),
+            online_mask: Box::new(ffi::CpuMask::of(&CpuSet::first(cpus))),
+        })
+    }
+
+    /// While the guard lives, this thread's copy of the scheduler's variables is this simulation's.
+    pub fn enter(&mut self) -> Entered {
+        debug_assert!(!self.resident.get());
+        self.image.borrow_mut().swap();
+        self.resident.set(true);
+        Entered { image: Rc::clone(&self.image), resident: Rc::clone(&self.resident) }
+    }
+
+    /// A knob's value in this simulation.
+    pub fn knob(&self, name: &str) -> Option<u64> {
+        debug_assert!(!self.resident.get());
+        self.image.borrow().get(name)
+    }
+
+    pub fn falls_back(&self) -> bool {
+        self.config.fall_back
+    }
+
+    pub fn queue_of(&self, id: TaskId) -> Option<Queue> {
+        self.tasks[id.index()].queue
+    }
+
+    fn task_by_pid(&self, core: &Core, pid: i32) -> Option<TaskId> {
+        let id = TaskId(u32::try_from(pid).ok()?.checked_sub(task::PID_FIRST)?);
+        core.tasks.get(id.index()).filter(|task| task.state != State::Dead).map(|_| id)
+    }
+
+    fn make_idle_task(&mut self) {
+        let idle = Task::new(TaskSpec::default(), 0, CpuId(0));
+        self.idle_task = Some(ExtTask::new(TaskId(u32::MAX), &idle, 0, self.cpus.len()));
+    }
+}

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The scheduler, and windows for tests to look at what it remembers. The windows' own structs do not change when the
+ * scheduler's do.
+ */
+#include "cohort.bpf.c"
+#include "variables.h"
+
+/* The scheduler's variables while its simulation is not running. */
+struct native_image {
+#define FIELD(name) typeof(name) name;
+	NATIVE_KNOBS(FIELD)
+	NATIVE_VARIABLES(FIELD)
+#undef FIELD
+};
+
+const u32 native_image_size = sizeof(struct native_image);
+
+void native_image_save(struct native_image *to)
+{
+#define SAVE(name) __builtin_memcpy(&to->name, &name, sizeof(name));
+	NATIVE_KNOBS(SAVE)
+	NATIVE_VARIABLES(SAVE)
+#undef SAVE
+}
+
+void native_image_load(const struct native_image *from)
+{
+#define LOAD(name) __builtin_memcpy(&name, &from->name, sizeof(name));
+	NATIVE_KNOBS(LOAD)
+	NATIVE_VARIABLES(LOAD)
+#undef LOAD
+}
+
+/* Where each knob is in the image. */
+struct native_knob {
+	const char *name;
+	u32 offset;
+	u32 size;
+};
+
+const struct native_knob native_knobs[] = {
+#define KNOB_ENTRY(name) { #name, __builtin_offsetof(struct native_image, name), sizeof(name) },
+	NATIVE_KNOBS(KNOB_ENTRY)
+#undef KNOB_ENTRY
+};
+
+const u32 native_knobs_len = sizeof(native_knobs) / sizeof(native_knobs[0]);
+
+#define AT(type, field) __builtin_offsetof(struct type, field)
+
+/* The kernel's structs that the model writes; compared with ffi.rs before anything runs. */
+const u64 native_layout[] = {
+	AT(task_struct, flags),
+	AT(task_struct, pid),
+	AT(task_struct, tgid),
+	AT(task_struct, nr_cpus_allowed),
+	AT(task_struct, cpus_ptr),
+	AT(task_struct, migration_disabled),
+	AT(task_struct, preempt_notifiers),
+	AT(task_struct, scx.flags),
+	AT(task_struct, scx.weight),
+	AT(task_struct, scx.slice),
+	sizeof(struct task_struct),
+	AT(cgroup, level),
+	AT(cgroup, kn),
+	sizeof(struct cgroup),
+	AT(scx_init_task_args, cgroup),
+	AT(scx_exit_task_args, cancelled),
+	AT(scx_cgroup_init_args, weight),
+	AT(scx_exit_info, exit_code),
+	AT(scx_exit_info, reason),
+	AT(scx_exit_info, msg),
+	AT(sched_ext_ops, select_cpu),
+	AT(sched_ext_ops, enqueue),
+	AT(sched_ext_ops, dispatch),
+	AT(sched_ext_ops, tick),
+	AT(sched_ext_ops, running),
+	AT(sched_ext_ops, stopping),
+	AT(sched_ext_ops, quiescent),
+	AT(sched_ext_ops, yield),
+	AT(sched_ext_ops, init_task),
+	AT(sched_ext_ops, exit_task),
+	AT(sched_ext_ops, cgroup_init),
+	AT(sched_ext_ops, cgroup_move),
+	AT(sched_ext_ops, cgroup_set_weight),
+	AT(sched_ext_ops, cpu_online),
+	AT(sched_ext_ops, cpu_offline),
+	AT(sched_ext_ops, init),
+	AT(sched_ext_ops, exit),
+	AT(sched_ext_ops, flags),
+	AT(sched_ext_ops, timeout_ms),
+};
+
+const u32 native_layout_len = sizeof(native_layout) / sizeof(native_layout[0]);
+const u32 native_max_vms = MAX_VMS;
+
+/* KVM's structs as the model writes them, whatever else they may hold. */
+const u32 native_vcpu_size = sizeof(struct kvm_vcpu);
+const u32 native_apic_size = sizeof(struct kvm_lapic);
+
+struct hlist_node *poke_vcpu(struct kvm_vcpu *v, void *kvm, s32 id, struct kvm_lapic *apic)
+{
+	v->kvm = kvm;
+	v->vcpu_id = id;
+	v->arch.apic = apic;
+	return &v->preempt_notifier.link;
+}
+
+void poke_preempted_in_kernel(struct kvm_vcpu *v, bool in_kernel)
+{
+	v->arch.preempted_in_kernel = in_kernel;
+}
+
+void poke_apic(struct kvm_lapic *apic, bool irr_pending, bool apicv_active)
+{
+	apic->irr_pending = irr_pending;
+	apic->apicv_active = apicv_active;
+}
+
+struct peek_vm {
+	u64 kvm;
+	u64 generation;
+	u64 vtime;
+	u64 runtime_ns;
+	u64 boosts;
+	u64 stacked;
+	u64 run_start_sum;
+	u32 weight;
+	u32 nr_vcpus;
+	u32 nr_active;
+	u32 nr_running;
+};
+
+void peek_vm(u32 slot, struct peek_vm *to)
+{
+	struct vm_ctx *vm = bpf_map_lookup_elem(&vms, &slot);
+
+	to->kvm = vm->kvm;
+	to->generation = vm->generation;
+	to->vtime = vm->vtime;
+	to->runtime_ns = vm->runtime_ns;
+	to->boosts = vm->boosts;
+	to->stacked = vm->stacked;
+	to->run_start_sum = vm->run_start_sum;
+	to->weight = vm->weight;
+	to->nr_vcpus = vm->nr_vcpus;
+	to->nr_active = vm->nr_active;
+	to->nr_running = vm->nr_running;
+}
+
+u32 peek_vm_on_cpu(u32 slot, s32 cpu)
+{
+	u32 *n = vm_on_cpu_get(slot, cpu);
+
+	return n ? *n : 0;
+}
+
+struct peek_task {
+	u64 vtime;
+	u64 queued_ns;
+	u64 backoff_ns; /* of a vCPU */
+	u32 vm;		/* 1 + slot of the VM it belongs to, 0: none */
+	s32 vcpu;
+	s32 cpu;
+	u32 weight;
+};
+
+void peek_task(struct task_struct *p, struct peek_task *to)
+{
+	struct task_ctx *t = task_get(p);
+	struct vcpu_ctx *v;
+
+	/* A dead task has none. */
+	if (!t)
+		return;
+	v = vcpu_get(t);
+	to->vtime = t->vtime;
+	to->queued_ns = t->queued_ns;
+	to->backoff_ns = v ? v->backoff_ns : 0;
+	to->vm = vm_get(t) ? t->vm : 0;
+	to->vcpu = t->vcpu;
+	to->cpu = t->cpu;
+	to->weight = t->weight;
+}
+
+u64 native_percpu_sum(const void *map, u32 type, u32 key_size, u32 value_size, u32 max_entries, u32 key);
+
+struct peek_stats {
+	u64 switches;
+	u64 preempt_wakeup;
+	u64 pulls;
+	u64 steals;
+	u64 stacked;
+	u64 starved;
+	u64 ple;
+	u64 ple_no_sibling;
+	u64 ple_backoff;
+	u64 boost_offered;
+	u64 boost_chosen;
+	u64 boost_irq;
+	u64 boost_kernel;
+	u64 boost_user;
+	u64 boost_granted;
+	u64 boost_migrated;
+	u64 boost_missed;
+	u64 gang_starts;
+};
+
+#define SUM(id) native_percpu_sum(__native_map(&stats), id)
+
+void peek_stats(struct peek_stats *to)
+{
+	to->switches = SUM(STAT_SWITCHES);
+	to->preempt_wakeup = SUM(STAT_PREEMPT_WAKEUP);
+	to->pulls = SUM(STAT_PULLS);
+	to->steals = SUM(STAT_STEALS);
+	to->stacked = SUM(STAT_STACKED);
+	to->starved = SUM(STAT_STARVED);
+	to->ple = SUM(STAT_PLE);
+	to->ple_no_sibling = SUM(STAT_PLE_NO_SIBLING);
+	to->ple_backoff = SUM(STAT_PLE_BACKOFF);
+	to->boost_offered = SUM(STAT_BOOST_OFFERED);
+	to->boost_chosen = SUM(STAT_BOOST_CHOSEN);
+	to->boost_irq = SUM(STAT_BOOST_IRQ);
+	to->boost_kernel = SUM(STAT_BOOST_KERNEL);
+	to->boost_user = SUM(STAT_BOOST_USER);
+	to->boost_granted = SUM(STAT_BOOST_GRANTED);
+	to->boost_migrated = SUM(STAT_BOOST_MIGRATED);
+	to->boost_missed = SUM(STAT_BOOST_MISSED);
+	to->gang_starts = SUM(STAT_GANG_STARTS);
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Windows into what the scheduler remembers (peek.c).
+
+use std::ffi::CStr;
+use std::ptr;
+
+use crate::class::AnyClass;
+use crate::host::Host;
+use crate::ids::{CpuId, TaskId, VmId};
+
+use super::ffi::{ExitInfo, TaskStruct};
+use super::ops::{OpKind, NOBODY};
+use super::task::Queue;
+use super::Ext;
+
+/// SCX_EXIT_UNREG
+const EXIT_UNREG: i32 = 64;
+
+/// One of the scheduler's VM slots.
+#[repr(C)]
+#[derive(Clone, Debug, Default)]
+pub struct PeekVm {
+    pub kvm: u64,
+    pub generation: u64,
+    pub vtime: u64,
+    pub runtime_ns: u64,
+    pub boosts: u64,
+    pub stacked: u64,
+    pub run_start_sum: u64,
+    pub weight: u32,
+    pub nr_vcpus: u32,
+    pub nr_active: u32,
+    pub nr_running: u32,
+}
+
+/// What the scheduler remembers of a task.
+#[repr(C)]
+#[derive(Clone, Debug, Default)]
+pub struct PeekTask {
+    pub vtime: u64,
+    pub queued_ns: u64,
+    pub backoff_ns: u64,
+    /// 1 + slot; 0: a host task.
+    pub vm: u32,
+    pub vcpu: i32,
+    pub cpu: i32,
+    pub weight: u32,
+}
+
+/// The scheduler's counters, of all pCPUs.
+#[repr(C)]
+#[derive(Clone, Debug, Default)]
+pub struct PeekStats {
+    pub switches: u64,
+    pub preempt_wakeup: u64,
+    pub pulls: u64,
+    pub steals: u64,
+    pub stacked: u64,
+    pub starved: u64,
+    pub ple: u64,
+    pub ple_no_sibling: u64,
+    pub ple_backoff: u64,
+    pub boost_offered: u64,
+    pub boost_chosen: u64,
+    pub boost_irq: u64,
+    pub boost_kernel: u64,
+    pub boost_user: u64,
+    pub boost_granted: u64,
+    pub boost_migrated: u64,
+    pub boost_missed: u64,
+    pub gang_starts: u64,
+}
+
+extern "C" {
+    fn peek_vm(slot: u32, to: *mut PeekVm);
+    fn peek_vm_on_cpu(slot: u32, cpu: i32) -> u32;
+    fn peek_task(p: *mut TaskStruct, to: *mut PeekTask);
+    fn peek_stats(to: *mut PeekStats);
+}
+
+impl Host {
+    /// Call a window of peek.c; `None` with another class.
+    fn peek<R>(&mut self, f: impl FnOnce() -> R) -> Option<R> {
+        match &mut self.class {
+            AnyClass::Ext(ext) => Some(ext.call(&mut self.core, OpKind::Tracing, NOBODY, f)),
+            _ => None,
+        }
+    }
+
+    /// End the scheduler as user space does: ops.exit().
+    pub fn unload(&mut self, reason: &CStr) {
+        let text = reason.as_ptr().cast();
+        let mut info =
+            ExitInfo { kind: EXIT_UNREG, exit_code: 0, reason: text, msg: text, dump: ptr::null() };
+        if let AnyClass::Ext(ext) = &mut self.class {
+            ext.op(&mut self.core, OpKind::Exit, NOBODY, |ops| ops.exit.map(|exit| exit(&raw mut info)));
+        }
+    }
+
+    /// A slot of the scheduler's table of VMs.
+    pub fn peek_vm(&mut self, slot: u32) -> PeekVm {
+        let mut vm = PeekVm::default();
+        // SAFETY: peek.c fills the struct declared there as here.
+        self.peek(|| unsafe { peek_vm(slot, &raw mut vm) });
+        vm
+    }
+
+    pub fn peek_task(&mut self, id: TaskId) -> PeekTask {
+        let mut task = PeekTask::default();
+        let AnyClass::Ext(ext) = &self.class else { return task };
+        let p = ext.tasks[id.index()].ptr();
+        // SAFETY: as above, for a task that has storage since ops.init_task.
+        self.peek(|| unsafe { peek_task(p, &raw mut task) });
+        task
+    }
+
+    /// The scheduler's counters.
+    pub fn peek_stats(&mut self) -> PeekStats {
+        let mut stats = PeekStats::default();
+        // SAFETY: as above.
+        self.peek(|| unsafe { peek_stats(&raw mut stats) });
+        stats
+    }
+
+    /// The slot in which the scheduler keeps a VM.
+    pub fn slot_of(&mut self, vm: VmId) -> Option<u32> {
+        let kvm = match &self.class {
+            AnyClass::Ext(ext) => ext.vm_kvm(vm),
+            _ => return None,
+        };
+        // Freed slots are taken again from the first.
+        (0..self.core.vms.len() as u32).find(|slot| self.peek_vm(*slot).kvm == kvm)
+    }
+
+    /// How many vCPUs of the VM in a slot the scheduler believes to be on a pCPU.
+    pub fn peek_vm_on_cpu(&mut self, slot: u32, cpu: CpuId) -> u32 {
+        // SAFETY: a look-up with bounds.
+        self.peek(|| unsafe { peek_vm_on_cpu(slot, cpu.0 as i32) }).unwrap_or(0)
+    }
+}
+
+impl Ext {
+    /// All queues in which a task is; a task believes to be in one at most.
+    pub fn queues_with(&self, id: TaskId) -> Vec<Queue> {
+        let local = self.cpus.iter().enumerate().filter(|(_, cpu)| cpu.local.contains(&id));
+        let mut found: Vec<Queue> = local.map(|(cpu, _)| Queue::Local(cpu)).collect();
+        found.extend(self.global.iter().filter(|other| **other == id).map(|_| Queue::Global));
+        let user = self.dsqs.iter().enumerate();
+        let user = user.filter(|(_, dsq)| self.forest.iter(&dsq.tasks).any(|other| other == id.0));
+        found.extend(user.map(|(index, _)| Queue::User(index as u32)));
+        found
+    }
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What the scheduler may ask of its tasks and queues, and what comes of it.
+
+use crate::host::Core;
+use crate::ids::{CpuId, TaskId};
+use crate::tree::Key;
+
+use super::dsq::{DSQ_LOCAL, DSQ_LOCAL_ON, ENQ_PRIQ};
+use super::ffi::{DsqIter, TaskStruct};
+use super::ops::{one, OpKind};
+use super::task::{KernTask, Queue};
+use super::Ext;
+
+/// Walk a queue backwards.
+pub const ITER_REV: u64 = 1 << 16;
+/// The kernel's own mark: scx_bpf_dsq_move_set_slice() was called.
+pub const ITER_HAS_SLICE: u64 = 1 << 30;
+const ITER_FLAGS: u64 = 0xffff_ffff;
+/// Flags that sched_ext keeps for itself.
+const ENQ_INTERNAL: u64 = 0xff00_0000_0000_0000;
+
+/// The task that the scheduler means by this pointer.
+pub fn task_at(p: *const TaskStruct) -> Option<TaskId> {
+    // SAFETY: the scheduler has its tasks from the model, where each is the first field of a KernTask that lives as long as the simulation.
+    (!p.is_null()).then(|| unsafe { (*p.cast::<KernTask>()).id })
+}
+
+impl Ext {
+    pub(super) fn cpu_of(&mut self, cpu: i32) -> Option<CpuId> {
+        let found = u32::try_from(cpu).ok().filter(|cpu| (*cpu as usize) < self.cpus.len()).map(CpuId);
+        if found.is_none() {
+            self.refuse(format!("invalid CPU {cpu}"));
+        }
+        found
+    }
+
+    pub(super) fn claim_idle(&mut self, cpu: CpuId) -> bool {
+        let idle = self.idle.has(cpu);
+        self.idle.remove(cpu);
+        idle
+    }
+
+    pub(super) fn insert_verdict(&mut self, p: *mut TaskStruct, dsq: u64, slice: u64, flags: u64) {
+        if !self.may("scx_bpf_dsq_insert", &[OpKind::SelectCpu, OpKind::Enqueue, OpKind::Dispatch], false) {
+            return;
+        }
+        let Some(id) = task_at(p) else { return self.refuse("dsq_insert: no such task") };
+        if flags & ENQ_INTERNAL & !ENQ_PRIQ != 0 {
+            self.refuse(format!("invalid enq_flags {flags:#x}"));
+        }
+        if dsq & (1 << 63) != 0 && flags & ENQ_PRIQ != 0 {
+            self.refuse("cannot use vtime ordering for built-in DSQs");
+        }
+        if dsq & (1 << 63) == 0 && self.dsq_index(dsq).is_none() {
+            self.refuse(format!("non-existent DSQ {dsq:#x}"));
+        }
+        let Some(op) = self.op else { return };
+        if op.kind == OpKind::Dispatch {
+            // A task that is in a queue already is none the dispatch could insert; the kernel ignores it.
+            return;
+        }
+        if op.subjects != one(id) {
+            let about = op.subjects;
+            return self.refuse(format!("scheduling for {about:?} but trying to direct-dispatch {id:?}"));
+        }
+        if self.tasks[id.index()].verdict.is_some() {
+            return self.refuse(format!("{id:?} already direct-dispatched"));
+        }
+        let task = &mut self.tasks[id.index()];
+        task.set_slice(if slice > 0 { slice } else { task.slice().max(1) });
+        task.verdict = Some((dsq, flags));
+    }
+
+    pub(super) fn dsq_move(
+        &mut self,
+        core: &mut Core,
+        iter: &mut DsqIter,
+        p: *mut TaskStruct,
+        dsq: u64,
+        flags: u64,
+    ) -> bool {
+        let slice = (iter.flags & ITER_HAS_SLICE != 0).then_some(iter.slice);
+        iter.flags &= !ITER_HAS_SLICE;
+        if !self.may("scx_bpf_dsq_move", &[OpKind::Dispatch], true) {
+            return false;
+        }
+        let Some(id) = task_at(p) else { return false };
+        let task = &self.tasks[id.index()];
+        if task.queue != Some(Queue::User(iter.dsq as u32)) || task.dsq_seq > iter.seq {
+            return false;
+        }
+        if let Some(slice) = slice {
+            self.tasks[id.index()].set_slice(slice);
+        }
+        let cpu = match dsq {
+            DSQ_LOCAL => core.this_cpu,
+            on if on & DSQ_LOCAL_ON == DSQ_LOCAL_ON && ((on & 0xffff_ffff) as usize) < core.cpus.len() => {
+                CpuId((on & 0xffff_ffff) as u32)
+            }
+            other => {
+                self.refuse(format!("the model does not move tasks to DSQ {other:#x}"));
+                return false;
+            }
+        };
+        match self.can_move_to(core, id, cpu) {
+            Ok(true) => self.move_to_local(core, id, cpu, flags),
+            Ok(false) => {
+                self.unqueue(id);
+                self.insert_global(id);
+            }
+            Err(reason) => self.refuse(reason),
+        }
+        true
+    }
+
+    pub(super) fn iter_new(&mut self, dsq: u64, flags: u64) -> Option<DsqIter> {
+        let index = self.dsq_index(dsq).filter(|_| flags & !ITER_REV == 0)?;
+        let seq = self.dsqs[index as usize].seq;
+        Some(DsqIter { dsq: u64::from(index), seq, flags, key: (0, 0), slice: 0 })
+    }
+
+    /// The next task of a walk, forwards or backwards; what came after the walk began is not part of it.
+    pub(super) fn iter_next(&self, iter: &mut DsqIter) -> Option<TaskId> {
+        let dsq = self.dsqs.get(usize::try_from(iter.dsq).ok()?)?;
+        let backwards = iter.flags & ITER_REV != 0;
+        let step = |id: u32| if backwards { self.forest.prev(id) } else { self.forest.next(id) };
+        let mut at = match (iter.flags >> 32).checked_sub(1) {
+            None if backwards => self.forest.last(&dsq.tasks),
+            None => self.forest.first(&dsq.tasks),
+            Some(last) if self.is_at(last as u32, iter.dsq as u32, iter.key) => step(last as u32),
+            // It has been moved away; the walk goes on at where it was.
+            Some(_) => self.forest.seek(&dsq.tasks, iter.key, backwards),
+        };
+        while let Some(id) = at.filter(|id| self.tasks[*id as usize].dsq_seq > iter.seq) {
+            at = step(id);
+        }
+        let found = at?;
+        iter.flags = iter.flags & ITER_FLAGS | (u64::from(found) + 1) << 32;
+        iter.key = self.forest.key(found);
+        Some(TaskId(found))
+    }
+
+    fn is_at(&self, id: u32, dsq: u32, key: Key) -> bool {
+        self.tasks[id as usize].queue == Some(Queue::User(dsq)) && self.forest.key(id) == key
+    }
+
+    /// scx_select_cpu_dfl(), without its preferences among caches and nodes.
+    pub(super) fn select_cpu_dfl(&mut self, core: &Core, id: TaskId, prev: CpuId) -> Option<CpuId> {
+        let task = core.task(id);
+        if task.may_use(prev) && self.claim_idle(prev) {
+            return Some(prev);
+        }
+        if task.is_pinned() {
+            return None;
+        }
+        let found = match &task.allowed {
+            None => self.idle.iter().next(),
+            Some(allowed) => self.idle.first_in_both(allowed, CpuId(0)),
+        };
+        found.filter(|cpu| self.claim_idle(*cpu))
+    }
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! EEVDF (Stoica and Abdel-Wahab 1995) as in Linux 6.6 and later: among those that are not ahead of the average, the earliest virtual deadline.
+
+use crate::ids::TaskId;
+use crate::time::Ns;
+
+use super::queue::scale_down;
+use super::{calc_delta_fair, Fair, Variant};
+
+impl Fair {
+    /// `avg_vruntime()`: the weighted average of all that are queued, rounded down.
+    pub(super) fn avg_vruntime(&self, rq: u32) -> i64 {
+        let (sum, load) = self.sums(rq);
+        let min = self.rq(rq).min_vruntime;
+        if load == 0 {
+            return min;
+        }
+        min + sum.div_euclid(load)
+    }
+
+    fn sums(&self, rq: u32) -> (i64, i64) {
+        let rq = self.rq(rq);
+        let (mut sum, mut load) = (rq.avg_sum, rq.avg_load);
+        if let Some(curr) = rq.curr.map(|id| self.entity(id)).filter(|curr| curr.on_rq) {
+            let weight = scale_down(curr.weight);
+            sum += (curr.vruntime - rq.min_vruntime) * weight;
+            load += weight;
+        }
+        (sum, load)
+    }
+
+    /// `entity_eligible()`: not ahead of the average.
+    pub(super) fn is_eligible(&self, id: u32) -> bool {
+        let rq = self.entity(id).rq;
+        let (sum, load) = self.sums(rq);
+        sum >= (self.entity(id).vruntime - self.rq(rq).min_vruntime) * load
+    }
+
+    fn slice(&self, weight: u64) -> i64 {
+        calc_delta_fair(self.config.slice_ns, weight)
+    }
+
+    /// `update_entity_lag()`: remembered while it sleeps; two slices at most, or a tick.
+    pub(super) fn update_entity_lag(&mut self, id: u32) {
+        let entity = self.entity(id);
+        let lag = self.avg_vruntime(entity.rq) - entity.vruntime;
+        let limit = calc_delta_fair((2 * self.config.slice_ns).max(self.tick_ns), entity.weight);
+        self.entity_mut(id).vlag = lag.clamp(-limit, limit);
+    }
+
+    /// `place_entity()`: at the average, with the lag it left with; inflated, because its own coming moves the average.
+    pub(super) fn eevdf_place(&mut self, id: u32) {
+        let entity = self.entity(id);
+        let rq = self.rq(entity.rq);
+        let mut slice = self.slice(entity.weight);
+        let mut lag = 0;
+        if rq.nr > 0 && entity.vlag != 0 {
+            let curr = rq.curr.map(|id| self.entity(id)).filter(|curr| curr.on_rq);
+            let load = rq.avg_load + curr.map_or(0, |curr| scale_down(curr.weight));
+            let inflated = i128::from(entity.vlag) * i128::from(load + scale_down(entity.weight));
+            lag = (inflated / i128::from(load.max(1))) as i64;
+        }
+        if entity.new {
+            // PLACE_DEADLINE_INITIAL: who is new competes sooner.
+            slice /= 2;
+        }
+        let vruntime = self.avg_vruntime(entity.rq) - lag;
+        let entity = self.entity_mut(id);
+        entity.vruntime = vruntime;
+        entity.deadline = vruntime + slice;
+    }
+
+    /// `update_deadline()`: return true if the slice is used up; then there is a new one.
+    pub(super) fn update_deadline(&mut self, id: u32) -> bool {
+        let entity = self.entity(id);
+        if entity.vruntime < entity.deadline {
+            return false;
+        }
+        let deadline = entity.vruntime + self.slice(entity.weight);
+        self.entity_mut(id).deadline = deadline;
+        true
+    }
+
+    /// `pick_next_entity()` and `pick_eevdf()`
+    pub(super) fn eevdf_pick(&self, rq_id: u32, curr: Option<u32>, buddies: bool) -> Option<u32> {
+        let rq = self.rq(rq_id);
+        if let Some(next) = rq.next.filter(|_| buddies && self.config.pick_buddy) {
+            if self.is_eligible(next) {
+                return Some(next);
+            }
+        }
+        if rq.nr == 1 {
+            return curr.or_else(|| self.forest.first(&rq.tree));
+        }
+        let curr = curr.filter(|id| self.is_eligible(*id));
+        if let Some(id) = curr.filter(|_| self.config.run_to_parity) {
+            // set_next() left a copy of the deadline; a used up slice has moved it.
+            if self.entity(id).vlag == self.entity(id).deadline {
+                return curr;
+            }
+        }
+        let (sum, load) = self.sums(rq_id);
+        let eligible = |vruntime: i64| sum >= (vruntime - rq.min_vruntime) * load;
+        let best = self.forest.first_passing(&rq.tree, eligible);
+        match (curr, best) {
+            (Some(curr), Some(best)) if self.entity(curr).deadline < self.entity(best).deadline => Some(curr),
+            (curr, None) => curr.or_else(|| self.forest.first(&rq.tree)),
+            (_, best) => best,
+        }
+    }
+
+    /// Does it stay queued although it sleeps? (`dequeue_entity()`, DELAY_DEQUEUE)
+    pub(super) fn delays(&self, id: u32) -> bool {
+        self.eevdf && self.config.delay_dequeue && !self.is_eligible(id)
+    }
+
+    /// It was picked, and so has paid: off the queue now, and its groups if that leaves them empty. It takes no credit along (DELAY_ZERO).
+    pub(super) fn finish_delayed(&mut self, id: u32) {
+        let mut at = id;
+        loop {
+            let rq = self.entity(at).rq;
+            self.entity_mut(at).delayed = false;
+            self.dequeue_entity(at);
+            if at == id {
+                let entity = self.entity_mut(at);
+                entity.vlag = entity.vlag.min(0);
+            }
+            let Some(owner) = self.rq(rq).owner.filter(|_| self.rq(rq).nr == 0) else { break };
+            if self.entity(owner).delayed {
+                break;
+            }
+            if self.delays(owner) {
+                self.entity_mut(owner).delayed = true;
+                break;
+            }
+            at = owner;
+        }
+    }
+
+    /// It wakes before it has paid: `requeue_delayed_entity()`.
+    pub(super) fn requeue_delayed(&mut self, id: u32) {
+        let rq = self.entity(id).rq;
+        self.entity_mut(id).delayed = false;
+        if self.avg_vruntime(rq) <= self.entity(id).vruntime {
+            return;
+        }
+        let is_curr = self.rq(rq).curr == Some(id);
+        if !is_curr {
+            self.tree_remove(id);
+        }
+        self.entity_mut(id).vlag = 0;
+        self.eevdf_place(id);
+        if !is_curr {
+            self.tree_insert(id);
+        }
+    }
+
+    /// `yield_task_fair()` of 6.6 and of 6.19.
+    pub(super) fn eevdf_yield(&mut self, task: TaskId) {
+        let id = self.of_task[task.index()];
+        let slice = self.slice(self.entity(id).weight);
+        let forfeits = self.config.variant == Variant::EevdfForfeit && self.is_eligible(id);
+        let later = self.config.variant == Variant::Eevdf;
+        let entity = self.entity_mut(id);
+        let rq = entity.rq;
+        if forfeits {
+            entity.vruntime = entity.deadline;
+        }
+        if forfeits || later {
+            entity.deadline += slice;
+        }
+        self.update_min_vruntime(rq);
+    }
+
+    /// The slice that a task gets, for tests.
+    pub fn base_slice_ns(&self) -> Ns {
+        self.config.slice_ns
+    }
+}

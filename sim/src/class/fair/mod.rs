@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The kernel's fair class (kernel/sched/fair.c) in both forms: CFS (2.6.34 to 6.5, in detail that of 6.1) and EEVDF (6.6 and later), with cgroups.
+//!
+//! Functions bear the kernel's names, so that they can be read side by side. Left out: PELT (loads are the
+//! present ones, not averages), bandwidth limits, NUMA balancing, core scheduling, energy awareness.
+
+mod balance;
+mod cfs;
+mod class;
+mod eevdf;
+mod group;
+mod placement;
+mod queue;
+
+use serde::{Deserialize, Serialize};
+
+use crate::host::Core;
+use crate::ids::{CpuId, TaskId};
+use crate::time::Ns;
+use crate::tree::Forest;
+
+use self::balance::Balance;
+use self::group::TaskGroup;
+use self::queue::{Entity, Rq};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Variant {
+    /// 2.6.34 to 6.5.
+    Cfs,
+    /// 6.6 to 6.18: a task that yields gets a later deadline.
+    Eevdf,
+    /// 6.19 and later: ... and forfeits its virtual time up to its deadline.
+    EevdfForfeit,
+}
+
+/// What sysctls and the kernel's version decide. A 0: the kernel's own value, which grows with the number of pCPUs (`get_update_sysctl_factor()`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FairConfig {
+    pub variant: Variant,
+    /// EEVDF's base slice, CFS' minimum granularity: 0.7 ms (0.75 ms before 6.15) times 1 + log2 of the pCPUs, at most 8 of which count.
+    pub slice_ns: Ns,
+    /// CFS: the period in which everybody should run; 6 ms times that factor.
+    pub latency_ns: Ns,
+    /// CFS: how far a woken task must be behind to preempt; 1 ms times that factor.
+    pub wakeup_granularity_ns: Ns,
+    /// EEVDF: whoever was picked runs to the end of its slice, unless it is no longer eligible (RUN_TO_PARITY).
+    pub run_to_parity: bool,
+    /// EEVDF: the target of a yield_to() is picked if it is eligible (PICK_BUDDY, 6.14 and later).
+    pub pick_buddy: bool,
+    /// EEVDF: who goes to sleep ahead of the average stays queued until it no longer is (DELAY_DEQUEUE, 6.12 and later).
+    pub delay_dequeue: bool,
+    /// Move tasks between pCPUs: on going idle.
+    pub balance: bool,
+    /// ... and periodically, between busy ones.
+    pub periodic_balance: bool,
+}
+
+impl Default for FairConfig {
+    fn default() -> Self {
+        Self {
+            variant: Variant::EevdfForfeit,
+            slice_ns: 0,
+            latency_ns: 0,
+            wakeup_granularity_ns: 0,
+            run_to_parity: true,
+            pick_buddy: true,
+            delay_dequeue: true,
+            balance: true,
+            periodic_balance: true,
+        }
+    }
+}
+
+impl FairConfig {
+    pub fn of(variant: Variant) -> Self {
+        Self { variant, ..Self::default() }
+    }
+}
+
+/// The weight of nice 0 (`scale_load(1024)`).
+pub(crate) const NICE_0: u64 = 1 << 20;
+const SCALE: u32 = 10;
+
+pub struct Fair {
+    config: FairConfig,
+    eevdf: bool,
+    entities: Vec<Entity>,
+    /// By task: its entity.
+    of_task: Vec<u32>,
+    queues: Vec<Rq>,
+    forest: Forest,
+    groups: Vec<TaskGroup>,
+    balance: Balance,
+    /// By pCPU: who was picked and does not run yet.
+    picked: Vec<Option<TaskId>>,
+    /// By pCPU: the entity of the task that got it last.
+    running: Vec<Option<u32>>,
+    tick_ns: Ns,
+}
+
+impl Fair {
+    pub fn new(config: FairConfig) -> Self {
+        let eevdf = config.variant != Variant::Cfs;
+        Self {
+            config,
+            eevdf,
+            entities: Vec::new(),
+            of_task: Vec::new(),
+            queues: Vec::new(),
+            forest: Forest::default(),
+            groups: Vec::new(),
+            balance: Balance::default(),
+            picked: Vec::new(),
+            running: Vec::new(),
+            tick_ns: 0,
+        }
+    }
+
+    /// get_update_sysctl_factor() with logarithmic scaling, and the values it scales.
+    fn set_defaults(&mut self, cpus: usize) {
+        let factor = 1 + Ns::from((cpus.clamp(1, 8) as u32).ilog2());
+        let or = |value: Ns, default_ns: Ns| if value == 0 { default_ns * factor } else { value };
+        let config = &mut self.config;
+        config.slice_ns = or(config.slice_ns, if self.eevdf { 700_000 } else { 750_000 });
+        config.latency_ns = or(config.latency_ns, 6_000_000);
+        config.wakeup_granularity_ns = or(config.wakeup_granularity_ns, 1_000_000);
+    }
+
+    /// The virtual run time of a queued task's entity, in its own queue's scale; for tests.
+    pub fn vruntime(&self, task: TaskId) -> i64 {
+        self.entities[self.of_task[task.index()] as usize].vruntime
+    }
+
+    /// Tasks that run or wait on a pCPU (`h_nr_running`).
+    fn tasks_on(&self, cpu: CpuId) -> u32 {
+        self.queues[cpu.index()].tasks
+    }
+
+    /// update_curr() of every level: the running task's entity and its groups'.
+    fn charge(&mut self, core: &mut Core, cpu: CpuId) {
+        let delta_ns = core.charge(cpu);
+        let Some(curr) = core.cpu(cpu).curr else { return };
+        if delta_ns == 0 {
+            return;
+        }
+        let mut at = Some(self.of_task[curr.index()]);
+        while let Some(id) = at {
+            let entity = &mut self.entities[id as usize];
+            entity.exec_ns += delta_ns;
+            entity.vruntime += calc_delta_fair(delta_ns, entity.weight);
+            let rq = entity.rq;
+            let ended = self.eevdf && self.update_deadline(id);
+            self.update_min_vruntime(rq);
+            if ended && self.queues[rq as usize].nr > 1 {
+                core.resched(cpu);
+                self.clear_buddies(rq, id);
+            }
+            at = self.queues[rq as usize].owner;
+        }
+    }
+}
+
+/// Time in virtual time of an entity of this weight: `calc_delta_fair()`. The kernel multiplies by a rounded inverse; this divides.
+pub(crate) fn calc_delta_fair(delta_ns: Ns, weight: u64) -> i64 {
+    if weight == NICE_0 {
+        return delta_ns as i64;
+    }
+    if delta_ns < 1 << 43 {
+        return ((delta_ns << 20) / weight.max(1)) as i64;
+    }
+    ((u128::from(delta_ns) << 20) / u128::from(weight.max(1))) as i64
+}

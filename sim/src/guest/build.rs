@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! From a scenario's VMs and processes to threads of the host and their bodies.
+
+use std::rc::Rc;
+
+use crate::cpuset::CpuSet;
+use crate::error::SimError;
+use crate::events::Timer;
+use crate::host::task::nice_to_weight;
+use crate::host::{Host, TaskSpec};
+use crate::ids::{CpuId, GroupId, VcpuId, VmId};
+use crate::kvm::vcpu::Vcpu;
+use crate::kvm::Ipi;
+use crate::rng::{Rng, Stream};
+use crate::scenario::{TaskConfig, VmConfig};
+use crate::time::Progress;
+use crate::workload::code::{Code, Inst};
+use crate::workload::{Dist, Span};
+
+use super::device::Device;
+use super::lock::Lock;
+use super::ops::{Doing, Frame, Op};
+use super::sync::{Barrier, Condition, Mutex, Pipe};
+use super::task::{Cpu, State, Task, NO_SPACE};
+use super::vm::{ProgramState, Vm};
+use super::{GuestNames, Guests, Owner, Process};
+
+impl Guests {
+    /// Make all tasks of a run and wake those that have something to do.
+    pub fn build(
+        host: &mut Host,
+        vms: &[VmConfig],
+        tasks: &[TaskConfig],
+        seed: u64,
+    ) -> Result<Self, SimError> {
+        let mut guests = Self {
+            vms: Vec::new(),
+            owners: Vec::new(),
+            processes: Vec::new(),
+            sleepers: Vec::new(),
+            names: GuestNames::default(),
+        };
+        for (index, config) in vms.iter().enumerate() {
+            guests.add_vm(host, config, index, seed)?;
+        }
+        for config in tasks {
+            guests.add_process(host, config, seed);
+        }
+        Ok(guests)
+    }
+
+    fn own(&mut self, task: crate::ids::TaskId, owner: Owner) {
+        debug_assert_eq!(task.index(), self.owners.len(), "the guests make all tasks of a run");
+        self.owners.push(owner);
+    }
+
+    fn add_vm(
+        &mut self,
+        host: &mut Host,
+        config: &VmConfig,
+        index: usize,
+        seed: u64,
+    ) -> Result<(), SimError> {
+        let field = format!("vms[{index}]");
+        if config.vcpus == 0 {
+            return Err(SimError::Config(format!("{field}.vcpus: is 0; allowed: 1 or more")));
+        }
+        config.kvm.check(&format!("{field}.kvm"))?;
+        config.guest.check(&format!("{field}.guest"))?;
+        let at = format!("{field}.workload");
+        let program = config.workload.as_ref().map(|workload| workload.program(&at)).transpose()?;
+        let code = match &program {
+            None => Code::default(),
+            Some(program) => {
+                Code::new(program, config.vcpus).map_err(|what| SimError::Config(format!("{at}: {what}")))?
+            }
+        };
+
+        let id = host.new_vm(config.vcpus);
+        host.set_apicv(id, config.kvm.ipi != Ipi::Trapped);
+        let group = host.new_group(GroupId(0), config.weight);
+        let allowed: Option<CpuSet> =
+            (!config.cpus.is_empty()).then(|| config.cpus.iter().copied().map(CpuId).collect());
+        let mut threads = Vec::new();
+        for v in 0..config.vcpus {
+            let vcpu = VcpuId { vm: id, id: v };
+            let spec = TaskSpec { vcpu: Some(vcpu), group, allowed: allowed.clone(), ..TaskSpec::default() };
+            let task = host.spawn(spec);
+            host.set_in_kvm(task, true);
+            host.set_guest_kernel(task, true);
+            self.own(task, Owner::Vcpu { vm: index as u32, v });
+            threads.push(Vcpu::new(task, vcpu, config.kvm.ple.window_cycles));
+        }
+        let mut vm = make_vm(config, id, threads, &code, seed);
+        vm.base = self.sleepers.len() as u32;
+        self.sleepers.extend(std::iter::repeat_n(index as u32, vm.tasks.len()));
+        if code.tasks.iter().any(|task| task.code.iter().any(|inst| matches!(inst, Inst::Io { .. }))) {
+            let tgid = Some(host.vm(id).tgid);
+            let task = host.spawn(TaskSpec { group, allowed, tgid, ..TaskSpec::default() });
+            self.own(task, Owner::Device { vm: index as u32 });
+            vm.device = Some(Device::new(task));
+        }
+        vm.program = program.map(|program| ProgramState {
+            name: program.name,
+            unit_kind: code.unit_kind,
+            unit_value: code.unit_value,
+            left: code.ends.then(|| code.tasks.iter().filter(|task| !task.background).count() as u32),
+            end_ns: None,
+            units: 0,
+        });
+        self.names.locks.push(lock_names(&vm, &code));
+        self.names.tasks.push(vm.tasks.iter().map(|task| task.name.to_string()).collect());
+        for v in 0..vm.cpus.len() {
+            if !vm.cpus[v].queue.is_empty() {
+                host.wake(vm.vcpus[v].task, None);
+            }
+        }
+        self.vms.push(vm);
+        Ok(())
+    }
+
+    fn add_process(&mut self, host: &mut Host, config: &TaskConfig, seed: u64) {
+        let allowed = (!config.cpus.is_empty()).then(|| config.cpus.iter().copied().map(CpuId).collect());
+        let weight = nice_to_weight(config.nice);
+        let task = host.spawn(TaskSpec { weight, allowed, ..TaskSpec::default() });
+        self.own(task, Owner::Process(self.processes.len() as u32));
+        // Without sleep it never stops running.
+        let run_ns = if config.sleep_ns == 0 { 0 } else { config.run_ns.max(1) };
+        self.processes.push(Process {
+            run_ns,
+            sleep_ns: config.sleep_ns,
+            work: Progress::new(run_ns),
+            timer: Timer::default(),
+            name: config.name.clone(),
+            rng: config.random.then(|| Rng::derive(seed, Stream::Task, u64::from(task.0))),
+        });
+        host.wake(task, None);
+    }
+}
+
+fn idle_task(v: u32, rng: Rng) -> Task {
+    Task {
+        name: format!("idle{v}").into(),
+        state: State::Runnable,
+        on_rq: true,
+        cpu: v,
+        pin: Some(v),
+        kernel: true,
+        frame: Frame::default(),
+        saved: Doing::Nothing,
+        vruntime_ns: 0,
+        ahead_ns: 0,
+        waits_since_ns: 0,
+        space: NO_SPACE,
+        background: true,
+        code: Rc::new([]),
+        at: 0,
+        loops: Vec::new(),
+        rng,
+        timer: Timer::default(),
+        timer_cpu: v,
+        io_ns: (0, 0),
+        unit_since_ns: 0,
+        period_since_ns: 0,
+    }
+}
+
+fn make_vm(config: &VmConfig, id: VmId, threads: Vec<Vcpu>, code: &Code, seed: u64) -> Vm {
+    let vcpus = config.vcpus;
+    let rng = |stream, entity: u32| Rng::derive(seed, stream, u64::from(id.0) << 32 | u64::from(entity));
+    let mut cpus: Vec<Cpu> = (0..vcpus).map(|v| Cpu::new(v, v)).collect();
+    for cpu in &mut cpus {
+        cpu.told_kernel = true;
+    }
+    let mut tasks: Vec<Task> = (0..vcpus).map(|v| idle_task(v, rng(Stream::GuestTask, v))).collect();
+    for (at, task) in code.tasks.iter().enumerate() {
+        let number = vcpus + at as u32;
+        let cpu = task.pin.unwrap_or(at as u32 % vcpus);
+        let mut frame = Frame::default();
+        // As if it had been switched away from: see Op::Schedule.
+        frame.first(&[Op::UnlockRq, Op::IrqOn, Op::ToUser]);
+        tasks.push(Task {
+            name: Rc::clone(&task.name),
+            cpu,
+            pin: task.pin,
+            frame,
+            space: task.space,
+            background: task.background,
+            code: Rc::clone(&task.code),
+            ..idle_task(cpu, rng(Stream::GuestTask, number))
+        });
+        cpus[cpu as usize].queue.insert((0, number));
+    }
+
+    let guest = &config.guest;
+    if guest.housekeeping_period_ns > 0 {
+        let rest = Dist::Exp(Span(guest.housekeeping_period_ns));
+        let work = Dist::Exp(Span(guest.housekeeping_work_ns));
+        let forever = [
+            Inst::Loop { times: u64::MAX, end: 3 },
+            Inst::Sleep(rest),
+            Inst::Kernel(work),
+            Inst::End { start: 0 },
+        ];
+        for v in 0..vcpus {
+            let number = tasks.len() as u32;
+            let mut frame = Frame::default();
+            frame.first(&[Op::UnlockRq, Op::IrqOn]);
+            tasks.push(Task {
+                name: format!("kernel{v}").into(),
+                frame,
+                code: Rc::new(forever),
+                ..idle_task(v, rng(Stream::GuestTask, number))
+            });
+            cpus[v as usize].queue.insert((0, number));
+        }
+    }
+
+    let program_locks = code.locks.list.len() as u32;
+    let queue_locks =
+        (code.mutexes.list.len() + code.barriers.len() + code.conditions.list.len() + code.pipes.len())
+            as u32;
+    let locks = vcpus + program_locks + queue_locks;
+    let locks = (0..locks).map(|_| Lock::new(config.guest.lock)).collect();
+    let mut next = vcpus + program_locks;
+    let mut lock = || {
+        next += 1;
+        next - 1
+    };
+
+    let mut vm = Vm::new(
+        config.name.clone(),
+        config.kvm.clone(),
+        config.guest.clone(),
+        threads,
+        cpus,
+        tasks,
+        locks,
+        rng(Stream::Vm, 0),
+    );
+    vm.mutexes = code.mutexes.list.iter().map(|_| Mutex { lock: lock(), ..Mutex::default() }).collect();
+    let barrier = |of: &crate::workload::code::BarrierUse, lock| Barrier {
+        parties: of.parties,
+        pause: of.pause,
+        lock,
+        ..Barrier::default()
+    };
+    vm.barriers = code.barriers.iter().map(|of| barrier(of, lock())).collect();
+    vm.conditions =
+        code.conditions.list.iter().map(|_| Condition { lock: lock(), ..Condition::default() }).collect();
+    let pipe = |of: &crate::workload::code::PipeUse, lock| Pipe {
+        capacity: of.capacity,
+        low_water: of.low_water,
+        lock,
+        ..Pipe::default()
+    };
+    vm.pipes = code.pipes.iter().map(|of| pipe(of, lock())).collect();
+    vm.spaces = vec![0; code.spaces as usize];
+    if config.guest.tick_ns > 0 && id.0 > 0 {
+        // Guests did not all boot at the same instant.
+        vm.tick_phase_ns = rng(Stream::Vm, 1).below(config.guest.tick_ns);
+    }
+    vm
+}
+
+fn lock_names(vm: &Vm, code: &Code) -> Vec<String> {
+    let queues = |kind: &'static str, count: usize| (0..count).map(move |at| format!("{kind}{at} queue"));
+    let mut names: Vec<String> = (0..vm.cpus.len()).map(|v| format!("rq{v}")).collect();
+    names.extend(code.locks.list.iter().cloned());
+    names.extend(code.mutexes.list.iter().map(|name| format!("{name} queue")));
+    names.extend(queues("barrier", code.barriers.len()));
+    names.extend(code.conditions.list.iter().map(|name| format!("{name} queue")));
+    names.extend(queues("pipe", code.pipes.len()));
+    names.extend(code.mutexes.list.iter().cloned());
+    names
+}

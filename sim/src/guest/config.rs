@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What kernel a guest has, and what its work takes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::SimError;
+use crate::time::Ns;
+
+/// 1000 s: beyond that no figure makes sense.
+const LONGEST_NS: Ns = 1_000_000_000_000;
+
+/// A guest's kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GuestConfig {
+    /// All its spin locks, those of the run queues included.
+    pub lock: LockKind,
+    pub tlb: TlbMode,
+    /// The timer tick of a busy vCPU; 4 ms is HZ=250. 0: none.
+    pub tick_ns: Ns,
+    /// How long a task runs while others wait.
+    pub slice_ns: Ns,
+    /// A task preempts the running one when it wakes and is behind by this.
+    pub wakeup_gran_ns: Ns,
+    /// Tasks can be preempted in kernel mode (PREEMPT), or only on the way to user mode.
+    pub preemptible_kernel: bool,
+    /// How long a vCPU spins for a `pv-ticket` or `pv-queued` lock before it halts: SPIN_THRESHOLD, 2^15 rounds of PAUSE.
+    pub spin_threshold_ns: Ns,
+    /// `preemptable-ticket`: time for each one ahead, after which a waiter may go out of turn (VEE'13, section 4.2, gives no value in time).
+    pub ticket_timeout_ns: Ns,
+    /// The kernel's own work on each vCPU (timers, RCU, kworkers): it comes at random, so often on average, and takes so long on average. What an
+    /// idle guest uses of a pCPU, measured, is one over the other. 0: none.
+    pub housekeeping_period_ns: Ns,
+    pub housekeeping_work_ns: Ns,
+    pub costs: GuestCosts,
+}
+
+impl Default for GuestConfig {
+    fn default() -> Self {
+        Self {
+            lock: LockKind::Tas,
+            tlb: TlbMode::Ipi,
+            tick_ns: 4_000_000,
+            slice_ns: 3_000_000,
+            wakeup_gran_ns: 1_000_000,
+            preemptible_kernel: false,
+            spin_threshold_ns: 300_000,
+            ticket_timeout_ns: 2_000,
+            housekeeping_period_ns: 0,
+            housekeeping_work_ns: 0,
+            costs: GuestCosts::default(),
+        }
+    }
+}
+
+/// The algorithm of spin locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LockKind {
+    /// Test and set: whoever comes first when it is free. What Linux uses in a guest without PV locks (virt_spin_lock()).
+    Tas,
+    /// First come, first served, by number (Linux 2.6.25 to 4.1).
+    Ticket,
+    /// First come, first served, in a queue (MCS; qspinlock).
+    Queued,
+    /// Ticket; who has spun for long halts, and is kicked when it is its turn.
+    PvTicket,
+    /// Queued; likewise, and while the next one is halted others may take the lock (qspinlock_paravirt.h).
+    PvQueued,
+    /// Ticket; who has waited for long enough for its place in the queue may go out of turn (Ouyang and Lange, VEE'13).
+    PreemptableTicket,
+}
+
+/// How a vCPU gets its siblings to flush their TLBs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TlbMode {
+    /// It interrupts them and spins until all have answered.
+    Ipi,
+    /// Preempted ones are flagged and flush when they run again, the others are interrupted (kvm_flush_tlb_multi()).
+    KvmPv,
+    /// KVM does it (Shoot4U; the Hyper-V enlightenment).
+    Hypercall,
+}
+
+/// What the guest's kernel does with its time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GuestCosts {
+    /// Into the kernel and back: each way, half of a null system call with mitigations.
+    pub syscall_ns: Ns,
+    /// Taking an interrupt, before its handler and after it together.
+    pub irq_ns: Ns,
+    /// The tick's handler.
+    pub tick_work_ns: Ns,
+    /// Switching between two tasks, under the run queue's lock.
+    pub switch_ns: Ns,
+    /// Waking a task, under the lock of the run queue where it is put.
+    pub wake_ns: Ns,
+    /// Waiting in the kernel for a lock that comes from another vCPU: a cache line's way.
+    pub handover_ns: Ns,
+    /// Under the lock that protects a wait queue.
+    pub futex_ns: Ns,
+    /// Copying a message, under the lock of its pipe.
+    pub copy_ns: Ns,
+    /// Flushing the own TLB, and filling it again.
+    pub flush_ns: Ns,
+    /// Changing one page's entry in the page table.
+    pub page_ns: Ns,
+    /// Entering idle, up to HLT.
+    pub idle_ns: Ns,
+}
+
+impl Default for GuestCosts {
+    // Orders of magnitude: lmbench's null call and context switch, `perf bench sched pipe`, on current x86 servers.
+    fn default() -> Self {
+        Self {
+            syscall_ns: 100,
+            irq_ns: 500,
+            tick_work_ns: 1_500,
+            switch_ns: 600,
+            wake_ns: 300,
+            handover_ns: 60,
+            futex_ns: 200,
+            copy_ns: 400,
+            flush_ns: 500,
+            page_ns: 100,
+            idle_ns: 300,
+        }
+    }
+}
+
+impl GuestCosts {
+    pub fn free() -> Self {
+        Self {
+            syscall_ns: 0,
+            irq_ns: 0,
+            tick_work_ns: 0,
+            switch_ns: 0,
+            wake_ns: 0,
+            handover_ns: 0,
+            futex_ns: 0,
+            copy_ns: 0,
+            flush_ns: 0,
+            page_ns: 0,
+            idle_ns: 0,
+        }
+    }
+}
+
+impl GuestConfig {
+    /// Everything free, no tick: for schedules computed by hand.
+    pub fn ideal() -> Self {
+        Self { tick_ns: 0, costs: GuestCosts::free(), ..Self::default() }
+    }
+
+    /// `field` is the path of this configuration, for messages.
+    pub fn check(&self, field: &str) -> Result<(), SimError> {
+        let within = |name: &str, value: Ns, low: Ns, high: Ns| match (low..=high).contains(&value) {
+            true => Ok(()),
+            false => Err(SimError::Config(format!("{field}.{name}: is {value}; allowed: {low} to {high}"))),
+        };
+        if self.tick_ns != 0 {
+            within("tick_ns", self.tick_ns, 10_000, 1_000_000_000)?;
+        }
+        if self.housekeeping_period_ns != 0 {
+            within("housekeeping_period_ns", self.housekeeping_period_ns, 1_000, LONGEST_NS)?;
+        }
+        within("housekeeping_work_ns", self.housekeeping_work_ns, 0, LONGEST_NS)?;
+        within("slice_ns", self.slice_ns, 1_000, LONGEST_NS)?;
+        within("wakeup_gran_ns", self.wakeup_gran_ns, 0, LONGEST_NS)?;
+        within("spin_threshold_ns", self.spin_threshold_ns, 1, LONGEST_NS)?;
+        within("ticket_timeout_ns", self.ticket_timeout_ns, 1, LONGEST_NS)?;
+        let costs = &self.costs;
+        for (name, value) in [
+            ("costs.syscall_ns", costs.syscall_ns),
+            ("costs.irq_ns", costs.irq_ns),
+            ("costs.tick_work_ns", costs.tick_work_ns),
+            ("costs.switch_ns", costs.switch_ns),
+            ("costs.wake_ns", costs.wake_ns),
+            ("costs.handover_ns", costs.handover_ns),
+            ("costs.futex_ns", costs.futex_ns),
+            ("costs.copy_ns", costs.copy_ns),
+            ("costs.flush_ns", costs.flush_ns),
+            ("costs.page_ns", costs.page_ns),
+            ("costs.idle_ns", costs.idle_ns),
+        ] {
+            within(name, value, 0, 1_000_000_000)?;
+        }
+        Ok(())
+    }
+}

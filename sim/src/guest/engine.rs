@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! How a vCPU's time passes: the loop that takes one operation after another until one takes time.
+
+use crate::error::SimError;
+use crate::host::Host;
+use crate::kvm::exit;
+use crate::kvm::vcpu::{Place, Then};
+use crate::observe::{Spin, What};
+use crate::time::{Ns, Progress};
+
+use super::config::LockKind;
+use super::lock::Next;
+use super::ops::{Doing, Loop, Op, Until};
+use super::task::NO_SPACE;
+use super::vm::Vm;
+
+/// Steps in one instant before it is called a hang; and so many more for each task, which may all have something to do at the same time.
+const INSTANT_MAX: usize = 1_000_000;
+const INSTANT_TASK_MAX: usize = 64;
+
+impl Vm {
+    /// Let the vCPU do all that takes no time, up to what does.
+    pub(crate) fn advance(&mut self, host: &mut Host, v: usize) {
+        let now_ns = host.now_ns();
+        loop {
+            let Some(run) = self.vcpus[v].run else { return };
+            if self.vcpus[v].comes_back || self.hangs(host, now_ns) {
+                return;
+            }
+            if !self.vcpus[v].settled {
+                if run.from_ns > now_ns {
+                    return self.arm(host, v, run.from_ns);
+                }
+                self.vcpus[v].settled = true;
+                self.sched_in(host, v);
+            }
+            match self.vcpus[v].place {
+                Place::Blocked => return,
+                Place::Poll => {
+                    if let Some(at_ns) = self.poll(host, v) {
+                        return self.arm(host, v, at_ns);
+                    }
+                }
+                Place::Exit => {
+                    let work = &mut self.vcpus[v].exit.work;
+                    work.stop(now_ns);
+                    if !work.is_done() {
+                        let end_ns = work.start(now_ns, run.speed);
+                        return self.arm(host, v, end_ns);
+                    }
+                    self.exit_done(host, v);
+                }
+                Place::Guest => {
+                    if let Some(at_ns) = self.guest_code(host, v) {
+                        return self.arm(host, v, at_ns);
+                    }
+                }
+            }
+        }
+    }
+
+    fn hangs(&mut self, host: &mut Host, now_ns: Ns) -> bool {
+        if self.in_instant.0 != now_ns {
+            self.in_instant = (now_ns, 0);
+        }
+        self.in_instant.1 += 1;
+        let max = INSTANT_MAX + INSTANT_TASK_MAX * self.tasks.len();
+        if self.in_instant.1 > max {
+            let name = &self.name;
+            host.core.fail(SimError::Limit(format!(
+                "at {now_ns} ns: VM {name}: {max} steps without time passing; its workload does nothing for ever"
+            )));
+            return true;
+        }
+        false
+    }
+
+    /// One step of the guest's code. Returns when it will be done, if it takes time; Ns::MAX: when somebody else does something.
+    fn guest_code(&mut self, host: &mut Host, v: usize) -> Option<Ns> {
+        let now_ns = host.now_ns();
+        self.frame(v).doing.stop(now_ns);
+        if self.inject(host, v) {
+            return None;
+        }
+        let speed = self.vcpus[v].run?.speed;
+        let frame = self.frame(v);
+        match frame.doing {
+            Doing::Work(work) if work.is_done() => {
+                frame.doing = Doing::Nothing;
+                None
+            }
+            Doing::Work(mut work) => {
+                let end_ns = work.start(now_ns, speed);
+                frame.doing = Doing::Work(work);
+                Some(end_ns)
+            }
+            Doing::Spin(spin) => self.spin(host, v, spin),
+            Doing::Nothing => {
+                match frame.pop() {
+                    Some(Op::Work(0)) => {}
+                    Some(Op::Work(ns)) => frame.doing = Doing::Work(Progress::new(ns)),
+                    Some(op) => self.execute(host, v, op),
+                    None if self.cpus[v].in_irq => self.interrupt_return(host, v),
+                    None if self.is_idle_task(self.cpus[v].current) => self.idle(v),
+                    None => self.next_step(host, v),
+                }
+                None
+            }
+        }
+    }
+
+    /// A loop that waits: is it over, has its patience or the processor's window ended? Otherwise it spins on.
+    fn spin(&mut self, host: &mut Host, v: usize, mut spin: Loop) -> Option<Ns> {
+        let now_ns = host.now_ns();
+        let who = self.waiter(v);
+        if spin.halted {
+            // A pv lock's waiter, awake again.
+            spin.halted = false;
+            if let Until::Locked(lock) = spin.until {
+                self.locks[lock as usize].awake(who);
+            }
+            spin.limit = Some(Progress::new(self.guest.spin_threshold_ns));
+        }
+        let over = match spin.until {
+            Until::Locked(lock) => self.locks[lock as usize].look(who),
+            Until::Answered => self.cpus[v].answers_left == 0,
+            Until::Passed { barrier, round } => self.barriers[barrier as usize].round != round,
+        };
+        self.frame(v).doing = Doing::Spin(spin);
+        if over {
+            self.spin_ends(host, v, &spin);
+            return None;
+        }
+        if spin.limit.is_some_and(|limit| limit.is_done()) {
+            self.patience_ends(host, v, &spin);
+            return None;
+        }
+        let watched = self.watches_pause(self.is_kernel(v)) && self.pauses(&spin);
+        let vcpu = &mut self.vcpus[v];
+        let speed = vcpu.run?.speed;
+        let mut at_ns = Ns::MAX;
+        if watched {
+            let window_ns = self.kvm.cycles_ns(vcpu.window_cycles);
+            let window = vcpu.window.get_or_insert(Progress::new(window_ns));
+            window.stop(now_ns);
+            if window.is_done() {
+                self.pause_loop_exit(host, v);
+                return None;
+            }
+            at_ns = window.start(now_ns, speed);
+        }
+        spin.from_ns = Some(now_ns);
+        if let Some(limit) = &mut spin.limit {
+            at_ns = at_ns.min(limit.start(now_ns, speed));
+        }
+        self.frame(v).doing = Doing::Spin(spin);
+        Some(at_ns)
+    }
+
+    /// Has the loop a PAUSE often enough for the processor to see it? All of the kernel's have; user mode's are the program's business.
+    fn pauses(&self, spin: &Loop) -> bool {
+        match spin.until {
+            Until::Passed { barrier, .. } => self.barriers[barrier as usize].pause,
+            Until::Locked(_) | Until::Answered => true,
+        }
+    }
+
+    fn spin_ends(&mut self, host: &mut Host, v: usize, spin: &Loop) {
+        let id = self.vcpus[v].id;
+        self.vcpus[v].window = None;
+        self.frame(v).doing = Doing::Nothing;
+        let (why, spun_ns) = (spin.why, spin.spun_ns);
+        host.tell(|| What::SpinEnd { vcpu: id, why, spun_ns });
+        if let Until::Locked(lock) = spin.until {
+            self.taken(host, v, lock, host.now_ns() - spin.since_ns);
+            let handover_ns = self.guest.costs.handover_ns;
+            self.frame(v).first(&[Op::Work(handover_ns)]);
+        }
+    }
+
+    fn patience_ends(&mut self, host: &mut Host, v: usize, spin: &Loop) {
+        let mut spin = *spin;
+        spin.limit = None;
+        match spin.until {
+            Until::Locked(lock) => {
+                let who = self.waiter(v);
+                self.locks[lock as usize].lose_patience(who);
+                // pv: kvm_wait(). preemptable-ticket: it looks once more at once, out of turn now.
+                spin.halted = self.locks[lock as usize].kind() != LockKind::PreemptableTicket;
+                self.frame(v).doing = Doing::Spin(spin);
+                if spin.halted {
+                    self.begin_exit(host, v, exit::HLT, self.kvm.costs.halt_ns, Then::Halt);
+                }
+            }
+            Until::Passed { barrier, round } => {
+                self.spin_ends(host, v, &spin);
+                self.sleep_at_barrier(v, barrier, round);
+            }
+            Until::Answered => self.frame(v).doing = Doing::Spin(spin),
+        }
+    }
+
+    pub(crate) fn begin_spin(
+        &mut self,
+        host: &mut Host,
+        v: usize,
+        until: Until,
+        why: Spin,
+        limit: Option<Ns>,
+    ) {
+        let id = self.vcpus[v].id;
+        self.vcpus[v].window = None;
+        host.tell(|| What::SpinStart { vcpu: id, why });
+        let since_ns = host.now_ns();
+        let limit = limit.map(Progress::new);
+        let spin = Loop { until, why, since_ns, spun_ns: 0, from_ns: None, limit, halted: false };
+        self.frame(v).doing = Doing::Spin(spin);
+    }
+
+    pub(crate) fn lock(&mut self, host: &mut Host, v: usize, lock: u32) {
+        self.cpus[v].no_preempt += 1;
+        let who = self.waiter(v);
+        if self.locks[lock as usize].acquire(who) {
+            return self.taken(host, v, lock, 0);
+        }
+        let id = self.vcpus[v].id;
+        host.tell(|| What::LockWait { vcpu: id, lock });
+        let known = &self.locks[lock as usize];
+        let limit = match known.kind() {
+            LockKind::PvTicket | LockKind::PvQueued => Some(self.guest.spin_threshold_ns),
+            LockKind::PreemptableTicket => {
+                Some(self.guest.ticket_timeout_ns.saturating_mul(known.distance(who)))
+            }
+            LockKind::Tas | LockKind::Ticket | LockKind::Queued => None,
+        };
+        self.begin_spin(host, v, Until::Locked(lock), Spin::Lock, limit);
+    }
+
+    fn taken(&mut self, host: &mut Host, v: usize, lock: u32, waited_ns: Ns) {
+        let id = self.vcpus[v].id;
+        self.locks[lock as usize].since_ns = host.now_ns();
+        host.tell(|| What::LockTaken { vcpu: id, lock, waited_ns });
+    }
+
+    pub(crate) fn unlock(&mut self, host: &mut Host, v: usize, lock: u32) {
+        let Self { vcpus, cpus, tasks, locks, lock_rng, .. } = self;
+        cpus[v].no_preempt -= 1;
+        let known = &mut locks[lock as usize];
+        debug_assert_eq!(known.holder().map(Self::waiter_vcpu), Some(v));
+        let (id, held_ns) = (vcpus[v].id, host.now_ns() - known.since_ns);
+        let next = known.release(lock_rng, |who| Self::spins(vcpus, cpus, tasks, who, lock));
+        host.tell(|| What::LockReleased { vcpu: id, lock, held_ns });
+        match next {
+            Next::Nobody | Next::Free => {}
+            Next::Granted(who) => self.poke(Self::waiter_vcpu(who)),
+            Next::GrantedHalted(who) | Next::FreeKick(who) => {
+                let to = Self::waiter_vcpu(who) as u32;
+                self.frame(v).first(&[Op::Kick(to)]);
+            }
+        }
+    }
+
+    fn execute(&mut self, host: &mut Host, v: usize, op: Op) {
+        match op {
+            Op::Work(_) => {}
+            Op::Mode { kernel } => {
+                let task = self.cpus[v].current as usize;
+                self.tasks[task].kernel = kernel;
+                self.tell_mode(host, v);
+            }
+            Op::ToUser => {
+                let syscall_ns = self.guest.costs.syscall_ns;
+                let next = [Op::Work(syscall_ns), Op::Mode { kernel: false }];
+                if self.cpus[v].need_resched {
+                    self.frame(v).first(&[Op::Schedule, Op::ToUser]);
+                } else {
+                    self.frame(v).first(&next);
+                }
+            }
+            Op::IrqOff => self.cpus[v].irq_off += 1,
+            Op::IrqOn => self.cpus[v].irq_off -= 1,
+            Op::Lock(lock) => self.lock(host, v, lock),
+            Op::Unlock(lock) => self.unlock(host, v, lock),
+            Op::LockRq => self.lock(host, v, self.cpus[v].rq_lock),
+            Op::UnlockRq => self.unlock(host, v, self.cpus[v].rq_lock),
+            Op::Schedule | Op::Switch | Op::Restore | Op::Wake(_) | Op::Enqueue { .. } | Op::Resched(_) => {
+                self.scheduler_op(host, v, op);
+            }
+            Op::Tick | Op::Timers | Op::SetTimer | Op::IoDone | Op::Answer(_) | Op::Ack { .. } => {
+                self.interrupt_op(host, v, op)
+            }
+            Op::SendIpis(_) | Op::SchedYield | Op::WaitAnswers(_) | Op::Call { .. } | Op::CallEnd => {
+                self.call_op(host, v, op);
+            }
+            Op::Flush { .. } | Op::FlushEnd { .. } => self.flush_op(host, v, op),
+            Op::Halt => {
+                // Interrupts are off between this look and HLT; one that comes now ends the halt at once.
+                if !self.cpus[v].need_resched {
+                    self.begin_exit(host, v, exit::HLT, self.kvm.costs.halt_ns, Then::Halt);
+                }
+            }
+            Op::Kick(to) => {
+                self.begin_exit(host, v, exit::HYPERCALL, self.kvm.costs.hypercall_ns, Then::Kick(to));
+            }
+            Op::Done(kind) => self.unit_done(host, v, kind),
+            Op::Exit => self.task_ends(host, v),
+            _ => self.sync_op(host, v, op),
+        }
+    }
+
+    /// The idle loop, do_idle().
+    fn idle(&mut self, v: usize) {
+        let busy = self.cpus[v].need_resched || !self.cpus[v].queue.is_empty();
+        let idle_ns = self.guest.costs.idle_ns;
+        let frame = self.frame(v);
+        if busy {
+            frame.first(&[Op::Schedule]);
+        } else {
+            frame.first(&[Op::Work(idle_ns), Op::Halt]);
+        }
+    }
+
+    /// A flush has been carried out on this vCPU: for the address space it has loaded, it is in order.
+    pub(crate) fn flushed(&mut self, v: usize) {
+        let space = self.cpus[v].space;
+        if space != NO_SPACE {
+            self.cpus[v].flushed = self.spaces[space as usize];
+        }
+    }
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Interrupts in the guest: handlers, calls of functions on other vCPUs, timers.
+
+use crate::host::Host;
+use crate::kvm::vcpu::Then;
+use crate::kvm::{exit, vector};
+use crate::observe::{Spin, What};
+
+use super::ops::{Doing, Op, Until};
+use super::task::State;
+use super::vm::Vm;
+
+/// vCPUs that one write to the interrupt command register reaches: a cluster of the x2APIC.
+const CLUSTER: u32 = 16;
+
+impl Vm {
+    /// The handler begins.
+    pub(crate) fn handle_interrupt(&mut self, host: &mut Host, v: usize, vector: u8) {
+        self.cpus[v].in_irq = true;
+        self.tell_mode(host, v);
+        let before_ns = self.guest.costs.irq_ns / 2;
+        let after = Op::Work(self.guest.costs.irq_ns - before_ns);
+        let before = Op::Work(before_ns);
+        let frame = &mut self.cpus[v].irq;
+        match vector {
+            vector::CALL | vector::TLB => frame.first(&[before, Op::Answer(vector), after]),
+            vector::TIMER => frame.first(&[before, Op::Timers, after]),
+            vector::IO => frame.first(&[before, Op::IoDone, after]),
+            _ => frame.first(&[before, after]),
+        }
+    }
+
+    /// The handler has ended. What it interrupted goes on, unless another task is to run and may (preempt_schedule_irq(),
+    /// irqentry_exit_to_user_mode()).
+    pub(crate) fn interrupt_return(&mut self, host: &mut Host, v: usize) {
+        let cpu = &mut self.cpus[v];
+        cpu.in_irq = false;
+        let (current, wanted) = (cpu.current, cpu.need_resched && cpu.no_preempt == 0 && cpu.irq_off == 0);
+        if wanted && self.is_idle_task(current) {
+            // Idle looks for work at once.
+            self.tasks[current as usize].frame.doing = Doing::Nothing;
+        } else if wanted {
+            let task = &mut self.tasks[current as usize];
+            let kernel = task.kernel;
+            if (!kernel || self.guest.preemptible_kernel) && matches!(task.saved, Doing::Nothing) {
+                task.saved = std::mem::take(&mut task.frame.doing);
+                task.kernel = true;
+                task.frame.first(&[Op::Schedule, Op::Mode { kernel }, Op::Restore]);
+            }
+        }
+        self.tell_mode(host, v);
+    }
+
+    pub(crate) fn interrupt_op(&mut self, host: &mut Host, v: usize, op: Op) {
+        match op {
+            Op::Timers => {
+                let cpu = &mut self.cpus[v];
+                if std::mem::take(&mut cpu.tick_due) {
+                    let work = Op::Work(self.guest.costs.tick_work_ns);
+                    cpu.irq.first(&[Op::LockRq, work, Op::Tick, Op::UnlockRq, Op::SetTimer, Op::Timers]);
+                } else if let Some(task) = cpu.expired.pop_front() {
+                    cpu.irq.first(&[Op::Wake(task), Op::Timers]);
+                }
+            }
+            Op::Tick => self.tick(host, v),
+            Op::SetTimer => {
+                self.begin_exit(host, v, exit::TIMER, self.kvm.costs.timer_ns, Then::Done);
+            }
+            Op::IoDone => {
+                let cpu = &mut self.cpus[v];
+                if let Some(task) = cpu.io_done.pop_front() {
+                    cpu.irq.first(&[Op::Wake(task), Op::IoDone]);
+                }
+            }
+            Op::Answer(vector) => {
+                let flush_ns = if vector == vector::TLB { self.guest.costs.flush_ns } else { 0 };
+                let cpu = &mut self.cpus[v];
+                if let Some(to) = cpu.calls[usize::from(vector)].pop_front() {
+                    cpu.irq.first(&[Op::Work(flush_ns), Op::Ack { to, vector }, Op::Answer(vector)]);
+                }
+            }
+            Op::Ack { to, vector } => {
+                if vector == vector::TLB {
+                    let id = self.vcpus[v].id;
+                    self.flushed(v);
+                    host.tell(|| What::TlbFlushed { vcpu: id });
+                }
+                let caller = &mut self.cpus[to as usize];
+                caller.answers_left -= 1;
+                if caller.answers_left == 0 {
+                    self.poke(to as usize);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Queue a call for each of these vCPUs, as smp_call_function_many_cond() does: only who has none queued yet needs an interrupt.
+    pub(crate) fn call_all(&mut self, v: usize, targets: &[u32], vector: u8) {
+        let level = usize::from(self.cpus[v].in_irq);
+        self.cpus[v].answers_left += targets.len() as u32;
+        for to in targets {
+            let calls = &mut self.cpus[*to as usize].calls[usize::from(vector)];
+            let first = calls.is_empty();
+            calls.push_back(v as u32);
+            if first {
+                self.cpus[v].receivers[level].push_back(*to);
+            }
+        }
+    }
+
+    pub(crate) fn call_op(&mut self, host: &mut Host, v: usize, op: Op) {
+        match op {
+            Op::SendIpis(vector) => {
+                let level = usize::from(self.cpus[v].in_irq);
+                let receivers = &mut self.cpus[v].receivers[level];
+                let Some(cluster) = receivers.front().map(|first| first / CLUSTER) else { return };
+                while let Some(to) = receivers.front().copied().filter(|to| to / CLUSTER == cluster) {
+                    receivers.pop_front();
+                    self.vcpus[v].ipi_to.push(to);
+                }
+                if !receivers.is_empty() {
+                    self.frame(v).first(&[Op::SendIpis(vector)]);
+                }
+                self.send_ipis(host, v, vector);
+            }
+            Op::SchedYield if self.kvm.sched_yield => {
+                let called =
+                    |cpu: &super::task::Cpu| cpu.calls.iter().any(|calls| calls.contains(&(v as u32)));
+                let preempted =
+                    |other: &usize| self.vcpus[*other].seen_preempted && called(&self.cpus[*other]);
+                if let Some(to) = (0..self.cpus.len()).find(preempted) {
+                    let hypercall_ns = self.kvm.costs.hypercall_ns;
+                    self.begin_exit(host, v, exit::HYPERCALL, hypercall_ns, Then::Yield(to as u32));
+                }
+            }
+            Op::WaitAnswers(vector) if self.cpus[v].answers_left > 0 => {
+                let why = if vector == vector::TLB { Spin::Shootdown } else { Spin::IpiAnswer };
+                self.begin_spin(host, v, Until::Answered, why, None);
+            }
+            Op::Call { same_space } => {
+                let cpu = &self.cpus[v];
+                let space = cpu.space;
+                let wanted = |other: &u32| {
+                    let at = &self.cpus[*other as usize];
+                    *other as usize != v && (!same_space || at.space == space && !at.lazy)
+                };
+                let targets: Vec<u32> = (0..self.cpus.len() as u32).filter(wanted).collect();
+                self.cpus[v].no_preempt += 1;
+                self.call_all(v, &targets, vector::CALL);
+                self.frame(v).first(&[
+                    Op::SendIpis(vector::CALL),
+                    Op::SchedYield,
+                    Op::WaitAnswers(vector::CALL),
+                    Op::CallEnd,
+                ]);
+            }
+            Op::CallEnd => self.cpus[v].no_preempt -= 1,
+            _ => {}
+        }
+    }
+
+    /// The tick's time has come.
+    pub(crate) fn tick_fired(&mut self, host: &mut Host, v: usize, generation: u32) {
+        if self.cpus[v].tick.fires(generation) {
+            self.cpus[v].tick_due = true;
+            self.deliver(host, v, vector::TIMER, None);
+        }
+    }
+
+    /// A sleep's time has come, or a device has finished.
+    pub(crate) fn task_fired(&mut self, host: &mut Host, task: u32, vector: u8, generation: u32) {
+        let known = &mut self.tasks[task as usize];
+        if !known.timer.fires(generation) {
+            return;
+        }
+        debug_assert!(known.state != State::Dead);
+        let v = known.timer_cpu as usize;
+        if vector == vector::IO {
+            self.cpus[v].io_done.push_back(task);
+        } else {
+            self.cpus[v].expired.push_back(task);
+        }
+        self.deliver(host, v, vector, None);
+    }
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What code in a guest does: a stack of small operations, the next one on top. An operation that consists of others puts them on the stack in its
+//! place, so that the stack is what the code still has to do, as a call stack is.
+
+use crate::observe::Spin;
+use crate::time::{Ns, Progress};
+
+/// One operation. What it does takes no time, except where it says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Takes time, in the present mode.
+    Work(Ns),
+    /// From here on in kernel mode, or in user mode.
+    Mode {
+        kernel: bool,
+    },
+    /// Out of the kernel: if the scheduler has asked for it, other tasks go first.
+    ToUser,
+    IrqOff,
+    IrqOn,
+
+    /// A spin lock of the kernel.
+    Lock(u32),
+    Unlock(u32),
+    /// ... of the run queue of the vCPU that executes this.
+    LockRq,
+    UnlockRq,
+
+    /// __schedule()
+    Schedule,
+    Switch,
+    /// What a preempted task was doing goes on.
+    Restore,
+    /// try_to_wake_up()
+    Wake(u32),
+    Enqueue {
+        task: u32,
+        cpu: u32,
+    },
+    Resched(u32),
+    Tick,
+    Timers,
+    /// The guest sets its timer: an exit.
+    SetTimer,
+    IoDone,
+    Halt,
+
+    /// Interrupt those of the level's list of receivers, one APIC cluster at a time.
+    SendIpis(u8),
+    /// KVM_HC_SCHED_YIELD to the first preempted one of those called (kvm_smp_send_call_func_ipi()).
+    SchedYield,
+    /// Answer the calls that have come: the next one, if there is one.
+    Answer(u8),
+    Ack {
+        to: u32,
+        vector: u8,
+    },
+    /// Spin until all have answered.
+    WaitAnswers(u8),
+    Flush {
+        freed: bool,
+    },
+    FlushEnd {
+        targets: u32,
+        since_ns: Ns,
+    },
+    Call {
+        same_space: bool,
+    },
+    CallEnd,
+    /// KVM_HC_KICK_CPU
+    Kick(u32),
+
+    MutexTake(u32),
+    MutexWait(u32),
+    MutexDrop(u32),
+    MutexWake(u32),
+    BarrierArrive {
+        barrier: u32,
+        spin_ns: Ns,
+    },
+    BarrierSleep {
+        barrier: u32,
+        round: u64,
+    },
+    ConditionTake(u32),
+    ConditionWait(u32),
+    ConditionGive {
+        condition: u32,
+        all: bool,
+    },
+    ConditionWake {
+        condition: u32,
+        all: bool,
+    },
+    PipePut(u32),
+    PipePutDone(u32),
+    PipeGet(u32),
+    PipeGetDone(u32),
+    /// Sleep for so long; until the next activation of a period; for a device.
+    Sleep(Ns),
+    Io {
+        device_ns: Ns,
+        host_ns: Ns,
+    },
+    Yield,
+    Done(u16),
+    Exit,
+}
+
+/// What a loop waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    Locked(u32),
+    Answered,
+    /// The barrier's round is another one.
+    Passed {
+        barrier: u32,
+        round: u64,
+    },
+}
+
+/// A loop that waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Loop {
+    pub until: Until,
+    pub why: Spin,
+    pub since_ns: Ns,
+    /// Time that it has spun so far, and since when it does again.
+    pub spun_ns: Ns,
+    pub from_ns: Option<Ns>,
+    /// It does something else after having spun for so long.
+    pub limit: Option<Progress>,
+    /// A pv lock's waiter that has halted.
+    pub halted: bool,
+}
+
+/// What is being done right now.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Doing {
+    #[default]
+    Nothing,
+    Work(Progress),
+    Spin(Loop),
+}
+
+impl Doing {
+    /// Time has passed until now.
+    pub fn stop(&mut self, now_ns: Ns) {
+        match self {
+            Self::Nothing => {}
+            Self::Work(work) => work.stop(now_ns),
+            Self::Spin(spin) => {
+                if let Some(from_ns) = spin.from_ns.take() {
+                    spin.spun_ns += now_ns - from_ns;
+                }
+                if let Some(limit) = &mut spin.limit {
+                    limit.stop(now_ns);
+                }
+            }
+        }
+    }
+}
+
+/// A flow of control: a task's, or the interrupt handlers' of a vCPU.
+#[derive(Clone, Debug, Default)]
+pub struct Frame {
+    stack: Vec<Op>,
+    pub doing: Doing,
+}
+
+impl Frame {
+    /// These come next, in this order, before all that was to come.
+    pub fn first(&mut self, ops: &[Op]) {
+        self.stack.extend(ops.iter().rev().copied());
+    }
+
+    pub fn pop(&mut self) -> Option<Op> {
+        self.stack.pop()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.stack.is_empty() && matches!(self.doing, Doing::Nothing)
+    }
+}

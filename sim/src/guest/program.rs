@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! From a program's instructions to operations.
+
+use crate::host::Host;
+use crate::observe::What;
+use crate::workload::code::Inst;
+
+use super::ops::Op;
+use super::task::State;
+use super::vm::Vm;
+
+impl Vm {
+    /// The task has done all that it had to: the next instruction of its program.
+    pub(crate) fn next_step(&mut self, host: &mut Host, v: usize) {
+        let now_ns = host.now_ns();
+        let costs = &self.guest.costs;
+        let (kernel, syscall) = (Op::Mode { kernel: true }, Op::Work(costs.syscall_ns));
+        let page_ns = costs.page_ns;
+        // The run queues' locks come first.
+        let lock_base = self.cpus.len() as u32;
+        let task = &mut self.tasks[self.cpus[v].current as usize];
+        let inst = task.code.get(task.at).copied();
+        task.at += 1;
+        let rng = &mut task.rng;
+        let frame = &mut task.frame;
+        match inst {
+            None => frame.first(&[kernel, syscall, Op::Exit]),
+            Some(Inst::Compute(work)) => frame.first(&[Op::Work(work.draw(rng))]),
+            Some(Inst::Kernel(work)) => frame.first(&[kernel, syscall, Op::Work(work.draw(rng)), Op::ToUser]),
+            Some(Inst::Lock { lock, hold }) => {
+                let (lock, work) = (lock_base + lock, Op::Work(hold.draw(rng)));
+                frame.first(&[kernel, syscall, Op::Lock(lock), work, Op::Unlock(lock), Op::ToUser]);
+            }
+            Some(Inst::Acquire(mutex)) => frame.first(&[Op::MutexTake(mutex)]),
+            Some(Inst::Release(mutex)) => frame.first(&[Op::MutexDrop(mutex)]),
+            Some(Inst::Shootdown { pages, freed }) => {
+                let work = Op::Work(page_ns * u64::from(pages));
+                frame.first(&[kernel, syscall, work, Op::Flush { freed }, Op::ToUser]);
+            }
+            Some(Inst::Barrier { barrier, spin_ns }) => {
+                frame.first(&[Op::BarrierArrive { barrier, spin_ns }])
+            }
+            Some(Inst::Send(pipe)) => {
+                let lock = self.pipes[pipe as usize].lock;
+                frame.first(&[kernel, syscall, Op::Lock(lock), Op::PipePut(pipe)]);
+            }
+            Some(Inst::Recv(pipe)) => {
+                let lock = self.pipes[pipe as usize].lock;
+                frame.first(&[kernel, syscall, Op::Lock(lock), Op::PipeGet(pipe)]);
+            }
+            Some(Inst::Wait(at)) => frame.first(&[Op::ConditionTake(at)]),
+            Some(Inst::Signal { condition, all }) => frame.first(&[Op::ConditionGive { condition, all }]),
+            Some(Inst::Io { device, host }) => {
+                let io = Op::Io { device_ns: device.draw(rng), host_ns: host.draw(rng) };
+                frame.first(&[kernel, syscall, io, Op::ToUser]);
+            }
+            Some(Inst::Sleep(time)) => {
+                frame.first(&[kernel, syscall, Op::Sleep(time.draw(rng)), Op::ToUser]);
+            }
+            Some(Inst::Period(time_ns)) => {
+                // An activation that is late does not move those after it.
+                task.period_since_ns = task.period_since_ns.saturating_add(time_ns);
+                let sleep = Op::Sleep(task.period_since_ns.saturating_sub(now_ns));
+                frame.first(&[kernel, syscall, sleep, Op::ToUser]);
+            }
+            Some(Inst::Yield) => frame.first(&[kernel, syscall, Op::Yield, Op::ToUser]),
+            Some(Inst::Call { same_space }) => {
+                frame.first(&[kernel, syscall, Op::Call { same_space }, Op::ToUser]);
+            }
+            Some(Inst::Done(kind)) => frame.first(&[Op::Done(kind)]),
+            Some(Inst::Loop { times, end }) => {
+                if times == 0 {
+                    task.at = end as usize + 1;
+                } else {
+                    task.loops.push(times);
+                }
+            }
+            Some(Inst::End { start }) => {
+                if let Some(left) = task.loops.last_mut() {
+                    if *left != u64::MAX {
+                        *left -= 1;
+                    }
+                    if *left > 0 {
+                        task.at = start as usize + 1;
+                    } else {
+                        task.loops.pop();
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn unit_done(&mut self, host: &mut Host, v: usize, kind: u16) {
+        let (vcpu, now_ns) = (self.vcpus[v].id, host.now_ns());
+        let task = &mut self.tasks[self.cpus[v].current as usize];
+        let took_ns = now_ns - std::mem::replace(&mut task.unit_since_ns, now_ns);
+        if let Some(program) = &mut self.program {
+            program.units += u64::from(kind == program.unit_kind);
+        }
+        host.tell(|| What::Progress { vcpu, kind, took_ns });
+    }
+
+    pub(crate) fn task_ends(&mut self, host: &mut Host, v: usize) {
+        let vcpu = self.vcpus[v].id;
+        let task = &mut self.tasks[self.cpus[v].current as usize];
+        task.state = State::Dead;
+        task.frame.first(&[Op::Schedule]);
+        let background = task.background;
+        let Some(program) = &mut self.program else { return };
+        let Some(left) = program.left.as_mut().filter(|_| !background) else { return };
+        *left -= 1;
+        if *left == 0 {
+            program.end_ns = Some(host.now_ns());
+            host.tell(|| What::ProgramEnd { vcpu, program: 0 });
+        }
+    }
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The guest's scheduler: a fair queue for each vCPU, wake-ups that choose one, idle and periodic balancing. After kernel/sched/{core,fair}.c, as far
+//! as it matters where a task runs, for how long, which run queue's lock is taken and when a vCPU interrupts another.
+
+use crate::host::Host;
+use crate::observe::What;
+use crate::time::Ns;
+
+use super::ops::Op;
+use super::task::{State, NO_SPACE};
+use super::vm::Vm;
+use super::TICK;
+
+impl Vm {
+    pub(crate) fn scheduler_op(&mut self, host: &mut Host, v: usize, op: Op) {
+        match op {
+            // The lock is taken for the task that goes, and released by the one that comes.
+            Op::Schedule => {
+                let switch_ns = self.guest.costs.switch_ns;
+                let steps =
+                    [Op::IrqOff, Op::LockRq, Op::Work(switch_ns), Op::Switch, Op::UnlockRq, Op::IrqOn];
+                self.frame(v).first(&steps);
+            }
+            Op::Switch => self.switch(host, v),
+            Op::Restore => {
+                let task = &mut self.tasks[self.cpus[v].current as usize];
+                task.frame.doing = std::mem::take(&mut task.saved);
+            }
+            Op::Wake(task) if self.tasks[task as usize].state == State::Sleeping => {
+                let cpu = self.select_cpu(task, v);
+                let lock = self.cpus[cpu].rq_lock;
+                let wake_ns = self.guest.costs.wake_ns;
+                let enqueue = Op::Enqueue { task, cpu: cpu as u32 };
+                let steps =
+                    [Op::IrqOff, Op::Lock(lock), Op::Work(wake_ns), enqueue, Op::Unlock(lock), Op::IrqOn];
+                self.frame(v).first(&steps);
+            }
+            Op::Enqueue { task, cpu } => self.enqueue(host, v, task, cpu),
+            Op::Resched(cpu) => {
+                let level = usize::from(self.cpus[v].in_irq);
+                self.cpus[v].receivers[level].push_back(cpu);
+                self.frame(v).first(&[Op::SendIpis(crate::kvm::vector::RESCHED)]);
+            }
+            _ => {}
+        }
+    }
+
+    /// The guest's clock of a vCPU: without steal time if it knows it (CONFIG_PARAVIRT_TIME_ACCOUNTING).
+    fn clock_ns(&self, host: &Host, v: usize) -> Ns {
+        let steal_ns = if self.kvm.steal_time { host.run_delay_ns(self.thread(v)) } else { 0 };
+        host.now_ns().saturating_sub(steal_ns)
+    }
+
+    /// update_curr()
+    pub(crate) fn charge(&mut self, host: &Host, v: usize) {
+        let clock_ns = self.clock_ns(host, v);
+        let idle = self.is_idle_task(self.cpus[v].current);
+        let cpu = &mut self.cpus[v];
+        let delta_ns = clock_ns.saturating_sub(cpu.charged_ns);
+        cpu.charged_ns = cpu.charged_ns.max(clock_ns);
+        let first = cpu.queue.first().map(|(vruntime_ns, _)| *vruntime_ns);
+        let mut least = first;
+        if !idle {
+            let task = &mut self.tasks[cpu.current as usize];
+            task.vruntime_ns += delta_ns;
+            cpu.ran_ns += delta_ns;
+            least = Some(first.map_or(task.vruntime_ns, |first| first.min(task.vruntime_ns)));
+        }
+        cpu.min_vruntime_ns = cpu.min_vruntime_ns.max(least.unwrap_or(0));
+    }
+
+    /// Tasks that run or wait there.
+    fn load(&self, v: usize) -> usize {
+        let cpu = &self.cpus[v];
+        cpu.queue.len() + usize::from(!self.is_idle_task(cpu.current))
+    }
+
+    /// available_idle_cpu(): a preempted vCPU is none, if the guest can know.
+    fn is_available_idle(&self, v: usize) -> bool {
+        let cpu = &self.cpus[v];
+        self.is_idle_task(cpu.current) && cpu.queue.is_empty() && !self.vcpus[v].seen_preempted
+    }
+
+    /// select_task_rq_fair(), as if all vCPUs shared a cache: where it was, where the waker is, or an idle one.
+    fn select_cpu(&self, task: u32, waker: usize) -> usize {
+        let task = &self.tasks[task as usize];
+        if let Some(pin) = task.pin {
+            return pin as usize;
+        }
+        let prev = task.cpu as usize;
+        if self.is_available_idle(prev) {
+            return prev;
+        }
+        let target = if self.load(waker) < self.load(prev) { waker } else { prev };
+        let vcpus = self.cpus.len();
+        let idle = (0..vcpus).map(|step| (target + step) % vcpus).find(|v| self.is_available_idle(*v));
+        idle.unwrap_or(target)
+    }
+
+    fn enqueue(&mut self, host: &mut Host, v: usize, task: u32, cpu: u32) {
+        let known = &mut self.tasks[task as usize];
+        if known.state != State::Sleeping {
+            return;
+        }
+        known.state = State::Runnable;
+        if known.on_rq {
+            // It had not left its vCPU yet (ttwu_runnable()).
+            return;
+        }
+        let to = cpu as usize;
+        self.charge(host, to);
+        let preempts = self.put(task, to);
+        let target = &mut self.cpus[to];
+        if preempts && !target.need_resched {
+            target.need_resched = true;
+            if to != v {
+                self.frame(v).first(&[Op::Resched(cpu)]);
+            }
+        }
+    }
+
+    /// Put a task on a queue. Return true if it should run there at once.
+    pub(crate) fn put(&mut self, task: u32, to: usize) -> bool {
+        let slice_ns = self.guest.slice_ns as i64;
+        let current = self.cpus[to].current;
+        let idle = self.is_idle_task(current);
+        let current_ns = self.tasks[current as usize].vruntime_ns;
+        let cpu = &mut self.cpus[to];
+        let known = &mut self.tasks[task as usize];
+        // What it is behind or ahead is kept, within bounds (place_entity()).
+        let ahead_ns = known.ahead_ns.clamp(-slice_ns, slice_ns);
+        known.vruntime_ns = cpu.min_vruntime_ns.saturating_add_signed(ahead_ns);
+        known.on_rq = true;
+        known.cpu = to as u32;
+        cpu.queue.insert((known.vruntime_ns, task));
+        idle || known.vruntime_ns + self.guest.wakeup_gran_ns < current_ns
+    }
+
+    fn take(&mut self, task: u32, from: usize) {
+        let cpu = &mut self.cpus[from];
+        let known = &mut self.tasks[task as usize];
+        cpu.queue.remove(&(known.vruntime_ns, task));
+        known.ahead_ns = known.vruntime_ns as i64 - cpu.min_vruntime_ns as i64;
+        known.on_rq = false;
+    }
+
+    fn switch(&mut self, host: &mut Host, v: usize) {
+        self.charge(host, v);
+        let prev = self.cpus[v].current;
+        let min_ns = self.cpus[v].min_vruntime_ns;
+        if !self.is_idle_task(prev) {
+            let task = &mut self.tasks[prev as usize];
+            if task.state == State::Runnable {
+                self.cpus[v].queue.insert((task.vruntime_ns, prev));
+            } else {
+                task.on_rq = false;
+                task.ahead_ns = task.vruntime_ns as i64 - min_ns as i64;
+            }
+        }
+        if self.cpus[v].queue.is_empty() {
+            self.pull(host, v, 0);
+        }
+        let cpu = &mut self.cpus[v];
+        cpu.need_resched = false;
+        let next = cpu.queue.pop_first().map_or(v as u32, |(_, task)| task);
+        cpu.ran_ns = 0;
+        if next == prev {
+            return;
+        }
+        cpu.current = next;
+        self.counters.switches += 1;
+        self.vcpus[v].window = None;
+        let id = self.vcpus[v].id;
+        let name = |task: u32| if self.is_idle_task(task) { u32::MAX } else { task };
+        let (from, to) = (name(prev), name(next));
+        host.tell(|| What::GuestSwitch { vcpu: id, prev: from, next: to });
+        self.load_space(v, next);
+        if self.is_idle_task(next) {
+            self.cpus[v].tick.cancel();
+        } else if self.is_idle_task(prev) {
+            self.arm_tick(host, v);
+        }
+        self.tell_mode(host, v);
+    }
+
+    /// Idle and periodic balancing: take a waiting task from the vCPU where most are, if there are at least two more than the `mine` here.
+    fn pull(&mut self, host: &Host, v: usize, mine: usize) {
+        let others = (0..self.cpus.len()).filter(|other| *other != v && !self.cpus[*other].queue.is_empty());
+        let busiest = others.max_by_key(|other| (self.load(*other), std::cmp::Reverse(*other)));
+        let Some(busiest) = busiest.filter(|other| self.load(*other) > mine + 1) else { return };
+        let movable = |(_, task): &&(Ns, u32)| self.tasks[*task as usize].pin.is_none();
+        let Some((_, task)) = self.cpus[busiest].queue.iter().find(movable).copied() else { return };
+        self.charge(host, busiest);
+        self.take(task, busiest);
+        self.put(task, v);
+        self.counters.steals += 1;
+    }
+
+    /// switch_mm_irqs_off(): idle borrows the space that is loaded; one that was lazy meanwhile makes up for the flushes it was spared.
+    fn load_space(&mut self, v: usize, next: u32) {
+        let space = self.tasks[next as usize].space;
+        let cpu = &mut self.cpus[v];
+        if space == NO_SPACE {
+            cpu.lazy = true;
+            return;
+        }
+        let flushes = self.spaces[space as usize];
+        let stale = cpu.space == space && cpu.flushed != flushes;
+        cpu.lazy = false;
+        cpu.space = space;
+        cpu.flushed = flushes;
+        if stale {
+            let flush_ns = self.guest.costs.flush_ns;
+            self.tasks[next as usize].frame.first(&[Op::Work(flush_ns)]);
+        }
+    }
+
+    pub(crate) fn arm_tick(&mut self, host: &mut Host, v: usize) {
+        let tick_ns = self.guest.tick_ns;
+        if tick_ns == 0 {
+            return;
+        }
+        let phase_ns = self.tick_phase_ns;
+        let beats = (host.now_ns() + tick_ns - phase_ns) / tick_ns;
+        let at_ns = beats * tick_ns + phase_ns;
+        let generation = self.cpus[v].tick.arm();
+        host.set_timer(at_ns, self.thread(v).0, TICK, generation);
+    }
+
+    /// scheduler_tick(), under the run queue's lock.
+    pub(crate) fn tick(&mut self, host: &mut Host, v: usize) {
+        self.charge(host, v);
+        if self.is_idle_task(self.cpus[v].current) {
+            return;
+        }
+        self.pull(host, v, self.load(v));
+        let slice_ns = self.guest.slice_ns;
+        let cpu = &mut self.cpus[v];
+        if cpu.ran_ns >= slice_ns && !cpu.queue.is_empty() {
+            cpu.need_resched = true;
+        }
+        self.arm_tick(host, v);
+    }
+
+    /// sched_yield(): behind the first of those that wait.
+    pub(crate) fn yield_task(&mut self, host: &Host, v: usize) {
+        self.charge(host, v);
+        let cpu = &mut self.cpus[v];
+        if let Some((first_ns, _)) = cpu.queue.first() {
+            let task = &mut self.tasks[cpu.current as usize];
+            task.vruntime_ns = task.vruntime_ns.max(first_ns + 1);
+        }
+        self.frame(v).first(&[Op::Schedule]);
+    }
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What tasks of a guest wait for each other with: mutex, condition, barrier, pipe. User mode decides as long as nobody has to sleep or be woken;
+//! sleeping and waking are the kernel's, under the spin lock of the object's wait queue (futex.c, pipe.c).
+//!
+//! No wake-up is lost: who is about to sleep puts itself on the queue and looks at the object in one step under that lock, and who changes
+//! the object looks at the queue afterwards.
+
+use std::collections::VecDeque;
+
+use crate::host::Host;
+use crate::observe::{Spin, What};
+use crate::time::Ns;
+
+use super::ops::{Op, Until};
+use super::task::State;
+use super::vm::Vm;
+
+#[derive(Clone, Debug, Default)]
+pub struct Mutex {
+    pub owner: Option<u32>,
+    pub since_ns: Ns,
+    pub waiters: VecDeque<u32>,
+    pub lock: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Barrier {
+    pub parties: u32,
+    pub come: u32,
+    pub round: u64,
+    pub sleepers: VecDeque<u32>,
+    pub spinners: Vec<u32>,
+    pub lock: u32,
+    /// Who spins executes PAUSE.
+    pub pause: bool,
+}
+
+/// A condition variable whose predicate is a number: `wait` waits until it is above 0 and counts it down, `signal` counts it up.
+#[derive(Clone, Debug, Default)]
+pub struct Condition {
+    pub count: u64,
+    pub waiters: VecDeque<u32>,
+    pub lock: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Pipe {
+    pub filled: u32,
+    pub capacity: u32,
+    /// Blocked writers are woken when so few messages are left.
+    pub low_water: u32,
+    pub readers: VecDeque<u32>,
+    pub writers: VecDeque<u32>,
+    pub lock: u32,
+}
+
+impl Vm {
+    /// Into the kernel, and take a wait queue's lock; `then` is under it.
+    fn enter_locked(&mut self, v: usize, lock: u32, then: Op) {
+        let costs = &self.guest.costs;
+        let (syscall, work) = (Op::Work(costs.syscall_ns), Op::Work(costs.futex_ns));
+        self.frame(v).first(&[Op::Mode { kernel: true }, syscall, Op::Lock(lock), work, then]);
+    }
+
+    /// Sleep; when woken take the lock again, for `then`.
+    fn sleep_locked(&mut self, v: usize, lock: u32, then: Op) {
+        let work = Op::Work(self.guest.costs.futex_ns);
+        self.tasks[self.cpus[v].current as usize].state = State::Sleeping;
+        self.frame(v).first(&[Op::Unlock(lock), Op::Schedule, Op::Lock(lock), work, then]);
+    }
+
+    /// Release the lock, wake these, and back to user mode.
+    fn leave_and_wake(&mut self, v: usize, lock: u32, tasks: impl DoubleEndedIterator<Item = u32>) {
+        let frame = self.frame(v);
+        frame.first(&[Op::ToUser]);
+        for task in tasks.rev() {
+            frame.first(&[Op::Wake(task)]);
+        }
+        frame.first(&[Op::Unlock(lock)]);
+    }
+
+    pub(crate) fn sync_op(&mut self, host: &mut Host, v: usize, op: Op) {
+        let current = self.cpus[v].current;
+        match op {
+            Op::MutexTake(at) | Op::MutexWait(at) | Op::MutexDrop(at) | Op::MutexWake(at) => {
+                self.mutex_op(host, v, op, at as usize);
+            }
+            Op::BarrierArrive { barrier, spin_ns } => self.arrive(host, v, barrier, spin_ns),
+            Op::BarrierSleep { barrier, round } => {
+                let known = &mut self.barriers[barrier as usize];
+                let lock = known.lock;
+                if known.round == round {
+                    known.sleepers.push_back(current);
+                    self.tasks[current as usize].state = State::Sleeping;
+                    self.frame(v).first(&[Op::Unlock(lock), Op::Schedule, Op::ToUser]);
+                } else {
+                    self.leave_and_wake(v, lock, std::iter::empty());
+                }
+            }
+            Op::ConditionTake(at) => {
+                let known = &mut self.conditions[at as usize];
+                if known.count > 0 {
+                    known.count -= 1;
+                } else {
+                    let lock = known.lock;
+                    self.enter_locked(v, lock, Op::ConditionWait(at));
+                }
+            }
+            Op::ConditionWait(at) => {
+                let known = &mut self.conditions[at as usize];
+                let lock = known.lock;
+                if known.count > 0 {
+                    known.count -= 1;
+                    self.leave_and_wake(v, lock, std::iter::empty());
+                } else {
+                    known.waiters.push_back(current);
+                    self.sleep_locked(v, lock, op);
+                }
+            }
+            Op::ConditionGive { condition, all } => {
+                let known = &mut self.conditions[condition as usize];
+                known.count += if all { known.waiters.len() as u64 } else { 1 };
+                if !known.waiters.is_empty() {
+                    let lock = known.lock;
+                    self.enter_locked(v, lock, Op::ConditionWake { condition, all });
+                }
+            }
+            Op::ConditionWake { condition, all } => {
+                let known = &mut self.conditions[condition as usize];
+                let (lock, count) = (known.lock, if all { usize::MAX } else { 1 });
+                let rest = known.waiters.split_off(known.waiters.len().min(count));
+                let woken = std::mem::replace(&mut known.waiters, rest);
+                self.leave_and_wake(v, lock, woken.into_iter());
+            }
+            Op::PipePut(at) | Op::PipePutDone(at) | Op::PipeGet(at) | Op::PipeGetDone(at) => {
+                self.pipe_op(v, op, at as usize);
+            }
+            Op::Sleep(ns) => self.sleep(host, v, ns),
+            Op::Io { device_ns, host_ns } => self.io(host, v, device_ns, host_ns),
+            Op::Yield => self.yield_task(host, v),
+            _ => {}
+        }
+    }
+
+    /// Mutexes are numbered after the spin locks in what is reported.
+    fn mutex_number(&self, at: usize) -> u32 {
+        (self.locks.len() + at) as u32
+    }
+
+    fn mutex_taken(&mut self, host: &mut Host, v: usize, at: usize, waited_ns: Ns) {
+        let (vcpu, lock) = (self.vcpus[v].id, self.mutex_number(at));
+        self.mutexes[at].owner = Some(self.cpus[v].current);
+        self.mutexes[at].since_ns = host.now_ns();
+        host.tell(|| What::LockTaken { vcpu, lock, waited_ns });
+    }
+
+    fn mutex_op(&mut self, host: &mut Host, v: usize, op: Op, at: usize) {
+        let current = self.cpus[v].current;
+        let lock = self.mutexes[at].lock;
+        let (vcpu, number, now_ns) = (self.vcpus[v].id, self.mutex_number(at), host.now_ns());
+        match op {
+            Op::MutexTake(_) if self.mutexes[at].owner.is_none() => self.mutex_taken(host, v, at, 0),
+            Op::MutexTake(name) => {
+                host.tell(|| What::LockWait { vcpu, lock: number });
+                self.tasks[current as usize].waits_since_ns = now_ns;
+                self.enter_locked(v, lock, Op::MutexWait(name));
+            }
+            Op::MutexWait(_) if self.mutexes[at].owner.is_none() => {
+                let since_ns = self.tasks[current as usize].waits_since_ns;
+                self.mutex_taken(host, v, at, now_ns - since_ns);
+                self.leave_and_wake(v, lock, std::iter::empty());
+            }
+            Op::MutexWait(_) => {
+                self.mutexes[at].waiters.push_back(current);
+                self.sleep_locked(v, lock, op);
+            }
+            Op::MutexDrop(name) => {
+                let mutex = &mut self.mutexes[at];
+                if mutex.owner != Some(current) {
+                    return;
+                }
+                mutex.owner = None;
+                let (held_ns, waited_for) = (now_ns - mutex.since_ns, !mutex.waiters.is_empty());
+                host.tell(|| What::LockReleased { vcpu, lock: number, held_ns });
+                if waited_for {
+                    self.enter_locked(v, lock, Op::MutexWake(name));
+                }
+            }
+            Op::MutexWake(_) => {
+                let woken = self.mutexes[at].waiters.pop_front();
+                self.leave_and_wake(v, lock, woken.into_iter());
+            }
+            _ => {}
+        }
+    }
+
+    fn arrive(&mut self, host: &mut Host, v: usize, barrier: u32, spin_ns: Ns) {
+        let current = self.cpus[v].current;
+        let known = &mut self.barriers[barrier as usize];
+        let round = known.round;
+        known.come += 1;
+        if known.come < known.parties {
+            if spin_ns == 0 {
+                return self.sleep_at_barrier(v, barrier, round);
+            }
+            known.spinners.push(current);
+            let limit = Some(spin_ns).filter(|spin_ns| *spin_ns != Ns::MAX);
+            return self.begin_spin(host, v, Until::Passed { barrier, round }, Spin::Barrier, limit);
+        }
+        known.come = 0;
+        known.round += 1;
+        let sleepers = std::mem::take(&mut known.sleepers);
+        for task in std::mem::take(&mut known.spinners) {
+            let on = self.tasks[task as usize].cpu as usize;
+            if self.cpus[on].current == task {
+                self.poke(on);
+            }
+        }
+        if !sleepers.is_empty() {
+            let syscall = Op::Work(self.guest.costs.syscall_ns);
+            let frame = self.frame(v);
+            frame.first(&[Op::ToUser]);
+            for task in sleepers.into_iter().rev() {
+                frame.first(&[Op::Wake(task)]);
+            }
+            frame.first(&[Op::Mode { kernel: true }, syscall]);
+        }
+    }
+
+    pub(crate) fn sleep_at_barrier(&mut self, v: usize, barrier: u32, round: u64) {
+        let lock = self.barriers[barrier as usize].lock;
+        self.enter_locked(v, lock, Op::BarrierSleep { barrier, round });
+    }
+
+    fn pipe_op(&mut self, v: usize, op: Op, at: usize) {
+        let current = self.cpus[v].current;
+        let copy = Op::Work(self.guest.costs.copy_ns);
+        let pipe = &mut self.pipes[at];
+        let lock = pipe.lock;
+        match op {
+            Op::PipePut(_) if pipe.filled >= pipe.capacity => {
+                pipe.writers.push_back(current);
+                self.sleep_locked(v, lock, op);
+            }
+            Op::PipePut(name) => self.frame(v).first(&[copy, Op::PipePutDone(name)]),
+            Op::PipePutDone(_) => {
+                pipe.filled += 1;
+                let reader = pipe.readers.pop_front();
+                self.leave_and_wake(v, lock, reader.into_iter());
+            }
+            Op::PipeGet(_) if pipe.filled == 0 => {
+                pipe.readers.push_back(current);
+                self.sleep_locked(v, lock, op);
+            }
+            Op::PipeGet(name) => self.frame(v).first(&[copy, Op::PipeGetDone(name)]),
+            _ => {
+                pipe.filled -= 1;
+                let low = pipe.filled <= pipe.low_water;
+                let writers = if low { std::mem::take(&mut pipe.writers) } else { VecDeque::new() };
+                self.leave_and_wake(v, lock, writers.into_iter());
+            }
+        }
+    }
+}

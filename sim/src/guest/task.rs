@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A task of a guest, and what its kernel keeps for each vCPU.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use crate::events::Timer;
+use crate::rng::Rng;
+use crate::time::Ns;
+use crate::workload::code::Inst;
+
+use super::ops::{Doing, Frame};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Runnable,
+    Sleeping,
+    Dead,
+}
+
+/// Address space of the kernel alone: idle.
+pub const NO_SPACE: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub struct Task {
+    pub name: Rc<str>,
+    pub state: State,
+    /// On a run queue, or running.
+    pub on_rq: bool,
+    pub cpu: u32,
+    pub pin: Option<u32>,
+    pub kernel: bool,
+    pub frame: Frame,
+    /// What it was doing when it was preempted.
+    pub saved: Doing,
+    /// Virtual run time, and while it is on no queue, how much it was ahead of that of the queue it left.
+    pub vruntime_ns: Ns,
+    pub ahead_ns: i64,
+    /// When it began to wait for a mutex.
+    pub waits_since_ns: Ns,
+    pub space: u32,
+    pub background: bool,
+
+    pub code: Rc<[Inst]>,
+    pub at: usize,
+    /// Rounds still to go of each loop that it is in.
+    pub loops: Vec<u64>,
+    pub rng: Rng,
+    pub timer: Timer,
+    /// The vCPU whose timer or device interrupt wakes it.
+    pub timer_cpu: u32,
+    /// Of its request: how long the device takes, and the VMM's thread before it.
+    pub io_ns: (Ns, Ns),
+    /// When its last unit of work was complete; the last activation of its period.
+    pub unit_since_ns: Ns,
+    pub period_since_ns: Ns,
+}
+
+/// What the guest's kernel keeps for a vCPU.
+#[derive(Debug)]
+pub struct Cpu {
+    pub current: u32,
+    /// The interrupt handler, if one runs. Interrupts are off in it.
+    pub irq: Frame,
+    pub in_irq: bool,
+    /// Interrupts are off this many times over.
+    pub irq_off: u32,
+    /// Not preemptible this many times over: spin locks held or waited for, calls waited for.
+    pub no_preempt: u32,
+    pub need_resched: bool,
+    /// By virtual run time, the running one not included.
+    pub queue: BTreeSet<(Ns, u32)>,
+    pub min_vruntime_ns: Ns,
+    /// The running task is charged up to this time of the guest's clock.
+    pub charged_ns: Ns,
+    pub ran_ns: Ns,
+    pub rq_lock: u32,
+
+    /// Who has called a function here (call_single_queue), by vector: CALL, TLB.
+    pub calls: [VecDeque<u32>; 2],
+    pub answers_left: u32,
+    /// Receivers of the interrupts being sent, by level: task, interrupt handler.
+    pub receivers: [VecDeque<u32>; 2],
+
+    pub tick: Timer,
+    pub tick_due: bool,
+    pub expired: VecDeque<u32>,
+    pub io_done: VecDeque<u32>,
+
+    /// The address space loaded, whether only lazily (idle), and up to which flush it is in order.
+    pub space: u32,
+    pub lazy: bool,
+    pub flushed: u64,
+    pub told_kernel: bool,
+}
+
+impl Cpu {
+    pub fn new(idle: u32, rq_lock: u32) -> Self {
+        Self {
+            current: idle,
+            irq: Frame::default(),
+            in_irq: false,
+            irq_off: 0,
+            no_preempt: 0,
+            need_resched: false,
+            queue: BTreeSet::new(),
+            min_vruntime_ns: 0,
+            charged_ns: 0,
+            ran_ns: 0,
+            rq_lock,
+            calls: Default::default(),
+            answers_left: 0,
+            receivers: Default::default(),
+            tick: Timer::default(),
+            tick_due: false,
+            expired: VecDeque::new(),
+            io_done: VecDeque::new(),
+            space: NO_SPACE,
+            lazy: true,
+            flushed: 0,
+            told_kernel: false,
+        }
+    }
+
+    pub fn interrupts_on(&self) -> bool {
+        !self.in_irq && self.irq_off == 0
+    }
+}

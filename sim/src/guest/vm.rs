@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A virtual machine: its vCPUs as KVM sees them, its kernel's state, and what the host tells it.
+
+use std::collections::VecDeque;
+
+use crate::body::Run;
+use crate::host::Host;
+use crate::ids::TaskId;
+use crate::kvm::vcpu::{Place, Vcpu};
+use crate::kvm::{vector, KvmConfig};
+use crate::observe::{Stop, What};
+use crate::rng::Rng;
+use crate::time::Ns;
+
+use super::config::GuestConfig;
+use super::lock::Lock;
+use super::ops::{Doing, Frame, Until};
+use super::sync::{Barrier, Condition, Mutex, Pipe};
+use super::task::{Cpu, Task};
+
+/// What a guest counts about itself, as its /proc/interrupts and kvm_stat do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Interrupts taken, by vector.
+    pub taken: [u64; vector::COUNT],
+    /// Exits, by reason.
+    pub exits: [u64; crate::kvm::exit::NAMES.len()],
+    pub yields: u64,
+    pub yields_granted: u64,
+    pub switches: u64,
+    pub steals: u64,
+}
+
+/// A program's state and figures.
+#[derive(Clone, Debug)]
+pub struct ProgramState {
+    pub name: String,
+    pub unit_kind: u16,
+    pub unit_value: f64,
+    /// Tasks that it waits for; `None`: it never ends.
+    pub left: Option<u32>,
+    pub end_ns: Option<Ns>,
+    pub units: u64,
+}
+
+pub struct Vm {
+    pub name: String,
+    pub kvm: KvmConfig,
+    pub guest: GuestConfig,
+    pub vcpus: Vec<Vcpu>,
+    pub cpus: Vec<Cpu>,
+    /// The first ones are the vCPUs' idle tasks.
+    pub tasks: Vec<Task>,
+    /// What the guest's task number is added to for [`crate::body::Bodies::event`].
+    pub base: u32,
+    pub locks: Vec<Lock>,
+    pub mutexes: Vec<Mutex>,
+    pub barriers: Vec<Barrier>,
+    pub conditions: Vec<Condition>,
+    pub pipes: Vec<Pipe>,
+    /// How often each address space has been flushed.
+    pub spaces: Vec<u64>,
+    pub lock_rng: Rng,
+    pub tick_phase_ns: Ns,
+    /// Where kvm_vcpu_on_spin() begins: one behind `last_boosted_vcpu`.
+    pub boost_from: usize,
+    pub counters: Counters,
+    pub program: Option<ProgramState>,
+    /// The thread that serves the devices, and its requests.
+    pub device: Option<super::device::Device>,
+    /// vCPUs for which something has changed at this instant.
+    todo: VecDeque<u32>,
+    /// Operations at this instant, against programs that do nothing for ever.
+    pub(crate) in_instant: (Ns, usize),
+}
+
+impl Vm {
+    #[expect(clippy::too_many_arguments, reason = "one caller, which has just made them all")]
+    pub(crate) fn new(
+        name: String,
+        kvm: KvmConfig,
+        guest: GuestConfig,
+        vcpus: Vec<Vcpu>,
+        cpus: Vec<Cpu>,
+        tasks: Vec<Task>,
+        locks: Vec<Lock>,
+        lock_rng: Rng,
+    ) -> Self {
+        Self {
+            name,
+            kvm,
+            guest,
+            vcpus,
+            cpus,
+            tasks,
+            base: 0,
+            locks,
+            mutexes: Vec::new(),
+            barriers: Vec::new(),
+            conditions: Vec::new(),
+            pipes: Vec::new(),
+            spaces: Vec::new(),
+            lock_rng,
+            tick_phase_ns: 0,
+            boost_from: 0,
+            counters: Counters::default(),
+            program: None,
+            device: None,
+            todo: VecDeque::new(),
+            in_instant: (0, 0),
+        }
+    }
+
+    /// Something has changed for this vCPU: look what it does now.
+    pub(crate) fn poke(&mut self, v: usize) {
+        let v = v as u32;
+        if !self.todo.contains(&v) {
+            self.todo.push_back(v);
+        }
+    }
+
+    /// Work off what the last callback of the host has led to.
+    pub(crate) fn settle(&mut self, host: &mut Host) {
+        while let Some(v) = self.todo.pop_front() {
+            self.advance(host, v as usize);
+        }
+    }
+
+    pub(crate) fn start(&mut self, v: usize, run: Run) {
+        let vcpu = &mut self.vcpus[v];
+        vcpu.run = Some(run);
+        vcpu.settled = false;
+        self.poke(v);
+    }
+
+    pub(crate) fn speed(&mut self, now_ns: Ns, v: usize, run: Run) {
+        self.pause(now_ns, v);
+        self.vcpus[v].run = Some(run);
+        self.poke(v);
+    }
+
+    pub(crate) fn stop(&mut self, now_ns: Ns, v: usize, why: Stop) {
+        self.pause(now_ns, v);
+        if why == Stop::Preempted {
+            self.sched_out(now_ns, v);
+        }
+        let shrunk = self.kvm.ple.shrunk(self.vcpus[v].window_cycles);
+        let vcpu = &mut self.vcpus[v];
+        vcpu.run = None;
+        vcpu.settled = false;
+        vcpu.comes_back = false;
+        vcpu.window = None;
+        // vmx_vcpu_load(), when it was scheduled out.
+        vcpu.window_cycles = shrunk;
+    }
+
+    /// The vCPU's own timer.
+    pub(crate) fn fired(&mut self, now_ns: Ns, v: usize, generation: u32) {
+        if self.vcpus[v].timer.fires(generation) {
+            self.pause(now_ns, v);
+            self.vcpus[v].comes_back = false;
+            self.poke(v);
+        }
+    }
+
+    pub(crate) fn arm(&mut self, host: &mut Host, v: usize, at_ns: Ns) {
+        let vcpu = &mut self.vcpus[v];
+        if at_ns != Ns::MAX {
+            host.set_timer(at_ns, vcpu.task.0, super::WORK, vcpu.timer.arm());
+        }
+    }
+
+    /// Bring what the vCPU does up to date; it goes on with [`Vm::advance`].
+    pub(crate) fn pause(&mut self, now_ns: Ns, v: usize) {
+        let vcpu = &mut self.vcpus[v];
+        vcpu.timer.cancel();
+        match vcpu.place {
+            Place::Exit => vcpu.exit.work.stop(now_ns),
+            Place::Guest => {
+                if let Some(window) = &mut vcpu.window {
+                    window.stop(now_ns);
+                }
+                self.frame(v).doing.stop(now_ns);
+            }
+            Place::Poll | Place::Blocked => {}
+        }
+    }
+
+    /// The flow of control that the vCPU executes.
+    pub(crate) fn frame(&mut self, v: usize) -> &mut Frame {
+        let cpu = &mut self.cpus[v];
+        if cpu.in_irq {
+            &mut cpu.irq
+        } else {
+            &mut self.tasks[cpu.current as usize].frame
+        }
+    }
+
+    pub(crate) fn is_kernel(&self, v: usize) -> bool {
+        let cpu = &self.cpus[v];
+        cpu.in_irq || self.tasks[cpu.current as usize].kernel
+    }
+
+    /// To be called wherever the mode may have changed.
+    pub(crate) fn tell_mode(&mut self, host: &mut Host, v: usize) {
+        let kernel = self.is_kernel(v);
+        if self.cpus[v].told_kernel != kernel {
+            self.cpus[v].told_kernel = kernel;
+            let vcpu = &self.vcpus[v];
+            let id = vcpu.id;
+            host.set_guest_kernel(vcpu.task, kernel);
+            host.tell(|| What::Mode { vcpu: id, kernel });
+        }
+    }
+
+    pub(crate) fn is_idle_task(&self, task: u32) -> bool {
+        (task as usize) < self.cpus.len()
+    }
+
+    /// Who waits for or holds a spin lock: a vCPU, and whether an interrupt handler of it (qspinlock has a node for each level, too).
+    pub(crate) fn waiter(&self, v: usize) -> u32 {
+        v as u32 * 2 + u32::from(self.cpus[v].in_irq)
+    }
+
+    pub(crate) fn waiter_vcpu(who: u32) -> usize {
+        who as usize / 2
+    }
+
+    /// Does this waiter execute its loop at this instant?
+    pub(crate) fn spins(vcpus: &[Vcpu], cpus: &[Cpu], tasks: &[Task], who: u32, lock: u32) -> bool {
+        let v = Self::waiter_vcpu(who);
+        let cpu = &cpus[v];
+        if !vcpus[v].in_guest() || cpu.in_irq != (who % 2 == 1) {
+            return false;
+        }
+        let doing = if cpu.in_irq { &cpu.irq.doing } else { &tasks[cpu.current as usize].frame.doing };
+        matches!(doing, Doing::Spin(spin) if spin.until == Until::Locked(lock))
+    }
+
+    pub(crate) fn thread(&self, v: usize) -> TaskId {
+        self.vcpus[v].task
+    }
+}

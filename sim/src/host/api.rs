@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What bodies and experiments ask of the host. None of these calls a body.
+
+use crate::class::{Class as _, Enqueue};
+use crate::events::Event;
+use crate::ids::{CpuId, TaskId};
+use crate::observe::What;
+use crate::time::Ns;
+
+use super::task::State;
+use super::{Host, YieldTo};
+
+impl Host {
+    pub fn now_ns(&self) -> Ns {
+        self.core.now_ns
+    }
+
+    pub fn is_running(&self, task: TaskId) -> bool {
+        self.core.task(task).state == State::Running
+    }
+
+    /// Where the task runs or waits, or was last.
+    pub fn cpu_of(&self, task: TaskId) -> CpuId {
+        self.core.task(task).cpu
+    }
+
+    /// Tell the observers; the closure is called only if there are any.
+    pub fn tell(&mut self, what: impl FnOnce() -> What) {
+        self.core.observers.tell(self.core.now_ns, what);
+    }
+
+    /// [`crate::body::Bodies::event`] at that time. Never void: see [`crate::events::Timer`] for timers that are set again or cancelled.
+    pub fn set_timer(&mut self, at_ns: Ns, id: u32, what: u8, generation: u32) {
+        debug_assert!(at_ns >= self.core.now_ns);
+        self.core.events.push(at_ns, Event::Body { id, what, generation });
+    }
+
+    /// [`crate::body::Bodies::interrupt`] for the task when an inter-processor interrupt from `from` has got to its pCPU. Return false, and send none,
+    /// if the task does not run now.
+    pub fn send_interrupt(&mut self, from: CpuId, to: TaskId, what: u32) -> bool {
+        if !self.is_running(to) {
+            return false;
+        }
+        let at_ns = self.core.now_ns + self.core.machine.ipi_ns(from, self.cpu_of(to));
+        self.core.events.push(at_ns, Event::Interrupt { task: to, what });
+        true
+    }
+
+    /// The running task waits for something: it leaves its pCPU when the body has returned. A wake-up before that is not lost: it goes on.
+    pub fn block(&mut self, task: TaskId) {
+        debug_assert!(self.is_running(task));
+        self.core.task_mut(task).leaving = true;
+        self.resched_self(task);
+    }
+
+    /// The running task is on its way through do_exit(): no vCPU any more, and gone when it next blocks.
+    pub fn begin_exit(&mut self, task: TaskId) {
+        debug_assert!(self.is_running(task));
+        self.core.task_mut(task).exiting = true;
+        self.core.task_mut(task).kvm.in_kvm = false;
+        self.class.vcpu_changed(&mut self.core, task);
+    }
+
+    /// The running task ends. Its body is told by `stop`.
+    pub fn exit(&mut self, task: TaskId) {
+        self.begin_exit(task);
+        self.block(task);
+    }
+
+    fn resched_self(&mut self, task: TaskId) {
+        let cpu = self.cpu_of(task);
+        self.core.this_cpu = cpu;
+        self.core.resched(cpu);
+    }
+
+    /// `try_to_wake_up()`, executed on pCPU `by`: the waker's; `None`: by a timer of the pCPU where it slept. Nothing happens if it does not sleep.
+    pub fn wake(&mut self, task: TaskId, by: Option<CpuId>) {
+        let known = self.core.task_mut(task);
+        if known.leaving && !known.exiting {
+            known.leaving = false;
+            return;
+        }
+        if known.state != State::Asleep {
+            return;
+        }
+        let prev = known.cpu;
+        let by = by.unwrap_or(if self.core.cpu(prev).online { prev } else { self.core.first_online() });
+        self.on_cpu(by, |host| host.wake_here(task, prev, Enqueue::Wakeup));
+    }
+
+    pub(super) fn wake_here(&mut self, task: TaskId, prev: CpuId, why: Enqueue) {
+        let known = self.core.task(task);
+        let cpu = match known.is_pinned() {
+            true if known.migration_disabled || self.core.can_run_on(task, prev) => prev,
+            true => self.fallback_cpu(task),
+            false => self.class.select_cpu(&mut self.core, task, prev, why),
+        };
+        let cpu = if self.core.can_run_on(task, cpu) { cpu } else { self.fallback_cpu(task) };
+        self.core.set_task_cpu(task, cpu);
+        self.core.starts_to_wait(task);
+        self.vcpu_woken(task);
+        self.class.vcpu_changed(&mut self.core, task);
+        self.class.enqueue(&mut self.core, task, why);
+        // The class may have moved it at once.
+        let queued = self.cpu_of(task);
+        self.core.observers.tell(self.core.now_ns, || What::Wakeup { task, cpu: queued });
+        if self.core.cpu(cpu).curr.is_none() {
+            self.core.resched(cpu);
+        } else {
+            self.class.preempt_wakeup(&mut self.core, task);
+        }
+    }
+
+    /// sched_yield() of the running task.
+    pub fn yield_now(&mut self, task: TaskId) {
+        let cpu = self.cpu_of(task);
+        self.on_cpu(cpu, |host| {
+            host.class.update_curr(&mut host.core, cpu);
+            host.class.yield_now(&mut host.core, task);
+            host.core.resched(cpu);
+        });
+    }
+
+    /// The program on `fentry/kvm_vcpu_on_spin`: call this first at a pause-loop exit. If [`Host::needs_resched`] then says so, the pCPU schedules
+    /// before KVM goes on to look for a candidate: return from the body, and go on in the next `start`.
+    pub fn on_spin(&mut self, task: TaskId, in_kernel: bool) {
+        let cpu = self.cpu_of(task);
+        self.on_cpu(cpu, |host| {
+            host.class.update_curr(&mut host.core, cpu);
+            host.class.on_spin(&mut host.core, task, in_kernel);
+        });
+    }
+
+    /// Is the task's pCPU about to schedule?
+    pub fn needs_resched(&self, task: TaskId) -> bool {
+        self.core.cpu(self.cpu_of(task)).needs_resched
+    }
+
+    /// `yield_to()` of kernel/sched/syscalls.c; `from` runs.
+    pub fn yield_to(&mut self, from: TaskId, to: TaskId) -> YieldTo {
+        let (cpu, to_cpu) = (self.cpu_of(from), self.cpu_of(to));
+        if self.class.queue_len(cpu) <= 1 && self.class.queue_len(to_cpu) <= 1 {
+            return YieldTo::NoPoint;
+        }
+        if self.core.task(to).state != State::Waiting {
+            return YieldTo::Refused;
+        }
+        self.on_cpu(cpu, |host| {
+            host.class.update_curr(&mut host.core, cpu);
+            if !host.class.yield_to(&mut host.core, from, to) {
+                return YieldTo::Refused;
+            }
+            if to_cpu != cpu {
+                host.core.resched(to_cpu);
+            }
+            host.core.resched(cpu);
+            YieldTo::Granted
+        })
+    }
+
+    /// Time runnable without a pCPU so far, the present wait included (`run_delay`; KVM shows it to the guest as steal time).
+    pub fn run_delay_ns(&self, task: TaskId) -> Ns {
+        let task = self.core.task(task);
+        let present_ns =
+            if task.state == State::Waiting { self.core.now_ns - task.waits_since_ns } else { 0 };
+        task.wait_ns + present_ns
+    }
+
+    /// A pCPU's busy and idle time so far, up to now.
+    pub fn cpu_times_ns(&self, cpu: CpuId) -> (Ns, Ns) {
+        let (state, now_ns) = (self.core.cpu(cpu), self.core.now_ns);
+        match state.curr {
+            Some(_) => (state.busy_ns + now_ns - state.charged_ns, state.idle_ns),
+            None => (state.busy_ns, state.idle_ns + now_ns - state.idle_since_ns),
+        }
+    }
+
+    /// CPU time so far, the present turn included.
+    pub fn run_ns(&self, task: TaskId) -> Ns {
+        let known = self.core.task(task);
+        let present_ns = match known.state {
+            State::Running => self.core.now_ns - self.core.cpu(known.cpu).charged_ns,
+            _ => 0,
+        };
+        known.run_ns + present_ns
+    }
+}

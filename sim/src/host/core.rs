@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The host's state, shared by the scheduling core and the class.
+
+use std::collections::VecDeque;
+
+use crate::cpuset::CpuSet;
+use crate::error::SimError;
+use crate::events::{Event, EventQueue};
+use crate::ids::{CpuId, GroupId, TaskId};
+use crate::machine::{Machine, MachineConfig};
+use crate::observe::{Observers, What};
+use crate::rng::{Rng, Stream};
+use crate::time::{Ns, Speed};
+
+use super::schedule::Switch;
+use super::task::{State, Task};
+use super::vcpu::Vm;
+
+/// A pCPU and what the kernel keeps in its `struct rq` for every class.
+#[derive(Clone, Debug)]
+pub struct Cpu {
+    pub curr: Option<TaskId>,
+    pub online: bool,
+    /// TIF_NEED_RESCHED
+    pub needs_resched: bool,
+    /// It is choosing who runs next: whoever is queued now is seen.
+    pub picking: bool,
+    /// The running task is charged up to here.
+    pub charged_ns: Ns,
+    /// When the running body's own work begins or began.
+    pub from_ns: Ns,
+    pub speed: Speed,
+    /// Counts switches, so that an event of an earlier turn is known as such.
+    pub turn: u32,
+    pub tick_armed: bool,
+    /// How late its ticks come.
+    pub(crate) jitter: Rng,
+    pub busy_ns: Ns,
+    pub idle_ns: Ns,
+    pub idle_since_ns: Ns,
+    pub switches: u64,
+}
+
+/// A cgroup with the cpu controller.
+#[derive(Clone, Debug)]
+pub struct Group {
+    pub parent: Option<GroupId>,
+    /// cpu.weight: 1 to 10000, 100 is the default.
+    pub weight: u32,
+}
+
+pub struct Core {
+    pub now_ns: Ns,
+    pub machine: Machine,
+    pub cpus: Vec<Cpu>,
+    pub tasks: Vec<Task>,
+    pub groups: Vec<Group>,
+    pub vms: Vec<Vm>,
+    pub online: CpuSet,
+    /// pCPUs that run nobody.
+    pub idle: CpuSet,
+    pub events: EventQueue,
+    pub observers: Observers,
+    pub seed: u64,
+    /// The pCPU that executes the present kernel code.
+    pub this_cpu: CpuId,
+    /// Are asked to schedule at this very instant, in this order.
+    pub(crate) pending: VecDeque<CpuId>,
+    /// Switches made outside of schedule(), of which the bodies are still to be told.
+    pub(crate) notices: VecDeque<Switch>,
+    pub(crate) error: Option<SimError>,
+    /// Why the ext class was left for the fair one, if it was.
+    pub ejected: Option<SimError>,
+    /// An end to runs that would never end by themselves: events handled at most.
+    pub events_max: u64,
+    /// Picks and switches made: what speed is measured in.
+    pub decisions: u64,
+}
+
+impl Core {
+    pub fn new(config: &MachineConfig, seed: u64) -> Result<Self, SimError> {
+        let machine = Machine::new(config)?;
+        let cpu = Cpu {
+            curr: None,
+            online: true,
+            needs_resched: false,
+            picking: false,
+            charged_ns: 0,
+            from_ns: 0,
+            speed: Speed::FULL,
+            turn: 0,
+            tick_armed: false,
+            jitter: Rng::derive(seed, Stream::Host, 0),
+            busy_ns: 0,
+            idle_ns: 0,
+            idle_since_ns: 0,
+            switches: 0,
+        };
+        Ok(Self {
+            now_ns: 0,
+            cpus: machine
+                .all()
+                .map(|id| Cpu { jitter: Rng::derive(seed, Stream::Host, 1 + u64::from(id.0)), ..cpu.clone() })
+                .collect(),
+            online: CpuSet::first(machine.cpus()),
+            idle: CpuSet::first(machine.cpus()),
+            machine,
+            tasks: Vec::new(),
+            groups: vec![Group { parent: None, weight: 100 }],
+            vms: Vec::new(),
+            events: EventQueue::default(),
+            observers: Observers::default(),
+            seed,
+            this_cpu: CpuId(0),
+            pending: VecDeque::new(),
+            notices: VecDeque::new(),
+            error: None,
+            ejected: None,
+            events_max: u64::MAX,
+            decisions: 0,
+        })
+    }
+
+    pub fn task(&self, id: TaskId) -> &Task {
+        &self.tasks[id.index()]
+    }
+
+    pub fn task_mut(&mut self, id: TaskId) -> &mut Task {
+        &mut self.tasks[id.index()]
+    }
+
+    pub fn cpu(&self, id: CpuId) -> &Cpu {
+        &self.cpus[id.index()]
+    }
+
+    pub fn cpu_mut(&mut self, id: CpuId) -> &mut Cpu {
+        &mut self.cpus[id.index()]
+    }
+
+    /// May the task run there now?
+    pub fn can_run_on(&self, task: TaskId, cpu: CpuId) -> bool {
+        let task = self.task(task);
+        self.cpu(cpu).online && if task.migration_disabled { task.cpu == cpu } else { task.may_use(cpu) }
+    }
+
+    /// Make a pCPU schedule: this one when the present code has ended, another when the interrupt has got there.
+    pub fn resched(&mut self, cpu: CpuId) {
+        let target = &mut self.cpus[cpu.index()];
+        if target.needs_resched {
+            return;
+        }
+        target.needs_resched = true;
+        let mut delay_ns = if cpu == self.this_cpu { 0 } else { self.machine.ipi_ns(self.this_cpu, cpu) };
+        if target.curr.is_none() {
+            delay_ns += self.machine.costs.idle_exit_ns;
+        }
+        if delay_ns == 0 {
+            self.pending.push_back(cpu);
+        } else {
+            self.events.push(self.now_ns + delay_ns, Event::Resched(cpu));
+        }
+    }
+
+    /// Account the running task's time up to now. Returns what was added. Called by the class's `update_curr()`, once.
+    pub fn charge(&mut self, cpu: CpuId) -> Ns {
+        let state = &mut self.cpus[cpu.index()];
+        let delta_ns = self.now_ns - state.charged_ns;
+        state.charged_ns = self.now_ns;
+        let Some(curr) = state.curr else { return 0 };
+        state.busy_ns += delta_ns;
+        self.tasks[curr.index()].run_ns += delta_ns;
+        delta_ns
+    }
+
+    /// A waiting or sleeping task is another pCPU's from now on.
+    pub fn set_task_cpu(&mut self, id: TaskId, to: CpuId) {
+        let task = &mut self.tasks[id.index()];
+        let from = std::mem::replace(&mut task.cpu, to);
+        // Where a new task begins is no migration.
+        let begins = task.state == State::Asleep && task.warm_on.is_none();
+        if from != to && !begins {
+            task.migrations += 1;
+            self.observers.tell(self.now_ns, || What::Migrate { task: id, from, to });
+        }
+    }
+
+    /// Set a pCPU's next tick: all pCPUs' have the same beat.
+    pub(crate) fn arm_tick(&mut self, cpu: CpuId) {
+        let (tick_ns, jitter_ns) = (self.machine.costs.tick_ns, self.machine.costs.tick_jitter_ns);
+        let state = &mut self.cpus[cpu.index()];
+        state.tick_armed = true;
+        let late_ns = if jitter_ns == 0 { 0 } else { state.jitter.below(jitter_ns + 1) };
+        self.events.push((self.now_ns / tick_ns + 1) * tick_ns + late_ns, Event::Tick(cpu));
+    }
+
+    /// The simulation cannot go on. The first reason counts.
+    pub fn fail(&mut self, error: SimError) {
+        self.error.get_or_insert(error);
+    }
+
+    /// How many levels a group is below the root.
+    pub fn group_level(&self, group: GroupId) -> u32 {
+        let mut level = 0;
+        let mut at = self.groups[group.index()].parent;
+        while let Some(parent) = at {
+            level += 1;
+            at = self.groups[parent.index()].parent;
+        }
+        level
+    }
+
+    /// All tasks that wait for or have a pCPU.
+    pub fn runnable(&self) -> impl Iterator<Item = TaskId> + '_ {
+        let queued = |(index, task): (usize, &Task)| task.is_queued().then(|| TaskId::from(index));
+        self.tasks.iter().enumerate().filter_map(queued)
+    }
+
+    pub(crate) fn starts_to_wait(&mut self, id: TaskId) {
+        let now_ns = self.now_ns;
+        let task = self.task_mut(id);
+        task.state = State::Waiting;
+        task.waits_since_ns = now_ns;
+    }
+}

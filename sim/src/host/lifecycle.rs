@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What happens to tasks, cgroups and pCPUs besides running: birth, another affinity or cgroup, hotplug.
+
+use crate::class::{Class as _, Dequeue, Enqueue};
+use crate::cpuset::CpuSet;
+use crate::events::Event;
+use crate::ids::{CpuId, GroupId, TaskId};
+use crate::observe::Stop;
+
+use super::core::{Core, Group};
+use super::task::{State, Task, TaskSpec};
+use super::Host;
+
+impl Core {
+    pub fn first_online(&self) -> CpuId {
+        self.online.iter().next().unwrap_or(CpuId(0))
+    }
+}
+
+impl Host {
+    /// Where the kernel puts a task for which there is no pCPU any more; its affinity gives way if it must (select_fallback_rq()).
+    pub(super) fn fallback_cpu(&mut self, task: TaskId) -> CpuId {
+        let core = &mut self.core;
+        if let Some(cpu) = core.online.iter().find(|cpu| core.task(task).may_use(*cpu)) {
+            return cpu;
+        }
+        core.task_mut(task).allowed = None;
+        self.class.affinity_changed(core, task);
+        core.first_online()
+    }
+
+    /// Make a task. It sleeps; [`Host::wake`] starts it.
+    pub fn spawn(&mut self, spec: TaskSpec) -> TaskId {
+        let id = TaskId::from(self.core.tasks.len());
+        let tgid = spec.tgid.unwrap_or(match spec.vcpu {
+            Some(vcpu) => self.core.vms[vcpu.vm.index()].tgid,
+            None => id.0 + 1,
+        });
+        let cpu = self.core.online.iter().find(|cpu| spec.allowed.as_ref().is_none_or(|set| set.has(*cpu)));
+        self.core.tasks.push(Task::new(spec, tgid, cpu.unwrap_or(CpuId(0))));
+        self.class.task_new(&mut self.core, id);
+        id
+    }
+
+    /// Make a cgroup; `weight` as cpu.weight: 100 is the default.
+    pub fn new_group(&mut self, parent: GroupId, weight: u32) -> GroupId {
+        let id = GroupId::from(self.core.groups.len());
+        self.core.groups.push(Group { parent: Some(parent), weight });
+        self.class.group_new(&mut self.core, id);
+        id
+    }
+
+    pub fn set_group_weight(&mut self, group: GroupId, weight: u32) {
+        self.core.groups[group.index()].weight = weight;
+        self.class.group_weight_changed(&mut self.core, group);
+    }
+
+    pub fn move_to_group(&mut self, task: TaskId, group: GroupId) {
+        let by = self.core.first_online();
+        self.on_cpu(by, |host| {
+            host.change(task, |host| {
+                let from = std::mem::replace(&mut host.core.task_mut(task).group, group);
+                host.class.group_moved(&mut host.core, task, from);
+            });
+        });
+    }
+
+    /// sched_setaffinity(); `None`: all pCPUs.
+    pub fn set_affinity(&mut self, task: TaskId, allowed: Option<CpuSet>) {
+        let by = self.core.first_online();
+        self.on_cpu(by, |host| {
+            host.change(task, |host| {
+                host.core.task_mut(task).allowed = allowed;
+                host.class.affinity_changed(&mut host.core, task);
+            });
+            let known = host.core.task(task);
+            let cpu = known.cpu;
+            if !known.is_queued() || known.may_use(cpu) {
+                return;
+            }
+            if known.state == State::Running {
+                let delay_ns = host.core.machine.costs.ipi_ns;
+                host.core.events.push(host.core.now_ns + delay_ns, Event::Migrate(task));
+            } else {
+                host.migrate(task);
+            }
+        });
+    }
+
+    /// migrate_disable() or migrate_enable() in a running task.
+    pub fn set_migration_disabled(&mut self, task: TaskId, disabled: bool) {
+        self.core.task_mut(task).migration_disabled = disabled;
+        self.class.affinity_changed(&mut self.core, task);
+    }
+
+    /// Change something about a task as the kernel does (DEQUEUE_SAVE, ENQUEUE_RESTORE): off the queue, on again; a running one goes on.
+    fn change(&mut self, task: TaskId, f: impl FnOnce(&mut Self)) {
+        let (state, cpu) = (self.core.task(task).state, self.core.task(task).cpu);
+        match state {
+            State::Running => {
+                self.class.update_curr(&mut self.core, cpu);
+                self.class.dequeue(&mut self.core, task, Dequeue::Save);
+                f(self);
+                self.class.enqueue(&mut self.core, task, Enqueue::RestoreRunning);
+            }
+            State::Waiting => {
+                self.class.dequeue(&mut self.core, task, Dequeue::Save);
+                f(self);
+                self.class.enqueue(&mut self.core, task, Enqueue::Restore);
+            }
+            State::Asleep | State::Dead => f(self),
+        }
+    }
+
+    /// Move a waiting task to a pCPU where it may be.
+    fn migrate(&mut self, task: TaskId) {
+        self.class.dequeue(&mut self.core, task, Dequeue::Migrate);
+        let cpu = self.fallback_cpu(task);
+        self.core.set_task_cpu(task, cpu);
+        self.class.enqueue(&mut self.core, task, Enqueue::Migrate);
+        let cpu = self.cpu_of(task);
+        if self.core.cpu(cpu).curr.is_none() {
+            self.core.resched(cpu);
+        }
+    }
+
+    /// The stopper thread has taken the pCPU from a task that may not be there: it leaves as in any preemption, and is then moved.
+    pub(super) fn stopper_moves(&mut self, task: TaskId) {
+        let known = self.core.task(task);
+        let cpu = known.cpu;
+        if known.may_use(cpu) || !known.is_queued() {
+            return;
+        }
+        self.on_cpu(cpu, |host| {
+            if host.core.task(task).state == State::Running {
+                host.take_off(cpu);
+                host.core.resched(cpu);
+            }
+            host.migrate(task);
+        });
+    }
+
+    /// A higher class takes the pCPU: its task waits, and the bodies are told.
+    fn take_off(&mut self, cpu: CpuId) {
+        let Some(task) = self.core.cpu(cpu).curr else { return };
+        self.core.this_cpu = cpu;
+        self.class.update_curr(&mut self.core, cpu);
+        let switch = self.switch(cpu, Some(task), Stop::Preempted, None);
+        self.core.notices.push_back(switch);
+        if !self.core.cpu(cpu).online {
+            self.core.idle.remove(cpu);
+        }
+    }
+
+    /// Take a pCPU away, hotplug. What runs or waits there goes to others. The last one stays.
+    pub fn cpu_offline(&mut self, cpu: CpuId) {
+        if !self.core.cpu(cpu).online || self.core.online.len() == 1 {
+            return;
+        }
+        // Not active any more, before the scheduler is told.
+        self.core.cpu_mut(cpu).online = false;
+        self.core.idle.remove(cpu);
+        self.class.cpu_offline(&mut self.core, cpu);
+        self.core.online.remove(cpu);
+        self.on_cpu(cpu, |host| host.take_off(cpu));
+        self.push_away(cpu);
+        self.core.cpu_mut(cpu).needs_resched = false;
+    }
+
+    pub(super) fn push_away(&mut self, cpu: CpuId) {
+        if self.core.cpu(cpu).online {
+            return;
+        }
+        while let Some(task) = self.class.first_waiting(&self.core, cpu) {
+            self.on_cpu(cpu, |host| host.migrate(task));
+        }
+    }
+
+    pub fn cpu_online(&mut self, cpu: CpuId) {
+        if self.core.cpu(cpu).online {
+            return;
+        }
+        self.class.cpu_online(&mut self.core, cpu);
+        self.core.cpu_mut(cpu).online = true;
+        self.core.online.insert(cpu);
+        self.on_cpu(cpu, |host| host.core.resched(cpu));
+    }
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The host: pCPUs, tasks, cgroups, and the steps of the kernel's scheduling core. Who runs next is the [`crate::class::Class`]'s decision, what a
+//! task does the [`crate::body::Bodies`]'.
+
+pub mod api;
+pub mod core;
+mod eject;
+mod lifecycle;
+mod schedule;
+pub mod task;
+pub mod vcpu;
+
+pub use self::core::{Core, Cpu, Group};
+pub use self::schedule::Switch;
+pub use self::task::{State, Task, TaskSpec};
+
+use crate::class::{AnyClass, Class as _};
+use crate::error::SimError;
+use crate::machine::MachineConfig;
+
+/// The host with its scheduling class. Bodies get it with every call.
+pub struct Host {
+    pub core: Core,
+    pub class: AnyClass,
+}
+
+/// What came of [`Host::yield_to`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum YieldTo {
+    /// The target will run instead. The caller's pCPU reschedules when the body has returned.
+    Granted,
+    /// No: the target does not wait, or the scheduler refuses (the kernel returns 0).
+    Refused,
+    /// There is no point in it: both run queues hold one task (-ESRCH).
+    NoPoint,
+}
+
+impl Host {
+    pub fn new(machine: &MachineConfig, class: AnyClass, seed: u64) -> Result<Self, SimError> {
+        let mut host = Self { core: Core::new(machine, seed)?, class };
+        host.class.init(&mut host.core);
+        host.check()?;
+        Ok(host)
+    }
+
+    /// What went wrong since the last time.
+    pub fn check(&mut self) -> Result<(), SimError> {
+        self.core.error.take().map_or(Ok(()), Err)
+    }
+}

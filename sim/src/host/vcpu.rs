@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What KVM keeps in `struct kvm_vcpu` that the host's schedulers can see. KVM's behaviour is in [`crate::kvm`]; here are only the fields, and the
+//! preempt notifier's part: kvm_sched_in() and kvm_sched_out() of virt/kvm/kvm_main.c.
+
+use crate::class::Class as _;
+use crate::ids::{TaskId, VmId};
+
+use super::task::State;
+use super::Host;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VcpuState {
+    /// The thread is inside KVM_RUN: KVM's preempt notifier is on its list.
+    pub in_kvm: bool,
+    /// The mode of the guest's code on this vCPU now. Seen by the host only when it puts the vCPU.
+    pub guest_kernel: bool,
+    /// `vcpu->preempted`: put while it wanted to run.
+    pub preempted: bool,
+    /// `vcpu->arch.preempted_in_kernel`, as of the last preemption.
+    pub preempted_in_kernel: bool,
+    /// `vcpu->ready`: preempted, or woken and not yet on a pCPU.
+    pub ready: bool,
+    /// `apic->irr_pending`.
+    pub irq_pending: bool,
+}
+
+/// A virtual machine, as far as the host's schedulers see it.
+#[derive(Clone, Debug)]
+pub struct Vm {
+    pub tgid: u32,
+    pub vcpus: u32,
+    /// The APIC is virtualized in hardware: `irr_pending` says nothing.
+    pub apicv: bool,
+}
+
+impl Host {
+    /// Make a VM. Its vCPU threads are spawned with [`super::TaskSpec::vcpu`], in the process `vm(..).tgid`.
+    pub fn new_vm(&mut self, vcpus: u32) -> VmId {
+        let id = VmId::from(self.core.vms.len());
+        self.core.vms.push(Vm { tgid: 1_000_000 + id.0, vcpus, apicv: false });
+        self.class.vm_new(&mut self.core, id);
+        id
+    }
+
+    pub fn vm(&self, vm: VmId) -> &Vm {
+        &self.core.vms[vm.index()]
+    }
+
+    /// Virtualize the VM's APICs in hardware.
+    pub fn set_apicv(&mut self, vm: VmId, apicv: bool) {
+        self.core.vms[vm.index()].apicv = apicv;
+        for index in 0..self.core.tasks.len() {
+            if self.core.tasks[index].vcpu.is_some_and(|vcpu| vcpu.vm == vm) {
+                self.class.vcpu_changed(&mut self.core, TaskId::from(index));
+            }
+        }
+    }
+
+    /// The running thread enters or leaves KVM_RUN (KVM_RUN is left for the VMM's device emulation).
+    pub fn set_in_kvm(&mut self, task: TaskId, inside: bool) {
+        let kvm = &mut self.core.tasks[task.index()].kvm;
+        if kvm.in_kvm != inside {
+            kvm.in_kvm = inside;
+            self.class.vcpu_changed(&mut self.core, task);
+        }
+    }
+
+    /// Say what mode the guest's code is in; cheap, to be called at every change.
+    pub fn set_guest_kernel(&mut self, task: TaskId, in_kernel: bool) {
+        self.core.tasks[task.index()].kvm.guest_kernel = in_kernel;
+    }
+
+    /// Say that an interrupt waits in the vCPU's APIC, or no longer.
+    pub fn set_irq_pending(&mut self, task: TaskId, pending: bool) {
+        let kvm = &mut self.core.tasks[task.index()].kvm;
+        if kvm.irq_pending != pending {
+            kvm.irq_pending = pending;
+            self.class.vcpu_changed(&mut self.core, task);
+        }
+    }
+
+    /// kvm_sched_in()
+    pub(super) fn vcpu_sched_in(&mut self, task: TaskId) {
+        let kvm = &mut self.core.tasks[task.index()].kvm;
+        if kvm.in_kvm && (kvm.preempted || kvm.ready) {
+            kvm.preempted = false;
+            kvm.ready = false;
+            self.class.vcpu_changed(&mut self.core, task);
+        }
+    }
+
+    /// kvm_sched_out()
+    pub(super) fn vcpu_sched_out(&mut self, task: TaskId) {
+        let state = self.core.tasks[task.index()].state;
+        let kvm = &mut self.core.tasks[task.index()].kvm;
+        if kvm.in_kvm && state == State::Waiting {
+            kvm.preempted = true;
+            kvm.ready = true;
+            kvm.preempted_in_kernel = kvm.guest_kernel;
+            self.class.vcpu_changed(&mut self.core, task);
+        }
+    }
+
+    /// kvm_vcpu_wake_up(): a halted vCPU is made runnable.
+    pub(super) fn vcpu_woken(&mut self, task: TaskId) {
+        let kvm = &mut self.core.tasks[task.index()].kvm;
+        if kvm.in_kvm {
+            kvm.ready = true;
+        }
+    }
+}

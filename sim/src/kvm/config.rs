@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! KVM's knobs and what its work takes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::SimError;
+use crate::time::Ns;
+
+/// The KVM of one VM.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct KvmConfig {
+    pub ple: Ple,
+    /// What a cycle of the windows is.
+    pub tsc_mhz: u32,
+    /// kvm_vcpu_on_spin() before 6.19 stored the number of tries as the last boosted vCPU instead of its index (fixed by 32bd348be3fa).
+    pub on_spin_bug: bool,
+    pub ipi: Ipi,
+    pub halt_poll: HaltPoll,
+    /// KVM_FEATURE_STEAL_TIME: the guest sees its steal time and which of its vCPUs are preempted.
+    pub steal_time: bool,
+    /// KVM_FEATURE_PV_SCHED_YIELD: who calls a preempted vCPU yields to it. Off in QEMU's named CPU models.
+    pub sched_yield: bool,
+    pub costs: KvmCosts,
+}
+
+impl Default for KvmConfig {
+    fn default() -> Self {
+        Self {
+            ple: Ple::default(),
+            tsc_mhz: 2_500,
+            on_spin_bug: false,
+            ipi: Ipi::Trapped,
+            halt_poll: HaltPoll::default(),
+            steal_time: true,
+            sched_yield: false,
+            costs: KvmCosts::default(),
+        }
+    }
+}
+
+/// When the processor ends a loop of PAUSE instructions with an exit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Ple {
+    pub mode: PleMode,
+    /// PAUSE instructions further apart are no loop (`ple_gap`).
+    pub gap_cycles: u32,
+    /// A loop longer than this exits (`ple_window`). 1: at every PAUSE, as where the emulator knows the intercept but no filter.
+    pub window_cycles: u32,
+    /// At each exit the vCPU's window grows: times this, or plus this if it is not below `window_cycles` (`ple_window_grow`); 0 or 1: it does not.
+    pub grow: u32,
+    /// When the thread was scheduled out the window shrinks likewise; 0: back to `window_cycles` (`ple_window_shrink`).
+    pub shrink: u32,
+    pub window_max_cycles: u32,
+}
+
+impl Default for Ple {
+    /// VMX (arch/x86/kvm/vmx/vmx.c).
+    fn default() -> Self {
+        Self {
+            mode: PleMode::Kernel,
+            gap_cycles: 128,
+            window_cycles: 4_096,
+            grow: 2,
+            shrink: 0,
+            window_max_cycles: u32::MAX,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PleMode {
+    Off,
+    /// Intel: at CPL 0 only.
+    Kernel,
+    /// AMD: in any mode.
+    Any,
+}
+
+/// How an interrupt gets from one vCPU to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ipi {
+    /// The sender exits, and a running receiver too: no APIC virtualization.
+    Trapped,
+    /// The sender exits; a running receiver gets it without an exit (APICv with posted interrupts).
+    Posted,
+    /// Neither exits if the receiver runs (IPI virtualization, AVIC).
+    Virtualized,
+}
+
+/// Halt polling: kvm.halt_poll_ns and its relatives.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HaltPoll {
+    /// The most that a vCPU polls before its thread blocks; 0: it does not.
+    pub max_ns: Ns,
+    pub grow: u32,
+    pub grow_start_ns: Ns,
+    pub shrink: u32,
+}
+
+impl Default for HaltPoll {
+    /// KVM_HALT_POLL_NS_DEFAULT of x86, and virt/kvm/kvm_main.c.
+    fn default() -> Self {
+        Self { max_ns: 200_000, grow: 2, grow_start_ns: 10_000, shrink: 2 }
+    }
+}
+
+/// What KVM does between exit and entry; these two themselves are the machine's costs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct KvmCosts {
+    /// kvm_vcpu_on_spin() without what the yield itself takes: a walk over the VM's vCPUs.
+    pub on_spin_ns: Ns,
+    /// Emulating a write to the interrupt command register.
+    pub icr_ns: Ns,
+    pub hypercall_ns: Ns,
+    /// Setting the guest's timer: an exit for the MSR, an hrtimer of the host.
+    pub timer_ns: Ns,
+    /// Emulating HLT, up to polling or blocking.
+    pub halt_ns: Ns,
+    /// The way of a request to a device: ioeventfd.
+    pub io_ns: Ns,
+    /// Flushing a vCPU's TLB in KVM (INVVPID, a new ASID).
+    pub flush_ns: Ns,
+}
+
+impl Default for KvmCosts {
+    // Orders of magnitude from kvm-unit-tests' vmexit.flat on current x86 servers, beyond the cost of a null exit (cpuid).
+    fn default() -> Self {
+        Self {
+            on_spin_ns: 300,
+            icr_ns: 400,
+            hypercall_ns: 100,
+            timer_ns: 300,
+            halt_ns: 300,
+            io_ns: 800,
+            flush_ns: 300,
+        }
+    }
+}
+
+impl KvmCosts {
+    pub fn free() -> Self {
+        Self { on_spin_ns: 0, icr_ns: 0, hypercall_ns: 0, timer_ns: 0, halt_ns: 0, io_ns: 0, flush_ns: 0 }
+    }
+}
+
+impl KvmConfig {
+    /// Everything free, no pause-loop exits, no polling, interrupts without exits: for schedules computed by hand. A cycle is a nanosecond.
+    pub fn ideal() -> Self {
+        Self {
+            ple: Ple { mode: PleMode::Off, ..Ple::default() },
+            tsc_mhz: 1_000,
+            ipi: Ipi::Virtualized,
+            halt_poll: HaltPoll { max_ns: 0, ..HaltPoll::default() },
+            costs: KvmCosts::free(),
+            ..Self::default()
+        }
+    }
+
+    /// `field` is the path of this configuration, for messages.
+    pub fn check(&self, field: &str) -> Result<(), SimError> {
+        let refuse = |name: &str, value: u64, allowed: &str| {
+            Err(SimError::Config(format!("{field}.{name}: is {value}; allowed: {allowed}")))
+        };
+        if self.tsc_mhz == 0 {
+            return refuse("tsc_mhz", 0, "1 or more");
+        }
+        if self.ple.window_cycles == 0 {
+            return refuse("ple.window_cycles", 0, "1 or more");
+        }
+        if self.ple.window_max_cycles < self.ple.window_cycles {
+            let max = u64::from(self.ple.window_max_cycles);
+            return refuse("ple.window_max_cycles", max, "ple.window_cycles or more");
+        }
+        if self.halt_poll.max_ns > 1_000_000_000 {
+            return refuse("halt_poll.max_ns", self.halt_poll.max_ns, "0 to 1000000000");
+        }
+        let costs = &self.costs;
+        for (name, value) in [
+            ("costs.on_spin_ns", costs.on_spin_ns),
+            ("costs.icr_ns", costs.icr_ns),
+            ("costs.hypercall_ns", costs.hypercall_ns),
+            ("costs.timer_ns", costs.timer_ns),
+            ("costs.halt_ns", costs.halt_ns),
+            ("costs.io_ns", costs.io_ns),
+            ("costs.flush_ns", costs.flush_ns),
+        ] {
+            if value > 1_000_000_000 {
+                return refuse(name, value, "0 to 1000000000");
+            }
+        }
+        Ok(())
+    }
+
+    /// At least 1, so that time passes.
+    pub fn cycles_ns(&self, cycles: u32) -> Ns {
+        (u64::from(cycles) * 1_000 / u64::from(self.tsc_mhz)).max(1)
+    }
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! KVM as far as a guest's time depends on it: exits, pause-loop exits and directed yield, halting and polling, interrupts into guests,
+//! what it tells the guest about preempted vCPUs, and TLB flushes on the guest's behalf.
+//!
+//! A vCPU is a thread of the host that is either in the guest or in KVM because of an exit. [`vcpu::Vcpu`] keeps which; what the guest's code
+//! does is [`crate::guest`]'s business. The order of things is that of virt/kvm/kvm_main.c, arch/x86/kvm/{x86,lapic,vmx/vmx,svm/svm}.c of Linux 6.12.
+
+pub mod config;
+pub mod exits;
+pub mod halt;
+pub mod spin;
+pub mod vcpu;
+
+pub use config::{HaltPoll, Ipi, KvmConfig, KvmCosts, Ple, PleMode};
+
+/// Reasons of [`crate::observe::What::Exit`].
+pub mod exit {
+    /// A pause-loop exit.
+    pub const PAUSE: u8 = 0;
+    pub const HLT: u8 = 1;
+    /// The guest wrote the interrupt command register: it sends an IPI.
+    pub const ICR: u8 = 2;
+    pub const HYPERCALL: u8 = 3;
+    /// An interrupt of the host, which may carry one for the guest.
+    pub const INTERRUPT: u8 = 4;
+    /// The guest set its timer (the TSC deadline).
+    pub const TIMER: u8 = 5;
+    /// A device of the VMM.
+    pub const IO: u8 = 6;
+    /// The thread lost its pCPU in the guest, and enters it again.
+    pub const PREEMPTED: u8 = 7;
+
+    pub const NAMES: [&str; 8] =
+        ["pause", "hlt", "apic-write", "hypercall", "interrupt", "timer", "io", "preempted"];
+
+    pub fn name(reason: u8) -> &'static str {
+        NAMES.get(usize::from(reason)).copied().unwrap_or("?")
+    }
+}
+
+/// Interrupts of the guest, as in [`crate::observe::What::GuestIpiSent`]; the lowest is taken first.
+pub mod vector {
+    /// A call of a function on another CPU for which the caller waits.
+    pub const CALL: u8 = 0;
+    /// ... the function being a flush of the TLB.
+    pub const TLB: u8 = 1;
+    pub const RESCHED: u8 = 2;
+    pub const TIMER: u8 = 3;
+    /// A device has done what it was asked for.
+    pub const IO: u8 = 4;
+
+    pub const COUNT: usize = 5;
+    pub const NAMES: [&str; COUNT] = ["call", "tlb", "resched", "timer", "io"];
+}

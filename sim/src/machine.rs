@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The host's hardware: sockets, cores, SMT threads, shared caches; and what things cost there.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::SimError;
+use crate::ids::CpuId;
+use crate::time::{Ns, Speed};
+
+/// pCPUs that a host has at most. The scheduler of `bpf/` itself knows fewer (MAX_CPUS in intf.h).
+pub const CPUS_MAX: usize = 8192;
+
+/// Shape and costs. pCPUs are numbered socket by socket, core by core, thread by thread: siblings of a core are neighbours.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MachineConfig {
+    pub sockets: u32,
+    pub cores_per_socket: u32,
+    pub threads_per_core: u32,
+    /// Cores that share a last-level cache; 0: all of the socket.
+    pub cores_per_cache: u32,
+    pub costs: Costs,
+}
+
+impl Default for MachineConfig {
+    fn default() -> Self {
+        Self {
+            sockets: 1,
+            cores_per_socket: 2,
+            threads_per_core: 1,
+            cores_per_cache: 0,
+            costs: Costs::default(),
+        }
+    }
+}
+
+impl MachineConfig {
+    /// One socket of so many cores without SMT, on which everything is free: for schedules computed by hand.
+    pub fn ideal(cpus: u32) -> Self {
+        Self { cores_per_socket: cpus, costs: Costs::free(), ..Self::default() }
+    }
+}
+
+/// What things take, in ns of the pCPU that does them. Each default says where it comes from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Costs {
+    /// A switch from one host task to another, registers and kernel path: `perf bench sched pipe` on current x86 servers is 1-2 us for the
+    /// round trip of two switches and two wake-ups.
+    pub context_switch_ns: Ns,
+    /// Refilling private caches after coming from another core of the same last-level cache.
+    pub refill_cache_ns: Ns,
+    /// ... from another last-level cache of the same socket.
+    pub refill_socket_ns: Ns,
+    /// ... from another socket.
+    pub refill_remote_ns: Ns,
+    /// A VM exit with its handling in the kernel up to the decision, without entry (a few thousand cycles with mitigations).
+    pub vm_exit_ns: Ns,
+    pub vm_entry_ns: Ns,
+    /// From sending an inter-processor interrupt until the other pCPU's handler runs.
+    pub ipi_ns: Ns,
+    /// ... when the other pCPU is on another socket.
+    pub ipi_remote_ns: Ns,
+    /// Leaving the idle state in which a pCPU waits for work.
+    pub idle_exit_ns: Ns,
+    /// Time between two ticks: 4 ms is HZ=250.
+    pub tick_ns: Ns,
+    /// Ticks come late by up to so much, evenly and at random: interrupts that are off, the path of the timer; `cyclictest` sees a few us on a server
+    /// at work. Without it pCPUs that do the same stay in step for ever, which no real ones do.
+    pub tick_jitter_ns: Ns,
+    /// The speed of each of a core's threads while more than one is busy, in thousandths of a thread's that has the core to itself.
+    pub smt_speed_per_mille: u32,
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self {
+            context_switch_ns: 500,
+            refill_cache_ns: 5_000,
+            refill_socket_ns: 15_000,
+            refill_remote_ns: 40_000,
+            vm_exit_ns: 700,
+            vm_entry_ns: 500,
+            ipi_ns: 1_000,
+            ipi_remote_ns: 2_000,
+            idle_exit_ns: 2_000,
+            tick_ns: 4_000_000,
+            tick_jitter_ns: 3_000,
+            smt_speed_per_mille: 620,
+        }
+    }
+}
+
+impl Costs {
+    /// Everything at once and for nothing; ticks as usual.
+    pub fn free() -> Self {
+        Self {
+            context_switch_ns: 0,
+            refill_cache_ns: 0,
+            refill_socket_ns: 0,
+            refill_remote_ns: 0,
+            vm_exit_ns: 0,
+            vm_entry_ns: 0,
+            ipi_ns: 0,
+            ipi_remote_ns: 0,
+            idle_exit_ns: 0,
+            tick_ns: 4_000_000,
+            tick_jitter_ns: 0,
+            smt_speed_per_mille: 1000,
+        }
+    }
+}
+
+/// How near two pCPUs are. In ascending order of distance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Distance {
+    Same,
+    /// Threads of one core.
+    Core,
+    /// Cores of one last-level cache.
+    Cache,
+    Socket,
+    Remote,
+}
+
+/// A machine that exists.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    pub costs: Costs,
+    cpus: u32,
+    per_core: u32,
+    per_cache: u32,
+    per_socket: u32,
+    pub smt_speed: Speed,
+}
+
+impl Machine {
+    pub fn new(config: &MachineConfig) -> Result<Self, SimError> {
+        let at_least_one = |name: &str, value: u32| match value {
+            0 => Err(SimError::Config(format!("machine.{name}: is 0; allowed: 1 to {CPUS_MAX}"))),
+            _ => Ok(u64::from(value)),
+        };
+        let sockets = at_least_one("sockets", config.sockets)?;
+        let cores = at_least_one("cores_per_socket", config.cores_per_socket)?;
+        let threads = at_least_one("threads_per_core", config.threads_per_core)?;
+        let cpus = sockets.saturating_mul(cores).saturating_mul(threads);
+        if cpus > CPUS_MAX as u64 {
+            return Err(SimError::Config(format!("machine: has {cpus} pCPUs; allowed: 1 to {CPUS_MAX}")));
+        }
+        let per_cache =
+            if config.cores_per_cache == 0 { config.cores_per_socket } else { config.cores_per_cache };
+        if config.cores_per_socket % per_cache != 0 {
+            return Err(SimError::Config(format!(
+                "machine.cores_per_cache: is {per_cache}; allowed: 0 or a divisor of cores_per_socket ({cores})"
+            )));
+        }
+        if config.costs.tick_jitter_ns >= config.costs.tick_ns {
+            return Err(SimError::Config("machine.costs.tick_jitter_ns: allowed: less than tick_ns".into()));
+        }
+        if config.costs.tick_ns == 0 {
+            return Err(SimError::Config("machine.costs.tick_ns: is 0; allowed: 1 or more".into()));
+        }
+        if !(1..=1000).contains(&config.costs.smt_speed_per_mille) {
+            return Err(SimError::Config("machine.costs.smt_speed_per_mille: allowed: 1 to 1000".into()));
+        }
+        Ok(Self {
+            costs: config.costs.clone(),
+            cpus: cpus as u32,
+            per_core: config.threads_per_core,
+            per_cache: per_cache * config.threads_per_core,
+            per_socket: config.cores_per_socket * config.threads_per_core,
+            smt_speed: Speed::per_mille(config.costs.smt_speed_per_mille),
+        })
+    }
+
+    pub fn cpus(&self) -> usize {
+        self.cpus as usize
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = CpuId> {
+        (0..self.cpus).map(CpuId)
+    }
+
+    fn span(cpu: CpuId, size: u32) -> impl Iterator<Item = CpuId> {
+        let first = cpu.0 / size * size;
+        (first..first + size).map(CpuId)
+    }
+
+    /// The threads of this pCPU's core, itself included.
+    pub fn core_of(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> {
+        Self::span(cpu, self.per_core)
+    }
+
+    pub fn cache_of(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> {
+        Self::span(cpu, self.per_cache)
+    }
+
+    pub fn socket_of(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> {
+        Self::span(cpu, self.per_socket)
+    }
+
+    pub fn threads_per_core(&self) -> u32 {
+        self.per_core
+    }
+
+    /// pCPUs per last-level cache and per socket.
+    pub fn spans(&self) -> (u32, u32) {
+        (self.per_cache, self.per_socket)
+    }
+
+    pub fn distance(&self, a: CpuId, b: CpuId) -> Distance {
+        let together = |size: u32| a.0 / size == b.0 / size;
+        if a == b {
+            Distance::Same
+        } else if together(self.per_core) {
+            Distance::Core
+        } else if together(self.per_cache) {
+            Distance::Cache
+        } else if together(self.per_socket) {
+            Distance::Socket
+        } else {
+            Distance::Remote
+        }
+    }
+
+    /// What a task loses that last ran on `from` and goes on on `to`.
+    pub fn refill_ns(&self, from: CpuId, to: CpuId) -> Ns {
+        match self.distance(from, to) {
+            Distance::Same | Distance::Core => 0,
+            Distance::Cache => self.costs.refill_cache_ns,
+            Distance::Socket => self.costs.refill_socket_ns,
+            Distance::Remote => self.costs.refill_remote_ns,
+        }
+    }
+
+    pub fn ipi_ns(&self, from: CpuId, to: CpuId) -> Ns {
+        match self.distance(from, to) {
+            Distance::Remote => self.costs.ipi_remote_ns,
+            _ => self.costs.ipi_ns,
+        }
+    }
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What the guests did and suffered: spinning, pause-loop exits, directed yields, TLB flushes, interrupts, locks.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::ids::VcpuId;
+use crate::observe::{Spin, What};
+use crate::time::Ns;
+
+use super::layout::Layout;
+use super::waits::{Summary, Waits};
+
+/// Kinds of spinning, in the order of [`Spin`].
+pub const SPINS: [&str; 5] = ["lock", "ipi-answer", "shootdown", "barrier", "user"];
+
+#[derive(Clone, Debug, Default)]
+struct Vcpu {
+    /// Pause-loop exits since the spin began.
+    chain: u64,
+    /// CPU time of its thread so far; up to when, if it runs; and what it was when the spin began.
+    run_ns: Ns,
+    runs_since_ns: Option<Ns>,
+    spin_from_ns: Ns,
+    /// Interrupts on their way: vector, and when the first of it was sent. One vector pends once, as in an APIC.
+    pending: Vec<(u8, Ns)>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Vm {
+    counts: Counts,
+    spins: [Waits; 5],
+    shootdown: Waits,
+    ipi: Waits,
+    lock_wait: Waits,
+    lock_hold: Waits,
+    progress: BTreeMap<u16, Waits>,
+}
+
+/// What is only counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    pub guest_switches: u64,
+    pub ple: u64,
+    pub ple_kernel: u64,
+    pub ple_chains: u64,
+    pub ple_chain_max: u64,
+    pub yields_asked: u64,
+    pub yields_granted: u64,
+    pub halts: u64,
+    pub halt_polled_ns: Ns,
+    pub shootdown_targets: u64,
+    /// TLBs flushed on another vCPU's request.
+    pub tlb_flushes: u64,
+    /// Halted lock waiters woken by the holder.
+    pub kicks: u64,
+    pub ipis_sent: u64,
+    /// Interrupts taken, by vector.
+    pub ipis_taken: BTreeMap<u8, u64>,
+    /// Exits by reason, and the time that they took.
+    pub exits: BTreeMap<u8, u64>,
+    pub exit_ns: Ns,
+}
+
+/// A VM's figures; docs/metrics.md.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GuestTotals {
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// CPU time burnt by spinning.
+    pub spin_ns: Ns,
+    pub spins: BTreeMap<&'static str, Summary>,
+    pub shootdown: Summary,
+    pub ipi: Summary,
+    pub lock_wait: Summary,
+    pub lock_hold: Summary,
+    /// Steps of the workload, by kind.
+    pub progress: BTreeMap<u16, Summary>,
+}
+
+pub struct GuestMetrics {
+    vms: Vec<Vm>,
+    vcpus: Vec<Vcpu>,
+    bases: Vec<usize>,
+}
+
+impl Vcpu {
+    fn run_ns(&self, now_ns: Ns) -> Ns {
+        self.run_ns + self.runs_since_ns.map_or(0, |since_ns| now_ns - since_ns)
+    }
+}
+
+impl GuestMetrics {
+    pub fn new(layout: &Layout) -> Self {
+        let (bases, count) = layout.vcpu_bases();
+        Self { vms: vec![Vm::default(); layout.vms.len()], vcpus: vec![Vcpu::default(); count], bases }
+    }
+
+    fn of(&mut self, vcpu: VcpuId) -> (&mut Vm, &mut Vcpu) {
+        let at = self.bases[vcpu.vm.index()] + vcpu.id as usize;
+        (&mut self.vms[vcpu.vm.index()], &mut self.vcpus[at])
+    }
+
+    pub fn record(&mut self, layout: &Layout, now_ns: Ns, what: &What) {
+        match *what {
+            What::Switch { prev, next, .. } => {
+                if let Some(vcpu) = prev.and_then(|task| layout.vcpu_of(task)) {
+                    let (_, vcpu) = self.of(vcpu);
+                    (vcpu.run_ns, vcpu.runs_since_ns) = (vcpu.run_ns(now_ns), None);
+                }
+                if let Some(vcpu) = next.and_then(|task| layout.vcpu_of(task)) {
+                    self.of(vcpu).1.runs_since_ns = Some(now_ns);
+                }
+            }
+            What::Ple { vcpu, kernel } => {
+                let (vm, vcpu) = self.of(vcpu);
+                vm.counts.ple += 1;
+                vm.counts.ple_kernel += u64::from(kernel);
+                vcpu.chain += 1;
+            }
+            What::DirectedYield { from, granted, .. } => {
+                let (vm, _) = self.of(from);
+                vm.counts.yields_asked += 1;
+                vm.counts.yields_granted += u64::from(granted);
+            }
+            What::Exit { vcpu, reason, ns } => {
+                let (vm, _) = self.of(vcpu);
+                *vm.counts.exits.entry(reason).or_default() += 1;
+                vm.counts.exit_ns += ns;
+            }
+            What::Halt { vcpu, polled_ns } => {
+                let (vm, _) = self.of(vcpu);
+                vm.counts.halts += 1;
+                vm.counts.halt_polled_ns += polled_ns;
+            }
+            What::GuestIpiSent { from, to, vector } => {
+                self.of(from).0.counts.ipis_sent += 1;
+                let pending = &mut self.of(to).1.pending;
+                if !pending.iter().any(|(other, _)| *other == vector) {
+                    pending.push((vector, now_ns));
+                }
+            }
+            What::GuestIpiTaken { vcpu, vector } => {
+                let (vm, vcpu) = self.of(vcpu);
+                *vm.counts.ipis_taken.entry(vector).or_default() += 1;
+                if let Some(at) = vcpu.pending.iter().position(|(other, _)| *other == vector) {
+                    vm.ipi.add(now_ns - vcpu.pending.swap_remove(at).1);
+                }
+            }
+            What::GuestSwitch { vcpu, .. } => self.of(vcpu).0.counts.guest_switches += 1,
+            What::LockTaken { vcpu, waited_ns, .. } => self.of(vcpu).0.lock_wait.add(waited_ns),
+            What::LockReleased { vcpu, held_ns, .. } => self.of(vcpu).0.lock_hold.add(held_ns),
+            What::SpinStart { vcpu, .. } => {
+                let (_, vcpu) = self.of(vcpu);
+                (vcpu.chain, vcpu.spin_from_ns) = (0, vcpu.run_ns(now_ns));
+            }
+            What::SpinEnd { vcpu, why, .. } => {
+                let (vm, vcpu) = self.of(vcpu);
+                vm.spins[spin_index(why)].add(vcpu.run_ns(now_ns) - vcpu.spin_from_ns);
+                let exits = std::mem::take(&mut vcpu.chain);
+                vm.counts.ple_chains += u64::from(exits > 0);
+                vm.counts.ple_chain_max = vm.counts.ple_chain_max.max(exits);
+            }
+            What::ShootdownEnd { vcpu, targets, took_ns } => {
+                let (vm, _) = self.of(vcpu);
+                vm.shootdown.add(took_ns);
+                vm.counts.shootdown_targets += u64::from(targets);
+            }
+            What::Progress { vcpu, kind, took_ns } => {
+                self.of(vcpu).0.progress.entry(kind).or_default().add(took_ns)
+            }
+            What::TlbFlushed { vcpu } => self.of(vcpu).0.counts.tlb_flushes += 1,
+            What::Kick { from, .. } => self.of(from).0.counts.kicks += 1,
+            _ => {}
+        }
+    }
+
+    pub fn totals(&self, vm: usize) -> GuestTotals {
+        let vm = &self.vms[vm];
+        GuestTotals {
+            counts: vm.counts.clone(),
+            spin_ns: vm.spins.iter().map(Waits::sum_ns).sum(),
+            spins: SPINS
+                .into_iter()
+                .zip(vm.spins.iter().map(Waits::summary))
+                .filter(|(_, s)| s.count > 0)
+                .collect(),
+            shootdown: vm.shootdown.summary(),
+            ipi: vm.ipi.summary(),
+            lock_wait: vm.lock_wait.summary(),
+            lock_hold: vm.lock_hold.summary(),
+            progress: vm.progress.iter().map(|(kind, waits)| (*kind, waits.summary())).collect(),
+        }
+    }
+}
+
+pub fn spin_index(why: Spin) -> usize {
+    match why {
+        Spin::Lock => 0,
+        Spin::IpiAnswer => 1,
+        Spin::Shootdown => 2,
+        Spin::Barrier => 3,
+        Spin::User => 4,
+    }
+}

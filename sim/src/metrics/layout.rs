@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Who is who: the stream of events has numbers only; observers are told names and belongings once, before the run.
+
+use serde::{Serialize, Serializer};
+
+use crate::host::{Host, State};
+use crate::ids::{CpuId, TaskId, VcpuId};
+
+/// What observers know about the run beforehand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    pub pcpus: u32,
+    pub vms: Vec<VmLayout>,
+    /// By task number.
+    pub tasks: Vec<TaskLayout>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VmLayout {
+    pub name: String,
+    pub vcpus: u32,
+    /// cpu.weight of its cgroup.
+    pub weight: u32,
+    /// Its vCPUs may not use every pCPU.
+    pub pinned: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TaskLayout {
+    pub name: String,
+    /// The VM to which it belongs: as a vCPU, or as another thread of its VMM.
+    pub vm: Option<u32>,
+    /// Its number, if it is one.
+    #[serde(serialize_with = "number_only")]
+    pub vcpu: Option<VcpuId>,
+    /// It waits there at the beginning already.
+    #[serde(skip)]
+    pub waits_on: Option<CpuId>,
+}
+
+fn number_only<S: Serializer>(vcpu: &Option<VcpuId>, serializer: S) -> Result<S::Ok, S::Error> {
+    vcpu.map(|vcpu| vcpu.id).serialize(serializer)
+}
+
+impl Layout {
+    /// As the host knows it; `vms` has the names that it does not know.
+    pub fn of(host: &Host, vms: Vec<VmLayout>) -> Self {
+        let core = &host.core;
+        let tasks = core.tasks.iter().enumerate().map(|(number, task)| {
+            let vm = core.vms.iter().position(|vm| vm.tgid == task.tgid).map(|vm| vm as u32);
+            let name = match (task.vcpu, vm.and_then(|vm| vms.get(vm as usize))) {
+                (Some(vcpu), Some(vm)) => format!("{}/{}", vm.name, vcpu.id),
+                (None, Some(vm)) => format!("{}/vmm", vm.name),
+                _ => format!("task-{number}"),
+            };
+            TaskLayout {
+                name,
+                vm,
+                vcpu: task.vcpu,
+                waits_on: (task.state == State::Waiting).then_some(task.cpu),
+            }
+        });
+        Self { pcpus: core.cpus.len() as u32, tasks: tasks.collect(), vms }
+    }
+
+    pub fn vcpu_of(&self, task: TaskId) -> Option<VcpuId> {
+        self.tasks.get(task.index()).and_then(|task| task.vcpu)
+    }
+
+    pub fn vm_of(&self, task: TaskId) -> Option<usize> {
+        self.tasks.get(task.index()).and_then(|task| task.vm).map(|vm| vm as usize)
+    }
+
+    pub fn name_of(&self, task: TaskId) -> &str {
+        self.tasks.get(task.index()).map_or("?", |task| &task.name)
+    }
+
+    /// Where each VM's vCPUs begin in a table of all vCPUs, and the table's length.
+    pub fn vcpu_bases(&self) -> (Vec<usize>, usize) {
+        let mut next = 0;
+        let bases = self.vms.iter().map(|vm| {
+            let base = next;
+            next += vm.vcpus as usize;
+            base
+        });
+        (bases.collect(), next)
+    }
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Figures from the stream of events; `docs/metrics.md` defines each. Nothing here can influence a run.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`fingerprint`] | one number for all that happened |
+//! | [`mod@host`], [`lag`] | what pCPUs and vCPUs' threads did: waiting, co-stop, skew, stacking; lag between VMs |
+//! | [`guest`] | what the guests did and suffered: spins, pause-loop exits, yields, TLB flushes, locks |
+//! | [`waits`] | distributions |
+//! | [`layout`] | who is who |
+
+pub mod fingerprint;
+pub mod guest;
+pub mod host;
+pub mod lag;
+pub mod layout;
+mod stacking;
+pub mod totals;
+pub mod waits;
+
+use serde::Serialize;
+
+use crate::observe::{Observer, What};
+use crate::time::Ns;
+
+pub use self::fingerprint::Fingerprint;
+pub use self::layout::Layout;
+pub use self::waits::{Summary, Waits};
+
+use self::guest::{GuestMetrics, GuestTotals};
+use self::host::HostMetrics;
+use self::totals::{HostTotals, VcpuTotals, VmTotals};
+
+/// All figures of one run.
+pub struct Metrics {
+    layout: Layout,
+    host: HostMetrics,
+    guest: GuestMetrics,
+}
+
+/// What [`Metrics`] says at the end.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figures {
+    pub host: HostTotals,
+    pub vms: Vec<VmFigures>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct VmFigures {
+    pub name: String,
+    #[serde(flatten)]
+    pub host: VmTotals,
+    #[serde(flatten)]
+    pub guest: GuestTotals,
+    pub vcpus: Vec<VcpuTotals>,
+}
+
+impl Metrics {
+    pub fn new(layout: Layout) -> Self {
+        Self { host: HostMetrics::new(&layout), guest: GuestMetrics::new(&layout), layout }
+    }
+
+    /// The figures as of `now_ns`; counting can go on.
+    pub fn figures(&mut self, now_ns: Ns) -> Figures {
+        let (host, vms, mut vcpus) = self.host.totals(&self.layout, now_ns);
+        let figures = vms.into_iter().enumerate().map(|(index, totals)| VmFigures {
+            name: self.layout.vms[index].name.clone(),
+            host: totals,
+            guest: self.guest.totals(index),
+            vcpus: std::mem::take(&mut vcpus[index]),
+        });
+        Figures { host, vms: figures.collect() }
+    }
+}
+
+impl Observer for Metrics {
+    fn record(&mut self, now_ns: Ns, what: &What) {
+        self.host.record(&self.layout, now_ns, what);
+        self.guest.record(&self.layout, now_ns, what);
+    }
+}
+
+#[cfg(test)]
+mod tests;

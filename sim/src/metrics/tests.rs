@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Figures of short histories, by hand.
+
+use super::layout::{TaskLayout, VmLayout};
+use super::*;
+use crate::ids::{CpuId, TaskId, VcpuId, VmId};
+use crate::observe::{Spin, Stop};
+
+const V0: VcpuId = VcpuId { vm: VmId(0), id: 0 };
+const V1: VcpuId = VcpuId { vm: VmId(0), id: 1 };
+
+/// A VM of two vCPUs, tasks 0 and 1; task 2 is a process of the host.
+fn layout() -> Layout {
+    let vm = VmLayout { name: "work".into(), vcpus: 2, weight: 100, pinned: false };
+    let vcpu = |vcpu| TaskLayout { vm: Some(0), vcpu: Some(vcpu), ..TaskLayout::default() };
+    Layout { pcpus: 2, vms: vec![vm], tasks: vec![vcpu(V0), vcpu(V1), TaskLayout::default()] }
+}
+
+fn figures(events: &[(Ns, What)], end_ns: Ns) -> Figures {
+    let mut metrics = Metrics::new(layout());
+    for (now_ns, what) in events {
+        metrics.record(*now_ns, what);
+    }
+    metrics.figures(end_ns)
+}
+
+fn switch(cpu: u32, prev: Option<u32>, why: Stop, next: Option<u32>) -> What {
+    What::Switch { cpu: CpuId(cpu), prev: prev.map(TaskId), why, next: next.map(TaskId) }
+}
+
+#[test]
+fn waiting_costop_skew_and_stacking() {
+    let found = figures(
+        &[
+            (0, What::Wakeup { task: TaskId(0), cpu: CpuId(0) }),
+            (0, switch(0, None, Stop::Preempted, Some(0))),
+            // Stacked behind its sibling, until it is moved.
+            (0, What::Wakeup { task: TaskId(1), cpu: CpuId(0) }),
+            (10, What::Migrate { task: TaskId(1), from: CpuId(0), to: CpuId(1) }),
+            (12, switch(1, None, Stop::Preempted, Some(1))),
+            (15, What::Mode { vcpu: V0, kernel: true }),
+            (15, What::LockTaken { vcpu: V0, lock: 0, waited_ns: 0 }),
+            (20, switch(0, Some(0), Stop::Preempted, Some(2))),
+            (30, switch(0, Some(2), Stop::Exited, Some(0))),
+            (31, What::LockReleased { vcpu: V0, lock: 0, held_ns: 16 }),
+            (35, switch(1, Some(1), Stop::Blocked, None)),
+        ],
+        40,
+    );
+    assert_eq!((found.host.busy_ns, found.host.idle_ns), (30 + 23 + 10, 17));
+    let vm = &found.vms[0];
+    let times: Vec<_> = vm.vcpus.iter().map(|vcpu| (vcpu.run_ns, vcpu.ready_ns)).collect();
+    assert_eq!(times, [(30, 10), (23, 12)]);
+    assert_eq!((vm.host.cpu_ns, vm.host.run_ns, vm.host.ready_ns), (53, 53, 22));
+    // Each waited only while the other ran.
+    assert_eq!((vm.host.costop_ns, vm.host.stacked_ns), (22, 10));
+    // 12 when vCPU 1 has waited for so long and vCPU 0 not at all; then vCPU 0 waits, too.
+    assert_eq!((vm.host.skew_max_ns, vm.host.skew.count), (12, 4));
+    // Due 2 pCPUs for 35 and 1 for 5.
+    assert_eq!((vm.host.lag_behind_ns, vm.host.lag_ahead_ns), (Some(22), Some(0)));
+    assert_eq!((vm.host.preemptions, vm.host.preemptions_kernel, vm.host.preemptions_holder), (1, 1, 1));
+    assert_eq!((vm.host.wait_after_wakeup.count, vm.host.wait_after_wakeup.max_ns), (2, 12));
+    assert_eq!((vm.host.wait_after_preemption.max_ns, vm.host.wait_in_kernel.max_ns), (10, 10));
+    assert_eq!((vm.host.wait_as_holder.max_ns, vm.guest.lock_hold.max_ns), (10, 16));
+}
+
+#[test]
+fn spins_exits_and_yields() {
+    let found = figures(
+        &[
+            (0, switch(0, None, Stop::Preempted, Some(0))),
+            (0, switch(1, None, Stop::Preempted, Some(1))),
+            (1, What::SpinStart { vcpu: V0, why: Spin::Lock }),
+            (2, What::Ple { vcpu: V0, kernel: true }),
+            (3, What::DirectedYield { from: V0, to: V1, granted: false }),
+            (4, What::Ple { vcpu: V0, kernel: true }),
+            (5, What::DirectedYield { from: V0, to: V1, granted: true }),
+            // Exits are part of a spin, waiting for a pCPU is not.
+            (6, switch(0, Some(0), Stop::Preempted, Some(2))),
+            (8, switch(0, Some(2), Stop::Exited, Some(0))),
+            (9, What::SpinEnd { vcpu: V0, why: Spin::Lock, spun_ns: 1 }),
+            (10, What::SpinStart { vcpu: V0, why: Spin::User }),
+            (12, What::SpinEnd { vcpu: V0, why: Spin::User, spun_ns: 2 }),
+            (13, What::SpinStart { vcpu: V1, why: Spin::User }),
+            (14, What::Ple { vcpu: V1, kernel: false }),
+            (15, What::SpinEnd { vcpu: V1, why: Spin::User, spun_ns: 2 }),
+        ],
+        20,
+    );
+    let (counts, guest) = (&found.vms[0].guest.counts, &found.vms[0].guest);
+    assert_eq!((counts.ple, counts.ple_kernel, counts.ple_chains, counts.ple_chain_max), (3, 2, 2, 2));
+    assert_eq!((counts.yields_asked, counts.yields_granted), (2, 1));
+    assert_eq!((guest.spin_ns, guest.spins["lock"].count, guest.spins["user"].sum_ns), (10, 1, 4));
+}
+
+#[test]
+fn interrupts_of_one_vector_pend_once() {
+    let found = figures(
+        &[
+            (1, What::ShootdownStart { vcpu: V0, targets: 1 }),
+            (2, What::GuestIpiSent { from: V0, to: V1, vector: 1 }),
+            (3, What::GuestIpiSent { from: V0, to: V1, vector: 1 }),
+            (3, What::GuestIpiSent { from: V0, to: V1, vector: 2 }),
+            (12, What::GuestIpiTaken { vcpu: V1, vector: 1 }),
+            (12, What::TlbFlushed { vcpu: V1 }),
+            (15, What::ShootdownEnd { vcpu: V0, targets: 1, took_ns: 14 }),
+        ],
+        20,
+    );
+    let guest = &found.vms[0].guest;
+    assert_eq!((guest.ipi.count, guest.ipi.max_ns), (1, 10));
+    assert_eq!(
+        (guest.counts.ipis_sent, guest.counts.ipis_taken.get(&1), guest.counts.tlb_flushes),
+        (3, Some(&1), 1)
+    );
+    assert_eq!((guest.shootdown.count, guest.shootdown.max_ns, guest.counts.shootdown_targets), (1, 14, 1));
+}
+
+#[test]
+fn who_waits_from_the_start_is_known() {
+    let mut layout = layout();
+    layout.tasks[1].waits_on = Some(CpuId(1));
+    let mut metrics = Metrics::new(layout);
+    metrics.record(4, &switch(1, None, Stop::Preempted, Some(1)));
+    assert_eq!(metrics.figures(9).vms[0].vcpus[1].ready_ns, 4);
+}
+
+#[test]
+fn the_end_of_a_program_is_a_moment_of_its_own() {
+    let events = [
+        (0, switch(0, None, Stop::Preempted, Some(0))),
+        (5, What::ProgramEnd { vcpu: V0, program: 0 }),
+        (8, switch(0, Some(0), Stop::Blocked, None)),
+    ];
+    let host = figures(&events, 10).host;
+    let end = &host.program_ends[0];
+    assert_eq!((end.at_ns, &end.cpu_ns[..], end.busy_ns, host.busy_ns), (5, &[5][..], 5, 8));
+}

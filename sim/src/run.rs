@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! From a [`Scenario`] to what came of it: one call is one measurement. Same scenario, same bytes, on any thread.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::class::AnyClass;
+use crate::error::SimError;
+use crate::guest::{Guests, ProgramFigure};
+use crate::host::Host;
+use crate::metrics::layout::{TaskLayout, VmLayout};
+use crate::metrics::{Figures, Fingerprint, Layout, Metrics};
+use crate::scenario::{Outcome, Scenario};
+use crate::sim::Simulation;
+use crate::time::{Ns, MS};
+use crate::trace::ftrace::Ftrace;
+use crate::trace::perfetto::Perfetto;
+use crate::trace::timeline::Timeline;
+use crate::trace::Shared;
+
+/// How often it is looked whether all programs have ended. Their exact ends are in the events.
+const STEP_NS: Ns = MS;
+
+/// What to observe. Nothing costs one branch for each event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Watch {
+    pub fingerprint: bool,
+    pub metrics: bool,
+    /// A Perfetto trace of at most about so many bytes; 0: none.
+    pub perfetto_bytes_max: usize,
+    /// `sched_switch` text of at most about so many bytes; 0: none.
+    pub ftrace_bytes_max: usize,
+    /// Intervals to be drawn, at most so many; 0: none.
+    pub timeline_rows_max: usize,
+}
+
+impl Watch {
+    /// Figures, no traces.
+    pub fn figures() -> Self {
+        Self { fingerprint: true, metrics: true, ..Self::default() }
+    }
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub outcome: Outcome,
+    /// The workloads of the VMs that have one, in order.
+    pub programs: Vec<ProgramReport>,
+    /// Counters of the scheduler of `bpf/`, as `cohort run --json` names them; empty under other classes.
+    pub stats: BTreeMap<&'static str, u64>,
+    pub fingerprint: Option<String>,
+    pub figures: Option<Figures>,
+    pub perfetto: Vec<u8>,
+    pub ftrace: String,
+    pub timeline: Option<Timeline>,
+    /// Why a trace is not complete: it has reached its size.
+    pub truncated: bool,
+    pub tasks: Vec<TaskLayout>,
+}
+
+/// A VM's workload and what came of it; a rate is units times their value over the time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ProgramReport {
+    pub vm: u32,
+    pub name: String,
+    pub start_ns: Ns,
+    /// `None`: it has not ended.
+    pub end_ns: Option<Ns>,
+    pub units: u64,
+    pub unit_value: f64,
+}
+
+/// Carry out one run.
+pub fn run(scenario: &Scenario, watch: Watch) -> Result<Report, SimError> {
+    scenario.check()?;
+    let mut host =
+        Host::new(&scenario.machine, AnyClass::new(&scenario.policy, &scenario.machine)?, scenario.seed)?;
+    host.core.events_max = scenario.events_max;
+    let guests = Guests::build(&mut host, &scenario.vms, &scenario.tasks, scenario.seed)?;
+    let layout = layout(scenario, &host, &guests);
+    let observers = Observers::new(&mut host, &layout, watch);
+    let mut simulation = Simulation::new(host, guests);
+    let ends = !simulation.bodies.figures().is_empty();
+    while simulation.host.now_ns() < scenario.duration_ns {
+        let until_ns =
+            if ends { simulation.host.now_ns().saturating_add(STEP_NS) } else { scenario.duration_ns };
+        simulation.run_until(until_ns.min(scenario.duration_ns))?;
+        if ends && simulation.bodies.is_done() {
+            break;
+        }
+    }
+    let mut report = Report {
+        outcome: Outcome::of(&simulation.host),
+        programs: programs(&simulation.bodies),
+        stats: stats(&mut simulation.host),
+        tasks: layout.tasks,
+        ..Report::default()
+    };
+    observers.into_report(&mut report);
+    Ok(report)
+}
+
+fn programs(guests: &Guests) -> Vec<ProgramReport> {
+    let program = |figure: ProgramFigure| ProgramReport {
+        vm: figure.vm.0,
+        name: figure.name,
+        start_ns: figure.start_ns,
+        end_ns: figure.end_ns,
+        units: figure.units,
+        unit_value: figure.unit_value,
+    };
+    guests.figures().into_iter().map(program).collect()
+}
+
+fn layout(scenario: &Scenario, host: &Host, guests: &Guests) -> Layout {
+    let vm = |vm: &crate::scenario::VmConfig| VmLayout {
+        name: vm.name.clone(),
+        vcpus: vm.vcpus,
+        weight: vm.weight,
+        pinned: !vm.cpus.is_empty() && vm.cpus.len() < host.core.cpus.len(),
+    };
+    let mut layout = Layout::of(host, scenario.vms.iter().map(vm).collect());
+    for (number, task) in layout.tasks.iter_mut().enumerate() {
+        let name = guests.task_name(number.into());
+        if !name.is_empty() {
+            task.name = name;
+        }
+    }
+    layout
+}
+
+/// The counters of the scheduler of `bpf/`.
+fn stats(host: &mut Host) -> BTreeMap<&'static str, u64> {
+    if !matches!(host.class, AnyClass::Ext(_)) {
+        return BTreeMap::new();
+    }
+    let stats = host.peek_stats();
+    BTreeMap::from([
+        ("switches", stats.switches),
+        ("preempt_wakeup", stats.preempt_wakeup),
+        ("pulls", stats.pulls),
+        ("steals", stats.steals),
+        ("stacked", stats.stacked),
+        ("starved", stats.starved),
+        ("ple", stats.ple),
+        ("ple_no_sibling", stats.ple_no_sibling),
+        ("ple_backoff", stats.ple_backoff),
+        ("boost_offered", stats.boost_offered),
+        ("boost_chosen", stats.boost_chosen),
+        ("boost_irq", stats.boost_irq),
+        ("boost_kernel", stats.boost_kernel),
+        ("boost_user", stats.boost_user),
+        ("boost_granted", stats.boost_granted),
+        ("boost_migrated", stats.boost_migrated),
+        ("boost_missed", stats.boost_missed),
+        ("gang_starts", stats.gang_starts),
+    ])
+}
+
+/// The observers of one run.
+struct Observers {
+    fingerprint: Option<Shared<Fingerprint>>,
+    metrics: Option<Shared<Metrics>>,
+    perfetto: Option<Shared<Perfetto>>,
+    ftrace: Option<Shared<Ftrace>>,
+    timeline: Option<Shared<Timeline>>,
+}
+
+impl Observers {
+    fn new(host: &mut Host, layout: &Layout, watch: Watch) -> Self {
+        fn add<T: crate::observe::Observer + 'static>(
+            host: &mut Host,
+            wanted: bool,
+            make: impl FnOnce() -> T,
+        ) -> Option<Shared<T>> {
+            wanted.then(|| {
+                let observer = Shared::new(make());
+                host.core.observers.add(Box::new(observer.handle()));
+                observer
+            })
+        }
+        Self {
+            fingerprint: add(host, watch.fingerprint, Fingerprint::default),
+            metrics: add(host, watch.metrics, || Metrics::new(layout.clone())),
+            perfetto: add(host, watch.perfetto_bytes_max > 0, || {
+                Perfetto::new(layout.clone(), watch.perfetto_bytes_max)
+            }),
+            ftrace: add(host, watch.ftrace_bytes_max > 0, || Ftrace::new(layout, watch.ftrace_bytes_max)),
+            timeline: add(host, watch.timeline_rows_max > 0, || {
+                Timeline::new(layout.clone(), watch.timeline_rows_max)
+            }),
+        }
+    }
+
+    fn into_report(self, report: &mut Report) {
+        let now_ns = report.outcome.end_ns;
+        report.fingerprint = self.fingerprint.map(|print| print.with(|print| print.text()));
+        report.figures = self.metrics.map(|metrics| metrics.with(|metrics| metrics.figures(now_ns)));
+        if let Some(perfetto) = self.perfetto {
+            perfetto.with(|trace| {
+                report.perfetto = trace.finish(now_ns);
+                report.truncated |= trace.is_truncated();
+            });
+        }
+        if let Some(ftrace) = self.ftrace {
+            ftrace.with(|trace| {
+                report.ftrace = trace.finish();
+                report.truncated |= trace.is_truncated();
+            });
+        }
+        report.timeline = self.timeline.map(|timeline| {
+            timeline.with(|timeline| {
+                timeline.finish(now_ns);
+                report.truncated |= timeline.truncated;
+                std::mem::take(timeline)
+            })
+        });
+    }
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! All that describes a run, and what comes of it. Building the bodies from it and running them is [`crate::run`].
+
+use serde::{Deserialize, Serialize};
+
+use crate::class::ext::ExtConfig;
+use crate::class::fair::FairConfig;
+use crate::class::round_robin::RoundRobinConfig;
+use crate::error::SimError;
+use crate::guest::GuestConfig;
+use crate::kvm::KvmConfig;
+use crate::machine::{Machine, MachineConfig};
+use crate::time::Ns;
+use crate::workload::Workload;
+
+/// One run: a point of a sweep. Everything that the result depends on is in here.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    pub name: String,
+    pub seed: u64,
+    /// The run ends then at the latest.
+    pub duration_ns: Ns,
+    /// A run that is not over after so many events is an error: it may never be.
+    #[serde(default = "events_max_default")]
+    pub events_max: u64,
+    #[serde(default)]
+    pub machine: MachineConfig,
+    pub policy: Policy,
+    #[serde(default)]
+    pub vms: Vec<VmConfig>,
+    #[serde(default)]
+    pub tasks: Vec<TaskConfig>,
+}
+
+/// The host's scheduler.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "class", rename_all = "kebab-case")]
+pub enum Policy {
+    RoundRobin(RoundRobinConfig),
+    Fair(FairConfig),
+    Ext(ExtConfig),
+}
+
+/// A VM: its vCPUs run what `workload` says, on the guest kernel that `guest` describes, with the KVM that `kvm` describes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VmConfig {
+    pub name: String,
+    pub vcpus: u32,
+    /// cpu.weight of its cgroup.
+    #[serde(default = "weight_default")]
+    pub weight: u32,
+    /// pCPUs that its vCPUs may use; empty: all.
+    #[serde(default)]
+    pub cpus: Vec<u32>,
+    #[serde(default)]
+    pub kvm: KvmConfig,
+    #[serde(default)]
+    pub guest: GuestConfig,
+    /// What it runs; without, it is booted and idle.
+    #[serde(default)]
+    pub workload: Option<Workload>,
+}
+
+fn weight_default() -> u32 {
+    100
+}
+
+/// Some minutes of computing.
+fn events_max_default() -> u64 {
+    2_000_000_000
+}
+
+/// An ordinary process of the host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TaskConfig {
+    pub name: String,
+    #[serde(default)]
+    pub nice: i32,
+    #[serde(default)]
+    pub cpus: Vec<u32>,
+    /// It runs for so long and sleeps for so long, in turn; 0 and 0: it never sleeps.
+    #[serde(default)]
+    pub run_ns: Ns,
+    #[serde(default)]
+    pub sleep_ns: Ns,
+    /// These are means of exponential distributions.
+    #[serde(default)]
+    pub random: bool,
+}
+
+/// Bounds of what may be asked for, so that a wrong figure costs an error and not all of the memory.
+const DURATION_MAX_NS: Ns = 86_400_000_000_000;
+const VCPUS_MAX: u32 = 1 << 17;
+const TASKS_MAX: usize = 1 << 17;
+
+impl Scenario {
+    /// Everything that can be known to be wrong before the run; the parts check themselves when they are built.
+    pub fn check(&self) -> Result<(), SimError> {
+        let pcpus = Machine::new(&self.machine)?.cpus() as u32;
+        let refuse = |field: &str, value: &dyn std::fmt::Display, allowed: &str| {
+            Err(SimError::Config(format!("{field}: {value} is not allowed: must be {allowed}")))
+        };
+        if !(1..=DURATION_MAX_NS).contains(&self.duration_ns) {
+            return refuse("duration_ns", &self.duration_ns, &format!("from 1 to {DURATION_MAX_NS}"));
+        }
+        if self.events_max == 0 {
+            return refuse("events_max", &0, "1 or more");
+        }
+        let mut vcpus = 0u32;
+        for (index, vm) in self.vms.iter().enumerate() {
+            vcpus = vcpus.saturating_add(vm.vcpus);
+            if vm.vcpus == 0 || vcpus > VCPUS_MAX {
+                let allowed = format!("1 or more, and of all VMs together at most {VCPUS_MAX}");
+                return refuse(&format!("vms[{index}].vcpus"), &vm.vcpus, &allowed);
+            }
+            if !(1..=10_000).contains(&vm.weight) {
+                return refuse(&format!("vms[{index}].weight"), &vm.weight, "from 1 to 10000");
+            }
+            check_cpus(&format!("vms[{index}].cpus"), &vm.cpus, pcpus)?;
+        }
+        if self.tasks.len() > TASKS_MAX {
+            return refuse(
+                "tasks",
+                &format!("a list of {}", self.tasks.len()),
+                &format!("at most {TASKS_MAX} long"),
+            );
+        }
+        for (index, task) in self.tasks.iter().enumerate() {
+            if !(-20..=19).contains(&task.nice) {
+                return refuse(&format!("tasks[{index}].nice"), &task.nice, "from -20 to 19");
+            }
+            check_cpus(&format!("tasks[{index}].cpus"), &task.cpus, pcpus)?;
+        }
+        Ok(())
+    }
+}
+
+fn check_cpus(field: &str, cpus: &[u32], pcpus: u32) -> Result<(), SimError> {
+    match cpus.iter().find(|cpu| **cpu >= pcpus) {
+        None => Ok(()),
+        Some(cpu) => Err(SimError::Config(format!(
+            "{field}: {cpu} is not allowed: must be from 0 to {}",
+            pcpus.saturating_sub(1)
+        ))),
+    }
+}
+
+/// What came of a run, beside what the observers gathered.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Outcome {
+    pub end_ns: Ns,
+    pub events: u64,
+    pub decisions: u64,
+    pub tasks: Vec<TaskTotals>,
+    pub cpus: Vec<CpuTotals>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct TaskTotals {
+    pub run_ns: Ns,
+    pub wait_ns: Ns,
+    pub wait_max_ns: Ns,
+    pub switches: u64,
+    pub migrations: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct CpuTotals {
+    pub busy_ns: Ns,
+    pub idle_ns: Ns,
+    pub switches: u64,
+}
+
+impl Outcome {
+    /// As of now.
+    pub fn of(host: &crate::Host) -> Self {
+        let core = &host.core;
+        let task = |(index, t): (usize, &crate::host::Task)| TaskTotals {
+            run_ns: host.run_ns(index.into()),
+            wait_ns: host.run_delay_ns(index.into()),
+            wait_max_ns: t.wait_max_ns,
+            switches: t.switches,
+            migrations: t.migrations,
+        };
+        let cpu = |(index, c): (usize, &crate::host::Cpu)| {
+            let (busy_ns, idle_ns) = host.cpu_times_ns(index.into());
+            CpuTotals { busy_ns, idle_ns, switches: c.switches }
+        };
+        Self {
+            end_ns: core.now_ns,
+            events: core.events.made(),
+            decisions: core.decisions,
+            tasks: core.tasks.iter().enumerate().map(task).collect(),
+            cpus: core.cpus.iter().enumerate().map(cpu).collect(),
+        }
+    }
+}

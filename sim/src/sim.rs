@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A simulation: the host, the bodies of its tasks, and the loop over the events.
+
+use crate::body::Bodies;
+use crate::error::SimError;
+use crate::events::Event;
+use crate::host::{Host, State, Switch};
+use crate::ids::CpuId;
+use crate::time::Ns;
+
+/// Schedules in one instant before it is called a hang: bodies that yield to each other for ever, in no time.
+const INSTANT_MAX: u64 = 1_000_000;
+
+pub struct Simulation<B: Bodies> {
+    pub host: Host,
+    pub bodies: B,
+    in_instant: u64,
+    handled: u64,
+}
+
+impl<B: Bodies> Simulation<B> {
+    pub fn new(host: Host, bodies: B) -> Self {
+        Self { host, bodies, in_instant: 0, handled: 0 }
+    }
+
+    /// Let time pass until then, that instant included.
+    pub fn run_until(&mut self, until_ns: Ns) -> Result<(), SimError> {
+        let _image = self.host.class.enter();
+        self.settle()?;
+        while let Some((at_ns, event)) = self.host.core.events.pop_until(until_ns) {
+            if at_ns != self.host.core.now_ns {
+                self.in_instant = 0;
+            }
+            self.host.core.now_ns = at_ns;
+            self.handled += 1;
+            if self.handled > self.host.core.events_max {
+                let max = self.host.core.events_max;
+                return Err(SimError::Limit(format!(
+                    "at {at_ns} ns: more than {max} events; allow more or simulate less"
+                )));
+            }
+            self.handle(event);
+            self.settle()?;
+        }
+        self.host.core.now_ns = self.host.core.now_ns.max(until_ns);
+        self.host.check()
+    }
+
+    /// How many events have been handled.
+    pub fn events(&self) -> u64 {
+        self.handled
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Body { id, what, generation } => self.bodies.event(&mut self.host, id, what, generation),
+            Event::Interrupt { task, what } => {
+                if self.host.core.task(task).state == State::Running {
+                    self.bodies.interrupt(&mut self.host, task, what);
+                }
+            }
+            event => self.host.handle(event),
+        }
+    }
+
+    /// Everything that follows from what has happened, at the same instant.
+    fn settle(&mut self) -> Result<(), SimError> {
+        loop {
+            if self.host.core.error.is_some() && !self.host.fall_back() {
+                return self.host.check();
+            }
+            if let Some(switch) = self.host.core.notices.pop_front() {
+                self.notify(switch);
+            } else if let Some(cpu) = self.host.next_pending() {
+                self.in_instant += 1;
+                if self.in_instant > INSTANT_MAX {
+                    return Err(SimError::Limit(format!(
+                        "at {} ns: {INSTANT_MAX} schedules without time passing; something yields for ever",
+                        self.host.core.now_ns
+                    )));
+                }
+                if let Some(switch) = self.host.schedule(cpu) {
+                    self.notify(switch);
+                }
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    fn notify(&mut self, switch: Switch) {
+        if let Some((task, why)) = switch.prev {
+            self.bodies.stop(&mut self.host, task, why);
+        }
+        if let Some((task, run)) = switch.next {
+            self.bodies.start(&mut self.host, task, run);
+        }
+        // Only the change between busy and idle is felt by the core's other threads.
+        if switch.prev.is_some() != switch.next.is_some() && self.host.core.machine.threads_per_core() > 1 {
+            self.tell_siblings(switch.cpu);
+        }
+    }
+
+    fn tell_siblings(&mut self, cpu: CpuId) {
+        let per_core = self.host.core.machine.threads_per_core();
+        let first = cpu.0 / per_core * per_core;
+        for other in (first..first + per_core).map(CpuId) {
+            if let Some((task, run)) = self.host.changed_speed(cpu, other) {
+                self.bodies.speed(&mut self.host, task, run);
+            }
+        }
+    }
+}

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A trace for ui.perfetto.dev and trace_processor: TrackEvent protobuf. (Chrome's JSON would sort events of one instant wrongly, lose slices
+//! without length, and be ten times as large.)
+//!
+//! Each pCPU has a track: who runs. Each vCPU has two: what the host does with it (running, waiting), and what happens in the guest (spins, TLB
+//! shootdowns, pause-loop exits), because a spin goes on across preemptions and slices of one track must nest. Flows lead from a directed yield
+//! to the turn that it got its target, and from an interrupt's sending to its taking.
+
+use std::collections::BTreeMap;
+
+use crate::ids::{TaskId, VcpuId};
+use crate::metrics::guest::{spin_index, SPINS};
+use crate::metrics::Layout;
+use crate::observe::{Observer, Stop, What};
+use crate::time::Ns;
+
+use super::protobuf::Message;
+
+mod fields;
+
+use self::fields::{descriptor, event, packet, ANNOTATIONS, CATEGORIES, NAMES};
+
+const SEQUENCE: u64 = 1;
+const STATE_CLEARED: u64 = 1;
+const NEEDS_STATE: u64 = 2;
+
+const HOST: u64 = 1;
+const PCPU: u64 = 1 << 32;
+const VM: u64 = 2 << 32;
+const VCPU: u64 = 3 << 32;
+const GUEST: u64 = 4 << 32;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slice {
+    Spin(usize),
+    Shootdown,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Vcpu {
+    /// The slice "running" or "waiting" is open.
+    scheduled: bool,
+    guest: Vec<Slice>,
+    /// Flows of directed yields to it, until it runs; of interrupts to it by vector, until they are taken.
+    yields: Vec<u64>,
+    interrupts: Vec<(u8, u64)>,
+}
+
+/// What an event carries beside its place.
+#[derive(Clone, Copy, Default)]
+struct About<'a> {
+    category: &'a str,
+    name: &'a str,
+    value: Option<(&'a str, u64)>,
+    flow: Option<u64>,
+    flows_end: &'a [u64],
+}
+
+pub struct Perfetto {
+    layout: Layout,
+    bases: Vec<usize>,
+    out: Vec<u8>,
+    bytes_max: usize,
+    truncated: bool,
+    interned: BTreeMap<(u32, String), u64>,
+    pcpus: Vec<bool>,
+    vcpus: Vec<Vcpu>,
+    flows: u64,
+    // Kept to be used again.
+    event: Message,
+    packet: Message,
+}
+
+impl Perfetto {
+    /// Nothing is added any more when the trace is as long as this.
+    pub fn new(layout: Layout, bytes_max: usize) -> Self {
+        let (bases, vcpus) = layout.vcpu_bases();
+        let mut trace = Self {
+            bases,
+            out: Vec::new(),
+            bytes_max,
+            truncated: false,
+            interned: BTreeMap::new(),
+            pcpus: vec![false; layout.pcpus as usize],
+            vcpus: vec![Vcpu::default(); vcpus],
+            flows: 0,
+            event: Message::default(),
+            packet: Message::default(),
+            layout,
+        };
+        trace.describe();
+        let waiting: Vec<VcpuId> = trace
+            .layout
+            .tasks
+            .iter()
+            .filter(|task| task.waits_on.is_some())
+            .filter_map(|task| task.vcpu)
+            .collect();
+        for vcpu in waiting {
+            trace.schedule(0, vcpu, Some("waiting"), None);
+        }
+        trace
+    }
+
+    pub fn is_truncated(&self) -> bool {
+        self.truncated
+    }
+
+    /// The run is over: close what is open, and hand out the trace.
+    pub fn finish(&mut self, now_ns: Ns) -> Vec<u8> {
+        for cpu in 0..self.pcpus.len() {
+            self.end_run(now_ns, cpu);
+        }
+        for at in 0..self.vcpus.len() {
+            if std::mem::take(&mut self.vcpus[at].scheduled) {
+                self.put(now_ns, event::END, VCPU + at as u64, About::default());
+            }
+            while self.vcpus[at].guest.pop().is_some() {
+                self.put(now_ns, event::END, GUEST + at as u64, About::default());
+            }
+        }
+        std::mem::take(&mut self.out)
+    }
+
+    fn at(&self, vcpu: VcpuId) -> usize {
+        self.bases[vcpu.vm.index()] + vcpu.id as usize
+    }
+
+    /// The tracks: the host with its pCPUs, each VM with its vCPUs.
+    fn describe(&mut self) {
+        self.packet.clear();
+        self.packet.uint(packet::SEQUENCE_FLAGS, STATE_CLEARED);
+        self.flush();
+        self.process(HOST, 1, "host");
+        for cpu in 0..u64::from(self.layout.pcpus) {
+            self.track(PCPU + cpu, HOST, &format!("pCPU {cpu}"), cpu);
+        }
+        for vm in 0..self.layout.vms.len() {
+            let (name, count) = (self.layout.vms[vm].name.clone(), u64::from(self.layout.vms[vm].vcpus));
+            let uuid = VM + vm as u64;
+            self.process(uuid, 1_000_000 + vm as u64, &name);
+            for id in 0..count {
+                let at = self.bases[vm] as u64 + id;
+                self.track(VCPU + at, uuid, &format!("vCPU {id}"), 2 * id);
+                self.track(GUEST + at, uuid, &format!("vCPU {id}, guest"), 2 * id + 1);
+            }
+        }
+    }
+
+    fn process(&mut self, uuid: u64, pid: u64, name: &str) {
+        let (mut process, mut track) = (Message::default(), Message::default());
+        process.uint(descriptor::PROCESS_PID, pid);
+        process.text(descriptor::PROCESS_NAME, name);
+        track.uint(descriptor::UUID, uuid);
+        track.message(descriptor::PROCESS, &process);
+        track.uint(descriptor::CHILD_ORDERING, descriptor::EXPLICIT);
+        self.packet.clear();
+        self.packet.message(packet::TRACK_DESCRIPTOR, &track);
+        self.flush();
+    }
+
+    fn track(&mut self, uuid: u64, parent: u64, name: &str, rank: u64) {
+        let mut track = Message::default();
+        track.uint(descriptor::UUID, uuid);
+        track.text(descriptor::NAME, name);
+        track.uint(descriptor::PARENT, parent);
+        track.uint(descriptor::RANK, rank);
+        self.packet.clear();
+        self.packet.message(packet::TRACK_DESCRIPTOR, &track);
+        self.flush();
+    }
+
+    /// Write the packet out: field 1 of the trace.
+    fn flush(&mut self) {
+        self.packet.uint(packet::SEQUENCE_ID, SEQUENCE);
+        let mut trace = Message { bytes: std::mem::take(&mut self.out) };
+        trace.message(1, &self.packet);
+        self.out = trace.bytes;
+    }
+
+    /// The number of a string; the first time, it goes into the packet that needs it.
+    fn intern(&mut self, table: u32, text: &str, fresh: &mut Message) -> u64 {
+        // A key without a copy of the text would need a map by borrowed pairs; traces are not the hot path.
+        if let Some(iid) = self.interned.get(&(table, text.to_string())) {
+            return *iid;
+        }
+        let iid = self.interned.len() as u64 + 1;
+        self.interned.insert((table, text.to_string()), iid);
+        let mut entry = Message::default();
+        entry.uint(1, iid);
+        entry.text(2, text);
+        fresh.message(table, &entry);
+        iid
+    }
+
+    fn put(&mut self, now_ns: Ns, kind: u64, track: u64, about: About<'_>) {
+        let mut fresh = Message::default();
+        let mut event = std::mem::take(&mut self.event);
+        event.clear();
+        event.uint(event::TYPE, kind);
+        event.uint(event::TRACK, track);
+        if !about.name.is_empty() {
+            event.uint(event::CATEGORY, self.intern(CATEGORIES, about.category, &mut fresh));
+            event.uint(event::NAME, self.intern(NAMES, about.name, &mut fresh));
+        }
+        if let Some((name, value)) = about.value {
+            let mut annotation = Message::default();
+            annotation.uint(event::ANNOTATION_NAME, self.intern(ANNOTATIONS, name, &mut fresh));
+            annotation.uint(event::ANNOTATION_UINT, value);
+            event.message(event::ANNOTATION, &annotation);
+        }
+        if let Some(flow) = about.flow {
+            event.fixed64(event::FLOW, flow);
+        }
+        for flow in about.flows_end {
+            event.fixed64(event::FLOW_END, *flow);
+        }
+        self.packet.clear();
+        self.packet.uint(packet::TIMESTAMP, now_ns);
+        self.packet.uint(packet::SEQUENCE_FLAGS, NEEDS_STATE);
+        if !fresh.bytes.is_empty() {
+            self.packet.message(packet::INTERNED_DATA, &fresh);
+        }
+        self.packet.message(packet::TRACK_EVENT, &event);
+        self.flush();
+        self.event = event;
+    }
+
+    fn new_flow(&mut self) -> u64 {
+        self.flows += 1;
+        self.flows
+    }
+
+    fn end_run(&mut self, now_ns: Ns, cpu: usize) {
+        if std::mem::take(&mut self.pcpus[cpu]) {
+            self.put(now_ns, event::END, PCPU + cpu as u64, About::default());
+        }
+    }
+
+    /// The vCPU's thread begins to run, to wait or, with `None`, to sleep.
+    fn schedule(&mut self, now_ns: Ns, vcpu: VcpuId, name: Option<&str>, cpu: Option<u32>) {
+        let at = self.at(vcpu);
+        let track = VCPU + at as u64;
+        if std::mem::replace(&mut self.vcpus[at].scheduled, name.is_some()) {
+            self.put(now_ns, event::END, track, About::default());
+        }
+        if let Some(name) = name {
+            let flows_end =
+                if cpu.is_some() { std::mem::take(&mut self.vcpus[at].yields) } else { Vec::new() };
+            let value = cpu.map(|cpu| ("pCPU", u64::from(cpu)));
+            self.put(
+                now_ns,
+                event::BEGIN,
+                track,
+                About { category: "sched", name, value, flow: None, flows_end: &flows_end },
+            );
+        }
+    }
+
+    fn begin(&mut self, now_ns: Ns, vcpu: VcpuId, slice: Slice, value: Option<(&str, u64)>) {
+        let at = self.at(vcpu);
+        self.vcpus[at].guest.push(slice);
+        let spin;
+        let name = match slice {
+            Slice::Spin(why) => {
+                spin = format!("spin: {}", SPINS[why]);
+                spin.as_str()
+            }
+            Slice::Shootdown => "TLB shootdown",
+        };
+        let about = About { category: "guest", name, value, ..About::default() };
+        self.put(now_ns, event::BEGIN, GUEST + at as u64, about);
+    }
+
+    /// End a slice, and those within it that nobody has ended: slices nest.
+    fn end(&mut self, now_ns: Ns, vcpu: VcpuId, slice: Slice) {
+        let at = self.at(vcpu);
+        let Some(depth) = self.vcpus[at].guest.iter().rposition(|open| *open == slice) else { return };
+        for _ in self.vcpus[at].guest.drain(depth..).collect::<Vec<_>>() {
+            self.put(now_ns, event::END, GUEST + at as u64, About::default());
+        }
+    }
+
+    fn instant(&mut self, now_ns: Ns, vcpu: VcpuId, about: About<'_>) {
+        let track = GUEST + self.at(vcpu) as u64;
+        self.put(now_ns, event::INSTANT, track, about);
+    }
+
+    fn switch(&mut self, now_ns: Ns, cpu: u32, prev: Option<(TaskId, Stop)>, next: Option<TaskId>) {
+        self.end_run(now_ns, cpu as usize);
+        if let Some((task, why)) = prev {
+            if let Some(vcpu) = self.layout.vcpu_of(task) {
+                let name = (why == Stop::Preempted).then_some("waiting");
+                self.schedule(now_ns, vcpu, name, None);
+            }
+        }
+        if let Some(task) = next {
+            let name = self.layout.name_of(task).to_string();
+            self.pcpus[cpu as usize] = true;
+            let about = About { category: "sched", name: &name, ..About::default() };
+            self.put(now_ns, event::BEGIN, PCPU + u64::from(cpu), about);
+            if let Some(vcpu) = self.layout.vcpu_of(task) {
+                self.schedule(now_ns, vcpu, Some("running"), Some(cpu));
+            }
+        }
+    }
+}
+
+impl Observer for Perfetto {
+    fn record(&mut self, now_ns: Ns, what: &What) {
+        if self.out.len() >= self.bytes_max {
+            self.truncated = true;
+            return;
+        }
+        match *what {
+            What::Switch { cpu, prev, why, next } => {
+                self.switch(now_ns, cpu.0, prev.map(|prev| (prev, why)), next)
+            }
+            What::Wakeup { task, .. } => {
+                if let Some(vcpu) =
+                    self.layout.vcpu_of(task).filter(|vcpu| !self.vcpus[self.at(*vcpu)].scheduled)
+                {
+                    self.schedule(now_ns, vcpu, Some("waiting"), None);
+                }
+            }
+            What::Ple { vcpu, kernel } => {
+                let value = Some(("kernel", kernel.into()));
+                self.instant(
+                    now_ns,
+                    vcpu,
+                    About { category: "kvm", name: "PAUSE exit", value, ..About::default() },
+                );
+            }
+            What::DirectedYield { from, to, granted } => {
+                let flow = granted.then(|| self.new_flow());
+                let (name, at) = (if granted { "yield" } else { "yield refused" }, self.at(to));
+                let value = Some(("to", to.id.into()));
+                self.instant(now_ns, from, About { category: "kvm", name, value, flow, flows_end: &[] });
+                self.vcpus[at].yields.extend(flow);
+            }
+            What::GuestIpiSent { from, to, vector } => {
+                let (flow, at) = (self.new_flow(), self.at(to));
+                let value = Some(("vector", vector.into()));
+                let about =
+                    About { category: "guest", name: "IPI sent", value, flow: Some(flow), flows_end: &[] };
+                self.instant(now_ns, from, about);
+                self.vcpus[at].interrupts.push((vector, flow));
+            }
+            What::GuestIpiTaken { vcpu, vector } => {
+                let at = self.at(vcpu);
+                // One taken interrupt answers all that were sent meanwhile: they are one bit in the APIC.
+                let mut ended = Vec::new();
+                self.vcpus[at].interrupts.retain(|(other, flow)| {
+                    if *other == vector {
+                        ended.push(*flow);
+                    }
+                    *other != vector
+                });
+                let value = Some(("vector", vector.into()));
+                let about =
+                    About { category: "guest", name: "IPI taken", value, flow: None, flows_end: &ended };
+                self.instant(now_ns, vcpu, about);
+            }
+            What::SpinStart { vcpu, why } => self.begin(now_ns, vcpu, Slice::Spin(spin_index(why)), None),
+            What::SpinEnd { vcpu, why, .. } => self.end(now_ns, vcpu, Slice::Spin(spin_index(why))),
+            What::ShootdownStart { vcpu, targets } => {
+                self.begin(now_ns, vcpu, Slice::Shootdown, Some(("targets", targets.into())));
+            }
+            What::ShootdownEnd { vcpu, .. } => self.end(now_ns, vcpu, Slice::Shootdown),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

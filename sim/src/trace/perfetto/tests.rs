@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Reads traces back: are slices nested, strings known, flows complete, times in order?
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::protobuf::{decode, Field};
+use super::*;
+use crate::ids::{CpuId, VmId};
+use crate::metrics::layout::{TaskLayout, VmLayout};
+use crate::observe::Spin;
+
+fn numbers(fields: &[(u32, Field)], wanted: u32) -> Vec<u64> {
+    let number = |(field, value): &(u32, Field)| match value {
+        Field::Number(number) if *field == wanted => Some(*number),
+        _ => None,
+    };
+    fields.iter().filter_map(number).collect()
+}
+
+fn messages(fields: &[(u32, Field)], wanted: u32) -> Vec<Vec<(u32, Field)>> {
+    let message = |(field, value): &(u32, Field)| match value {
+        Field::Data(bytes) if *field == wanted => Some(decode(bytes).expect("a message")),
+        _ => None,
+    };
+    fields.iter().filter_map(message).collect()
+}
+
+fn text(fields: &[(u32, Field)], wanted: u32) -> String {
+    let found = fields.iter().find_map(|(field, value)| match value {
+        Field::Data(bytes) if *field == wanted => Some(String::from_utf8(bytes.clone()).unwrap()),
+        _ => None,
+    });
+    found.unwrap_or_default()
+}
+
+/// What a reader makes of a trace.
+#[derive(Debug, Default)]
+struct Read {
+    tracks: BTreeMap<u64, String>,
+    /// Track, name, start, end; in the order of the ends.
+    slices: Vec<(u64, String, Ns, Ns)>,
+    instants: Vec<(u64, String, Ns)>,
+    flows: BTreeMap<u64, (u64, Option<u64>)>,
+}
+
+fn read(bytes: &[u8]) -> Read {
+    let (mut read, mut last_ns) = (Read::default(), 0);
+    let mut names: BTreeMap<u64, String> = BTreeMap::new();
+    let mut open: BTreeMap<u64, Vec<(String, Ns)>> = BTreeMap::new();
+    for packet in messages(&decode(bytes).expect("a trace"), 1) {
+        assert_eq!(numbers(&packet, packet::SEQUENCE_ID), [SEQUENCE]);
+        for track in messages(&packet, packet::TRACK_DESCRIPTOR) {
+            let uuid = numbers(&track, descriptor::UUID)[0];
+            let process = messages(&track, descriptor::PROCESS);
+            let name = process.first().map_or_else(
+                || text(&track, descriptor::NAME),
+                |process| text(process, descriptor::PROCESS_NAME),
+            );
+            for parent in numbers(&track, descriptor::PARENT) {
+                assert!(read.tracks.contains_key(&parent), "a track before its parent");
+            }
+            assert!(read.tracks.insert(uuid, name).is_none(), "a track twice");
+        }
+        for interned in messages(&packet, packet::INTERNED_DATA) {
+            for entry in messages(&interned, NAMES) {
+                assert!(names.insert(numbers(&entry, 1)[0], text(&entry, 2)).is_none(), "a name twice");
+            }
+        }
+        for event in messages(&packet, packet::TRACK_EVENT) {
+            let now_ns = numbers(&packet, packet::TIMESTAMP)[0];
+            assert!(now_ns >= last_ns, "time goes backwards");
+            last_ns = now_ns;
+            let track = numbers(&event, event::TRACK)[0];
+            assert!(read.tracks.contains_key(&track), "an event on no track");
+            let name =
+                numbers(&event, event::NAME).first().map(|iid| names.get(iid).expect("a known name").clone());
+            match numbers(&event, event::TYPE)[..] {
+                [event::BEGIN] => open.entry(track).or_default().push((name.expect("a name"), now_ns)),
+                [event::END] => {
+                    let (name, start_ns) = open.get_mut(&track).and_then(Vec::pop).expect("an open slice");
+                    read.slices.push((track, name, start_ns, now_ns));
+                }
+                [event::INSTANT] => read.instants.push((track, name.expect("a name"), now_ns)),
+                _ => panic!("an event of no type"),
+            }
+            for flow in numbers(&event, event::FLOW) {
+                assert!(read.flows.insert(flow, (track, None)).is_none(), "a flow begins twice");
+            }
+            for flow in numbers(&event, event::FLOW_END) {
+                let flow = read.flows.get_mut(&flow).expect("a flow that has begun");
+                assert!(flow.1.replace(track).is_none(), "a flow ends twice");
+            }
+        }
+    }
+    assert!(open.values().all(Vec::is_empty), "slices left open");
+    read
+}
+
+fn layout() -> Layout {
+    let vm = VmLayout { name: "work".into(), vcpus: 2, weight: 100, pinned: false };
+    let vcpu = |id: u32| TaskLayout {
+        name: format!("work/{id}"),
+        vm: Some(0),
+        vcpu: Some(VcpuId { vm: VmId(0), id }),
+        waits_on: None,
+    };
+    let other = TaskLayout { name: "daemon".into(), ..TaskLayout::default() };
+    Layout { pcpus: 1, vms: vec![vm], tasks: vec![vcpu(0), vcpu(1), other] }
+}
+
+const V0: VcpuId = VcpuId { vm: VmId(0), id: 0 };
+const V1: VcpuId = VcpuId { vm: VmId(0), id: 1 };
+
+fn switch(prev: Option<u32>, why: Stop, next: Option<u32>) -> What {
+    What::Switch { cpu: CpuId(0), prev: prev.map(TaskId), why, next: next.map(TaskId) }
+}
+
+fn trace(events: &[(Ns, What)], bytes_max: usize, end_ns: Ns) -> (Vec<u8>, bool) {
+    let mut trace = Perfetto::new(layout(), bytes_max);
+    for (now_ns, what) in events {
+        trace.record(*now_ns, what);
+    }
+    (trace.finish(end_ns), trace.is_truncated())
+}
+
+#[test]
+fn a_spin_goes_on_across_preemptions_and_a_yield_leads_to_its_target() {
+    let events = [
+        (0, What::Wakeup { task: TaskId(0), cpu: CpuId(0) }),
+        (0, switch(None, Stop::Preempted, Some(0))),
+        (1, What::Wakeup { task: TaskId(1), cpu: CpuId(0) }),
+        (2, What::ShootdownStart { vcpu: V0, targets: 1 }),
+        (2, What::GuestIpiSent { from: V0, to: V1, vector: 250 }),
+        (3, What::SpinStart { vcpu: V0, why: Spin::Shootdown }),
+        (5, What::Ple { vcpu: V0, kernel: true }),
+        (5, What::DirectedYield { from: V0, to: V1, granted: true }),
+        (6, switch(Some(0), Stop::Preempted, Some(1))),
+        (7, What::GuestIpiTaken { vcpu: V1, vector: 250 }),
+        (9, switch(Some(1), Stop::Blocked, Some(0))),
+        (10, What::SpinEnd { vcpu: V0, why: Spin::Shootdown, spun_ns: 4 }),
+        (11, What::ShootdownEnd { vcpu: V0, targets: 1, took_ns: 9 }),
+    ];
+    let read = read(&trace(&events, usize::MAX, 12).0);
+    let tracks: Vec<_> = read.tracks.values().map(String::as_str).collect();
+    assert_eq!(tracks, ["host", "pCPU 0", "work", "vCPU 0", "vCPU 1", "vCPU 0, guest", "vCPU 1, guest"]);
+    let slice = |track: u64, name: &str, start_ns, end_ns| (track, name.to_string(), start_ns, end_ns);
+    assert_eq!(
+        read.slices,
+        [
+            slice(VCPU, "waiting", 0, 0),
+            slice(PCPU, "work/0", 0, 6),
+            slice(VCPU, "running", 0, 6),
+            slice(VCPU + 1, "waiting", 1, 6),
+            slice(PCPU, "work/1", 6, 9),
+            slice(VCPU + 1, "running", 6, 9),
+            slice(VCPU, "waiting", 6, 9),
+            slice(GUEST, "spin: shootdown", 3, 10),
+            slice(GUEST, "TLB shootdown", 2, 11),
+            slice(PCPU, "work/0", 9, 12),
+            slice(VCPU, "running", 9, 12),
+        ]
+    );
+    let names: Vec<_> = read.instants.iter().map(|(_, name, at_ns)| (name.as_str(), *at_ns)).collect();
+    assert_eq!(names, [("IPI sent", 2), ("PAUSE exit", 5), ("yield", 5), ("IPI taken", 7)]);
+    let flows: Vec<_> = read.flows.into_values().collect();
+    assert_eq!(flows, [(GUEST, Some(GUEST + 1)), (GUEST, Some(VCPU + 1))]);
+}
+
+#[test]
+fn slices_nest_even_if_their_ends_do_not() {
+    let events = [
+        (1, What::ShootdownStart { vcpu: V0, targets: 1 }),
+        (2, What::SpinStart { vcpu: V0, why: Spin::Lock }),
+        (3, What::ShootdownEnd { vcpu: V0, targets: 1, took_ns: 2 }),
+        (4, What::SpinEnd { vcpu: V0, why: Spin::Lock, spun_ns: 2 }),
+        (5, What::SpinEnd { vcpu: V1, why: Spin::User, spun_ns: 2 }),
+    ];
+    let ends: Vec<_> =
+        read(&trace(&events, usize::MAX, 9).0).slices.into_iter().map(|(.., end_ns)| end_ns).collect();
+    assert_eq!(ends, [3, 3]);
+}
+
+#[test]
+fn a_trace_that_is_cut_off_is_whole() {
+    let turns: Vec<_> = (0..1000u64)
+        .map(|at_ns| {
+            (
+                at_ns,
+                switch(
+                    (at_ns > 0).then_some(at_ns as u32 % 2),
+                    Stop::Preempted,
+                    Some((at_ns as u32 + 1) % 2),
+                ),
+            )
+        })
+        .collect();
+    let (bytes, truncated) = trace(&turns, 4000, 1000);
+    assert!(truncated);
+    assert!(bytes.len() < 5000, "{}", bytes.len());
+    let names: BTreeSet<_> = read(&bytes).slices.into_iter().map(|(_, name, ..)| name).collect();
+    assert!(names.contains("work/0") && names.contains("running"));
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What VMs get, whatever their weights and numbers of vCPUs, and whatever boosts and turns do.
+
+use crate::common::*;
+use crate::world::{Knobs, Spec, World};
+use proptest::prelude::*;
+
+/// What each VM is entitled to, in pCPUs: by weight, but no VM more than its vCPUs can use; what one leaves is the others'.
+fn entitled(pcpus: usize, vms: &[(usize, u32)]) -> Vec<f64> {
+    let mut share = vec![0.0; vms.len()];
+    let mut open: Vec<usize> = (0..vms.len()).collect();
+    let mut left = pcpus as f64;
+    loop {
+        let weights: f64 = open.iter().map(|vm| f64::from(vms[*vm].1)).sum();
+        let full = open.iter().position(|vm| left * f64::from(vms[*vm].1) / weights > vms[*vm].0 as f64);
+        match full {
+            Some(at) => {
+                let vm = open.swap_remove(at);
+                share[vm] = vms[vm].0 as f64;
+                left -= share[vm];
+            }
+            None => {
+                for vm in &open {
+                    share[*vm] = left * f64::from(vms[*vm].1) / weights;
+                }
+                return share;
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(24))]
+
+    #[test]
+    fn busy_vms_get_what_their_weights_say(
+        pcpus in 1..5usize,
+        vms in prop::collection::vec((1..5usize, 50..400u32), 2..5),
+        boost in 0..16u32,
+        gang in 0..2u32,
+        pauses in any::<bool>(),
+    ) {
+        // The limit on waiting goes before fairness; this is about fairness.
+        let starve_ns = Some(5_000 * MS);
+        let mut w = world_with(pcpus, Knobs { boost: Some(boost), gang: Some(gang), starve_ns, ..Knobs::default() });
+        let mut threads = Vec::new();
+        for (vcpus, weight) in &vms {
+            let cgroup = w.new_cgroup(0, *weight);
+            let vm = w.new_vm(*vcpus);
+            threads.push((0..*vcpus).map(|id| w.spawn(Spec::busy().vcpu(vm, id).cgroup(cgroup))).collect::<Vec<_>>());
+        }
+        let total = |w: &World| -> Vec<u64> {
+            threads.iter().map(|vm| vm.iter().map(|id| w.task(*id).used_ns).sum()).collect()
+        };
+        w.run(1_000 * MS);
+        let before = total(&w);
+        let span_ns = 4_000 * MS;
+        for step in 0..span_ns / MS {
+            w.run(MS);
+            // The first VM's vCPUs spin in the kernel, by turns.
+            let spinner = threads[0][step as usize % threads[0].len()];
+            if pauses {
+                w.set_guest_kernel(spinner, true);
+                w.pause_exit(spinner);
+            }
+        }
+        let after = total(&w);
+        let runnable: usize = vms.iter().map(|vm| vm.0).sum();
+        let expected = entitled(pcpus.min(runnable), &vms);
+        for (vm, expected) in expected.iter().enumerate() {
+            let share = (after[vm] - before[vm]) as f64 / span_ns as f64;
+            prop_assert!(
+                (share - expected).abs() <= 0.03 * pcpus as f64,
+                "VM {}, of {:?} on {}: {:.3} pCPUs, entitled to {:.3}", vm, vms, pcpus, share, expected
+            );
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(12))]
+
+    #[test]
+    fn a_busy_vm_keeps_its_share_beside_sleepers(
+        pcpus in 1..5usize,
+        busy in (1..5usize, 50..400u32),
+        others in prop::collection::vec((1..5usize, 50..400u32, 100..8_000u64, 100..8_000u64), 1..4),
+        boost in 0..16u32,
+        gang in 0..2u32,
+    ) {
+        let starve_ns = Some(5_000 * MS);
+        let mut w = world_with(pcpus, Knobs { boost: Some(boost), gang: Some(gang), starve_ns, ..Knobs::default() });
+        let mut threads = Vec::new();
+        for (index, (vcpus, weight, run_us, sleep_us)) in [(busy.0, busy.1, 0, 0)].iter().chain(&others).enumerate() {
+            let (cgroup, vm) = (w.new_cgroup(0, *weight), w.new_vm(*vcpus));
+            for id in 0..*vcpus {
+                let skew = 1_000 + 37 * id as u64;
+                let spec = if index == 0 { Spec::busy() } else { Spec::cycle(run_us * skew, sleep_us * skew) };
+                threads.push(w.spawn(spec.vcpu(vm, id).cgroup(cgroup)));
+            }
+        }
+        w.run(1_000 * MS);
+        let used = |w: &World| threads[..busy.0].iter().map(|id| w.task(*id).used_ns).sum::<u64>();
+        let (before, span_ns) = (used(&w), 4_000 * MS);
+        for step in 0..span_ns / MS {
+            w.run(MS);
+            // The others spin in the kernel, by turns.
+            let spinner = threads[busy.0 + step as usize % (threads.len() - busy.0)];
+            w.set_guest_kernel(spinner, true);
+            w.pause_exit(spinner);
+        }
+        audit(&mut w);
+        let share = (used(&w) - before) as f64 / span_ns as f64;
+        let vms: Vec<(usize, u32)> =
+            [busy].into_iter().chain(others.iter().map(|(vcpus, weight, ..)| (*vcpus, *weight))).collect();
+        let runnable: usize = vms.iter().map(|vm| vm.0).sum();
+        let entitled = entitled(pcpus.min(runnable), &vms)[0];
+        // A VM that uses less than its share goes first when all its vCPUs happen to be awake, and the busy one waits for that.
+        prop_assert!(share >= 0.8 * entitled, "{:.3} pCPUs, entitled to {:.3}", share, entitled);
+    }
+}
+
+#[test]
+fn entitlement_by_hand() {
+    assert_eq!(entitled(2, &[(1, 100), (2, 100)]), [1.0, 1.0]);
+    assert_eq!(entitled(3, &[(1, 300), (4, 100)]), [1.0, 2.0]);
+    assert_eq!(entitled(1, &[(2, 100), (2, 300)]), [0.25, 0.75]);
+}

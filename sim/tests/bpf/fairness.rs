@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Who gets how much. The expected shares are computed by hand.
+
+use crate::common::*;
+use crate::world::{knob, Knobs, Spec, World};
+
+fn fair(fair: u32) -> Knobs {
+    Knobs { fair: Some(fair), ..Knobs::default() }
+}
+
+#[test]
+fn host_tasks_share_by_weight() {
+    let mut w = world(1);
+    let a = w.spawn(Spec::busy().weight(100));
+    let b = w.spawn(Spec::busy().weight(200));
+    let shares = shares(&mut w, 3_000 * MS, &[a, b]);
+    assert_near(shares[0], 1.0 / 3.0, 0.01);
+    assert_near(shares[1], 2.0 / 3.0, 0.01);
+}
+
+#[test]
+fn equal_host_tasks_take_turns_of_a_slice() {
+    let mut w = world_with(1, Knobs { slice_ns: Some(8 * MS), ..Knobs::default() });
+    let a = w.spawn(Spec::busy());
+    let b = w.spawn(Spec::busy());
+    // Both begin at a tick, and a slice is two ticks. At a tie who runs goes on: it saves a switch.
+    let mut turns = Vec::new();
+    for _ in 0..5 {
+        turns.push(used_in(&mut w, 8 * MS, &[a, b]));
+    }
+    let (first, second) = ([8 * MS, 0], [0, 8 * MS]);
+    assert_eq!(turns, [first, second, second, first, first]);
+    // Nobody woke: whoever is put back must not throw out who has just been chosen.
+    assert_eq!(w.stats().preempt_wakeup, 0);
+}
+
+/// VM a with one busy vCPU beside VM b with two, on two pCPUs. Returns the pCPUs that a gets.
+fn lone_vcpu_beside_two(w: &mut World) -> f64 {
+    let (_, a) = busy_vm(w, 1);
+    let (_, b) = busy_vm(w, 2);
+    w.run(1_000 * MS);
+    let shares = shares(w, 4_000 * MS, &[a[0], b[0], b[1]]);
+    assert_near(shares.iter().sum(), 2.0, 1e-9);
+    shares[0]
+}
+
+#[test]
+fn a_vm_gets_its_share_through_one_vcpu() {
+    // Each VM is entitled to one of the two pCPUs.
+    assert_near(lone_vcpu_beside_two(&mut world(2)), 1.0, 0.03);
+}
+
+#[test]
+fn between_tasks_a_vm_with_one_vcpu_gets_less() {
+    // Each of three threads is entitled to a third of two pCPUs.
+    let mut w = world_with(2, fair(knob::FAIR_TASK));
+    assert_near(lone_vcpu_beside_two(&mut w), 2.0 / 3.0, 0.05);
+}
+
+#[test]
+fn siblings_share_their_vms_time() {
+    let mut w = world(1);
+    let (_, a) = busy_vm(&mut w, 1);
+    let (_, b) = busy_vm(&mut w, 2);
+    w.run(500 * MS);
+    let shares = shares(&mut w, 4_000 * MS, &[a[0], b[0], b[1]]);
+    assert_near(shares[0], 0.5, 0.01);
+    assert_near(shares[1], 0.25, 0.01);
+    assert_near(shares[2], 0.25, 0.01);
+}
+
+#[test]
+fn what_a_vmms_other_threads_use_is_its_vms() {
+    let mut w = world(1);
+    let (vm, a) = busy_vm(&mut w, 1);
+    let (_, b) = busy_vm(&mut w, 1);
+    let io = w.spawn(Spec::busy().thread_of(w.vm_tgid(vm)));
+    w.run(500 * MS);
+    let shares = shares(&mut w, 4_000 * MS, &[a[0], io, b[0]]);
+    assert_near(shares[0] + shares[1], 0.5, 0.01);
+    assert_near(shares[2], 0.5, 0.01);
+}
+
+#[test]
+fn a_vm_weighs_what_its_cgroup_weighs() {
+    let mut w = world(1);
+    let heavy = w.new_cgroup(0, 300);
+    let (a, b) = (w.new_vm(1), w.new_vm(1));
+    let a = w.spawn(Spec::busy().vcpu(a, 0).cgroup(heavy));
+    let b = w.spawn(Spec::busy().vcpu(b, 0));
+    w.run(500 * MS);
+    assert_near(shares(&mut w, 4_000 * MS, &[a, b])[0], 0.75, 0.01);
+
+    w.set_cgroup_weight(heavy, 50);
+    w.run(500 * MS);
+    assert_near(shares(&mut w, 6_000 * MS, &[a, b])[0], 1.0 / 3.0, 0.01);
+
+    w.move_to_cgroup(a, 0);
+    w.run(500 * MS);
+    assert_near(shares(&mut w, 4_000 * MS, &[a, b])[0], 0.5, 0.01);
+}
+
+#[test]
+fn nested_cgroups_weights_multiply() {
+    let mut w = world(1);
+    let outer = w.new_cgroup(0, 200);
+    let inner = w.new_cgroup(outer, 150);
+    let vm = w.new_vm(1);
+    let a = w.spawn(Spec::busy().vcpu(vm, 0).cgroup(inner));
+    let host = w.spawn(Spec::busy());
+    w.run(500 * MS);
+    // 2.0 * 1.5 = 3 times the default.
+    assert_near(shares(&mut w, 4_000 * MS, &[a, host])[0], 0.75, 0.01);
+    assert_eq!(w.peek_task(a).weight, 300);
+}
+
+#[test]
+fn extreme_weights_do_not_overflow() {
+    let mut w = world(1);
+    let outer = w.new_cgroup(0, 10_000);
+    let inner = w.new_cgroup(outer, 10_000);
+    let heavy = w.spawn(Spec::busy().weight(10_000).cgroup(inner));
+    let light = w.spawn(Spec::busy());
+    w.run(200 * MS);
+    // The light one gets a slice each time that it has waited for too long.
+    let shares = shares(&mut w, 1_000 * MS, &[heavy, light]);
+    assert!(shares[0] > 0.85, "the heavy one got {:.3}, the light one {:.3}", shares[0], shares[1]);
+}
+
+#[test]
+fn a_sleeper_claims_no_more_than_the_bound() {
+    let mut w = world(1);
+    let sleeper = w.spawn(Spec::on_demand(1_000 * MS));
+    w.run(MS);
+    w.sleep(sleeper);
+    let busy = w.spawn(Spec::busy());
+    w.run(2_000 * MS);
+    w.wake(sleeper);
+    // Of the 2 s it slept it may claim lag_ns, 20 ms: it runs that and one slice at most before it must share.
+    let used = used_in(&mut w, 100 * MS, &[sleeper, busy]);
+    assert!(
+        used[0] >= 50 * MS && used[0] <= 50 * MS + 20 * MS + 12 * MS,
+        "the sleeper got {} ms",
+        used[0] / MS
+    );
+}
+
+#[test]
+fn a_vm_that_starts_late_gets_no_credit_for_the_past() {
+    for mode in [knob::FAIR_VM, knob::FAIR_TASK] {
+        let mut w = world_with(1, fair(mode));
+        let old = w.spawn(Spec::busy());
+        w.run(10_000 * MS);
+        let (_, new) = busy_vm(&mut w, 1);
+        let shares = shares(&mut w, 1_000 * MS, &[old, new[0]]);
+        assert_near(shares[1], 0.5, 0.05);
+    }
+}
+
+#[test]
+fn a_vms_books_are_exact() {
+    let mut w = world(2);
+    let (vm, a) = busy_vm(&mut w, 2);
+    let (_, b) = busy_vm(&mut w, 3);
+    // Until everybody is known to the scheduler.
+    w.run(400 * MS);
+    let slot = w.slot_of(vm).unwrap();
+    let before = w.peek_vm(slot).runtime_ns;
+    let busy_before: u64 = w.cpus.iter().map(|cpu| cpu.busy_ns).sum();
+    let all = [a.clone(), b].concat();
+    // At a tick every runner has just been charged.
+    let used = used_in(&mut w, 2_000 * MS, &all);
+    assert_eq!(w.peek_vm(slot).runtime_ns - before, used[0] + used[1]);
+    let busy: u64 = w.cpus.iter().map(|cpu| cpu.busy_ns).sum();
+    assert_eq!(busy - busy_before, used.iter().sum::<u64>());
+    assert_eq!(busy - busy_before, 4_000 * MS);
+}
+
+#[test]
+fn the_lightest_of_many_is_not_starved() {
+    // More than starve_ns' worth of slices wait: everybody is overdue, and whoever is most overdue must go first, wherever in the queue.
+    for others in [20, 40, 100] {
+        let mut w = world(1);
+        let light = w.spawn(Spec::busy().weight(1));
+        for _ in 0..others {
+            w.spawn(Spec::busy());
+        }
+        w.run(20_000 * MS);
+        // It is ahead of its share, so the limit is ten times starve_ns; then a slice of each, to the end of a tick.
+        let longest_ms = w.task(light).wait_max_ns / MS;
+        assert!(longest_ms <= 1_000 + (others + 1) * 12, "of {others} it waited for {longest_ms} ms");
+    }
+}
+
+#[test]
+fn a_lone_runners_weight_is_known_too() {
+    // The light VM's one vCPU has a pCPU for itself at first; its weight decides when the heavy VM's third vCPU gets a part of that.
+    let mut w = world(4);
+    let vms: Vec<_> = [(1, 51), (1, 50), (3, 127)]
+        .map(|(vcpus, weight)| {
+            let (cgroup, vm) = (w.new_cgroup(0, weight), w.new_vm(vcpus));
+            (0..vcpus).map(|id| w.spawn(Spec::busy().vcpu(vm, id).cgroup(cgroup))).collect::<Vec<_>>()
+        })
+        .to_vec();
+    w.run(1_000 * MS);
+    let shares = shares(&mut w, 4_000 * MS, &vms.concat());
+    // 4 pCPUs * 50 / 228.
+    assert_near(shares[1], 0.877, 0.04);
+}
+
+#[test]
+fn a_light_sleeper_runs_as_soon_as_it_wakes() {
+    let mut w = world(1);
+    let (_, _) = busy_vm(&mut w, 2);
+    let (_, _) = busy_vm(&mut w, 2);
+    let light = w.spawn(Spec::cycle(200_000, 9_900_000));
+    w.run(500 * MS);
+    for _ in 0..100 {
+        w.run(10 * MS);
+        let task = w.task(light);
+        let waits_ns = if task.queue.is_some() { w.now_ns - task.waits_since_ns } else { 0 };
+        assert!(waits_ns <= MS, "it waits for {waits_ns} ns already");
+    }
+    // It used about what it asked for.
+    let used = used_in(&mut w, 1_000 * MS, &[light])[0];
+    assert!(used >= 18 * MS, "it got {} us in a second", used / 1_000);
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What holds whatever happens: random hosts, random events, and the books audited after every one of them.
+
+use crate::common::*;
+use crate::world::{Config, Knobs, Spec, State, TaskId, World};
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Event {
+    Run(u64),
+    Sleep(usize),
+    Wake(usize),
+    Pause(usize),
+    Yield(usize),
+    GuestKernel(usize, bool),
+    Irq(usize, bool),
+    Affinity(usize, u8),
+    Pin(usize, u64),
+    Offline(usize),
+    Online(usize),
+    Exit(usize),
+    Host(u32),
+    Vm(usize),
+    /// A thread of a VMM that is not a vCPU.
+    Thread(usize),
+    Kthread(usize),
+    Cgroup(usize, usize),
+    Weight(usize, u32),
+}
+
+#[derive(Clone, Debug)]
+struct Machine {
+    cpus: usize,
+    knobs: Knobs,
+    preempt_rcu: bool,
+    vms: Vec<usize>,
+    tasks: Vec<(u32, u64, u64)>,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let any_task = 0..40usize;
+    prop_oneof![
+        8 => (1..12_000u64).prop_map(|us| Event::Run(us * 1_000)),
+        3 => any_task.clone().prop_map(Event::Sleep),
+        4 => any_task.clone().prop_map(Event::Wake),
+        6 => any_task.clone().prop_map(Event::Pause),
+        1 => any_task.clone().prop_map(Event::Yield),
+        2 => (any_task.clone(), any::<bool>()).prop_map(|(id, on)| Event::GuestKernel(id, on)),
+        1 => (any_task.clone(), any::<bool>()).prop_map(|(id, on)| Event::Irq(id, on)),
+        2 => (any_task.clone(), any::<u8>()).prop_map(|(id, mask)| Event::Affinity(id, mask)),
+        1 => (any_task.clone(), 1..5_000u64).prop_map(|(id, us)| Event::Pin(id, us)),
+        1 => (0..6usize).prop_map(Event::Offline),
+        1 => (0..6usize).prop_map(Event::Online),
+        1 => any_task.clone().prop_map(Event::Exit),
+        1 => (1..1_000u32).prop_map(Event::Host),
+        1 => (1..5usize).prop_map(Event::Vm),
+        1 => (0..4usize).prop_map(Event::Thread),
+        1 => (0..6usize).prop_map(Event::Kthread),
+        1 => (any_task, 0..4usize).prop_map(|(id, cgroup)| Event::Cgroup(id, cgroup)),
+        1 => (1..4usize, 1..10_000u32).prop_map(|(cgroup, weight)| Event::Weight(cgroup, weight)),
+    ]
+}
+
+fn knobs() -> impl Strategy<Value = Knobs> {
+    (0..2u32, 0..2u32, 0..2u32, 0..16u32, 1..10u64).prop_map(|(placement, fair, gang, boost, slice_ms)| {
+        Knobs {
+            placement: Some(placement),
+            fair: Some(fair),
+            gang: Some(gang),
+            boost: Some(boost),
+            slice_ns: Some(slice_ms * MS),
+            ..Knobs::default()
+        }
+    })
+}
+
+fn machine() -> impl Strategy<Value = Machine> {
+    let task = (1..1_000u32, 100..8_000u64, 0..8_000u64);
+    let (vms, tasks) = (prop::collection::vec(1..5usize, 0..4), prop::collection::vec(task, 0..5));
+    (1..6usize, knobs(), any::<bool>(), vms, tasks)
+        .prop_map(|(cpus, knobs, preempt_rcu, vms, tasks)| Machine { cpus, knobs, preempt_rcu, vms, tasks })
+}
+
+fn make(machine: &Machine) -> World {
+    // A failure is reported once, when the smallest input is found, and not at every step towards it.
+    std::panic::set_hook(Box::new(|info| {
+        let text = info.payload().downcast_ref::<String>().map_or("", |text| text);
+        if text.starts_with("Test failed") {
+            eprintln!("{text}");
+        }
+    }));
+    let config = Config {
+        knobs: machine.knobs.clone(),
+        preempt_rcu: machine.preempt_rcu,
+        ..Config::cpus(machine.cpus)
+    };
+    let mut w = World::new(config);
+    for parent in [0, 0, 1] {
+        w.new_cgroup(parent, 100);
+    }
+    for vcpus in &machine.vms {
+        busy_vm(&mut w, *vcpus);
+    }
+    for (weight, run_us, sleep_us) in &machine.tasks {
+        let spec = if *sleep_us < 500 { Spec::busy() } else { Spec::cycle(run_us * 1_000, sleep_us * 1_000) };
+        w.spawn(spec.weight(*weight));
+    }
+    w
+}
+
+fn apply(w: &mut World, event: &Event) {
+    let tasks = w.tasks.len();
+    let alive = |w: &World, id: &usize| {
+        Some(TaskId(id % tasks.max(1)))
+            .filter(|id| tasks > 0 && w.task(*id).state != State::Dead && !w.task(*id).is_exiting())
+    };
+    match event {
+        Event::Run(ns) => w.run(*ns),
+        Event::Sleep(id) => drop(alive(w, id).map(|id| w.sleep(id))),
+        Event::Wake(id) => drop(alive(w, id).map(|id| w.wake(id))),
+        Event::Pause(id) => drop(alive(w, id).map(|id| w.pause_exit(id))),
+        Event::Yield(id) => drop(alive(w, id).map(|id| w.yield_now(id))),
+        Event::GuestKernel(id, on) => drop(alive(w, id).map(|id| w.set_guest_kernel(id, *on))),
+        Event::Irq(id, on) => drop(alive(w, id).map(|id| w.set_irq_pending(id, *on))),
+        Event::Affinity(id, mask) => {
+            let cpus: Vec<usize> =
+                (0..w.cpus.len()).filter(|cpu| mask >> cpu & 1 == 1 && w.cpus[*cpu].online).collect();
+            if let (Some(id), false) = (alive(w, id), cpus.is_empty()) {
+                w.set_affinity(id, &cpus);
+            }
+        }
+        Event::Pin(id, us) => {
+            // Only what runs can disable its migration, and not for long: the kernel keeps it on the pCPU before everybody else.
+            if let Some(id) = alive(w, id).filter(|id| w.is_running(*id) && w.task(*id).vcpu.is_none()) {
+                w.set_migration_disabled(id, true);
+                w.run(us * 1_000);
+                // It enables it again when it runs.
+                while !w.is_running(id) && w.task(id).state == State::Runnable {
+                    w.run(MS);
+                }
+                w.set_migration_disabled(id, false);
+            }
+        }
+        Event::Offline(cpu) => w.cpu_offline(cpu % w.cpus.len()),
+        Event::Online(cpu) => w.cpu_online(cpu % w.cpus.len()),
+        Event::Exit(id) => drop(alive(w, id).map(|id| w.exit(id))),
+        Event::Host(weight) if tasks < 40 => drop(w.spawn(Spec::busy().weight(*weight))),
+        Event::Vm(vcpus) if tasks < 36 => drop(busy_vm(w, *vcpus)),
+        Event::Thread(vm) if tasks < 40 && w.vm_count() > 0 => {
+            let tgid = w.vm_tgid(vm % w.vm_count());
+            w.spawn(Spec::cycle(300_000, 900_000).thread_of(tgid));
+        }
+        Event::Kthread(cpu) if tasks < 40 => {
+            let cpu = cpu % w.cpus.len();
+            if w.cpus[cpu].online {
+                w.spawn(Spec::cycle(40_000, 3 * MS).kthread().on(&[cpu]));
+            }
+        }
+        Event::Host(_) | Event::Vm(_) | Event::Thread(_) | Event::Kthread(_) => {}
+        Event::Cgroup(id, cgroup) => drop(alive(w, id).map(|id| w.move_to_cgroup(id, *cgroup))),
+        Event::Weight(cgroup, weight) => w.set_cgroup_weight(*cgroup, *weight),
+    }
+}
+
+/// At a tick every runner has just been charged: from one tick to another the VMs' books and the clock must agree to the nanosecond.
+fn books_agree(w: &mut World) {
+    let tick_ns = w.config.tick_ns;
+    w.run(tick_ns - w.now_ns % tick_ns);
+    let tasks: Vec<TaskId> =
+        (0..w.tasks.len()).map(TaskId).filter(|id| w.task(*id).state != State::Dead).collect();
+    let look = |w: &mut World| -> Vec<(u32, u64)> {
+        tasks.iter().map(|id| (w.peek_task(*id).vm, w.task(*id).used_ns)).collect()
+    };
+    let busy = |w: &World| w.cpus.iter().map(|cpu| cpu.busy_ns).sum::<u64>();
+    let (before, busy_before) = (look(w), busy(w));
+    let slots = before.iter().map(|(vm, _)| *vm).max().unwrap_or(0);
+    let runtime = |w: &mut World| (0..slots).map(|slot| w.peek_vm(slot).runtime_ns).collect::<Vec<u64>>();
+    let runtime_before = runtime(w);
+    w.run(20 * tick_ns);
+    let (after, busy_after, runtime_after) = (look(w), busy(w), runtime(w));
+
+    let used: u64 = before.iter().zip(&after).map(|(before, after)| after.1 - before.1).sum();
+    assert_eq!(used, busy_after - busy_before);
+    let all_live = tasks.iter().all(|id| w.task(*id).state != State::Dead);
+    if all_live && before.iter().map(|(vm, _)| vm).eq(after.iter().map(|(vm, _)| vm)) {
+        for slot in 0..slots {
+            let of_vm = before.iter().zip(&after).filter(|(before, _)| before.0 == slot + 1);
+            let used: u64 = of_vm.map(|(before, after)| after.1 - before.1).sum();
+            let charged = runtime_after[slot as usize] - runtime_before[slot as usize];
+            assert_eq!(charged, used, "charged to slot {slot}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(80))]
+
+    #[test]
+    fn nothing_is_lost_and_no_pcpu_idles(machine in machine(), events in prop::collection::vec(event(), 1..120)) {
+        let mut w = make(&machine);
+        for event in &events {
+            apply(&mut w, event);
+            audit(&mut w);
+            assert_work_conserving(&mut w);
+        }
+        audit(&mut w);
+        books_agree(&mut w);
+        audit(&mut w);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(32))]
+
+    #[test]
+    fn nobody_waits_for_ever(machine in machine(), events in prop::collection::vec(event(), 1..120)) {
+        let mut w = make(&machine);
+        for event in &events {
+            apply(&mut w, event);
+            // In the middle of things too.
+            audit(&mut w);
+        }
+        w.run(2_000 * MS);
+        // A task is overdue after starve_ns, or ten times that if it is ahead of its share. Then it waits for those who are longer overdue: at
+        // worst everybody else, on one pCPU, each for a slice, which ends at a tick; and once more for those who are queued meanwhile.
+        let slice_ns = machine.knobs.slice_ns.unwrap_or(0).max(MS) + 2 * w.config.tick_ns;
+        let bound_ns = 1_000 * MS + 2 * (w.tasks.len() as u64 + 1) * slice_ns;
+        for (index, task) in w.tasks.iter().enumerate() {
+            let waits_ns = if task.queue.is_some() { w.now_ns - task.waits_since_ns } else { 0 };
+            let longest = task.wait_max_ns.max(waits_ns);
+            prop_assert!(longest <= bound_ns, "task {} waited for {} ms, bound {}", index, longest / MS, bound_ns / MS);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What boosts take they pay for: shares between VMs while one of them spins.
+
+use crate::common::*;
+use crate::world::knob::*;
+use crate::world::{Knobs, World};
+
+#[test]
+fn the_boost_is_charged_to_its_vm() {
+    // VM a spins all the time, VM b never: whatever boosts do, each keeps its half.
+    for boost in 0..16 {
+        let mut w = world_with(1, Knobs { boost: Some(boost), ..Knobs::default() });
+        let (_, a) = busy_vm(&mut w, 3);
+        let (_, b) = busy_vm(&mut w, 3);
+        w.run(400 * MS);
+        for id in &a {
+            w.set_guest_kernel(*id, true);
+        }
+        let before = used_in(&mut w, 0, &b);
+        assert_eq!(before, [0, 0, 0]);
+        let start: u64 = b.iter().map(|id| w.task(*id).used_ns).sum();
+        for _ in 0..10_000 {
+            w.run(200_000);
+            if let Some(id) = a.iter().find(|id| w.is_running(**id)).copied() {
+                w.pause_exit(id);
+            }
+        }
+        let b_used: u64 = b.iter().map(|id| w.task(*id).used_ns).sum::<u64>() - start;
+        assert_near(b_used as f64 / (2_000 * MS) as f64, 0.5, 0.02);
+        audit(&mut w);
+    }
+}
+
+/// VM a takes a pause-loop exit every millisecond. Returns the pCPUs that it gets.
+fn spinner_gets(pcpus: usize, a: usize, b: usize, boost: u32, gang: u32) -> f64 {
+    let mut w = world_with(pcpus, Knobs { boost: Some(boost), gang: Some(gang), ..Knobs::default() });
+    let (_, a) = busy_vm(&mut w, a);
+    let (_, _) = busy_vm(&mut w, b);
+    for id in &a {
+        w.set_guest_kernel(*id, true);
+    }
+    w.run(1_000 * MS);
+    let used = |w: &World| a.iter().map(|id| w.task(*id).used_ns).sum::<u64>();
+    let before = used(&w);
+    for step in 0..4_000 {
+        w.run(MS);
+        w.pause_exit(a[step % a.len()]);
+    }
+    audit(&mut w);
+    (used(&w) - before) as f64 / (4_000 * MS) as f64
+}
+
+#[test]
+fn lending_has_a_limit() {
+    // Two VMs of the same weight; each is entitled to half, or to as many pCPUs as it has vCPUs.
+    for gang in [GANG_OFF, GANG_ALIGNED] {
+        for boost in [BOOST_CANDIDATE, BOOST_CANDIDATE | BOOST_UNFAIR, 15] {
+            assert_near(spinner_gets(1, 2, 1, boost, gang), 0.5, 0.03);
+            assert_near(spinner_gets(3, 2, 2, boost, gang), 1.5, 0.06);
+            assert_near(spinner_gets(2, 2, 1, boost, gang), 1.0, 0.06);
+            assert_near(spinner_gets(4, 4, 1, boost, gang), 3.0, 0.1);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Tasks, VMs and pCPUs that come and go.
+
+use crate::common::*;
+use crate::world::{Spec, State};
+
+#[test]
+fn a_vms_slot_is_freed_with_its_last_vcpu_and_taken_again() {
+    let mut w = world(2);
+    let (first, vcpus) = busy_vm(&mut w, 2);
+    introduce(&mut w, &vcpus);
+    let slot = w.slot_of(first).unwrap();
+    let before = w.peek_vm(slot);
+    assert_eq!(before.nr_vcpus, 2);
+    w.exit(vcpus[0]);
+    w.run(100 * MS);
+    audit(&mut w);
+    assert_eq!(w.peek_vm(slot).nr_vcpus, 1);
+    w.exit(vcpus[1]);
+    w.run(100 * MS);
+    assert_eq!(w.slot_of(first), None);
+
+    let (second, vcpus) = busy_vm(&mut w, 2);
+    introduce(&mut w, &vcpus);
+    audit(&mut w);
+    assert_eq!(w.slot_of(second), Some(slot));
+    let after = w.peek_vm(slot);
+    assert!(after.generation > before.generation);
+    assert!(after.runtime_ns < 10 * MS, "the new VM inherits the old one's {} ms", after.runtime_ns / MS);
+}
+
+#[test]
+fn a_vmm_thread_outlives_its_vm_as_a_host_task() {
+    let mut w = world(1);
+    let (vm, vcpus) = busy_vm(&mut w, 1);
+    let io = w.spawn(Spec::busy().thread_of(w.vm_tgid(vm)));
+    let host = w.spawn(Spec::busy());
+    w.run(400 * MS);
+    assert_ne!(w.peek_task(io).vm, 0);
+    w.exit(vcpus[0]);
+    w.run(300 * MS);
+    assert_eq!(w.peek_task(io).vm, 0);
+    let shares = shares(&mut w, 2_000 * MS, &[io, host]);
+    assert_near(shares[0], 0.5, 0.05);
+
+    // The slot's next owner has nothing to do with it.
+    let (_, others) = busy_vm(&mut w, 1);
+    w.run(400 * MS);
+    assert_eq!(w.peek_task(io).vm, 0);
+    let used = used_in(&mut w, 3_000 * MS, &[io, host, others[0]]);
+    for used in used {
+        assert_near(used as f64 / (3_000 * MS) as f64, 1.0 / 3.0, 0.05);
+    }
+}
+
+#[test]
+fn a_vcpu_taken_over_by_a_new_thread_can_be_boosted() {
+    // vCPU unplugged and plugged again: QEMU keeps the vCPU and gives it a new thread; the old thread's end may come later.
+    let knobs = crate::world::Knobs { boost: Some(2), ..Default::default() };
+    let mut w = world_with(1, knobs);
+    let (vm, vcpus) = busy_vm(&mut w, 2);
+    w.run(100 * MS);
+    w.sleep(vcpus[1]);
+    w.run(50 * MS);
+    let new = w.spawn(Spec::busy().vcpu(vm, 1));
+    w.run(100 * MS);
+    w.exit(vcpus[1]);
+    w.run(100 * MS);
+    assert_eq!(w.task(vcpus[1]).state, State::Dead);
+    while !w.is_running(vcpus[0]) {
+        w.run(MS);
+    }
+    w.set_guest_kernel(vcpus[0], true);
+    w.pause_exit(vcpus[0]);
+    assert!(w.is_running(new), "the new thread is not known as the vCPU");
+}
+
+#[test]
+fn an_exiting_task_that_is_preempted_goes_on_to_its_end() {
+    let mut w = world(1);
+    let sleeper = w.spawn(Spec::on_demand(MS));
+    w.run(10 * MS);
+    let kick = w.spawn(Spec::cycle(10_000, 30_000).kthread().on(&[0]));
+    w.spawn(Spec::busy());
+    for _ in 0..3 {
+        let victim = w.spawn(Spec::busy());
+        w.run(50 * MS);
+        w.exit(victim);
+        w.run(200 * MS);
+        assert_eq!(w.task(victim).state, State::Dead);
+        audit(&mut w);
+    }
+    assert!(w.task(kick).used_ns > 0 && w.task(sleeper).state == State::Asleep);
+}
+
+#[test]
+fn what_waits_for_a_pcpu_that_goes_offline_runs_elsewhere() {
+    let mut w = world(3);
+    let (_, vcpus) = busy_vm(&mut w, 3);
+    let host: Vec<_> = (0..6).map(|_| w.spawn(Spec::busy())).collect();
+    w.run(400 * MS);
+    w.cpu_offline(2);
+    w.settle();
+    audit(&mut w);
+    let all = [vcpus, host].concat();
+    let used = used_in(&mut w, 1_000 * MS, &all);
+    assert!(used.iter().all(|ns| *ns > 20 * MS), "{used:?}");
+    assert_eq!(used.iter().sum::<u64>(), 2_000 * MS);
+
+    w.cpu_online(2);
+    assert_work_conserving(&mut w);
+    let used = used_in(&mut w, 500 * MS, &all);
+    assert!(used.iter().sum::<u64>() > 1_499 * MS, "{used:?}");
+}
+
+#[test]
+fn what_is_bound_to_a_pcpu_that_goes_offline_runs_elsewhere() {
+    let mut w = world(2);
+    let bound: Vec<_> = (0..3).map(|_| w.spawn(Spec::busy().on(&[1]))).collect();
+    w.spawn(Spec::busy().on(&[0]));
+    w.run(100 * MS);
+    w.cpu_offline(1);
+    let used = used_in(&mut w, 1_000 * MS, &bound);
+    assert!(used.iter().all(|ns| *ns > 50 * MS), "{used:?}");
+}
+
+#[test]
+fn nothing_is_sent_to_an_offline_pcpu() {
+    let mut w = world(4);
+    w.cpu_offline(3);
+    w.cpu_offline(1);
+    let (_, vcpus) = busy_vm(&mut w, 4);
+    let host: Vec<_> = (0..3).map(|_| w.spawn(Spec::cycle(2 * MS, MS))).collect();
+    for _ in 0..300 {
+        w.run(MS);
+        for id in vcpus.iter().chain(&host) {
+            assert!(matches!(w.task(*id).cpu, 0 | 2));
+        }
+        assert_work_conserving(&mut w);
+    }
+}
+
+#[test]
+fn a_pinned_kernel_thread_runs_at_once() {
+    let mut w = world(1);
+    w.spawn(Spec::busy());
+    let kthread = w.spawn(Spec::on_demand(20_000).kthread().on(&[0]));
+    w.run(50 * MS);
+    let used = w.task(kthread).used_ns;
+    w.wake(kthread);
+    w.settle();
+    w.run(20_000);
+    assert_eq!(w.task(kthread).used_ns - used, 20_000);
+    assert_eq!(w.task(kthread).state, State::Asleep);
+    audit(&mut w);
+}
+
+#[test]
+fn a_task_with_migration_disabled_stays() {
+    let mut w = world(2);
+    let stuck = w.spawn(Spec::busy().on(&[0]));
+    let other = w.spawn(Spec::busy().on(&[0]));
+    w.run(10 * MS);
+    while !w.is_running(stuck) {
+        w.run(MS);
+    }
+    w.set_affinity(stuck, &[0, 1]);
+    w.settle();
+    w.set_migration_disabled(stuck, true);
+    let cpu = w.task(stuck).cpu;
+    for _ in 0..100 {
+        w.run(MS);
+        assert_eq!(w.task(stuck).cpu, cpu);
+    }
+    w.set_migration_disabled(stuck, false);
+    w.run(20 * MS);
+    audit(&mut w);
+    assert!(w.task(other).used_ns > 0);
+}
+
+#[test]
+fn the_end_is_told_to_user_space() {
+    let mut w = world(1);
+    w.spawn(Spec::busy());
+    w.run(10 * MS);
+    w.unload(c"unregistered from user space");
+}

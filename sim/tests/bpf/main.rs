@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The scheduler of `bpf/` in the simulator's sched_ext: what it must do, with VMs and tasks moved by hand.
+
+#![allow(clippy::unwrap_used, reason = "tests, and what they share")]
+
+mod boost;
+mod common;
+mod entitlement;
+mod fairness;
+mod histories;
+mod lending;
+mod lifecycle;
+mod placement;
+mod puppets;
+mod world;

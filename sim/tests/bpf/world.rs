@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A host with the scheduler, moved by hand. What a test sees of tasks and pCPUs is a copy, taken after everything that happens.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cohort_sim::class::ext::{self, Ext, ExtConfig, PeekStats, PeekTask, PeekVm};
+use cohort_sim::class::AnyClass;
+use cohort_sim::cpuset::CpuSet;
+use cohort_sim::host::{self, Host, TaskSpec};
+use cohort_sim::machine::{Costs, MachineConfig};
+use cohort_sim::{CpuId, GroupId, Simulation, VcpuId, VmId};
+
+use crate::puppets::{Puppet, Puppets, Vm, FOREVER};
+
+/// Values of the scheduler's knobs, as in intf.h.
+pub mod knob {
+    pub const PLACEMENT_ANY: u32 = 0;
+    pub const FAIR_TASK: u32 = 0;
+    pub const FAIR_VM: u32 = 1;
+    pub const GANG_OFF: u32 = 0;
+    pub const GANG_ALIGNED: u32 = 1;
+    pub const BOOST_CANDIDATE: u32 = 1;
+    pub const BOOST_ANY_MODE: u32 = 2;
+    pub const BOOST_UNFAIR: u32 = 4;
+    pub const BOOST_MIGRATE: u32 = 8;
+}
+
+macro_rules! knobs {
+    ($($name:ident: $type:ty),+ $(,)?) => {
+        /// The scheduler's knobs, as user space would set them before loading it.
+        #[derive(Clone, Debug, Default)]
+        pub struct Knobs {
+            $(pub $name: Option<$type>,)+
+        }
+
+        impl Knobs {
+            fn by_name(&self) -> BTreeMap<String, u64> {
+                let all = [$((stringify!($name), self.$name.map(u64::from)),)+];
+                all.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect()
+            }
+        }
+    };
+}
+
+knobs! {
+    slice_ns: u64,
+    boost_slice_ns: u64,
+    starve_ns: u64,
+    placement: u32,
+    fair: u32,
+    gang: u32,
+    boost: u32,
+}
+
+/// How a world differs from the usual one.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub cpus: usize,
+    pub knobs: Knobs,
+    pub tick_ns: u64,
+    /// From a reschedule request until the other pCPU acts on it.
+    pub ipi_ns: u64,
+    pub ktime_ahead_ns: i64,
+    pub preempt_rcu: bool,
+}
+
+impl Config {
+    pub fn cpus(cpus: usize) -> Self {
+        Self {
+            cpus,
+            knobs: Knobs::default(),
+            tick_ns: 4_000_000,
+            ipi_ns: 2_000,
+            ktime_ahead_ns: -50_000_000,
+            preempt_rcu: true,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId(pub usize);
+
+impl TaskId {
+    fn real(self) -> cohort_sim::TaskId {
+        cohort_sim::TaskId::from(self.0)
+    }
+}
+
+/// Which task to make.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    weight: u32,
+    cpus: Option<BTreeSet<usize>>,
+    cgroup: usize,
+    tgid: Option<i32>,
+    kthread: bool,
+    vcpu: Option<(usize, usize)>,
+    run_ns: u64,
+    sleep_ns: Option<u64>,
+}
+
+impl Spec {
+    /// Always wants to run.
+    pub fn busy() -> Self {
+        Self {
+            weight: 100,
+            cpus: None,
+            cgroup: 0,
+            tgid: None,
+            kthread: false,
+            vcpu: None,
+            run_ns: FOREVER,
+            sleep_ns: None,
+        }
+    }
+
+    /// Runs for `run_ns`, sleeps for `sleep_ns`, and again.
+    pub fn cycle(run_ns: u64, sleep_ns: u64) -> Self {
+        Self { run_ns, sleep_ns: Some(sleep_ns), ..Self::busy() }
+    }
+
+    /// Runs for `run_ns` whenever somebody wakes it.
+    pub fn on_demand(run_ns: u64) -> Self {
+        Self { run_ns, ..Self::busy() }
+    }
+
+    /// As cpu.weight: 100 is nice 0.
+    pub fn weight(self, weight: u32) -> Self {
+        Self { weight, ..self }
+    }
+
+    pub fn on(self, cpus: &[usize]) -> Self {
+        Self { cpus: Some(cpus.iter().copied().collect()), ..self }
+    }
+
+    pub fn cgroup(self, cgroup: usize) -> Self {
+        Self { cgroup, ..self }
+    }
+
+    pub fn vcpu(self, vm: usize, id: usize) -> Self {
+        Self { vcpu: Some((vm, id)), ..self }
+    }
+
+    /// A thread of this process (a VMM's other threads).
+    pub fn thread_of(self, tgid: i32) -> Self {
+        Self { tgid: Some(tgid), ..self }
+    }
+
+    pub fn kthread(self) -> Self {
+        Self { kthread: true, ..self }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Asleep,
+    /// Running or waiting for a pCPU.
+    Runnable,
+    Dead,
+}
+
+/// Where a waiting task is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    Local(usize),
+    Global,
+    User(u64),
+}
+
+impl Queue {
+    fn of(queue: ext::Queue) -> Self {
+        match queue {
+            ext::Queue::Local(cpu) => Self::Local(cpu),
+            ext::Queue::Global => Self::Global,
+            // The scheduler makes its queues in the order of their names.
+            ext::Queue::User(index) => Self::User(u64::from(index)),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Task {
+    pub state: State,
+    pub cpu: usize,
+    pub queue: Option<Queue>,
+    pub vcpu: Option<VcpuId>,
+    pub used_ns: u64,
+    pub waits_since_ns: u64,
+    pub wait_max_ns: u64,
+    pub migration_disabled: bool,
+    exiting: bool,
+    kthread: bool,
+    allowed: Option<CpuSet>,
+}
+
+impl Task {
+    pub fn is_exiting(&self) -> bool {
+        self.exiting
+    }
+
+    pub fn is_kthread(&self) -> bool {
+        self.kthread
+    }
+
+    pub fn allowed(&self, cpu: usize) -> bool {
+        self.allowed.as_ref().is_none_or(|set| set.has(CpuId::from(cpu)))
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Cpu {
+    pub online: bool,
+    pub curr: Option<TaskId>,
+    pub busy_ns: u64,
+}
+
+pub struct World {
+    pub config: Config,
+    pub now_ns: u64,
+    pub cpus: Vec<Cpu>,
+    pub tasks: Vec<Task>,
+    sim: Simulation<Puppets>,
+}
+
+impl World {
+    pub fn new(config: Config) -> Self {
+        let costs = Costs {
+            tick_ns: config.tick_ns,
+            ipi_ns: config.ipi_ns,
+            ipi_remote_ns: config.ipi_ns,
+            ..Costs::free()
+        };
+        let machine = MachineConfig { costs, ..MachineConfig::ideal(config.cpus as u32) };
+        let ext_config = ExtConfig {
+            knobs: config.knobs.by_name(),
+            ktime_ahead_ns: config.ktime_ahead_ns,
+            preempt_rcu: config.preempt_rcu,
+            fall_back: false,
+        };
+        let class = AnyClass::Ext(Ext::new(ext_config, &machine).unwrap());
+        let host = Host::new(&machine, class, 0).unwrap();
+        let sim = Simulation::new(host, Puppets::default());
+        let mut world = Self { config, now_ns: 0, cpus: Vec::new(), tasks: Vec::new(), sim };
+        world.look();
+        world
+    }
+
+    fn ext(&self) -> &Ext {
+        match &self.sim.host.class {
+            AnyClass::Ext(ext) => ext,
+            _ => unreachable!(),
+        }
+    }
+
+    /// What follows at this instant; then look.
+    fn done(&mut self) {
+        let now_ns = self.sim.host.now_ns();
+        self.sim.run_until(now_ns).unwrap_or_else(|error| panic!("{error}"));
+        self.look();
+    }
+
+    fn look(&mut self) {
+        let host = &self.sim.host;
+        self.now_ns = host.now_ns() + ext::BOOT_NS;
+        let task = |(index, task): (usize, &host::Task)| Task {
+            state: match task.state {
+                host::State::Asleep => State::Asleep,
+                host::State::Waiting | host::State::Running => State::Runnable,
+                host::State::Dead => State::Dead,
+            },
+            cpu: task.cpu.index(),
+            queue: self.ext().queue_of(index.into()).map(Queue::of),
+            vcpu: task.vcpu,
+            used_ns: host.run_ns(index.into()),
+            waits_since_ns: task.waits_since_ns + ext::BOOT_NS,
+            wait_max_ns: task.wait_max_ns,
+            migration_disabled: task.migration_disabled,
+            exiting: task.exiting,
+            kthread: task.kthread,
+            allowed: task.allowed.clone(),
+        };
+        let cpu = |cpu: &host::Cpu| Cpu {
+            online: cpu.online,
+            curr: cpu.curr.map(|id| TaskId(id.index())),
+            busy_ns: cpu.busy_ns + if cpu.curr.is_some() { host.now_ns() - cpu.charged_ns } else { 0 },
+        };
+        let tasks = host.core.tasks.iter().enumerate().map(task).collect();
+        self.cpus = host.core.cpus.iter().map(cpu).collect();
+        self.tasks = tasks;
+    }
+
+    /// Let time pass.
+    pub fn run(&mut self, ns: u64) {
+        let until_ns = self.sim.host.now_ns() + ns;
+        self.sim.run_until(until_ns).unwrap_or_else(|error| panic!("{error}"));
+        self.look();
+    }
+
+    /// Let pass what is already on its way between pCPUs.
+    pub fn settle(&mut self) {
+        self.run(8 * self.config.ipi_ns);
+    }
+
+    pub fn new_vm(&mut self, vcpus: usize) -> usize {
+        self.sim.bodies.vms.push(Vm { threads: vec![None; vcpus], ..Vm::default() });
+        self.sim.host.new_vm(vcpus as u32).index()
+    }
+
+    pub fn vm_count(&self) -> usize {
+        self.sim.bodies.vms.len()
+    }
+
+    pub fn vm_tgid(&self, vm: usize) -> i32 {
+        self.sim.host.vm(VmId::from(vm)).tgid as i32
+    }
+
+    /// Make a task; it wakes at once.
+    pub fn spawn(&mut self, spec: Spec) -> TaskId {
+        let vcpu = spec.vcpu.map(|(vm, id)| VcpuId { vm: VmId::from(vm), id: id as u32 });
+        let id = self.sim.host.spawn(TaskSpec {
+            // Rounded as the kernel rounds it back.
+            weight: (u64::from(spec.weight) * 1024 / 100).max(1) as u32,
+            allowed: spec.cpus.map(|cpus| cpus.into_iter().map(CpuId::from).collect()),
+            group: GroupId::from(spec.cgroup),
+            tgid: spec.tgid.map(|tgid| tgid as u32),
+            kthread: spec.kthread,
+            vcpu,
+        });
+        self.sim.bodies.all.push(Puppet::new(vcpu, spec.run_ns, spec.sleep_ns));
+        self.sim.host.wake(id, None);
+        self.done();
+        TaskId(id.index())
+    }
+
+    pub fn task(&self, id: TaskId) -> &Task {
+        &self.tasks[id.0]
+    }
+
+    pub fn is_running(&self, id: TaskId) -> bool {
+        self.sim.host.is_running(id.real())
+    }
+
+    /// Let a task sleep as soon as it runs.
+    pub fn sleep(&mut self, id: TaskId) {
+        if self.is_running(id) && !self.task(id).exiting {
+            self.sim.host.block(id.real());
+        } else {
+            self.sim.bodies.get(id.real()).wants_sleep = true;
+        }
+        self.done();
+    }
+
+    pub fn wake(&mut self, id: TaskId) {
+        self.sim.bodies.get(id.real()).wants_sleep = false;
+        self.sim.host.wake(id.real(), None);
+        self.done();
+    }
+
+    /// Let a task exit; it wakes for that, and is gone once it has run a little more.
+    pub fn exit(&mut self, id: TaskId) {
+        self.sim.bodies.get(id.real()).wants_exit = true;
+        if self.is_running(id) && !self.task(id).exiting {
+            self.sim.host.exit(id.real());
+            self.done();
+        } else {
+            self.wake(id);
+        }
+    }
+
+    pub fn set_guest_kernel(&mut self, id: TaskId, in_kernel: bool) {
+        self.sim.host.set_guest_kernel(id.real(), in_kernel);
+    }
+
+    pub fn set_irq_pending(&mut self, id: TaskId, pending: bool) {
+        if self.sim.host.core.task(id.real()).kvm.in_kvm {
+            self.sim.host.set_irq_pending(id.real(), pending);
+        }
+    }
+
+    pub fn set_apicv(&mut self, vm: usize) {
+        self.sim.host.set_apicv(VmId::from(vm), true);
+    }
+
+    /// The running vCPU takes a pause-loop exit.
+    pub fn pause_exit(&mut self, id: TaskId) {
+        let (task, host) = (id.real(), &mut self.sim.host);
+        let kvm = host.core.task(task).kvm;
+        if !kvm.in_kvm || !host.is_running(task) {
+            return;
+        }
+        self.sim.bodies.get(task).spins = true;
+        host.on_spin(task, kvm.guest_kernel);
+        // Preemption is enabled here: a kick of this pCPU takes effect before KVM goes on.
+        self.done();
+        self.sim.bodies.pause_goes_on(&mut self.sim.host, task);
+        self.done();
+    }
+
+    pub fn yield_to(&mut self, from: TaskId, to: TaskId) {
+        self.sim.host.yield_to(from.real(), to.real());
+        self.done();
+    }
+
+    pub fn yield_now(&mut self, id: TaskId) {
+        if self.is_running(id) {
+            self.sim.host.yield_now(id.real());
+            self.done();
+        }
+    }
+
+    pub fn set_affinity(&mut self, id: TaskId, cpus: &[usize]) {
+        let set = cpus.iter().copied().map(CpuId::from).collect();
+        self.sim.host.set_affinity(id.real(), Some(set));
+        self.done();
+    }
+
+    pub fn set_migration_disabled(&mut self, id: TaskId, disabled: bool) {
+        self.sim.host.set_migration_disabled(id.real(), disabled);
+        self.look();
+    }
+
+    pub fn cpu_offline(&mut self, cpu: usize) {
+        self.sim.host.cpu_offline(CpuId::from(cpu));
+        self.done();
+    }
+
+    pub fn cpu_online(&mut self, cpu: usize) {
+        self.sim.host.cpu_online(CpuId::from(cpu));
+        self.done();
+    }
+
+    pub fn new_cgroup(&mut self, parent: usize, weight: u32) -> usize {
+        self.sim.host.new_group(GroupId::from(parent), weight).index()
+    }
+
+    pub fn set_cgroup_weight(&mut self, cgroup: usize, weight: u32) {
+        self.sim.host.set_group_weight(GroupId::from(cgroup), weight);
+    }
+
+    pub fn move_to_cgroup(&mut self, id: TaskId, cgroup: usize) {
+        self.sim.host.move_to_group(id.real(), GroupId::from(cgroup));
+        self.done();
+    }
+
+    /// End the scheduler as user space does.
+    pub fn unload(&mut self, reason: &std::ffi::CStr) {
+        self.sim.host.unload(reason);
+    }
+
+    pub fn peek_vm(&mut self, slot: u32) -> PeekVm {
+        self.sim.host.peek_vm(slot)
+    }
+
+    pub fn peek_task(&mut self, id: TaskId) -> PeekTask {
+        self.sim.host.peek_task(id.real())
+    }
+
+    pub fn stats(&mut self) -> PeekStats {
+        self.sim.host.peek_stats()
+    }
+
+    pub fn slot_of(&mut self, vm: usize) -> Option<u32> {
+        self.sim.host.slot_of(VmId::from(vm))
+    }
+
+    pub fn vm_on_cpu(&mut self, slot: u32, cpu: usize) -> u32 {
+        self.sim.host.peek_vm_on_cpu(slot, CpuId::from(cpu))
+    }
+
+    /// Where the runnable task is; an error if that is nowhere or in two places.
+    pub fn place_of(&self, id: TaskId) -> Result<Option<usize>, String> {
+        let running: Vec<usize> =
+            (0..self.cpus.len()).filter(|cpu| self.cpus[*cpu].curr == Some(id)).collect();
+        let queues: Vec<Queue> = self.ext().queues_with(id.real()).into_iter().map(Queue::of).collect();
+        let task = self.task(id);
+        let expected = usize::from(task.state == State::Runnable);
+        if running.len() + queues.len() != expected {
+            return Err(format!("{id:?} is {:?} and runs on {running:?}, waits in {queues:?}", task.state));
+        }
+        if queues.first().copied() != task.queue {
+            return Err(format!("{id:?} believes to be in {:?} and is in {queues:?}", task.queue));
+        }
+        Ok(running.first().copied())
+    }
+}

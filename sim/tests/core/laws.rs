@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What holds for every class, machine and mix of tasks.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config as ProptestConfig, RngSeed};
+
+use cohort_sim::bodies::Program;
+use cohort_sim::class::fair::{FairConfig, Variant};
+use cohort_sim::class::AnyClass;
+use cohort_sim::host::{State, TaskSpec};
+use cohort_sim::machine::{Costs, MachineConfig};
+use cohort_sim::{CpuId, GroupId};
+
+use crate::common::*;
+
+#[derive(Clone, Debug)]
+struct Case {
+    machine: MachineConfig,
+    class: u8,
+    groups: Vec<u32>,
+    /// Weight, group, mask of pCPUs, run and sleep in us (0: always busy).
+    tasks: Vec<(u32, usize, u8, u64, u64)>,
+}
+
+fn machine() -> impl Strategy<Value = MachineConfig> {
+    (1..3u32, 1..4u32, 1..3u32, any::<bool>()).prop_map(|(sockets, cores, threads, free)| MachineConfig {
+        sockets,
+        cores_per_socket: cores,
+        threads_per_core: threads,
+        cores_per_cache: 0,
+        costs: if free { Costs::free() } else { Costs::default() },
+    })
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let groups = prop::collection::vec(10..1_000u32, 0..3);
+    let task = (200..4_000u32, 0..4usize, any::<u8>(), 50..6_000u64, 0..6_000u64);
+    (machine(), 0..6u8, groups, prop::collection::vec(task, 1..16))
+        .prop_map(|(machine, class, groups, tasks)| Case { machine, class, groups, tasks })
+}
+
+fn class(case: &Case) -> AnyClass {
+    match case.class {
+        0 => fair(FairConfig::of(Variant::Cfs)),
+        1 => fair(FairConfig::of(Variant::Eevdf)),
+        2 => fair(FairConfig::of(Variant::EevdfForfeit)),
+        3 => round_robin(3 * MS, false),
+        4 => round_robin(3 * MS, true),
+        _ => ext(&case.machine),
+    }
+}
+
+fn make(case: &Case) -> Sim {
+    let mut s = sim(&case.machine, class(case), 5);
+    let cpus = s.host.core.cpus.len();
+    let groups: Vec<GroupId> =
+        case.groups.iter().map(|weight| s.host.new_group(GroupId(0), *weight)).collect();
+    for (weight, group, mask, run_us, sleep_us) in &case.tasks {
+        let allowed = (0..cpus)
+            .filter(|cpu| mask >> (cpu % 8) & 1 == 1)
+            .map(CpuId::from)
+            .collect::<cohort_sim::cpuset::CpuSet>();
+        let spec = TaskSpec {
+            weight: *weight,
+            group: groups.get(*group).copied().unwrap_or(GroupId(0)),
+            allowed: Some(allowed).filter(|set| !set.is_empty()),
+            ..TaskSpec::default()
+        };
+        let program = match sleep_us {
+            0..500 => Program::Busy,
+            _ => Program::Cycle { run_ns: run_us * US, sleep_ns: sleep_us * US },
+        };
+        spawn(&mut s, spec, program);
+    }
+    s
+}
+
+/// Every pCPU runs what believes to run there, and a task is on one pCPU at most.
+fn places_agree(s: &Sim) {
+    let core = &s.host.core;
+    for (index, task) in core.tasks.iter().enumerate() {
+        let on: Vec<usize> =
+            (0..core.cpus.len()).filter(|cpu| core.cpus[*cpu].curr == Some(index.into())).collect();
+        match task.state {
+            State::Running => assert_eq!(on, [task.cpu.index()], "task {index}"),
+            _ => assert!(on.is_empty(), "task {index} is {:?} and on {on:?}", task.state),
+        }
+    }
+}
+
+/// An idle pCPU leaves no task waiting that may use it. True of shared queues, and of classes that pull when they go idle, for tasks that one
+/// of their searches can see.
+fn is_work_conserving(s: &Sim, class: u8) {
+    if class == 3 {
+        return;
+    }
+    let core = &s.host.core;
+    // What has been asked for is on its way.
+    let long_ago_ns = core.now_ns.saturating_sub(20 * US);
+    for cpu in core.idle.iter().filter(|cpu| !core.cpu(*cpu).needs_resched) {
+        let waits = |task: &&cohort_sim::host::Task| {
+            task.state == State::Waiting && task.waits_since_ns < long_ago_ns && task.may_use(cpu)
+        };
+        let idle_long = core.cpu(cpu).idle_since_ns < long_ago_ns;
+        if let Some(task) = core.tasks.iter().find(waits).filter(|_| idle_long) {
+            // The fair class looks when a pCPU goes idle; for who begins to wait later, at the next tick of the pCPU where it waits.
+            let patience_ns = if class < 3 { 5 * MS } else { 0 };
+            let late = task.waits_since_ns + patience_ns <= core.now_ns;
+            assert!(!late, "class {class}, at {} {cpu:?} idles while {task:?} waits", core.now_ns);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 150,
+        rng_seed: RngSeed::Fixed(20_260),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn time_adds_up_and_nobody_is_in_two_places(case in case()) {
+        let mut s = make(&case);
+        for step in 1..=200u64 {
+            s.run_until(step * 1_300 * US).unwrap();
+            places_agree(&s);
+            is_work_conserving(&s, case.class);
+        }
+        let now_ns = s.host.now_ns();
+        let mut busy_ns = 0;
+        for cpu in 0..s.host.core.cpus.len() {
+            let (busy, idle) = s.host.cpu_times_ns(cpu.into());
+            prop_assert_eq!(busy + idle, now_ns);
+            busy_ns += busy;
+        }
+        let tasks = 0..s.host.core.tasks.len();
+        prop_assert_eq!(tasks.clone().map(|task| s.host.run_ns(task.into())).sum::<u64>(), busy_ns);
+        for task in tasks {
+            prop_assert!(s.host.run_ns(task.into()) + s.host.run_delay_ns(task.into()) <= now_ns);
+            // 260 ms for at most 16 tasks of which the lightest has a fraction of 1/100 at least in its group.
+            let longest_ns = s.host.core.tasks[task].wait_max_ns.max(s.host.run_delay_ns(task.into()).min(1));
+            prop_assert!(longest_ns <= now_ns);
+        }
+    }
+}
+
+/// Equal tasks of every class wait no longer than everybody else's turns take.
+#[test]
+fn nobody_starves() {
+    // Round robin with a queue for each pCPU leaves everybody where it began.
+    for class in [0, 1, 2, 4, 5] {
+        let machine = MachineConfig::ideal(2);
+        let case = Case { machine, class, groups: vec![], tasks: vec![(1024, 0, 255, 1_000, 0); 12] };
+        let mut s = make(&case);
+        s.run_until(3_000 * MS).unwrap();
+        for (index, task) in s.host.core.tasks.iter().enumerate() {
+            let longest_ns = task.wait_max_ns.max(s.host.run_delay_ns(index.into()) - task.wait_ns);
+            assert!(longest_ns < 200 * MS, "class {class}: task {index} waited for {} ms", longest_ns / MS);
+            let share = s.host.run_ns(index.into()) as f64 / (3_000 * MS) as f64;
+            assert!((share - 1.0 / 6.0).abs() < 0.05, "class {class}: task {index} has {share}");
+        }
+    }
+}

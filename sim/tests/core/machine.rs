@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What the machine costs, computed by hand.
+
+use cohort_sim::bodies::Program;
+use cohort_sim::host::TaskSpec;
+use cohort_sim::machine::{Costs, MachineConfig};
+use cohort_sim::{CpuId, SimError};
+
+use crate::common::*;
+
+fn on(cpu: u32) -> TaskSpec {
+    TaskSpec { allowed: Some([CpuId(cpu)].into_iter().collect()), ..TaskSpec::default() }
+}
+
+#[test]
+fn a_switch_costs_before_the_work_begins() {
+    let costs = Costs { context_switch_ns: 1_500, ..Costs::free() };
+    let machine = MachineConfig { costs, ..MachineConfig::ideal(1) };
+    let mut s = sim(&machine, round_robin(u64::MAX, false), 1);
+    let turns = record(&mut s);
+    cycle(&mut s, 10 * US, 90 * US);
+    s.run_until(200 * US).unwrap();
+    let times: Vec<u64> = turns.borrow().iter().map(|turn| turn.0).collect();
+    // Work of 10 us, 1.5 us after each start; the sleep begins when it ends.
+    assert_eq!(times, [0, 11_500, 101_500, 113_000]);
+}
+
+#[test]
+fn threads_of_a_core_slow_each_other() {
+    let costs = Costs { smt_speed_per_mille: 500, ..Costs::free() };
+    let machine =
+        MachineConfig { cores_per_socket: 1, threads_per_core: 2, costs, ..MachineConfig::default() };
+    let mut s = sim(&machine, round_robin(u64::MAX, false), 1);
+    let turns = record(&mut s);
+    // 1 ms of work on each thread; one begins 0.4 ms later.
+    spawn(&mut s, on(0), Program::OnDemand { run_ns: MS });
+    s.run_until(400 * US).unwrap();
+    spawn(&mut s, on(1), Program::OnDemand { run_ns: MS });
+    s.run_until(3 * MS).unwrap();
+    // The first has 0.6 ms left, which takes 1.2 ms. The second has done 0.6 ms by then, and the other 0.4 ms at full speed.
+    assert_eq!(turns_us(&turns, 0), [(0, Some(0)), (1_600, None)]);
+    assert_eq!(turns_us(&turns, 1), [(400, Some(1)), (2_000, None)]);
+}
+
+#[test]
+fn a_migration_refills_caches_once() {
+    let costs = Costs { refill_remote_ns: 100 * US, ..Costs::free() };
+    let machine = MachineConfig { sockets: 2, cores_per_socket: 1, costs, ..MachineConfig::default() };
+    let mut s = sim(&machine, round_robin(u64::MAX, false), 1);
+    let turns = record(&mut s);
+    let task = spawn(&mut s, on(0), Program::OnDemand { run_ns: MS });
+    s.run_until(2 * MS).unwrap();
+    s.host.set_affinity(task, Some([CpuId(1)].into_iter().collect()));
+    for _ in 0..2 {
+        s.host.wake(task, None);
+        let now_ns = s.host.now_ns();
+        s.run_until(now_ns + 2 * MS).unwrap();
+    }
+    assert_eq!(turns_us(&turns, 0), [(0, Some(0)), (1_000, None)]);
+    assert_eq!(turns_us(&turns, 1), [(2_000, Some(0)), (3_100, None), (4_000, Some(0)), (5_000, None)]);
+}
+
+#[test]
+fn an_interrupt_takes_time_to_wake_an_idle_pcpu() {
+    let costs = Costs { ipi_ns: 2_000, idle_exit_ns: 700, ..Costs::free() };
+    let machine = MachineConfig { costs, ..MachineConfig::ideal(2) };
+    let mut s = sim(&machine, round_robin(u64::MAX, false), 1);
+    let turns = record(&mut s);
+    let task = s.host.spawn(on(1));
+    s.bodies.add(task, Program::OnDemand { run_ns: MS });
+    s.host.wake(task, Some(CpuId(0)));
+    s.run_until(MS).unwrap();
+    assert_eq!(turns.borrow()[..], [(2_700, 1, Some(0))]);
+}
+
+#[test]
+fn bad_machines_are_refused_in_one_line() {
+    for (machine, field) in [
+        (MachineConfig { sockets: 0, ..MachineConfig::default() }, "machine.sockets"),
+        (
+            MachineConfig { sockets: 1 << 20, cores_per_socket: 1 << 20, ..MachineConfig::default() },
+            "machine: has",
+        ),
+        (MachineConfig { cores_per_cache: 3, ..MachineConfig::default() }, "machine.cores_per_cache"),
+    ] {
+        match cohort_sim::machine::Machine::new(&machine) {
+            Err(SimError::Config(text)) => assert!(text.starts_with(field) && !text.contains('\n'), "{text}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}

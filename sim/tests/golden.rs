@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Fingerprints of the first 60 ms of runs with guests: whatever changes what happens in a run shows here. A change that was meant to
+//! changes this table, in the same commit.
+
+use cohort_sim::run::{run, Watch};
+use cohort_sim::scenario::Scenario;
+
+const EEVDF: &str = r#"{"class": "fair"}"#;
+const CFS: &str = r#"{"class": "fair", "variant": "cfs"}"#;
+const COHORT: &str = r#"{"class": "ext", "knobs": {"placement": 1, "fair": 1, "gang": 0, "boost": 15}}"#;
+
+/// What happens under the scheduler of `bpf/` changes with each change of it; such a run must only be the same twice.
+const BPF: &str = "";
+
+/// Program, locks, TLB flushes, interrupts, policy, fingerprint.
+const RUNS: [(&str, &str, &str, &str, &str, &str); 9] = [
+    ("hackbench", "tas", "ipi", "trapped", EEVDF, "c7449d910af53917"),
+    ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, BPF),
+    ("hackbench", "ticket", "ipi", "virtualized", CFS, "128db8db14564f78"),
+    ("tlb-shootdown", "tas", "ipi", "trapped", EEVDF, "164341b410480435"),
+    ("tlb-shootdown", "tas", "kvm-pv", "trapped", EEVDF, "164341b410480435"),
+    ("tlb-shootdown", "tas", "hypercall", "trapped", COHORT, BPF),
+    ("dbench", "queued", "ipi", "posted", COHORT, BPF),
+    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "923b447c9dd0b6cf"),
+    ("user-spin", "pv-ticket", "ipi", "trapped", COHORT, BPF),
+];
+
+fn scenario(program: &str, lock: &str, tlb: &str, ipi: &str, policy: &str) -> Scenario {
+    let vm = |name: &str, model: &str| {
+        format!(
+            r#"{{"name": "{name}", "vcpus": 3, "kvm": {{"ipi": "{ipi}"}},
+                "guest": {{"lock": "{lock}", "tlb": "{tlb}"}}, "workload": {{"model": "{model}"}}}}"#
+        )
+    };
+    let text = format!(
+        r#"{{"name": "golden", "seed": 7, "duration_ns": 60000000, "machine": {{"cores_per_socket": 2}},
+            "policy": {policy}, "vms": [{}, {}]}}"#,
+        vm("work", program),
+        vm("hog", "cpu-hog")
+    );
+    serde_json::from_str(&text).expect("a scenario")
+}
+
+#[test]
+fn runs_are_the_same_as_ever() {
+    let mut changed = Vec::new();
+    for (program, lock, tlb, ipi, policy, expected) in RUNS {
+        let run = || run(&scenario(program, lock, tlb, ipi, policy), Watch::figures()).expect("a run");
+        let found = run().fingerprint.expect("a fingerprint");
+        if expected == BPF {
+            assert_eq!(run().fingerprint, Some(found));
+        } else if found != expected {
+            changed.push(format!("{program}, {lock}, {tlb}, {ipi}, {policy}: {found}"));
+        }
+    }
+    assert!(changed.is_empty(), "other fingerprints than before:\n{}", changed.join("\n"));
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Spin locks. Every vCPU has a pCPU to itself, except where a hog takes turns of 1 ms with it: it runs in [0, 1), [2, 3), ... ms.
+
+use cohort_sim::guest::LockKind;
+use cohort_sim::machine::MachineConfig;
+use cohort_sim::observe::What;
+
+use crate::common::*;
+
+/// Four vCPUs want the lock at 10, 20, 30 and 40 us and hold it for 100 us. The program's lock comes after those of the run queues.
+const FOUR: &str = "
+    [[thread]]
+    name = 'a'
+    steps = [{ compute = '10us' }, { lock = { name = 'l', hold = '100us' } }]
+    [[thread]]
+    name = 'b'
+    steps = [{ compute = '20us' }, { lock = { name = 'l', hold = '100us' } }]
+    [[thread]]
+    name = 'c'
+    steps = [{ compute = '30us' }, { lock = { name = 'l', hold = '100us' } }]
+    [[thread]]
+    name = 'd'
+    steps = [{ compute = '40us' }, { lock = { name = 'l', hold = '100us' } }]";
+const LOCK: u32 = 4;
+
+fn four(kind: LockKind, change: impl Fn(&mut cohort_sim::scenario::VmConfig)) -> Sim {
+    let mut config = vm(4, FOUR);
+    config.guest.lock = kind;
+    config.guest.spin_threshold_ns = 1_000_000;
+    change(&mut config);
+    build(&MachineConfig::ideal(4), turns_of_a_ms(), &[config], &[], 1).pin(&[0, 1, 2, 3])
+}
+
+fn in_turn() -> Vec<(u64, (u32, u64))> {
+    vec![(10 * US, (0, 0)), (110 * US, (1, 90 * US)), (210 * US, (2, 180 * US)), (310 * US, (3, 270 * US))]
+}
+
+#[test]
+fn fifo_locks_go_in_the_order_of_arrival() {
+    for kind in [
+        LockKind::Ticket,
+        LockKind::Queued,
+        LockKind::PvTicket,
+        LockKind::PvQueued,
+        LockKind::PreemptableTicket,
+    ] {
+        // The preemptable ticket lock's time-outs let nobody pass while the lock is held.
+        let s = four(kind, |config| config.guest.ticket_timeout_ns = MS).until(MS);
+        assert_eq!(s.taken(LOCK), in_turn(), "{kind:?}");
+        assert_eq!(s.end_ns(), Some(410 * US));
+    }
+}
+
+#[test]
+fn tas_goes_to_anybody_at_the_same_times() {
+    let s = four(LockKind::Tas, |_| {}).until(MS);
+    let times: Vec<u64> = s.taken(LOCK).iter().map(|(at, _)| *at).collect();
+    assert_eq!(times, [10 * US, 110 * US, 210 * US, 310 * US]);
+    // Over many seeds the order is not always that of arrival.
+    let orders = (0..20).map(|seed| {
+        let config = {
+            let mut config = vm(4, FOUR);
+            config.guest.lock = LockKind::Tas;
+            config
+        };
+        let s = build(&MachineConfig::ideal(4), turns_of_a_ms(), &[config], &[], seed)
+            .pin(&[0, 1, 2, 3])
+            .until(MS);
+        s.taken(LOCK).iter().map(|(_, (who, _))| *who).collect::<Vec<u32>>()
+    });
+    let orders: std::collections::BTreeSet<_> = orders.collect();
+    assert!(orders.len() > 2, "{orders:?}");
+    assert!(orders.iter().all(|order| order[0] == 0));
+}
+
+#[test]
+fn costs_of_a_lock_are_its_handover() {
+    let s = four(LockKind::Queued, |config| config.guest.costs.handover_ns = 50).until(MS);
+    // The line's way is part of the time for which the next one holds the lock.
+    let times: Vec<u64> = s.taken(LOCK).iter().map(|(at, _)| *at).collect();
+    assert_eq!(times, [10 * US, 110 * US, 210 * US + 50, 310 * US + 100]);
+}
+
+/// vCPU 0 wants the lock at 0.9 ms for 0.2 ms, and loses its pCPU in between; vCPU 1 wants it at 0.95 ms.
+const HOLDER: &str = "
+    [[thread]]
+    name = 'a'
+    steps = [{ compute = '900us' }, { lock = { name = 'l', hold = '200us' } }]
+    [[thread]]
+    name = 'b'
+    steps = [{ compute = '950us' }, { lock = { name = 'l', hold = '10us' } }]";
+
+fn holder_is_preempted(kind: LockKind, threshold_ns: u64) -> Sim {
+    let mut config = vm(2, HOLDER);
+    config.guest.lock = kind;
+    config.guest.spin_threshold_ns = threshold_ns;
+    build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], &[hog(0)], 1).pin(&[0, 1]).until(4 * MS)
+}
+
+#[test]
+fn a_preempted_holder_keeps_the_lock() {
+    for kind in [LockKind::Tas, LockKind::Queued, LockKind::PreemptableTicket] {
+        let s = holder_is_preempted(kind, MS);
+        assert_eq!(s.taken(2), [(900 * US, (0, 0)), (2_100 * US, (1, 1_150 * US))], "{kind:?}");
+        let spun = s.list(|what| match what {
+            What::SpinEnd { spun_ns, .. } => Some(*spun_ns),
+            _ => None,
+        });
+        assert_eq!(spun, [(2_100 * US, 1_150 * US)]);
+    }
+}
+
+#[test]
+fn a_pv_waiter_halts_and_is_kicked() {
+    for kind in [LockKind::PvTicket, LockKind::PvQueued] {
+        let s = holder_is_preempted(kind, 300 * US);
+        assert_eq!(s.taken(2)[1], (2_100 * US, (1, 1_150 * US)), "{kind:?}");
+        let spun = s.list(|what| match what {
+            What::SpinEnd { spun_ns, .. } => Some(*spun_ns),
+            _ => None,
+        });
+        // It spins from 0.95 to 1.25 ms only.
+        assert_eq!(spun, [(2_100 * US, 300 * US)]);
+        let halts = s.list(|what| match what {
+            What::Halt { vcpu, .. } if vcpu.id == 1 => Some((false, vcpu.id)),
+            What::Unhalt { vcpu } => Some((true, vcpu.id)),
+            What::Kick { from, to } => Some((from.id == 0, to.id)),
+            _ => None,
+        });
+        assert_eq!(halts[..3], [(1_250 * US, (false, 1)), (2_100 * US, (true, 1)), (2_100 * US, (true, 1))]);
+    }
+}
+
+/// vCPU 1, which is preempted from 1 to 2 ms, is the next in line when the lock becomes free at 1.2 ms; vCPU 2 waits behind it.
+const WAITER: &str = "
+    [[thread]]
+    name = 'a'
+    steps = [{ compute = '800us' }, { lock = { name = 'l', hold = '400us' } }]
+    [[thread]]
+    name = 'b'
+    steps = [{ compute = '900us' }, { lock = { name = 'l', hold = '10us' } }]
+    [[thread]]
+    name = 'c'
+    steps = [{ compute = '950us' }, { lock = { name = 'l', hold = '10us' } }]";
+
+fn waiter_is_preempted(kind: LockKind, timeout_ns: u64) -> Vec<(u64, (u32, u64))> {
+    let mut config = vm(3, WAITER);
+    config.guest.lock = kind;
+    config.guest.ticket_timeout_ns = timeout_ns;
+    config.guest.spin_threshold_ns = 100 * MS;
+    let machine = MachineConfig::ideal(3);
+    build(&machine, turns_of_a_ms(), &[config], &[hog(1)], 1).pin(&[0, 1, 2]).until(4 * MS).taken(3)
+}
+
+#[test]
+fn a_preempted_waiter_holds_up_those_behind_it_in_a_fifo_lock() {
+    for kind in [LockKind::Ticket, LockKind::Queued, LockKind::PvTicket, LockKind::PvQueued] {
+        let taken = waiter_is_preempted(kind, 2 * US);
+        // Granted at 1.2 ms; it has it when it runs again.
+        assert_eq!(taken[1..], [(2_000 * US, (1, 1_100 * US)), (2_010 * US, (2, 1_060 * US))], "{kind:?}");
+    }
+}
+
+#[test]
+fn an_unfair_lock_passes_a_preempted_waiter_by() {
+    let taken = waiter_is_preempted(LockKind::Tas, 2 * US);
+    assert_eq!(taken[1..], [(1_200 * US, (2, 250 * US)), (2_000 * US, (1, 1_100 * US))]);
+}
+
+#[test]
+fn a_preemptable_ticket_lock_passes_it_by_after_a_time_out() {
+    // vCPU 2 has two before it (holder and vCPU 1): 2 x 2 us after 0.95 ms it may go out of turn.
+    let taken = waiter_is_preempted(LockKind::PreemptableTicket, 2 * US);
+    assert_eq!(taken[1..], [(1_200 * US, (2, 250 * US)), (2_000 * US, (1, 1_100 * US))]);
+    // 2 x 150 us: at 1.25 ms it may, and the lock is free since 1.2 ms.
+    let taken = waiter_is_preempted(LockKind::PreemptableTicket, 150 * US);
+    assert_eq!(taken[1..], [(1_250 * US, (2, 300 * US)), (2_000 * US, (1, 1_100 * US))]);
+    // 2 x 1 ms: it would be later than vCPU 1.
+    let taken = waiter_is_preempted(LockKind::PreemptableTicket, MS);
+    assert_eq!(taken[1..], [(2_000 * US, (1, 1_100 * US)), (2_010 * US, (2, 1_060 * US))]);
+}
+
+#[test]
+fn a_pv_queued_lock_may_be_stolen_from_a_halted_waiter() {
+    // vCPU 1 halts at 0.2 ms. When the lock becomes free at 0.5 ms it takes 0.1 ms to wake up; vCPU 2 comes at 0.55 ms.
+    let text = "
+        [[thread]]
+        name = 'a'
+        steps = [{ lock = { name = 'l', hold = '500us' } }]
+        [[thread]]
+        name = 'b'
+        steps = [{ compute = '100us' }, { lock = { name = 'l', hold = '10us' } }]
+        [[thread]]
+        name = 'c'
+        steps = [{ compute = '550us' }, { lock = { name = 'l', hold = '100us' } }]";
+    let taken = |kind| {
+        let mut config = vm(3, text);
+        config.guest.lock = kind;
+        config.guest.spin_threshold_ns = 100 * US;
+        let mut machine = MachineConfig::ideal(3);
+        machine.costs.idle_exit_ns = 100 * US;
+        build(&machine, turns_of_a_ms(), &[config], &[], 1).pin(&[0, 1, 2]).until(4 * MS).taken(3)
+    };
+    // All begin 0.1 ms late, because their pCPUs too leave idle.
+    let at = |us: u64| (us + 100) * US;
+    assert_eq!(taken(LockKind::PvQueued), [(at(0), (0, 0)), (at(550), (2, 0)), (at(650), (1, 550 * US))]);
+    assert_eq!(
+        taken(LockKind::PvTicket),
+        [(at(0), (0, 0)), (at(600), (1, 500 * US)), (at(610), (2, 60 * US))]
+    );
+}

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! KVM and guests: schedules computed by hand, exact to the nanosecond; properties; theory.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers may fail as the test does")]
+
+mod common;
+mod halt;
+mod locks;
+mod models;
+mod preemption;
+mod properties;
+mod scheduler;
+mod spin;
+mod sync;
+mod tlb;

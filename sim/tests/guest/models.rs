@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The models that come with the project: they end, whatever the number of vCPUs; loads do not.
+
+use cohort_sim::class::fair::{Fair, FairConfig};
+use cohort_sim::class::AnyClass;
+use cohort_sim::guest::GuestConfig;
+use cohort_sim::kvm::KvmConfig;
+use cohort_sim::machine::MachineConfig;
+use cohort_sim::scenario::VmConfig;
+use cohort_sim::workload::{model, model_names};
+
+use crate::common::*;
+
+fn alone(name: &str, vcpus: u32) -> Sim {
+    let config = VmConfig {
+        name: "vm".into(),
+        vcpus,
+        weight: 100,
+        cpus: vec![],
+        kvm: KvmConfig::default(),
+        guest: GuestConfig::default(),
+        workload: model(name),
+    };
+    let machine = MachineConfig { cores_per_socket: 2, ..MachineConfig::default() };
+    let class = AnyClass::Fair(Fair::new(FairConfig::default()));
+    let mut s = build(&machine, class, &[config], &[], 1);
+    // Without the recorder, which would keep millions of events.
+    s.sim.host.core.observers = Default::default();
+    s
+}
+
+#[test]
+fn programs_end() {
+    for name in model_names().iter().filter(|name| **name != "cpu-hog") {
+        let mut s = alone(name, 3);
+        for second in 1..=400 {
+            s.sim.run_until(second * 1_000 * MS).unwrap();
+            if s.sim.bodies.is_done() {
+                break;
+            }
+        }
+        assert!(s.end_ns().is_some(), "{name} does not end: {:?}", s.sim.bodies.figures());
+    }
+}
+
+#[test]
+fn a_load_does_not() {
+    let mut s = alone("cpu-hog", 2);
+    s.sim.run_until(1_000 * MS).unwrap();
+    assert!(!s.sim.bodies.is_done() && s.end_ns().is_none());
+}
+
+/// What the lab measured with each program alone on 2 vCPUs: seconds, or units per second; medians of five. The models' parameters come from these
+/// figures, so the models must give them again.
+const LAB_ALONE: [(&str, f64); 7] = [
+    ("hackbench", 1.05),
+    ("tlb-shootdown", 0.73),
+    ("mmapfork", 0.95),
+    ("dbench", 304.0),
+    ("pbzip2", 1.36),
+    ("user-spin", 1.46),
+    ("tlb-flush", 0.49),
+];
+
+#[test]
+fn alone_they_take_as_long_as_in_the_lab() {
+    let hardware: toml::Table = include_str!("../../../hardware/lab.toml").parse().unwrap();
+    let table = |name: &str| hardware[name].clone();
+    let mut machine: MachineConfig = table("machine").try_into().unwrap();
+    machine.cores_per_socket = 2;
+    let mut misses = Vec::new();
+    for (name, measured) in LAB_ALONE {
+        let config = VmConfig {
+            name: "vm".into(),
+            vcpus: 2,
+            weight: 100,
+            cpus: vec![],
+            kvm: table("kvm").try_into().unwrap(),
+            guest: table("guest").try_into().unwrap(),
+            workload: model(name),
+        };
+        let class = AnyClass::Fair(Fair::new(FairConfig::default()));
+        let mut s = build(&machine, class, &[config], &[], 1);
+        s.sim.host.core.observers = Default::default();
+        for step in 1..1_000 {
+            s.sim.run_until(step * 10 * MS).unwrap();
+            if s.sim.bodies.is_done() {
+                break;
+            }
+        }
+        let figure = &s.sim.bodies.figures()[0];
+        let seconds = figure.end_ns.unwrap() as f64 / 1e9;
+        let found =
+            if figure.units > 0 { figure.units as f64 * figure.unit_value / seconds } else { seconds };
+        if (found / measured - 1.0).abs() > 0.1 {
+            misses.push(format!("{name}: {found:.3}, measured {measured}"));
+        }
+    }
+    assert!(misses.is_empty(), "more than 10 % away:\n{}", misses.join("\n"));
+}

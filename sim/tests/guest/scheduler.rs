@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The guest's scheduler.
+
+use cohort_sim::kvm::{vector, Ipi};
+use cohort_sim::machine::MachineConfig;
+use cohort_sim::observe::What;
+
+use crate::common::*;
+
+fn switches(s: &Sim, v: u32) -> Vec<(u64, Option<u32>)> {
+    s.list(|what| match what {
+        What::GuestSwitch { vcpu, next, .. } if vcpu.id == v => {
+            Some(Some(*next).filter(|next| *next != u32::MAX))
+        }
+        _ => None,
+    })
+}
+
+#[test]
+fn two_tasks_share_a_vcpu_by_ticks() {
+    let text = "[[thread]]\nname = 't'\ncount = 2\nsteps = [{ compute = '20ms' }]";
+    let mut config = vm(1, text);
+    config.guest.tick_ns = 4 * MS;
+    let s = build(&MachineConfig::ideal(1), turns_of_a_ms(), &[config], &[], 1).until(100 * MS);
+    // Slices of 3 ms end with a tick. Tasks are numbered after the idle ones.
+    let at_ms: Vec<(u64, Option<u32>)> = switches(&s, 0).iter().map(|(at, next)| (*at / MS, *next)).collect();
+    assert_eq!(at_ms[..5], [(0, Some(1)), (4, Some(2)), (8, Some(1)), (12, Some(2)), (16, Some(1))]);
+    assert_eq!(s.end_ns(), Some(40 * MS));
+}
+
+#[test]
+fn an_idle_vcpu_takes_a_waiting_task() {
+    // Threads 0 and 2 are vCPU 0's, thread 1 vCPU 1's; that becomes idle at 1 ms and takes thread 2.
+    let text = "
+        [[thread]]
+        name = 'long'
+        steps = [{ compute = '10ms' }]
+        [[thread]]
+        name = 'short'
+        steps = [{ compute = '1ms' }]
+        [[thread]]
+        name = 'waits'
+        steps = [{ compute = '10ms' }]";
+    let s =
+        build(&MachineConfig::ideal(2), turns_of_a_ms(), &[vm(2, text)], &[], 1).pin(&[0, 1]).until(100 * MS);
+    assert_eq!(switches(&s, 1)[..2], [(0, Some(3)), (MS, Some(4))]);
+    assert_eq!(s.end_ns(), Some(11 * MS));
+    assert_eq!(s.sim.bodies.vms[0].counters.steals, 1);
+}
+
+/// vCPU 0 wakes, at 100 us, a task that sleeps on vCPU 1.
+const WAKER: &str = "
+    [[thread]]
+    name = 'waker'
+    steps = [{ compute = '100us' }, { signal = 'c' }, { compute = '1ms' }]
+    [[thread]]
+    name = 'woken'
+    steps = [{ wait = 'c' }, { done = 'woken' }]";
+
+fn woken_ns(ipi: Ipi, change: impl Fn(&mut cohort_sim::scenario::VmConfig)) -> u64 {
+    let mut machine = MachineConfig::ideal(2);
+    machine.costs.ipi_ns = 1_000;
+    machine.costs.idle_exit_ns = 2_000;
+    machine.costs.vm_exit_ns = 700;
+    machine.costs.vm_entry_ns = 500;
+    let mut config = vm(2, WAKER);
+    config.kvm.ipi = ipi;
+    config.guest.costs.wake_ns = 300;
+    config.guest.costs.irq_ns = 400;
+    config.guest.costs.switch_ns = 600;
+    change(&mut config);
+    let s = build(&machine, turns_of_a_ms(), &[config], &[], 1).pin(&[0, 1]).until(4 * MS);
+    let sent =
+        s.list(|what| matches!(what, What::GuestIpiSent { vector: vector::RESCHED, .. }).then_some(()));
+    assert_eq!(sent.len(), 1);
+    let woken = s.list(|what| matches!(what, What::Progress { .. }).then_some(()));
+    woken[0].0
+}
+
+#[test]
+fn a_wake_up_across_vcpus_is_an_interrupt_that_ends_a_halt() {
+    // The first switch of each vCPU, 600 ns after its pCPU has left idle; 100 us; waking under the run queue's lock.
+    let sent = 2_000 + 600 + 100_000 + 300;
+    // The host's wake-up: an interrupt for the other pCPU, which leaves idle; entry, handler, switch.
+    let there = 1_000 + 2_000 + 500 + 400 + 600;
+    assert_eq!(woken_ns(Ipi::Virtualized, |_| {}), sent + there);
+    assert_eq!(woken_ns(Ipi::Trapped, |_| {}), sent + 700 + there);
+}
+
+#[test]
+fn a_kernel_that_is_not_preemptible_ends_its_system_call_first() {
+    // One vCPU. At 4 ms (slice over) and at 8 ms: the task in user mode goes at once, the one in the kernel when it leaves it.
+    let text = "
+        [[thread]]
+        name = 'user'
+        steps = [{ compute = '20ms' }]
+        [[thread]]
+        name = 'kernel'
+        steps = [{ kernel = '6ms' }, { compute = '1ms' }]";
+    let run = |preemptible| {
+        let mut config = vm(1, text);
+        config.guest.tick_ns = 4 * MS;
+        config.guest.preemptible_kernel = preemptible;
+        let s = build(&MachineConfig::ideal(1), turns_of_a_ms(), &[config], &[], 1).until(100 * MS);
+        switches(&s, 0).iter().map(|(at, next)| (*at / MS, *next)).take(4).collect::<Vec<_>>()
+    };
+    assert_eq!(run(false), [(0, Some(1)), (4, Some(2)), (10, Some(1)), (16, Some(2))]);
+    assert_eq!(run(true), [(0, Some(1)), (4, Some(2)), (8, Some(1)), (12, Some(2))]);
+}
+
+#[test]
+fn the_mode_is_known_at_every_moment() {
+    let text =
+        "[[thread]]\nname = 't'\nsteps = [{ compute = '10us' }, { kernel = '5us' }, { compute = '10us' }]";
+    let s = build(&MachineConfig::ideal(1), turns_of_a_ms(), &[vm(1, text)], &[], 1).until(MS);
+    let modes = s.list(|what| match what {
+        What::Mode { kernel, .. } => Some(*kernel),
+        _ => None,
+    });
+    assert_eq!(modes, [(0, false), (10 * US, true), (15 * US, false), (25 * US, true)]);
+}
+
+#[test]
+fn a_guest_that_knows_its_steal_time_does_not_charge_it() {
+    // Two tasks on one vCPU, which has its pCPU every other ms. Task 1's first slice of 3 ms: 5 ms of the host's time.
+    let text = "[[thread]]\nname = 't'\ncount = 2\nsteps = [{ compute = '20ms' }]";
+    let first_switch = |steal_time| {
+        let mut config = vm(1, text);
+        config.guest.tick_ns = MS;
+        config.kvm.steal_time = steal_time;
+        let s = build(&MachineConfig::ideal(1), turns_of_a_ms(), &[config], &[hog(0)], 1).until(20 * MS);
+        switches(&s, 0)[1].0
+    };
+    // Ticks come at 1 ms, when the vCPU has just lost its pCPU, and are taken at 2, 4, 6 ms ...: 3 ms had at 6 ms, or 4 ms gone at 4 ms.
+    assert_eq!(first_switch(true), 6 * MS);
+    assert_eq!(first_switch(false), 4 * MS);
+}
+
+#[test]
+fn a_woken_task_goes_back_to_where_it_was_if_that_idles() {
+    let text = "
+        [[thread]]
+        name = 'a'
+        steps = [{ compute = '100us' }, { signal = 'c' }, { compute = '300us' }]
+        [[thread]]
+        name = 'b'
+        steps = [{ wait = 'c' }, { compute = '10us' }]";
+    let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[vm(2, text)], &[], 1).pin(&[0, 1]).until(MS);
+    assert_eq!(s.end_ns(), Some(400 * US));
+    assert_eq!(switches(&s, 1).iter().map(|(at, _)| *at).collect::<Vec<_>>(), [0, 0, 100 * US, 110 * US]);
+}
+
+/// vCPU 1 is on its way into idle when it loses its pCPU, from 1 to 2 ms; vCPU 2 idles.
+#[test]
+fn a_preempted_vcpu_is_not_taken_for_idle() {
+    let text = "
+        [[thread]]
+        name = 'waker'
+        steps = [{ compute = '1500us' }, { signal = 'c' }, { compute = '100us' }]
+        [[thread]]
+        name = 'woken'
+        steps = [{ compute = '900us' }, { wait = 'c' }, { done = 'woken' }]
+        [[thread]]
+        name = 'short'
+        steps = [{ compute = '10us' }]";
+    let woken = |steal_time| {
+        let mut config = vm(3, text);
+        config.guest.costs.idle_ns = 300 * US;
+        config.kvm.steal_time = steal_time;
+        let s = build(&MachineConfig::ideal(3), turns_of_a_ms(), &[config], &[hog(1)], 1)
+            .pin(&[0, 1, 2])
+            .until(4 * MS);
+        let done = s.list(|what| match what {
+            What::Progress { vcpu, .. } => Some(vcpu.id),
+            _ => None,
+        });
+        done[0]
+    };
+    assert_eq!(woken(true), (1_500 * US, 2));
+    assert_eq!(woken(false), (2_000 * US, 1));
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Pause-loop exits and directed yield.
+
+use cohort_sim::class::fair::{Fair, FairConfig, Variant};
+use cohort_sim::class::AnyClass;
+use cohort_sim::kvm::{exit, Ipi, Ple, PleMode};
+use cohort_sim::machine::MachineConfig;
+use cohort_sim::observe::What;
+use cohort_sim::scenario::VmConfig;
+
+use crate::common::*;
+
+fn eevdf() -> AnyClass {
+    AnyClass::Fair(Fair::new(FairConfig { slice_ns: MS, ..FairConfig::of(Variant::Eevdf) }))
+}
+
+/// A window of 10 us that does not grow.
+fn with_ple(mut config: VmConfig, mode: PleMode) -> VmConfig {
+    config.kvm.ple = Ple { mode, window_cycles: 10_000, grow: 1, ..Ple::default() };
+    config
+}
+
+fn ples(s: &Sim) -> Vec<(u64, (u32, bool))> {
+    s.list(|what| match what {
+        What::Ple { vcpu, kernel } => Some((vcpu.id, *kernel)),
+        _ => None,
+    })
+}
+
+fn yields(s: &Sim) -> Vec<(u64, (u32, u32, bool))> {
+    s.list(|what| match what {
+        What::DirectedYield { from, to, granted } => Some((from.id, to.id, *granted)),
+        _ => None,
+    })
+}
+
+/// vCPU 0 holds the lock from 0.5 ms for 1 ms on a pCPU that it shares with a hog; vCPU 1 wants it at 0.98 ms.
+const HELD: &str = "
+    [[thread]]
+    name = 'holder'
+    steps = [{ compute = '500us' }, { lock = { name = 'l', hold = '1ms' } }]
+    [[thread]]
+    name = 'spinner'
+    steps = [{ compute = '980us' }, { lock = { name = 'l', hold = '10us' } }]";
+
+#[test]
+fn a_loop_exits_after_each_window() {
+    let mut machine = MachineConfig::ideal(2);
+    machine.costs.vm_exit_ns = 700;
+    machine.costs.vm_entry_ns = 500;
+    let mut config = with_ple(vm(2, HELD), PleMode::Kernel);
+    config.kvm.costs.on_spin_ns = 300;
+    let s = build(&machine, turns_of_a_ms(), &[config], &[hog(0)], 1).pin(&[0, 1]).until(MS + 30 * US);
+    // 10 us of spinning, 1.5 us in KVM, again.
+    assert_eq!(
+        ples(&s).iter().map(|(at, _)| *at).collect::<Vec<_>>(),
+        [990 * US, 1_001_500, 1_013_000, 1_024_500]
+    );
+    let exits = s.list(|what| match what {
+        What::Exit { reason: exit::PAUSE, ns, .. } => Some(*ns),
+        _ => None,
+    });
+    assert_eq!(exits[..2], [(991_500, 1_500), (1_003_000, 1_500)]);
+}
+
+#[test]
+fn the_window_grows_with_each_exit_and_is_reset_by_a_turn_without_the_pcpu() {
+    let mut config = with_ple(vm(2, HELD), PleMode::Kernel);
+    config.kvm.ple.grow = 2;
+    // Both share their pCPUs: the spinner too is off from 1 to 2 ms.
+    let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], &[hog(0), hog(1)], 1)
+        .pin(&[0, 1])
+        .until(3 * MS);
+    // 10 us after 0.98 ms; 20 us later would be at 1.01 ms. From 2 ms on: 10, 20, 40, ... until the lock is free at 2.5 ms.
+    let at: Vec<u64> = ples(&s).iter().map(|(at, _)| *at / US).collect();
+    assert_eq!(at, [990, 2_010, 2_030, 2_070, 2_150, 2_310]);
+}
+
+#[test]
+fn intel_sees_the_kernels_loops_only_and_amd_those_with_pause() {
+    let text = |pause: bool| {
+        format!(
+            "barriers = {{ b = {{ pause = {pause} }} }}
+             [[thread]]
+             name = 't'
+             count = 2
+             steps = [{{ repeat = {{ times = 1, steps = [{{ compute = '10us' }}] }} }}, {{ barrier = {{ name = 'b', spin = 'forever' }} }}]
+             [[thread]]
+             name = 'late'
+             steps = [{{ compute = '65us' }}, {{ barrier = {{ name = 'b', spin = 'forever' }} }}]"
+        )
+    };
+    let count = |mode, pause| {
+        let config = with_ple(vm(3, &text(pause)), mode);
+        let s = build(&MachineConfig::ideal(3), turns_of_a_ms(), &[config], &[], 1).pin(&[0, 1, 2]).until(MS);
+        assert_eq!(s.end_ns(), Some(65 * US));
+        assert!(ples(&s).iter().all(|(_, (_, kernel))| !kernel));
+        ples(&s).len()
+    };
+    assert_eq!(count(PleMode::Kernel, true), 0);
+    assert_eq!(count(PleMode::Any, false), 0);
+    // From 10 to 65 us, two vCPUs, every 10 us.
+    assert_eq!(count(PleMode::Any, true), 10);
+    assert_eq!(count(PleMode::Off, true), 0);
+}
+
+/// Both vCPUs on one pCPU, ticks every 4 ms. The holder is preempted by the tick at 4 ms with 6 ms to go.
+const ONE_PCPU: &str = "
+    [[thread]]
+    name = 'holder'
+    steps = [{ lock = { name = 'l', hold = '10ms' } }]
+    [[thread]]
+    name = 'spinner'
+    steps = [{ lock = { name = 'l', hold = '10us' } }]";
+
+#[test]
+fn the_preempted_holder_gets_the_spinners_turn() {
+    let config = with_ple(vm(2, ONE_PCPU), PleMode::Kernel);
+    let s = build(&MachineConfig::ideal(1), eevdf(), &[config], &[], 1).until(20 * MS);
+    assert!(yields(&s).iter().any(|(_, (_, _, granted))| *granted));
+    let first = s.taken(2)[0];
+    let second = s.taken(2)[1];
+    assert_eq!(first.0, 0);
+    // The holder needs 10 ms; whatever is beyond that the spinner has burnt in windows of 10 us.
+    let exits = ples(&s).len() as u64;
+    assert_eq!(second.0, 10 * MS + exits * 10 * US, "{:?}", ples(&s));
+    let without = build(&MachineConfig::ideal(1), eevdf(), &[vm(2, ONE_PCPU)], &[], 1).until(40 * MS);
+    // Turns from tick to tick: 4 ms held, 4 ms spun, 4 ms held, 4 ms spun, 2 ms held.
+    assert_eq!(without.taken(2)[1].0, 18 * MS);
+}
+
+/// Three vCPUs on pCPU 0, which are preempted in user mode, in kernel mode with the lock, and in user mode; a spinner on pCPU 1.
+fn choice(bug: bool) -> Sim {
+    let text = "
+        [[thread]]
+        name = 'user'
+        steps = [{ compute = '100ms' }]
+        [[thread]]
+        name = 'holder'
+        steps = [{ lock = { name = 'l', hold = '10ms' } }]
+        [[thread]]
+        name = 'user2'
+        steps = [{ compute = '100ms' }]
+        [[thread]]
+        name = 'spinner'
+        steps = [{ compute = '3200us' }, { lock = { name = 'l', hold = '10us' } }]";
+    let mut config = with_ple(vm(4, text), PleMode::Kernel);
+    config.kvm.on_spin_bug = bug;
+    build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], &[], 1).pin(&[0, 0, 0, 1]).until(4 * MS)
+}
+
+#[test]
+fn only_who_was_preempted_in_kernel_mode_is_asked() {
+    let s = choice(false);
+    // The host's round robin grants nothing, so every exit from 3.21 ms on asks again. vCPU 0 runs, 1 and 2 wait.
+    let asked = yields(&s);
+    assert_eq!(asked.len(), 79);
+    assert!(asked.iter().all(|(_, (from, to, granted))| *from == 3 && *to == 1 && !granted), "{asked:?}");
+}
+
+/// vCPU 0 flushes at 1.5 ms and waits for vCPU 1, which was preempted in user mode and has the interrupt waiting.
+#[test]
+fn one_with_an_interrupt_waiting_is_asked_in_any_mode_if_the_apic_is_virtualized() {
+    let text = "
+        [[thread]]
+        name = 'flusher'
+        steps = [{ compute = '1500us' }, { shootdown = {} }]
+        [[thread]]
+        name = 'other'
+        background = true
+        steps = [{ compute = '1s' }]";
+    let asked = |ipi| {
+        let mut config = with_ple(vm(2, text), PleMode::Kernel);
+        config.kvm.ipi = ipi;
+        let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], &[hog(1)], 1)
+            .pin(&[0, 1])
+            .until(2 * MS);
+        // The exits are the same: every 10 us from 1.51 to 1.99 ms.
+        assert_eq!(ples(&s).len(), 49);
+        yields(&s).len()
+    };
+    assert_eq!(asked(Ipi::Trapped), 0);
+    assert_eq!(asked(Ipi::Posted), 49);
+    assert_eq!(asked(Ipi::Virtualized), 49);
+}
+
+#[test]
+fn one_in_a_pause_loop_exit_is_eligible_every_other_time() {
+    use cohort_sim::kvm::vcpu::Vcpu;
+    use cohort_sim::{TaskId, VcpuId, VmId};
+    let mut vcpu = Vcpu::new(TaskId(0), VcpuId { vm: VmId(0), id: 0 }, 4_096);
+    assert!(vcpu.eligible_for_directed_yield() && vcpu.eligible_for_directed_yield());
+    vcpu.in_spin_loop = true;
+    let seen: Vec<bool> = (0..4).map(|_| vcpu.eligible_for_directed_yield()).collect();
+    assert_eq!(seen, [false, true, false, true]);
+}
+
+/// Four holders of four locks, all preempted in kernel mode on pCPU 0, and a spinner on pCPU 1 that yields to one after another.
+#[test]
+fn the_round_robin_goes_on_behind_the_last_boosted_one_unless_it_has_the_bug() {
+    let holder = |n: u32| {
+        format!("[[thread]]\nname = 'h{n}'\nsteps = [{{ lock = {{ name = 'l{n}', hold = '200ms' }} }}]\n")
+    };
+    let text = format!(
+        "{}{}{}[[thread]]\nname = 'spinner'\nsteps = [{{ compute = '20ms' }}, {{ lock = {{ name = 'l1', hold = '10us' }} }}]",
+        holder(0),
+        holder(1),
+        holder(2)
+    );
+    let first_grants = |bug: bool| {
+        let mut config = with_ple(vm(4, &text), PleMode::Kernel);
+        config.kvm.on_spin_bug = bug;
+        let s = build(&MachineConfig::ideal(1), eevdf(), &[config], &[], 1).until(150 * MS);
+        let granted = yields(&s).into_iter().filter(|(_, (from, _, granted))| *from == 3 && *granted);
+        granted.map(|(_, (_, to, _))| to).take(4).collect::<Vec<u32>>()
+    };
+    // Right: 0, 1, 2, 0. With the bug the number of tries is stored: from 0 it is 0 (as it should be), the next begins at 1 and finds 1 at
+    // its first try, number 0: so the next begins at 1 again.
+    assert_eq!(first_grants(false), [0, 1, 2, 0]);
+    assert_eq!(first_grants(true), [0, 1, 1, 1]);
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Mutex, condition, barrier, pipe.
+
+use cohort_sim::machine::MachineConfig;
+use cohort_sim::observe::What;
+
+use crate::common::*;
+
+fn run(vcpus: u32, text: &str) -> Sim {
+    let cpus: Vec<u32> = (0..vcpus).collect();
+    build(&MachineConfig::ideal(vcpus), turns_of_a_ms(), &[vm(vcpus, text)], &[], 1)
+        .pin(&cpus)
+        .until(100 * MS)
+}
+
+fn done(s: &Sim) -> Vec<u64> {
+    s.list(|what| matches!(what, What::Progress { .. }).then_some(())).iter().map(|(at, ())| *at).collect()
+}
+
+#[test]
+fn a_mutex_is_held_by_one_and_its_waiters_sleep() {
+    let text = "
+        [[thread]]
+        name = 't'
+        count = 3
+        steps = [{ compute = '10us' }, { mutex = { name = 'm', steps = [{ compute = '100us' }] } }, { done = 'x' }]";
+    let s = run(3, text);
+    assert_eq!(done(&s), [110 * US, 210 * US, 310 * US]);
+    let halts = s.list(|what| matches!(what, What::Halt { .. }).then_some(()));
+    assert_eq!(halts[0].0, 10 * US, "the waiters' vCPUs are idle");
+    assert_eq!(s.list(|what| matches!(what, What::SpinStart { .. }).then_some(())), []);
+}
+
+#[test]
+fn a_condition_counts_its_signals() {
+    let text = "
+        [[thread]]
+        name = 'giver'
+        times = 3
+        steps = [{ compute = '100us' }, { signal = 'c' }]
+        [[thread]]
+        name = 'taker'
+        times = 3
+        steps = [{ wait = 'c' }, { compute = '10us' }, { done = 'x' }]";
+    assert_eq!(done(&run(2, text)), [110 * US, 210 * US, 310 * US]);
+    // Signals that come first are not lost.
+    let text = text.replace(
+        "times = 3\n        steps = [{ wait",
+        "times = 3\n        steps = [{ sleep = '1ms' }, { wait",
+    );
+    assert_eq!(done(&run(2, &text)), [1_010 * US, 2_020 * US, 3_030 * US]);
+}
+
+#[test]
+fn a_broadcast_wakes_all() {
+    let text = "
+        [[thread]]
+        name = 'waiter'
+        count = 3
+        steps = [{ wait = 'c' }, { done = 'x' }]
+        [[thread]]
+        name = 'caller'
+        steps = [{ compute = '50us' }, { broadcast = 'c' }]";
+    assert_eq!(done(&run(4, text)), [50 * US; 3]);
+}
+
+fn at_barrier(spin: &str) -> Sim {
+    let text = format!(
+        "[[thread]]
+         name = 'fast'
+         count = 2
+         times = 2
+         steps = [{{ compute = '10us' }}, {{ barrier = {{ name = 'b', spin = {spin} }} }}, {{ done = 'x' }}]
+         [[thread]]
+         name = 'slow'
+         times = 2
+         steps = [{{ compute = '100us' }}, {{ barrier = {{ name = 'b', spin = {spin} }} }}, {{ done = 'x' }}]"
+    );
+    run(3, &text)
+}
+
+#[test]
+fn a_barrier_opens_when_the_last_one_comes() {
+    for spin in ["0", "'20us'", "'forever'"] {
+        assert_eq!(
+            done(&at_barrier(spin)),
+            [100 * US, 100 * US, 100 * US, 200 * US, 200 * US, 200 * US],
+            "{spin}"
+        );
+    }
+    let spun = |spin| {
+        let s = at_barrier(spin);
+        s.list(|what| match what {
+            What::SpinEnd { spun_ns, .. } => Some(*spun_ns),
+            _ => None,
+        })
+    };
+    assert_eq!(spun("0"), []);
+    assert_eq!(spun("'20us'")[0], (30 * US, 20 * US));
+    assert_eq!(spun("'forever'")[0], (100 * US, 90 * US));
+}
+
+#[test]
+fn a_pipe_holds_so_many_and_no_more() {
+    // Sending takes no time: at 0 two messages are in the pipe; each that is taken, at 100, 200, ... us, makes room for one.
+    let text = "
+        pipes = { p = { capacity = 2 } }
+        [[thread]]
+        name = 'sender'
+        times = 5
+        steps = [{ send = 'p' }, { done = 'sent' }]
+        [[thread]]
+        name = 'receiver'
+        times = 5
+        steps = [{ compute = '100us' }, { recv = 'p' }]";
+    assert_eq!(done(&run(2, text)), [0, 0, 100 * US, 200 * US, 300 * US]);
+    // With a low-water mark of 0 the sender sleeps until all are gone.
+    let low = text.replace("capacity = 2", "capacity = 2, low_water = 0");
+    assert_eq!(done(&run(2, &low)), [0, 0, 200 * US, 200 * US, 400 * US]);
+}
+
+#[test]
+fn a_period_is_kept_whatever_its_work_takes() {
+    let text = "
+        [[thread]]
+        name = 't'
+        times = 4
+        steps = [{ compute = { uniform = ['100us', '900us'] } }, { period = '1ms' }, { done = 'x' }]";
+    assert_eq!(done(&run(1, text)), [MS, 2 * MS, 3 * MS, 4 * MS]);
+}
+
+#[test]
+fn a_call_waits_for_all_others_that_run_the_program() {
+    let text = "
+        [[thread]]
+        name = 'caller'
+        steps = [{ compute = '10us' }, { call = { same_space = true } }, { done = 'x' }]
+        [[thread]]
+        name = 'other'
+        count = 2
+        background = true
+        steps = [{ compute = '1ms' }]";
+    let mut machine = MachineConfig::ideal(3);
+    machine.costs.ipi_ns = 1_000;
+    let s = build(&machine, turns_of_a_ms(), &[vm(3, text)], &[], 1).pin(&[0, 1, 2]).until(MS);
+    assert_eq!(done(&s), [11 * US]);
+    assert_eq!(s.sim.bodies.vms[0].counters.taken[usize::from(cohort_sim::kvm::vector::CALL)], 2);
+}
+
+#[test]
+fn a_program_that_does_nothing_for_ever_is_an_error() {
+    let text = "[[thread]]\nname = 't'\ntimes = 'forever'\nsteps = [{ compute = '0ns' }]";
+    let mut s = build(&MachineConfig::ideal(1), turns_of_a_ms(), &[vm(1, text)], &[], 1);
+    let error = s.sim.run_until(MS).unwrap_err().to_string();
+    assert!(error.contains("does nothing for ever"), "{error}");
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Whole runs: their fingerprints are what they always were, whatever runs beside them; their figures add up; wrong scenarios are refused.
+
+use cohort_sim::run::{run, Report, Watch};
+use cohort_sim::scenario::Scenario;
+use cohort_sim::SimError;
+
+fn scenario(text: &str) -> Scenario {
+    serde_json::from_str(text).expect("a scenario")
+}
+
+/// Two VMs and a process on two pCPUs without costs, in turns of 1 ms.
+const TURNS: &str = r#"{
+    "name": "turns", "seed": 1, "duration_ns": 100000000,
+    "machine": {"cores_per_socket": 2, "costs": {"context_switch_ns": 0, "refill_cache_ns": 0, "ipi_ns": 0, "idle_exit_ns": 0}},
+    "policy": {"class": "round-robin", "slice_min_ns": 1000000, "slice_max_ns": 1000000, "shared_queue": true},
+    "tasks": [{"name": "a"}, {"name": "b"}, {"name": "c"}]
+}"#;
+
+fn everything() -> Watch {
+    Watch {
+        perfetto_bytes_max: 1 << 20,
+        ftrace_bytes_max: 1 << 20,
+        timeline_rows_max: 1 << 16,
+        ..Watch::figures()
+    }
+}
+
+fn of(text: &str) -> Report {
+    run(&scenario(text), everything()).expect("a run")
+}
+
+#[test]
+fn is_the_same_as_ever() {
+    assert_eq!(of(TURNS).fingerprint.as_deref(), Some("1380e442f2d23600"));
+}
+
+#[test]
+fn is_the_same_twice_and_from_two_threads_at_once() {
+    let first = of(TURNS);
+    let threads: Vec<_> = (0..2).map(|_| std::thread::spawn(|| of(TURNS))).collect();
+    for other in threads.into_iter().map(|thread| thread.join().unwrap()).chain([of(TURNS)]) {
+        assert_eq!(other.fingerprint, first.fingerprint);
+        assert_eq!(other.perfetto, first.perfetto);
+        assert_eq!(other.ftrace, first.ftrace);
+        assert_eq!(
+            serde_json::to_string(&other.figures).unwrap(),
+            serde_json::to_string(&first.figures).unwrap()
+        );
+    }
+}
+
+#[test]
+fn observers_change_nothing() {
+    let bare = run(&scenario(TURNS), Watch::default()).unwrap();
+    assert_eq!(bare.outcome, of(TURNS).outcome);
+    assert_eq!((bare.fingerprint, bare.figures), (None, None));
+}
+
+#[test]
+fn time_adds_up() {
+    let report = of(TURNS);
+    let host = report.figures.unwrap().host;
+    assert_eq!(host.busy_ns + host.idle_ns, 200_000_000);
+    assert_eq!(host.busy_ns, report.outcome.cpus.iter().map(|cpu| cpu.busy_ns).sum::<u64>());
+    assert_eq!(host.busy_ns, report.outcome.tasks.iter().map(|task| task.run_ns).sum::<u64>());
+    let timeline = report.timeline.unwrap();
+    let runs = (0..timeline.len()).filter(|row| timeline.kind[*row] == 0);
+    assert_eq!(runs.map(|row| timeline.end_ns[row] - timeline.start_ns[row]).sum::<u64>(), host.busy_ns);
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    for (right, wrong, said) in [
+        (
+            "\"duration_ns\": 100000000",
+            "\"duration_ns\": 0",
+            "duration_ns: 0 is not allowed: must be from 1 to",
+        ),
+        (
+            "\"cores_per_socket\": 2",
+            "\"cores_per_socket\": 0",
+            "machine.cores_per_socket: is 0; allowed: 1 to",
+        ),
+        (
+            "{\"name\": \"a\"}",
+            "{\"name\": \"a\", \"nice\": 20}",
+            "tasks[0].nice: 20 is not allowed: must be from -20",
+        ),
+        (
+            "{\"name\": \"a\"}",
+            "{\"name\": \"a\", \"cpus\": [2]}",
+            "tasks[0].cpus: 2 is not allowed: must be from 0 to 1",
+        ),
+        ("\"seed\": 1", "\"seed\": 1, \"events_max\": 0", "events_max: 0 is not allowed: must be 1 or more"),
+    ] {
+        assert!(TURNS.contains(right), "{right}");
+        match run(&scenario(&TURNS.replacen(right, wrong, 1)), Watch::default()) {
+            Err(SimError::Config(text)) => assert!(text.starts_with(said), "{text}"),
+            other => panic!("{wrong}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_run_of_too_many_events_ends() {
+    let text = TURNS.replacen("\"seed\": 1", "\"seed\": 1, \"events_max\": 10", 1);
+    assert!(matches!(run(&scenario(&text), Watch::default()), Err(SimError::Limit(_))));
+}

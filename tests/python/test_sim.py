@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The simulator from Python and from the command line."""
+
+import json
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from cohortlab.errors import BadInput
+from cohortlab.results import read_parquet
+from cohortlab.sim import Scenario
+from cohortlab.sim import run as simulate
+from cohortlab.sim.result import TIMELINE_KINDS, Result, Traces
+
+Run = Callable[..., Any]
+REPO = Path(__file__).parents[2]
+SMALL = """
+name = "small"
+[host]
+pcpus = 2
+[[vm]]
+name = "work"
+vcpus = 2
+memory_mb = 256
+programs = ["hackbench", "tlb-flush"]
+[[vm]]
+name = "hog"
+vcpus = 2
+memory_mb = 256
+load = "cpu-hog"
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """One program beside the load, with everything recorded."""
+    path = tmp_path_factory.mktemp("sim") / "small.toml"
+    path.write_text(SMALL)
+    traces = Traces(1 << 28, 1 << 28, 4_000_000)
+    return simulate(path, "tlb-flush", "eevdf", traces=traces)
+
+
+def test_time_adds_up(beside: Result) -> None:
+    measured = beside.measurement("work")
+    used = sum(measured.cpu_s.values()) + measured.host["idle_s"]
+    assert used == pytest.approx(2 * measured.window_s)
+    assert 0 < measured.wall_s <= measured.window_s
+    vms = {row["name"]: row for row in beside.vms.to_pylist()}
+    by_vcpu = beside.vcpus.to_pylist()
+    assert vms["hog"]["run_ns"] == sum(row["run_ns"] for row in by_vcpu if row["vm"] == "hog")
+    assert all(row["run_ns"] + row["ready_ns"] <= beside.end_ns for row in by_vcpu)
+    assert all(vm["costop_ns"] <= vm["ready_ns"] for vm in vms.values())
+
+
+def test_the_timeline_is_what_the_figures_say(beside: Result) -> None:
+    table = beside.timeline
+    kinds, who = table["kind"].to_numpy(), table["who"].to_numpy()
+    lengths = table["end_ns"].to_numpy() - table["start_ns"].to_numpy()
+    for row in beside.vcpus.to_pylist():
+        task = beside.task_of(row["vm"], row["vcpu"])
+        runs = lengths[(kinds == TIMELINE_KINDS.index("run")) & (who == task)]
+        waits = lengths[(kinds == TIMELINE_KINDS.index("wait")) & (who == task)]
+        assert (runs.sum(), waits.sum()) == (row["run_ns"], row["ready_ns"])
+
+
+def test_histograms_hold_what_is_counted(beside: Result) -> None:
+    counted = {(row["vm"], row["what"]): row["count"] for row in beside.distributions.to_pylist()}
+    held: dict[tuple[str, str], int] = {}
+    for row in beside.histograms.to_pylist():
+        held[row["vm"], row["what"]] = held.get((row["vm"], row["what"]), 0) + row["count"]
+    assert held == {key: count for key, count in counted.items() if count}
+    assert counted["work", "shootdown"] > 0
+
+
+def test_the_same_seed_is_the_same_run_on_any_thread(path: Path) -> None:
+    def once(seed: int) -> tuple[str, dict[str, Any]]:
+        result = simulate(path, "tlb-flush", "cohort", seed=seed)
+        return result.fingerprint, result.about
+
+    with ThreadPoolExecutor(4) as pool:
+        runs = list(pool.map(once, [1, 2, 1, 2]))
+    assert runs[0] == runs[2]
+    assert runs[1] == runs[3]
+    assert runs[0][0] != runs[1][0]
+
+
+def test_alone_is_faster(path: Path, beside: Result) -> None:
+    alone = simulate(path, "tlb-flush", "eevdf", alone=True)
+    assert alone.measurement("work").wall_s < beside.measurement("work").wall_s
+    # An idle guest's kernel still has ticks and timers.
+    assert alone.measurement("work").cpu_s["hog"] < 0.1 * alone.measurement("work").window_s
+
+
+def test_compare_in_the_simulator(cohortlab: Run, path: Path) -> None:
+    ran = cohortlab("compare", path, "--on", "sim", "--rounds", 2, "--json", "--out", "out")
+    assert ran.code == 0, ran.err
+    objects = json.loads(ran.out)
+    assert [(o["program"], o["policy"]) for o in objects] == [
+        ("hackbench", "eevdf"),
+        ("hackbench", "cohort"),
+        ("tlb-flush", "eevdf"),
+        ("tlb-flush", "cohort"),
+    ]
+    assert all(o["rounds"] == 2 and o["slowdown"] > 0.9 for o in objects)
+    kept = read_parquet(Path("out/measurements.parquet"))
+    assert kept.places["ipi"]["place"] == "simulator"
+    assert Path("out/report.html").read_text().startswith("<!doctype html>")
+    again = cohortlab("compare", path, "--on", "sim", "--rounds", 2, "--json", "--out", "again")
+    assert again.out == ran.out
+
+
+def test_explain_draws_and_traces(cohortlab: Run, path: Path) -> None:
+    ran = cohortlab(
+        "explain",
+        path,
+        "--program",
+        "tlb-flush",
+        "--policy",
+        "eevdf",
+        "--perfetto",
+        "t.perfetto",
+        "--ftrace",
+        "t.txt",
+    )
+    assert ran.code == 0, ran.err
+    assert "PAUSE exits" in ran.out
+    assert "written: explain.png, t.perfetto, t.txt" in ran.err
+    assert Path("explain.png").read_bytes().startswith(b"\x89PNG")
+    assert Path("t.txt").read_text().startswith("cpus=2\n")
+    assert Path("t.perfetto").stat().st_size > 1000
+    assert cohortlab("explain", path, "--out", "x.svg", "--ms", 5, "--tables", "tables").code == 0
+    assert "<svg" in Path("x.svg").read_text()
+    tables = {file.stem: pq.read_table(file) for file in Path("tables").glob("*.parquet")}
+    assert sorted(tables) == ["distributions", "histograms", "timeline", "vcpus", "vms"]
+    assert [table.num_rows for table in (tables["vms"], tables["vcpus"])] == [2, 4]
+
+
+def test_fidelity_shows_both(cohortlab: Run, path: Path) -> None:
+    assert cohortlab("compare", path, "--on", "sim", "--rounds", 2, "--out", "lab").code == 0
+    ran = cohortlab("fidelity", path, "--lab", "lab/measurements.parquet", "--rounds", 2, "--json")
+    assert ran.code == 0, ran.err
+    fits = json.loads(ran.out)
+    assert [fit["error"] for fit in fits] == [0.0] * 4  # against itself
+    shown = cohortlab("fidelity", path, "--lab", "lab/measurements.parquet", "--rounds", 1)
+    assert "of 4 within 15%" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["compare", "SCENARIO", "--on", "sim", "--kernel", "2.4"], 'kernel "2.4" is not known to the simulator'),
+        (
+            ["compare", "SCENARIO", "--on", "sim", "--hardware", "none"],
+            '--hardware: "none" does not exist: must be one of lab',
+        ),
+        (
+            ["compare", "SCENARIO", "--on", "lab", "--hardware", "lab"],
+            "--hardware: only a simulated host can be chosen",
+        ),
+        (["compare", "SCENARIO", "--on", "sim", "--policy-args", "cohort=--no 1"], "cohort: --no is not known"),
+        (
+            ["explain", "SCENARIO", "--program", "x"],
+            'program: "x" is not allowed: must be one of hackbench, tlb-flush',
+        ),
+        (["explain", "SCENARIO", "--policy", "x"], 'policy "x" is not known to the simulator'),
+        (["explain", "SCENARIO", "--policy-args", "'"], '--policy-args: "\'" is not allowed: no closing quotation'),
+        (["explain", "SCENARIO", "--out", "x.bmp"], "--out: x.bmp: its ending must be one of .png, .svg, .pdf"),
+        (["explain", "SCENARIO", "--tables", "no/x"], "--tables: no/x: its folder does not exist"),
+        (["explain", "SCENARIO", "--out", "no/x.png"], "--out: no/x.png: its folder does not exist"),
+        (["explain", "SCENARIO", "--from-ms", "1e9"], "--from-ms: 1e+09 is not allowed: the run ends at "),
+        (["explain", "absent.toml"], "absent.toml: cannot be read"),
+        (["fidelity", "SCENARIO", "--lab", "absent"], "--lab: absent: cannot be read"),
+        (["fidelity", "SCENARIO", "--lab", "SCENARIO"], "is not a measurements.parquet"),
+    ],
+)
+def test_wrong_input_is_one_line_and_code_2(cohortlab: Run, path: Path, args: list[str], said: str) -> None:
+    ran = cohortlab(*[path if arg == "SCENARIO" else arg for arg in args])
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
+    assert said in ran.err
+
+
+def test_a_workload_without_a_model_is_named(cohortlab: Run, tmp_path: Path, write_scenario: Run) -> None:
+    ran = cohortlab("compare", write_scenario(), "--on", "sim")
+    assert (ran.code, ran.out) == (2, "")
+    assert 'two.toml: vm[0].programs[0]: there is no model of "spin": must be one of ' in ran.err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[machine]\nsockets = 2\ncores_per_socket = 2\n", "machine: has 4 pCPUs, but PATH has host.pcpus = 2"),
+        ("[mashine]\n", "mashine: is not a known field: known are description, machine, kvm, guest"),
+        ("kvm = 1\n", "kvm: must be a table"),
+        ("[kvm]\nple_windows = 1\n", "unknown field `ple_windows`"),
+    ],
+)
+def test_wrong_hardware_is_named(path: Path, tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "h.toml").write_text(text)
+    with pytest.raises(BadInput, match=re.escape(said.replace("PATH", str(path)))):
+        simulate(path, hardware=str(tmp_path / "h.toml"))
+
+
+def test_every_shipped_scenario_and_hardware_can_be_simulated() -> None:
+    for path in sorted((REPO / "scenarios").glob("*.toml")):
+        for hardware in sorted((REPO / "hardware").glob("*.toml")):
+            scenario = Scenario.load(path)
+            assert simulate(scenario, alone=True, hardware=hardware.stem).measurement("work").value > 0

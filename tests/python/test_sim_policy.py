@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Policies of the simulated host: the same presets, flags, ranges and values as those of the program ``cohort``."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cohortlab.places import PlaceError
+from cohortlab.policies import PRESETS as KNOWN_PRESETS
+from cohortlab.sim import policy
+
+REPO = Path(__file__).parents[2]
+GUIDE = (REPO / "docs/cohort.md").read_text()
+INTF = (REPO / "bpf/intf.h").read_text()
+STATE = (REPO / "bpf/state.h").read_text()
+
+
+def test_presets_are_those_of_the_guide() -> None:
+    assert tuple(policy.PRESETS) == KNOWN_PRESETS
+    for axis in ("placement", "fair", "gang", "boost"):
+        row = " | ".join(f"`{policy.PRESETS[name][axis]}`" for name in KNOWN_PRESETS)
+        assert f"| `--{axis}` | {row} |" in GUIDE
+
+
+def test_ranges_are_those_of_the_guide() -> None:
+    rows = re.findall(r"^\| `--([a-z-]+-us)` \|.*\| (\d+)–(\d+) \|$", GUIDE, re.MULTILINE)
+    assert {name: (int(low), int(high)) for name, low, high in rows} == policy.TIMING
+
+
+@pytest.mark.parametrize("enum", ["PLACEMENT", "FAIR", "GANG", "BOOST"])
+def test_values_are_those_of_the_scheduler(enum: str) -> None:
+    found = {name.lower().replace("_", "-"): int(value) for name, value in re.findall(rf"\b{enum}_(\w+) = (\d+)", INTF)}
+    assert getattr(policy, enum) == found
+
+
+def test_knobs_exist_in_the_scheduler() -> None:
+    names = set(re.findall(r"^KNOB u\d+ (\w+)", STATE, re.MULTILINE))
+    args = [part for name in policy.TIMING for part in (f"--{name}", "5000")]
+    assert set(policy.knobs("cohort", args)) <= names
+
+
+def test_a_flag_overrides_the_preset() -> None:
+    assert policy.knobs("vtime", ["--fair=vm", "--boost", "candidate,migrate", "--slice-us", "500"]) == {
+        "placement": 0,
+        "fair": 1,
+        "gang": 0,
+        "boost": 9,
+        "slice_ns": 500_000,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kernel", "variant", "delay_dequeue", "pick_buddy"),
+    [
+        ("2.6.34", "cfs", None, None),
+        ("6.5.13-1-amd64", "cfs", None, None),
+        ("6.6", "eevdf", False, False),
+        ("6.12.48+deb13", "eevdf", True, False),
+        ("6.18.15+deb13-cloud-amd64", "eevdf", True, True),
+        ("6.19", "eevdf-forfeit", True, True),
+        ("7.3.4", "eevdf-forfeit", True, True),
+    ],
+)
+def test_a_kernel_has_its_form_of_the_fair_class(
+    kernel: str, variant: str, delay_dequeue: bool | None, pick_buddy: bool | None
+) -> None:
+    found = policy.host_class("eevdf", (), kernel)
+    assert (found["class"], found["variant"]) == ("fair", variant)
+    assert (found.get("delay_dequeue"), found.get("pick_buddy")) == (delay_dequeue, pick_buddy)
+    assert policy.has_on_spin_bug(kernel) == (variant != "eevdf-forfeit")
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kernel", "said"),
+    [
+        ("nobody", [], "7.3", 'policy "nobody" is not known to the simulator: must be one of eevdf, cohort, '),
+        ("cohort", ["--stats", "1"], "7.3", "--stats is not known to the simulator: must be of --placement, "),
+        ("cohort", ["--slice-us"], "7.3", "--slice-us: its value is missing"),
+        ("cohort", ["--slice-us", "99"], "7.3", '--slice-us: "99" is not allowed: must be whole microseconds from 100'),
+        ("cohort", ["--slice-us", "١٢٣"], "7.3", "must be whole microseconds from 100"),
+        ("cohort", ["--boost", "unfair"], "7.3", '--boost: "unfair" alone boosts nobody'),
+        ("cohort", ["--boost", "on"], "7.3", '--boost: "on" is not allowed: must be one of candidate, '),
+        ("cohort", ["--fair", "task", "--gang", "aligned"], "7.3", "--gang aligned needs --fair vm"),
+        ("cohort", ["slice", "5"], "7.3", '"slice" is not allowed: must be a flag'),
+        ("eevdf", [], "2.4.20", 'kernel "2.4.20" is not known to the simulator: must be a kernel'),
+        ("eevdf", [], "6.99999", 'kernel "6.99999" is not known to the simulator'),
+        ("eevdf", [], "newest", 'kernel "newest" is not known to the simulator'),
+    ],
+)
+def test_what_is_wrong_is_named(name: str, args: list[str], kernel: str, said: str) -> None:
+    with pytest.raises(PlaceError, match=re.escape(said)):
+        policy.host_class(name, args, kernel)
