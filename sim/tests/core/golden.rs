@@ -5,6 +5,7 @@ use std::thread;
 
 use cohort_sim::bodies::Program;
 use cohort_sim::class::fair::{FairConfig, Variant};
+use cohort_sim::class::AnyClass;
 use cohort_sim::host::TaskSpec;
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::scenario::Outcome;
@@ -18,16 +19,19 @@ fn machine() -> MachineConfig {
 
 const CLASSES: usize = 5;
 
-/// Two VMs in cgroups, host tasks that come and go; everything that happened, as a number, and the totals.
-fn run(class: usize) -> (u64, Outcome) {
-    let any = match class {
+fn of(class: usize) -> AnyClass {
+    match class {
         0 => round_robin(3 * MS, true),
         1 => fair(FairConfig::of(Variant::Cfs)),
         2 => fair(FairConfig::of(Variant::Eevdf)),
         3 => fair(FairConfig::of(Variant::EevdfForfeit)),
         _ => ext(&machine()),
-    };
-    let mut s = sim(&machine(), any, 11);
+    }
+}
+
+/// Two VMs in cgroups, host tasks that come and go; everything that happened, as a number, and the totals.
+fn run(class: usize) -> (u64, Outcome) {
+    let mut s = sim(&machine(), of(class), 11);
     let hash = fingerprint(&mut s);
     for (vcpus, weight) in [(4, 100), (6, 300)] {
         let group = s.host.new_group(GroupId(0), weight);
@@ -93,14 +97,7 @@ fn two_simulations_in_one_thread_share_nothing() {
 fn how_a_run_is_cut_changes_nothing() {
     for class in 0..CLASSES {
         let cut = |step_ns: u64| {
-            let any = match class {
-                0 => round_robin(3 * MS, true),
-                1 => fair(FairConfig::of(Variant::Cfs)),
-                2 => fair(FairConfig::of(Variant::Eevdf)),
-                3 => fair(FairConfig::of(Variant::EevdfForfeit)),
-                _ => ext(&machine()),
-            };
-            let mut s = sim(&machine(), any, 11);
+            let mut s = sim(&machine(), of(class), 11);
             let hash = fingerprint(&mut s);
             for index in 0..20u64 {
                 cycle(&mut s, 300 * US + index * 170 * US, 900 * US);
