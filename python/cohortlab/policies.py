@@ -14,6 +14,8 @@ KERNEL = "eevdf"  # the kernel's own scheduler: nothing is loaded
 # The presets of `cohort run --policy`. Checked here so that a typing error is told before anything boots.
 PRESETS = ("cohort", "balance", "vtime")
 KNOWN = (KERNEL, *PRESETS)
+# How Linux 7.3 and newer divide a cgroup's weight among CPUs: /sys/kernel/debug/sched/cgroup_mode. The default is concur.
+CGROUP_MODES = ("up", "smp", "concur", "max", "tasks")
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,25 @@ def parse_policies(listed: str, arguments: Sequence[str]) -> tuple[Policy, ...]:
         if labels.count(label) > 1:
             raise BadInput(f'--policies: "{label}" is named twice: write {label}@NAME for a variant of it')
         args = given.pop(label, ())
-        if name == KERNEL and args:
-            raise BadInput(f"--policy-args: {KERNEL} is the kernel's own scheduler and takes no arguments")
+        if name == KERNEL:
+            cgroup_mode(args)
         policies.append(Policy(label, name, args))
     for label in given:
         raise BadInput(f'--policy-args: "{label}" is not among --policies: {", ".join(labels)}')
     return tuple(policies)
+
+
+def cgroup_mode(args: Sequence[str]) -> str | None:
+    """Return what ``--cgroup-mode`` says among the arguments of the kernel's own scheduler, which takes no others."""
+    words = [word for arg in args for word in arg.split("=", 1)]
+    if not words:
+        return None
+    if len(words) != 2 or words[0] != "--cgroup-mode" or words[1] not in CGROUP_MODES:
+        raise BadInput(
+            f'--policy-args: "{shlex.join(args)}" is not allowed for {KERNEL}: must be --cgroup-mode MODE, one of '
+            f"{', '.join(CGROUP_MODES)}"
+        )
+    return words[1]
 
 
 def _split_arguments(text: str) -> tuple[str, tuple[str, ...]]:

@@ -122,7 +122,8 @@ WRONG = {
     ),
     "arguments for the kernel's own": (
         ["compare", "SCENARIO", "--policy-args", "eevdf=--boost off"],
-        "--policy-args: eevdf is the kernel's own scheduler and takes no arguments",
+        '--policy-args: "--boost off" is not allowed for eevdf: must be --cgroup-mode MODE, one of up, smp, concur, '
+        "max, tasks",
     ),
     "arguments of nobody": (
         ["compare", "SCENARIO", "--policy-args", "--boost"],

@@ -59,7 +59,8 @@ def test_a_flag_overrides_the_preset() -> None:
         ("6.12.48+deb13", "eevdf", True, False),
         ("6.18.15+deb13-cloud-amd64", "eevdf", True, True),
         ("6.19", "eevdf-forfeit", True, True),
-        ("7.3.4", "eevdf-forfeit", True, True),
+        ("7.2.12", "eevdf-forfeit", True, True),
+        ("7.3.4", "eevdf-flat", True, True),
     ],
 )
 def test_a_kernel_has_its_form_of_the_fair_class(
@@ -68,7 +69,12 @@ def test_a_kernel_has_its_form_of_the_fair_class(
     found = policy.host_class("eevdf", (), kernel)
     assert (found["class"], found["variant"]) == ("fair", variant)
     assert (found.get("delay_dequeue"), found.get("pick_buddy")) == (delay_dequeue, pick_buddy)
-    assert policy.has_on_spin_bug(kernel) == (variant != "eevdf-forfeit")
+    assert policy.has_on_spin_bug(kernel) == (variant in {"cfs", "eevdf"})
+
+
+def test_the_kernel_divides_weights_as_it_is_told() -> None:
+    assert policy.host_class("eevdf", (), "7.3")["group_weight"] == "auto"
+    assert policy.host_class("eevdf", ["--cgroup-mode", "smp"], "7.3")["group_weight"] == "smp"
 
 
 @pytest.mark.parametrize(
@@ -83,6 +89,8 @@ def test_a_kernel_has_its_form_of_the_fair_class(
         ("cohort", ["--boost", "on"], "7.3", '--boost: "on" is not allowed: must be one of candidate, '),
         ("cohort", ["--fair", "task", "--gang", "aligned"], "7.3", "--gang aligned needs --fair vm"),
         ("cohort", ["slice", "5"], "7.3", '"slice" is not allowed: must be a flag'),
+        ("eevdf", ["--cgroup-mode", "max"], "7.3", '--cgroup-mode: "max" is not known to the simulator for kernel 7.3'),
+        ("eevdf", ["--cgroup-mode", "smp"], "6.18", '--cgroup-mode: "smp" is not known to the simulator for kernel 6'),
         ("eevdf", [], "2.4.20", 'kernel "2.4.20" is not known to the simulator: must be a kernel'),
         ("eevdf", [], "6.99999", 'kernel "6.99999" is not known to the simulator'),
         ("eevdf", [], "newest", 'kernel "newest" is not known to the simulator'),

@@ -15,8 +15,9 @@ from cohortlab.lab.agent import AgentError, done
 from cohortlab.lab.bringup import bring_up
 from cohortlab.lab.emulator import Emulator
 from cohortlab.lab.guest import Guest, GuestConfig
-from cohortlab.lab.policy import PolicyRun, sched_ext_state
+from cohortlab.lab.policy import PolicyRun, sched_ext_state, set_cgroup_mode
 from cohortlab.places import Measurement, PlaceCrashed, PlaceError, ProgressFn
+from cohortlab.policies import cgroup_mode
 from cohortlab.scenario import Scenario
 from cohortlab.workloads import WorkloadError, WorkloadTimeout
 
@@ -82,14 +83,21 @@ class LabPlace:
         return self._guests
 
     def policy(self, name: str, args: Sequence[str] = ()) -> AbstractContextManager[None]:
-        return self._under_eevdf() if name == EEVDF else self._under_cohort(name, args)
+        return self._under_eevdf(cgroup_mode(args)) if name == EEVDF else self._under_cohort(name, args)
 
     @contextmanager
-    def _under_eevdf(self) -> Iterator[None]:
+    def _under_eevdf(self, mode: str | None) -> Iterator[None]:
         with self._crash_if_lost():
-            if (state := sched_ext_state(self.emulator.host)) not in ("disabled", "no sched_ext"):
+            host = self.emulator.host
+            if (state := sched_ext_state(host)) not in ("disabled", "no sched_ext"):
                 raise PlaceError(f"the kernel's own scheduler is wanted, but sched_ext is {state}")
-        yield
+            default = set_cgroup_mode(host, mode) if mode else None
+        try:
+            yield
+        finally:
+            if default:
+                with self._crash_if_lost():
+                    set_cgroup_mode(host, default)
         self._collect_complaints()
 
     @contextmanager

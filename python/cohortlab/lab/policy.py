@@ -14,6 +14,7 @@ from cohortlab.lab.agent import Job, Machine
 from cohortlab.places import PlaceError
 
 _STATE = "/sys/kernel/sched_ext/state"
+_CGROUP_MODE = "/sys/kernel/debug/sched/cgroup_mode"
 # Loading takes under a second on a PC, and much longer in an emulator on a busy one.
 _START_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = 30
@@ -24,6 +25,15 @@ STATS_PERIOD_S = 1
 def sched_ext_state(host: Machine) -> str:
     """Return what the kernel says of sched_ext: "disabled" when it schedules by itself."""
     return host.check(f"cat {_STATE} 2>/dev/null || echo 'no sched_ext'").strip()
+
+
+def set_cgroup_mode(host: Machine, mode: str) -> str:
+    """Have the kernel's own scheduler divide cgroups' weights among CPUs in this way; return in which way it did before."""
+    modes = host.check(f"cat {_CGROUP_MODE} 2>/dev/null || true")
+    if mode not in modes.replace("(", " ").replace(")", " ").split():
+        raise PlaceError(f'--cgroup-mode: this kernel has no mode "{mode}": Linux 7.3 or newer is needed')
+    host.check(f"echo {mode} >{_CGROUP_MODE}")
+    return modes.partition("(")[2].partition(")")[0]
 
 
 class PolicyRun:

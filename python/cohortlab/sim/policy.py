@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cohortlab.places import PlaceError
-from cohortlab.policies import KERNEL
+from cohortlab.policies import KERNEL, cgroup_mode
 
 # Values of the knobs, as in bpf/intf.h.
 PLACEMENT = {"any": 0, "balance": 1}
@@ -37,6 +37,7 @@ FLAGS = (*(f"--{axis}" for axis in PRESETS["cohort"]), *(f"--{name}" for name in
 # The kernel's own scheduler: which form of the fair class a kernel has.
 KERNEL_RULE = "a kernel's version, 2.6.34 or newer, as in 6.12"
 KERNEL_DEFAULT = "7.3"
+SIMULATED_MODES = ("smp", "concur")
 
 
 def host_class(name: str, args: Sequence[str], kernel: str) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def host_class(name: str, args: Sequence[str], kernel: str) -> dict[str, Any]:
         PlaceError: the policy, its arguments or the kernel are not known; the line says what is.
     """
     if name == KERNEL:
-        return fair_class(kernel)
+        return fair_class(kernel, cgroup_mode(args))
     if name not in PRESETS:
         raise PlaceError(
             f'policy "{name}" is not known to the simulator: must be one of {KERNEL}, {", ".join(PRESETS)}'
@@ -54,16 +55,23 @@ def host_class(name: str, args: Sequence[str], kernel: str) -> dict[str, Any]:
     return {"class": "ext", "knobs": knobs(name, args)}
 
 
-def fair_class(kernel: str) -> dict[str, Any]:
-    """Return the fair class of Linux ``kernel``: CFS, or EEVDF with what it had by then."""
+def fair_class(kernel: str, mode: str | None = None) -> dict[str, Any]:
+    """Return the fair class of Linux ``kernel``: CFS, or EEVDF with what it had by then. ``mode``: its cgroup_mode."""
     version = version_of(kernel)
+    if mode and (version < (7, 3, 0) or mode not in SIMULATED_MODES):
+        raise PlaceError(
+            f'--cgroup-mode: "{mode}" is not known to the simulator for kernel {kernel}: must be one of '
+            f"{', '.join(SIMULATED_MODES)}, and the kernel 7.3 or newer"
+        )
     if version < (6, 6, 0):
         return {"class": "fair", "variant": "cfs"}
+    variant = "eevdf" if version < (6, 19, 0) else "eevdf-forfeit" if version < (7, 3, 0) else "eevdf-flat"
     return {
         "class": "fair",
-        "variant": "eevdf" if version < (6, 19, 0) else "eevdf-forfeit",
+        "variant": variant,
         "delay_dequeue": version >= (6, 12, 0),
         "pick_buddy": version >= (6, 14, 0),
+        "group_weight": mode or "auto",
     }
 
 

@@ -161,7 +161,8 @@ impl Class for AnyClass {
     fn exact_slice_ns(&self, core: &Core, cpu: CpuId) -> Option<Ns> {
         match self {
             Self::RoundRobin(class) => class.exact_slice_ns(core, cpu),
-            Self::Fair(_) | Self::Ext(_) => None,
+            Self::Fair(class) => class.exact_slice_ns(core, cpu),
+            Self::Ext(_) => None,
         }
     }
 

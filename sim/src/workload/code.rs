@@ -207,6 +207,7 @@ impl Code {
             }
             times => times,
         };
+        self.steps(scope, &thread.first, &mut insts, &mut meets);
         self.repeat(scope, times, &thread.steps, &mut insts, &mut meets);
         for barrier in meets {
             let barrier = &mut self.barriers[barrier as usize];
@@ -347,6 +348,7 @@ mod tests {
             name = 'a'
             count = 2
             times = 3
+            first = [{ wait = 'go' }]
             steps = [{ compute = '1us' }, { repeat = { times = 'forever', steps = [{ send = 'p{i}' }] } }]
             [[thread]]
             name = 'b'
@@ -358,12 +360,13 @@ mod tests {
         assert_eq!(
             &code.tasks[1].code[..],
             [
-                Inst::Loop { times: 3, end: 5 },
+                Inst::Wait(0),
+                Inst::Loop { times: 3, end: 6 },
                 Inst::Compute(Dist::fixed(1_000)),
-                Inst::Loop { times: u64::MAX, end: 4 },
+                Inst::Loop { times: u64::MAX, end: 5 },
                 Inst::Send(1),
-                Inst::End { start: 2 },
-                Inst::End { start: 0 },
+                Inst::End { start: 3 },
+                Inst::End { start: 1 },
             ]
         );
         assert_eq!(&*code.tasks[6].name, "1/a1");

@@ -96,6 +96,9 @@ pub struct Thread {
     /// `times` is of all its tasks together, which share them evenly.
     #[serde(default, skip_serializing_if = "is_false")]
     pub share: bool,
+    /// What each does once, before its rounds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub first: Vec<Step>,
     pub steps: Vec<Step>,
 }
 
@@ -245,6 +248,7 @@ impl Program {
         }
         for (index, thread) in self.threads.iter().enumerate() {
             check_name(&thread.name, &format!("thread[{index}].name"))?;
+            check_steps(&thread.first, &format!("thread[{index}].first"), 1)?;
             check_steps(&thread.steps, &format!("thread[{index}].steps"), 1)?;
         }
         Ok(())

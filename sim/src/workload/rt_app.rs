@@ -193,6 +193,7 @@ fn make(name: &str, count: Option<i64>, background: bool, times: Times, steps: V
         pin: false,
         times,
         share: false,
+        first: Vec::new(),
         steps,
     }
 }

@@ -17,7 +17,7 @@ fn machine() -> MachineConfig {
     MachineConfig { sockets: 2, cores_per_socket: 2, threads_per_core: 2, ..MachineConfig::default() }
 }
 
-const CLASSES: usize = 5;
+const CLASSES: usize = 6;
 
 fn of(class: usize) -> AnyClass {
     match class {
@@ -25,6 +25,7 @@ fn of(class: usize) -> AnyClass {
         1 => fair(FairConfig::of(Variant::Cfs)),
         2 => fair(FairConfig::of(Variant::Eevdf)),
         3 => fair(FairConfig::of(Variant::EevdfForfeit)),
+        4 => fair(FairConfig::of(Variant::EevdfFlat)),
         _ => ext(&machine()),
     }
 }
@@ -80,11 +81,11 @@ fn two_threads_at_once_give_the_same_bytes() {
 
 #[test]
 fn two_simulations_in_one_thread_share_nothing() {
-    let (_, alone) = run(4);
+    let (_, alone) = run(CLASSES - 1);
     let mut other = sim(&machine(), ext(&machine()), 3);
     busy(&mut other);
     other.run_until(10 * MS).unwrap();
-    let (_, beside) = run(4);
+    let (_, beside) = run(CLASSES - 1);
     other.run_until(20 * MS).unwrap();
     assert_eq!(alone, beside);
     assert_eq!(
@@ -116,6 +117,6 @@ fn how_a_run_is_cut_changes_nothing() {
 /// change of it.
 #[test]
 fn whole_runs_are_what_they_were() {
-    let found: Vec<String> = (0..4).map(|class| format!("{:016x}", run(class).0)).collect();
+    let found: Vec<String> = (0..5).map(|class| format!("{:016x}", run(class).0)).collect();
     assert_eq!(found, ["872b35fd63b8187a", "bc27c57139f7ed80", "21ec8c9a5a16e4f4", "21ec8c9a5a16e4f4"]);
 }

@@ -35,7 +35,7 @@ fn machine() -> impl Strategy<Value = MachineConfig> {
 fn case() -> impl Strategy<Value = Case> {
     let groups = prop::collection::vec(10..1_000u32, 0..3);
     let task = (200..4_000u32, 0..4usize, any::<u8>(), 50..6_000u64, 0..6_000u64);
-    (machine(), 0..6u8, groups, prop::collection::vec(task, 1..16))
+    (machine(), 0..7u8, groups, prop::collection::vec(task, 1..16))
         .prop_map(|(machine, class, groups, tasks)| Case { machine, class, groups, tasks })
 }
 
@@ -44,8 +44,9 @@ fn class(case: &Case) -> AnyClass {
         0 => fair(FairConfig::of(Variant::Cfs)),
         1 => fair(FairConfig::of(Variant::Eevdf)),
         2 => fair(FairConfig::of(Variant::EevdfForfeit)),
-        3 => round_robin(3 * MS, false),
-        4 => round_robin(3 * MS, true),
+        3 => fair(FairConfig::of(Variant::EevdfFlat)),
+        4 => round_robin(3 * MS, false),
+        5 => round_robin(3 * MS, true),
         _ => ext(&case.machine),
     }
 }
@@ -91,7 +92,7 @@ fn places_agree(s: &Sim) {
 /// An idle pCPU leaves no task waiting that may use it. True of shared queues, and of classes that pull when they go idle, for tasks that one
 /// of their searches can see.
 fn is_work_conserving(s: &Sim, class: u8) {
-    if class == 3 {
+    if class == 4 {
         return;
     }
     let core = &s.host.core;
@@ -104,7 +105,7 @@ fn is_work_conserving(s: &Sim, class: u8) {
         let idle_long = core.cpu(cpu).idle_since_ns < long_ago_ns;
         if let Some(task) = core.tasks.iter().find(waits).filter(|_| idle_long) {
             // The fair class looks when a pCPU goes idle; for who begins to wait later, at the next tick of the pCPU where it waits.
-            let patience_ns = if class < 3 { 5 * MS } else { 0 };
+            let patience_ns = if class < 4 { 5 * MS } else { 0 };
             let late = task.waits_since_ns + patience_ns <= core.now_ns;
             assert!(!late, "class {class}, at {} {cpu:?} idles while {task:?} waits", core.now_ns);
         }
@@ -149,7 +150,7 @@ proptest! {
 #[test]
 fn nobody_starves() {
     // Round robin with a queue for each pCPU leaves everybody where it began.
-    for class in [0, 1, 2, 4, 5] {
+    for class in [0, 1, 2, 3, 5, 6] {
         let machine = MachineConfig::ideal(2);
         let case = Case { machine, class, groups: vec![], tasks: vec![(1024, 0, 255, 1_000, 0); 12] };
         let mut s = make(&case);

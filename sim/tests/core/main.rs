@@ -8,6 +8,7 @@ mod cfs;
 mod common;
 mod eevdf;
 mod golden;
+mod groups;
 mod laws;
 mod machine;
 mod theory;

@@ -11,7 +11,7 @@ use crate::time::{Ns, MS};
 use super::Fair;
 
 /// imbalance_pct of a cache's domain: 17 % more load elsewhere is imbalance.
-const IMBALANCE_PERCENT: u64 = 117;
+pub(super) const IMBALANCE_PERCENT: u64 = 117;
 /// busy_factor: a busy pCPU balances that much less often than its domain's number of pCPUs in ms.
 const BUSY_FACTOR: Ns = 16;
 const LEVELS: usize = 4;
@@ -60,7 +60,7 @@ impl Fair {
         let others = (1..size).map(|step| CpuId(first + (cpu.0 - first + step) % size));
         let mut found: Option<(u32, u64, CpuId)> = None;
         for other in others.filter(|other| self.waiting_count(core, *other) > 0) {
-            let (tasks, load) = (self.tasks_on(other), self.rq(other.0).load);
+            let (tasks, load) = (self.tasks_on(other), self.cpu_load(other));
             if found.is_none_or(|(most, most_load, _)| (load, tasks) > (most_load, most)) {
                 found = Some((tasks, load, other));
             }
@@ -98,7 +98,7 @@ impl Fair {
                 *look = other;
             }
             for other in looks.into_iter().filter(|other| *other != cpu) {
-                let load = self.rq(other.0).load;
+                let load = self.cpu_load(other);
                 if found.is_some_and(|(most, _)| most >= load) {
                     continue;
                 }
@@ -152,24 +152,35 @@ impl Fair {
         }
     }
 
+    /// `sched_balance_rq()` with every pCPU as a group of its own: from the busiest, up to the average of all, and never beyond.
     fn balance_domain(&mut self, core: &mut Core, cpu: CpuId, domain: (u32, u32)) {
+        self.update_blocked(cpu);
         let Some(busiest) = self.busiest(core, cpu, domain) else { return };
-        for _ in 0..MOVES_MAX {
-            let (here, there) = (self.rq(cpu.0).load, self.rq(busiest.0).load);
-            let fewer = self.tasks_on(cpu) < self.tasks_on(busiest);
-            if there * 100 <= here * IMBALANCE_PERCENT || !fewer {
-                break;
-            }
-            // Half the difference; more after failures, so that a task larger than that is moved in the end.
-            let failed = &mut self.balance.failed[cpu.index()];
-            let load_max = ((there - here) / 2) << (*failed).min(8);
-            match self.candidate(core, busiest, cpu, load_max) {
+        let (first, size) = domain;
+        let total: u64 = (first..first + size).map(|other| self.cpu_load(CpuId(other))).sum();
+        let average = total / u64::from(size);
+        let (here, there) = (self.cpu_load(cpu), self.cpu_load(busiest));
+        let is_overloaded = |cpu: CpuId| self.tasks_on(cpu) > 1;
+        if !is_overloaded(busiest)
+            || here >= average
+            || there <= average
+            || is_overloaded(cpu) && there * 100 <= here * IMBALANCE_PERCENT
+        {
+            return;
+        }
+        // calculate_imbalance(), detach_tasks(): after failures larger ones are moved, too.
+        let mut imbalance = (there - average).min(average - here) as i64;
+        for moved in 0..MOVES_MAX {
+            let failed = self.balance.failed[cpu.index()].min(8);
+            let load_max = (imbalance.max(0) as u64) << failed;
+            match self.candidate(core, busiest, cpu, load_max).filter(|_| imbalance > 0) {
                 Some(task) => {
+                    imbalance -= self.h_load(task) as i64;
                     self.move_task(core, task, cpu);
                     self.balance.failed[cpu.index()] = 0;
                 }
                 None => {
-                    self.balance.failed[cpu.index()] += 1;
+                    self.balance.failed[cpu.index()] += u32::from(moved == 0);
                     break;
                 }
             }

@@ -2,11 +2,16 @@
 //! The hooks of the scheduling class, as kernel/sched/fair.c has them.
 
 use crate::class::{Class, Dequeue, Enqueue};
+use crate::events::Event;
 use crate::host::{Core, State};
 use crate::ids::{CpuId, GroupId, TaskId};
+use crate::time::Ns;
 
 use super::queue::{Entity, Rq};
-use super::Fair;
+use super::{Fair, NICE_0};
+
+/// hrtick_start(): no timer is shorter.
+const HRTICK_MIN_NS: Ns = 10_000;
 
 impl Fair {
     /// Is `id` this task's entity, or a group's that it is in?
@@ -50,13 +55,13 @@ impl Fair {
             self.clear_buddies(rq, id);
             self.tree_remove(id);
             self.rq_mut(rq).curr = Some(id);
-            let eevdf = self.eevdf;
+            if self.flat {
+                let weight = self.weight_in_all(id);
+                self.reweigh(id, weight, true);
+            }
             let entity = self.entity_mut(id);
             entity.prev_exec_ns = entity.exec_ns;
-            if eevdf {
-                // RUN_TO_PARITY: remembered as long as this slice lasts.
-                entity.vlag = entity.deadline;
-            }
+            entity.vprot = entity.deadline;
             at = self.parent(id);
         }
     }
@@ -68,6 +73,34 @@ impl Fair {
             let rq = self.entity(id).rq;
             *buddy(self.rq_mut(rq)) = Some(id);
             at = self.parent(id);
+        }
+    }
+
+    /// `entity_tick()` at every level.
+    fn entity_tick(&mut self, core: &Core, cpu: CpuId) {
+        let Some(curr) = core.cpu(cpu).curr else { return };
+        let id = self.of_task[curr.index()];
+        let mut at = Some(id);
+        while let Some(entity) = at {
+            self.update_load(entity);
+            self.update_group(entity);
+            at = self.rq(self.entity(entity).home).owner;
+        }
+        if self.flat && self.entity(id).on_rq {
+            let weight = self.weight_in_all(id);
+            self.reweigh(id, weight, true);
+        }
+    }
+
+    /// `hrtick_update()`: somebody waits for the end of the present turn from now on.
+    fn hrtick_update(&mut self, core: &mut Core, cpu: CpuId) {
+        let turn = core.cpu(cpu).turn;
+        if self.hrtick[cpu.index()] == Some(turn) {
+            return;
+        }
+        if let Some(slice_ns) = self.exact_slice_ns(core, cpu) {
+            self.hrtick[cpu.index()] = Some(turn);
+            core.events.push(core.now_ns + slice_ns, Event::SliceEnd { cpu, turn });
         }
     }
 
@@ -97,6 +130,8 @@ impl Class for Fair {
         self.queues = core.machine.all().map(|cpu| Rq::new(cpu, GroupId(0), None)).collect();
         self.picked = vec![None; core.cpus.len()];
         self.running = vec![None; core.cpus.len()];
+        self.hrtick = vec![None; core.cpus.len()];
+        self.group_queues = vec![Vec::new(); core.cpus.len()];
         self.balance.resize(core.cpus.len());
         self.add_group(core, GroupId(0));
     }
@@ -146,6 +181,8 @@ impl Class for Fair {
             let id = self.of_task[task.index()];
             self.set_chain(id);
             self.running[cpu.index()] = Some(id);
+        } else {
+            self.hrtick_update(core, cpu);
         }
     }
 
@@ -169,6 +206,9 @@ impl Class for Fair {
         }
         self.charge(core, cpu);
         let Some((curr, woken)) = self.matching(ids.0, ids.1) else { return };
+        if self.flat && self.entity(woken).delayed {
+            return;
+        }
         let preempts = if self.eevdf {
             self.eevdf_pick(self.entity(woken).rq, Some(curr), false) == Some(woken)
         } else {
@@ -176,6 +216,8 @@ impl Class for Fair {
         };
         if preempts {
             core.resched(cpu);
+        } else if self.flat {
+            self.shorten_protection(curr);
         }
     }
 
@@ -185,6 +227,7 @@ impl Class for Fair {
 
     /// `pick_next_task_fair()`
     fn pick(&mut self, core: &mut Core, cpu: CpuId, prev: Option<TaskId>) -> Option<TaskId> {
+        self.now_ns = core.now_ns;
         let mut rq = cpu.0;
         loop {
             if self.rq(cpu.0).nr == 0 && !self.newidle_balance(core, cpu) {
@@ -228,17 +271,27 @@ impl Class for Fair {
     /// `task_tick_fair()`
     fn tick(&mut self, core: &mut Core, cpu: CpuId) {
         self.charge(core, cpu);
-        if let Some(curr) = core.cpu(cpu).curr {
-            let mut at = self.parent(self.of_task[curr.index()]);
-            while let Some(group) = at {
-                self.update_group(group);
-                at = self.parent(group);
-            }
-        }
+        self.entity_tick(core, cpu);
         if !self.eevdf {
             self.cfs_tick(core, cpu);
         }
         self.periodic_balance(core, cpu);
+    }
+
+    /// HRTICK: what is left of the slice, if anybody waits for its end.
+    fn exact_slice_ns(&self, core: &Core, cpu: CpuId) -> Option<Ns> {
+        if !self.flat || self.rq(cpu.0).nr <= 1 {
+            return None;
+        }
+        let curr = self.entity(self.of_task[core.cpu(cpu).curr?.index()]);
+        let left = u128::from((curr.deadline - curr.vruntime).max(0) as u64);
+        Some(((left * u128::from(curr.weight) / u128::from(NICE_0)) as Ns).max(HRTICK_MIN_NS))
+    }
+
+    fn slice_end(&mut self, core: &mut Core, cpu: CpuId) {
+        self.hrtick[cpu.index()] = None;
+        self.entity_tick(core, cpu);
+        core.resched(cpu);
     }
 
     fn yield_now(&mut self, core: &mut Core, task: TaskId) {
@@ -257,7 +310,7 @@ impl Class for Fair {
     /// `yield_to_task_fair()`
     fn yield_to(&mut self, core: &mut Core, from: TaskId, to: TaskId) -> bool {
         let target = self.of_task[to.index()];
-        if !self.entity(target).on_rq {
+        if !self.entity(target).on_rq || self.entity(target).delayed {
             return false;
         }
         self.set_buddy(target, |rq| &mut rq.next);

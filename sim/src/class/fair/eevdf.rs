@@ -40,12 +40,23 @@ impl Fair {
         calc_delta_fair(self.config.slice_ns, weight)
     }
 
-    /// `update_entity_lag()`: remembered while it sleeps; two slices at most, or a tick.
-    pub(super) fn update_entity_lag(&mut self, id: u32) {
+    /// `update_entity_lag()`: remembered while it sleeps; two slices at most, or a tick (7.x: a slice and a tick). Who stays queued to pay loses no
+    /// lag by that, and gains none (DELAY_ZERO). Return true if it is not where its virtual run time says.
+    pub(super) fn update_entity_lag(&mut self, id: u32) -> bool {
         let entity = self.entity(id);
-        let lag = self.avg_vruntime(entity.rq) - entity.vruntime;
-        let limit = calc_delta_fair((2 * self.config.slice_ns).max(self.tick_ns), entity.weight);
-        self.entity_mut(id).vlag = lag.clamp(-limit, limit);
+        let average = self.avg_vruntime(entity.rq);
+        let limit_ns = match self.flat {
+            true => self.config.slice_ns + self.tick_ns,
+            false => (2 * self.config.slice_ns).max(self.tick_ns),
+        };
+        let limit = calc_delta_fair(limit_ns, entity.weight);
+        let mut lag = (average - entity.vruntime).clamp(-limit, limit);
+        if entity.delayed {
+            lag = lag.max(entity.vlag).min(0);
+        }
+        let moved = average - lag != entity.vruntime;
+        self.entity_mut(id).vlag = lag;
+        moved
     }
 
     /// `place_entity()`: at the average, with the lag it left with; inflated, because its own coming moves the average.
@@ -67,7 +78,8 @@ impl Fair {
         let vruntime = self.avg_vruntime(entity.rq) - lag;
         let entity = self.entity_mut(id);
         entity.vruntime = vruntime;
-        entity.deadline = vruntime + slice;
+        entity.deadline = vruntime + if entity.rel_deadline { entity.deadline } else { slice };
+        entity.rel_deadline = false;
     }
 
     /// `update_deadline()`: return true if the slice is used up; then there is a new one.
@@ -93,11 +105,8 @@ impl Fair {
             return curr.or_else(|| self.forest.first(&rq.tree));
         }
         let curr = curr.filter(|id| self.is_eligible(*id));
-        if let Some(id) = curr.filter(|_| self.config.run_to_parity) {
-            // set_next() left a copy of the deadline; a used up slice has moved it.
-            if self.entity(id).vlag == self.entity(id).deadline {
-                return curr;
-            }
+        if curr.is_some_and(|id| self.config.run_to_parity && self.entity(id).is_protected()) {
+            return curr;
         }
         let (sum, load) = self.sums(rq_id);
         let eligible = |vruntime: i64| sum >= (vruntime - rq.min_vruntime) * load;
@@ -114,52 +123,40 @@ impl Fair {
         self.eevdf && self.config.delay_dequeue && !self.is_eligible(id)
     }
 
-    /// It was picked, and so has paid: off the queue now, and its groups if that leaves them empty. It takes no credit along (DELAY_ZERO).
-    pub(super) fn finish_delayed(&mut self, id: u32) {
-        let mut at = id;
-        loop {
-            let rq = self.entity(at).rq;
-            self.entity_mut(at).delayed = false;
-            self.dequeue_entity(at);
-            if at == id {
-                let entity = self.entity_mut(at);
-                entity.vlag = entity.vlag.min(0);
-            }
-            let Some(owner) = self.rq(rq).owner.filter(|_| self.rq(rq).nr == 0) else { break };
-            if self.entity(owner).delayed {
-                break;
-            }
-            if self.delays(owner) {
-                self.entity_mut(owner).delayed = true;
-                break;
-            }
-            at = owner;
-        }
-    }
-
     /// It wakes before it has paid: `requeue_delayed_entity()`.
     pub(super) fn requeue_delayed(&mut self, id: u32) {
         let rq = self.entity(id).rq;
+        let moved = self.update_entity_lag(id);
         self.entity_mut(id).delayed = false;
-        if self.avg_vruntime(rq) <= self.entity(id).vruntime {
+        if !moved {
             return;
         }
         let is_curr = self.rq(rq).curr == Some(id);
         if !is_curr {
             self.tree_remove(id);
         }
-        self.entity_mut(id).vlag = 0;
+        self.rq_mut(rq).nr -= 1;
         self.eevdf_place(id);
+        self.rq_mut(rq).nr += 1;
         if !is_curr {
             self.tree_insert(id);
         }
+    }
+
+    /// Somebody woke and does not take the turn: from here on it is protected for a slice only (`update_protect_slice()`, 6.17).
+    pub(super) fn shorten_protection(&mut self, curr: u32) {
+        let entity = self.entity(curr);
+        let slice = self.slice(entity.weight);
+        let from = entity.vruntime.min(self.avg_vruntime(entity.rq));
+        let entity = self.entity_mut(curr);
+        entity.vprot = entity.vprot.min(from + slice);
     }
 
     /// `yield_task_fair()` of 6.6 and of 6.19.
     pub(super) fn eevdf_yield(&mut self, task: TaskId) {
         let id = self.of_task[task.index()];
         let slice = self.slice(self.entity(id).weight);
-        let forfeits = self.config.variant == Variant::EevdfForfeit && self.is_eligible(id);
+        let forfeits = self.config.variant >= Variant::EevdfForfeit && self.is_eligible(id);
         let later = self.config.variant == Variant::Eevdf;
         let entity = self.entity_mut(id);
         let rq = entity.rq;
@@ -168,6 +165,7 @@ impl Fair {
         }
         if forfeits || later {
             entity.deadline += slice;
+            entity.vprot = entity.vruntime;
         }
         self.update_min_vruntime(rq);
     }

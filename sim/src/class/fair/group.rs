@@ -4,20 +4,22 @@
 use crate::host::Core;
 use crate::ids::{CpuId, GroupId, TaskId};
 
+use super::loads::SHARES_MIN;
 use super::queue::{Entity, Rq};
 use super::{Fair, NICE_0};
 
 const NONE: u32 = u32::MAX;
-/// MIN_SHARES
-const SHARES_MIN: u64 = 2;
 
 /// `struct task_group`. The root has no entities, and the pCPUs' root queues are its queues.
 #[derive(Clone, Debug)]
 pub struct TaskGroup {
     parent: Option<GroupId>,
-    shares: u64,
+    pub shares: u64,
     /// The load of its queues on all pCPUs.
     pub load: u64,
+    /// Averages of that and of how many are runnable, times 1024, as its queues told them last.
+    pub load_avg: u64,
+    pub runnable_avg: u64,
     /// By pCPU; made when they are needed first.
     queues: Vec<u32>,
 }
@@ -38,6 +40,8 @@ impl Fair {
             parent: known.parent,
             shares: shares_of(known.weight),
             load: 0,
+            load_avg: 0,
+            runnable_avg: 0,
             queues,
         });
     }
@@ -54,21 +58,9 @@ impl Fair {
         let shares = self.groups[group.index()].shares;
         let owner = self.new_entity(Entity::new(None, Some(rq), above, shares));
         self.queues.push(Rq::new(cpu, group, Some(owner)));
+        self.group_queues[cpu.index()].push(rq);
         self.groups[group.index()].queues[cpu.index()] = rq;
         rq
-    }
-
-    /// `update_cfs_group()` and `calc_group_shares()`, with present loads.
-    pub(super) fn update_group(&mut self, id: u32) {
-        let Some(mine) = self.entity(id).my_rq else { return };
-        let rq = self.rq(mine);
-        let group = &self.groups[rq.group.index()];
-        if rq.load == 0 {
-            return;
-        }
-        let share = u128::from(group.shares) * u128::from(rq.load) / u128::from(group.load.max(1));
-        let shares = (share as u64).clamp(SHARES_MIN, group.shares);
-        self.reweight_entity(id, shares);
     }
 
     pub(super) fn set_shares(&mut self, core: &Core, group: GroupId) {
@@ -87,23 +79,32 @@ impl Fair {
     /// `enqueue_task_fair()`
     pub(super) fn enqueue_task(&mut self, core: &Core, task: TaskId, mut woken: bool) {
         let known = core.task(task);
-        let (mut at, mut rq) = (self.of_task[task.index()], self.queue_of(known.group, known.cpu));
-        if self.entity(at).delayed && self.entity(at).rq != rq {
+        let (mut at, mut home) = (self.of_task[task.index()], self.queue_of(known.group, known.cpu));
+        if self.entity(at).delayed && self.entity(at).home != home {
             self.finish_delayed(at);
         }
         let root = known.cpu.index();
-        loop {
-            self.update_group(at);
-            if self.entity(at).delayed {
-                self.requeue_delayed(at);
-            } else if !self.entity(at).on_rq {
-                self.enqueue_entity(at, rq, woken);
+        if self.flat {
+            self.enqueue_flat(at, home, woken);
+        } else {
+            loop {
+                if self.entity(at).delayed {
+                    self.update_load(at);
+                    self.update_group(at);
+                    self.requeue_delayed(at);
+                } else if self.entity(at).on_rq {
+                    self.update_load(at);
+                    self.update_group(at);
+                } else {
+                    self.join(at, home);
+                    self.compete(at, home, woken);
+                }
+                self.rq_mut(home).tasks += 1;
+                let Some(owner) = self.rq(home).owner else { break };
+                at = owner;
+                home = self.entity(owner).home;
+                woken = true;
             }
-            self.rq_mut(rq).tasks += 1;
-            let Some(owner) = self.rq(rq).owner else { break };
-            at = owner;
-            rq = self.entity(owner).rq;
-            woken = true;
         }
         if self.queues[root].tasks == 2 {
             self.balance.overloaded.insert(known.cpu);
@@ -114,36 +115,61 @@ impl Fair {
     pub(super) fn dequeue_task(&mut self, core: &Core, task: TaskId, sleeps: bool) {
         let root = core.task(task).cpu.index();
         let (mut at, mut gone) = (self.of_task[task.index()], true);
-        loop {
-            let rq = self.entity(at).rq;
-            if gone && sleeps && self.delays(at) {
-                self.entity_mut(at).delayed = true;
-                gone = false;
-            } else if gone {
-                self.dequeue_entity(at);
-            } else {
-                self.update_group(at);
+        if self.flat {
+            self.dequeue_flat(at, sleeps);
+        } else {
+            loop {
+                let home = self.entity(at).home;
+                if gone && sleeps && self.delays(at) {
+                    self.update_load(at);
+                    self.update_entity_lag(at);
+                    self.entity_mut(at).delayed = true;
+                    gone = false;
+                } else if gone {
+                    self.leave(at);
+                    self.stop_competing(at, sleeps || self.entity(at).task.is_none());
+                } else {
+                    self.update_load(at);
+                    self.update_group(at);
+                }
+                self.rq_mut(home).tasks -= 1;
+                gone = gone && self.rq(home).nr == 0;
+                let Some(owner) = self.rq(home).owner else { break };
+                at = owner;
             }
-            self.rq_mut(rq).tasks -= 1;
-            gone = gone && self.rq(rq).nr == 0;
-            let Some(owner) = self.rq(rq).owner else { break };
-            at = owner;
         }
         if self.queues[root].tasks == 1 {
             self.balance.overloaded.remove(CpuId::from(root));
         }
     }
 
-    /// A task's part of its pCPU's load: `task_h_load()`.
-    pub(super) fn h_load(&self, task: TaskId) -> u64 {
-        let id = self.of_task[task.index()];
-        let (mut load, mut at) = (u128::from(self.entity(id).weight), id);
-        while let Some(owner) = self.parent(at) {
-            let inside = self.rq(self.entity(at).rq).load.max(1);
-            load = load * u128::from(self.entity(owner).weight) / u128::from(inside);
+    /// It was picked, and so has paid: off the queue now, and its groups if that leaves them empty.
+    pub(super) fn finish_delayed(&mut self, id: u32) {
+        let mut at = id;
+        loop {
+            let home = self.entity(at).home;
+            self.leave(at);
+            self.stop_competing(at, true);
+            self.entity_mut(at).delayed = false;
+            let empty = self.rq(home).load == 0;
+            let Some(owner) = self.rq(home).owner else { break };
+            if self.flat {
+                if !empty {
+                    break;
+                }
+                self.leave_groups(owner);
+                break;
+            }
+            if !empty || self.entity(owner).delayed {
+                break;
+            }
+            if self.delays(owner) {
+                self.update_entity_lag(owner);
+                self.entity_mut(owner).delayed = true;
+                break;
+            }
             at = owner;
         }
-        load as u64
     }
 
     /// Tasks that wait on a pCPU, whatever their groups.

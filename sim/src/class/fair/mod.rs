@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The kernel's fair class (kernel/sched/fair.c) in both forms: CFS (2.6.34 to 6.5, in detail that of 6.1) and EEVDF (6.6 and later), with cgroups.
 //!
-//! Functions bear the kernel's names, so that they can be read side by side. Left out: PELT (loads are the
-//! present ones, not averages), bandwidth limits, NUMA balancing, core scheduling, energy awareness.
+//! Functions bear the kernel's names, so that they can be read side by side. Left out: averages of utilization, bandwidth limits, NUMA balancing, core
+//! scheduling, energy awareness, lazy preemption (a reschedule takes effect at once).
 
 mod balance;
 mod cfs;
 mod class;
 mod eevdf;
+mod flat;
 mod group;
+mod loads;
+mod pelt;
 mod placement;
 mod queue;
 
@@ -23,15 +26,32 @@ use self::balance::Balance;
 use self::group::TaskGroup;
 use self::queue::{Entity, Rq};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
     /// 2.6.34 to 6.5.
     Cfs,
     /// 6.6 to 6.18: a task that yields gets a later deadline.
     Eevdf,
-    /// 6.19 and later: ... and forfeits its virtual time up to its deadline.
+    /// From 6.19: ... and forfeits its virtual time up to its deadline.
     EevdfForfeit,
+    /// 7.3: ... and all cgroups' tasks compete in one queue, with slices that end on time (HRTICK).
+    EevdfFlat,
+}
+
+/// What part of its shares a cgroup has on a pCPU (`calc_group_shares()`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GroupWeight {
+    /// What the kernel of this variant does.
+    Auto,
+    /// By the present load on each pCPU: the ideal that the kernel approximates.
+    Present,
+    /// By averages of load.
+    Smp,
+    /// By averages of load, and the shares count as often as tasks of the group were runnable on average, rounded down, at least once and at most once per
+    /// pCPU (7.3's default; /sys/kernel/debug/sched/cgroup_mode).
+    Concur,
 }
 
 /// What sysctls and the kernel's version decide. A 0: the kernel's own value, which grows with the number of pCPUs (`get_update_sysctl_factor()`).
@@ -51,6 +71,7 @@ pub struct FairConfig {
     pub pick_buddy: bool,
     /// EEVDF: who goes to sleep ahead of the average stays queued until it no longer is (DELAY_DEQUEUE, 6.12 and later).
     pub delay_dequeue: bool,
+    pub group_weight: GroupWeight,
     /// Move tasks between pCPUs: on going idle.
     pub balance: bool,
     /// ... and periodically, between busy ones.
@@ -67,6 +88,7 @@ impl Default for FairConfig {
             run_to_parity: true,
             pick_buddy: true,
             delay_dequeue: true,
+            group_weight: GroupWeight::Auto,
             balance: true,
             periodic_balance: true,
         }
@@ -86,34 +108,45 @@ const SCALE: u32 = 10;
 pub struct Fair {
     config: FairConfig,
     eevdf: bool,
+    flat: bool,
+    now_ns: Ns,
     entities: Vec<Entity>,
     /// By task: its entity.
     of_task: Vec<u32>,
     queues: Vec<Rq>,
     forest: Forest,
     groups: Vec<TaskGroup>,
+    /// By pCPU: the queues of groups there.
+    group_queues: Vec<Vec<u32>>,
     balance: Balance,
     /// By pCPU: who was picked and does not run yet.
     picked: Vec<Option<TaskId>>,
     /// By pCPU: the entity of the task that got it last.
     running: Vec<Option<u32>>,
+    /// By pCPU: the turn whose end a timer has been set for.
+    hrtick: Vec<Option<u32>>,
     tick_ns: Ns,
 }
 
 impl Fair {
     pub fn new(config: FairConfig) -> Self {
         let eevdf = config.variant != Variant::Cfs;
+        let flat = config.variant == Variant::EevdfFlat;
         Self {
             config,
             eevdf,
+            flat,
+            now_ns: 0,
             entities: Vec::new(),
             of_task: Vec::new(),
             queues: Vec::new(),
             forest: Forest::default(),
             groups: Vec::new(),
+            group_queues: Vec::new(),
             balance: Balance::default(),
             picked: Vec::new(),
             running: Vec::new(),
+            hrtick: Vec::new(),
             tick_ns: 0,
         }
     }
@@ -123,6 +156,9 @@ impl Fair {
         let factor = 1 + Ns::from((cpus.clamp(1, 8) as u32).ilog2());
         let or = |value: Ns, default_ns: Ns| if value == 0 { default_ns * factor } else { value };
         let config = &mut self.config;
+        if config.group_weight == GroupWeight::Auto {
+            config.group_weight = if self.flat { GroupWeight::Concur } else { GroupWeight::Smp };
+        }
         config.slice_ns = or(config.slice_ns, if self.eevdf { 700_000 } else { 750_000 });
         config.latency_ns = or(config.latency_ns, 6_000_000);
         config.wakeup_granularity_ns = or(config.wakeup_granularity_ns, 1_000_000);
@@ -140,6 +176,7 @@ impl Fair {
 
     /// update_curr() of every level: the running task's entity and its groups'.
     fn charge(&mut self, core: &mut Core, cpu: CpuId) {
+        self.now_ns = core.now_ns;
         let delta_ns = core.charge(cpu);
         let Some(curr) = core.cpu(cpu).curr else { return };
         if delta_ns == 0 {
@@ -153,6 +190,7 @@ impl Fair {
             let rq = entity.rq;
             let ended = self.eevdf && self.update_deadline(id);
             self.update_min_vruntime(rq);
+            let ended = ended || self.flat && !self.entity(id).is_protected();
             if ended && self.queues[rq as usize].nr > 1 {
                 core.resched(cpu);
                 self.clear_buddies(rq, id);

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Where a waking task is queued: `select_task_rq_fair()`, without its statistics of idle times: it looks as long as it takes.
+//! Where a waking task is queued: `select_task_rq_fair()`, without its statistics of idle times (it looks as long as it takes)
+//! and of who wakes whom (wake_wide()).
 
 use crate::host::Core;
 use crate::ids::{CpuId, TaskId};
+use crate::machine::Distance;
 
+use super::balance::IMBALANCE_PERCENT;
 use super::Fair;
 
 impl Fair {
@@ -19,21 +22,49 @@ impl Fair {
         found.unwrap_or(core.task(task).cpu)
     }
 
-    /// `wake_affine_idle()` and `select_idle_sibling()`: where it was, where the waker is, or somewhere that shares a cache with it.
-    pub(super) fn select_for_woken(&self, core: &Core, task: TaskId, prev: CpuId) -> CpuId {
-        let fits = |cpu: CpuId| self.is_idle(core, cpu) && core.can_run_on(task, cpu);
-        if fits(prev) {
+    /// `wake_affine()`: near its waker, or where it was? Wake-ups that announce that the waker is about to sleep (WF_SYNC) are not told apart.
+    fn wake_affine(&self, core: &Core, task: TaskId, prev: CpuId) -> CpuId {
+        let this = core.this_cpu;
+        if this == prev || !core.can_run_on(task, this) {
             return prev;
         }
-        let share_cache = |a: CpuId, b: CpuId| core.machine.distance(a, b) <= crate::machine::Distance::Cache;
-        let this = core.this_cpu;
-        if share_cache(this, prev) && fits(this) {
-            return this;
+        let share_cache = core.machine.distance(this, prev) <= Distance::Cache;
+        if self.is_idle(core, this) && share_cache {
+            return if self.is_idle(core, prev) { prev } else { this };
+        }
+        if self.is_idle(core, prev) {
+            return prev;
+        }
+        // wake_affine_weight(): where it would add less to what is there, with a bias to stay.
+        let load = self.h_load(task);
+        let here = (self.cpu_load(this) + load) * 100;
+        let there = self.cpu_load(prev).saturating_sub(load) * (100 + (IMBALANCE_PERCENT - 100) / 2);
+        if here < there {
+            this
+        } else {
+            prev
+        }
+    }
+
+    /// `select_idle_sibling()`: there, where it was, or somewhere idle that shares a cache with that.
+    pub(super) fn select_for_woken(&mut self, core: &Core, task: TaskId, prev: CpuId) -> CpuId {
+        let fits = |cpu: CpuId| self.is_idle(core, cpu) && core.can_run_on(task, cpu);
+        if fits(prev) && core.this_cpu == prev {
+            return prev;
+        }
+        self.forget(core.now_ns, task);
+        let target = self.wake_affine(core, task, prev);
+        let fits = |cpu: CpuId| self.is_idle(core, cpu) && core.can_run_on(task, cpu);
+        if fits(target) {
+            return target;
+        }
+        if fits(prev) && core.machine.distance(target, prev) <= Distance::Cache {
+            return prev;
         }
         // A whole idle core first, then any idle thread; from the target on.
         let (per_cache, _) = core.machine.spans();
-        let first = prev.0 / per_cache * per_cache;
-        let order = (1..per_cache).map(|step| CpuId(first + (prev.0 - first + step) % per_cache));
+        let first = target.0 / per_cache * per_cache;
+        let order = (1..per_cache).map(|step| CpuId(first + (target.0 - first + step) % per_cache));
         if core.machine.threads_per_core() > 1 {
             let whole =
                 |cpu: &CpuId| fits(*cpu) && core.machine.core_of(*cpu).all(|other| self.is_idle(core, other));
@@ -41,6 +72,6 @@ impl Fair {
                 return cpu;
             }
         }
-        order.clone().find(|cpu| fits(*cpu)).unwrap_or(prev)
+        order.clone().find(|cpu| fits(*cpu)).unwrap_or(target)
     }
 }

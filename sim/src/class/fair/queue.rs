@@ -6,6 +6,7 @@ use crate::ids::{CpuId, GroupId, TaskId};
 use crate::time::Ns;
 use crate::tree::Tree;
 
+use super::pelt::Average;
 use super::{Fair, NICE_0, SCALE};
 
 /// A task, or a group's part on one pCPU.
@@ -14,13 +15,25 @@ pub struct Entity {
     pub task: Option<TaskId>,
     /// Of a group: the queue of those in it.
     pub my_rq: Option<u32>,
-    /// Where it is queued, or was last.
+    /// Its cgroup's queue on its pCPU: where its load counts.
+    pub home: u32,
+    /// Where it competes for its turn, or did last: there, or with all others of the pCPU ([`super::Variant::Flat`]).
     pub rq: u32,
+    /// `se->load.weight`: nice for a task, its part of the group's shares for a group.
+    pub share: u64,
+    /// What it competes with: its share, or as much of its cgroups' shares as that comes to (`se->h_load.weight`).
     pub weight: u64,
+    pub avg: Average,
+    /// The queue that `avg` is a part of.
+    pub attached: Option<u32>,
     pub vruntime: i64,
     pub deadline: i64,
-    /// How far it was behind (positive) when it left; while it runs, its deadline when it was picked (RUN_TO_PARITY).
+    /// How far it was behind (positive) when it left.
     pub vlag: i64,
+    /// While it runs: until then nobody takes its turn (RUN_TO_PARITY).
+    pub vprot: i64,
+    /// It left without sleeping: `deadline` is counted from its virtual run time (PLACE_REL_DEADLINE).
+    pub rel_deadline: bool,
     pub exec_ns: Ns,
     pub prev_exec_ns: Ns,
     pub on_rq: bool,
@@ -35,11 +48,17 @@ impl Entity {
         Self {
             task,
             my_rq,
+            home: rq,
             rq,
+            share: weight,
             weight,
+            avg: Average::default(),
+            attached: None,
             vruntime: 0,
             deadline: 0,
             vlag: 0,
+            vprot: 0,
+            rel_deadline: false,
             exec_ns: 0,
             prev_exec_ns: 0,
             on_rq: false,
@@ -59,11 +78,17 @@ pub struct Rq {
     /// Those that wait: by virtual run time (CFS) or deadline (EEVDF).
     pub tree: Tree,
     pub curr: Option<u32>,
-    /// The weights of all that are queued, `curr` included.
+    /// The shares of all whose home it is and that are queued, `curr` included.
     pub load: u64,
+    /// How many compete here.
     pub nr: u32,
-    /// Tasks below, at any depth.
+    /// Tasks below, at any depth, without those that stay queued although they sleep (`h_nr_runnable`).
     pub tasks: u32,
+    pub avg: Average,
+    /// Its part of its group's averages, and when that was brought up to date last (`tg_load_avg_contrib`).
+    pub told_load: u64,
+    pub told_runnable: u64,
+    pub told_ns: Ns,
     pub min_vruntime: i64,
     /// EEVDF: of those in the tree, the sums of (virtual run time - min_vruntime) * weight and of weight, weights scaled down.
     pub avg_sum: i64,
@@ -86,6 +111,10 @@ impl Rq {
             load: 0,
             nr: 0,
             tasks: 0,
+            avg: Average::default(),
+            told_load: 0,
+            told_runnable: 0,
+            told_ns: 0,
             min_vruntime: 0,
             avg_sum: 0,
             avg_load: 0,
@@ -94,6 +123,21 @@ impl Rq {
             skip: None,
             inserted: 0,
         }
+    }
+}
+
+impl Entity {
+    /// Nobody takes its turn yet: `protect_slice()`.
+    pub fn is_protected(&self) -> bool {
+        self.vruntime < self.vprot
+    }
+}
+
+/// A weight as averages of load have it: `scale_load_down()`.
+pub const fn load_of(weight: u64) -> u64 {
+    match weight >> SCALE {
+        0 | 1 if weight > 0 => 2,
+        load => load,
     }
 }
 
@@ -186,8 +230,34 @@ impl Fair {
         }
     }
 
-    /// Put an entity into its queue: `enqueue_entity()`. `woken`: it comes from sleep, or is new.
-    pub(super) fn enqueue_entity(&mut self, id: u32, rq_id: u32, woken: bool) {
+    /// Its load counts in `home` from now on: `enqueue_entity()`.
+    pub(super) fn join(&mut self, id: u32, home: u32) {
+        self.entity_mut(id).home = home;
+        self.update_load(id);
+        self.update_group(id);
+        self.account(id, true);
+        self.entity_mut(id).on_rq = true;
+    }
+
+    /// Its load no longer counts: `dequeue_entity()`.
+    pub(super) fn leave(&mut self, id: u32) {
+        self.update_load(id);
+        self.account(id, false);
+        self.entity_mut(id).on_rq = false;
+    }
+
+    /// `account_entity_enqueue()` and its opposite.
+    fn account(&mut self, id: u32, add: bool) {
+        let (share, home) = (self.entity(id).share, self.entity(id).home);
+        let rq = self.rq_mut(home);
+        rq.load = if add { rq.load + share } else { rq.load - share };
+        let group = rq.group.index();
+        let load = &mut self.groups[group].load;
+        *load = if add { *load + share } else { *load - share };
+    }
+
+    /// It competes in a queue from now on: placed by its lag, or its sleep. `woken`: it comes from sleep, or is new.
+    pub(super) fn compete(&mut self, id: u32, rq_id: u32, woken: bool) {
         let old_rq = self.entity(id).rq;
         if old_rq != rq_id && !self.eevdf {
             // Virtual run times of two queues are compared by their distance from the queue's least.
@@ -201,15 +271,14 @@ impl Fair {
             self.cfs_place(id);
         }
         self.entity_mut(id).new = false;
-        self.account(id, true);
+        self.rq_mut(rq_id).nr += 1;
         if self.rq(rq_id).curr != Some(id) {
             self.tree_insert(id);
         }
-        self.entity_mut(id).on_rq = true;
     }
 
-    /// `dequeue_entity()`
-    pub(super) fn dequeue_entity(&mut self, id: u32) {
+    /// It no longer competes. `sleeps`: it does not just move.
+    pub(super) fn stop_competing(&mut self, id: u32, sleeps: bool) {
         let rq_id = self.entity(id).rq;
         if self.eevdf {
             self.update_entity_lag(id);
@@ -218,60 +287,70 @@ impl Fair {
         if self.rq(rq_id).curr != Some(id) {
             self.tree_remove(id);
         }
-        self.entity_mut(id).on_rq = false;
-        self.account(id, false);
-        self.update_min_vruntime(rq_id);
-    }
-
-    /// `account_entity_enqueue()` and its opposite.
-    fn account(&mut self, id: u32, add: bool) {
-        let (weight, rq_id) = (self.entity(id).weight, self.entity(id).rq);
-        let rq = self.rq_mut(rq_id);
-        if add {
-            rq.load += weight;
-            rq.nr += 1;
-        } else {
-            rq.load -= weight;
-            rq.nr -= 1;
+        self.rq_mut(rq_id).nr -= 1;
+        if self.eevdf && self.config.delay_dequeue && !sleeps {
+            let entity = self.entity_mut(id);
+            entity.deadline -= entity.vruntime;
+            entity.rel_deadline = true;
         }
-        let group = rq.group.index();
-        let load = &mut self.groups[group].load;
-        *load = if add { *load + weight } else { *load - weight };
     }
 
-    /// `reweight_entity()`
-    pub(super) fn reweight_entity(&mut self, id: u32, weight: u64) {
+    /// `reweight_entity()`: another share of its queue.
+    pub(super) fn set_share(&mut self, id: u32, share: u64) {
         let entity = self.entity(id);
-        let (old, rq_id, on_rq) = (entity.weight, entity.rq, entity.on_rq);
+        let (old, home, on_rq) = (entity.share, entity.home, entity.on_rq);
+        if old == share {
+            return;
+        }
+        if on_rq {
+            self.account(id, false);
+        }
+        let entity = &mut self.entities[id as usize];
+        entity.share = share;
+        if entity.attached == Some(home) {
+            let queue = &mut self.queues[home as usize].avg;
+            queue.take(&entity.avg, load_of(old));
+            entity.avg.average(load_of(share));
+            queue.add(&entity.avg, load_of(share));
+        }
+        if on_rq {
+            self.account(id, true);
+        }
+        if !self.flat {
+            self.reweigh(id, share, on_rq);
+        }
+    }
+
+    /// `reweight_eevdf()`: another weight to compete with. Its lag and what is left of its slice stay the same in real time.
+    pub(super) fn reweigh(&mut self, id: u32, weight: u64, queued: bool) {
+        let entity = self.entity(id);
+        let (old, rq_id) = (entity.weight, entity.rq);
         if old == weight {
             return;
         }
         let is_curr = self.rq(rq_id).curr == Some(id);
-        let average = if on_rq && self.eevdf { self.avg_vruntime(rq_id) } else { 0 };
-        if on_rq {
-            if !is_curr {
-                self.tree_remove(id);
-            }
-            self.account(id, false);
+        let average = if queued && self.eevdf { self.avg_vruntime(rq_id) } else { 0 };
+        if queued && !is_curr {
+            self.tree_remove(id);
         }
         let eevdf = self.eevdf;
         let entity = self.entity_mut(id);
         entity.weight = weight;
-        if eevdf && on_rq {
-            // reweight_eevdf(): the lag and what is left of the slice stay the same in real time.
-            let rescale =
-                |distance: i64| (i128::from(distance) * i128::from(old) / i128::from(weight)) as i64;
-            let is_protected = is_curr && entity.vlag == entity.deadline;
+        let rescale = |distance: i64| (i128::from(distance) * i128::from(old) / i128::from(weight)) as i64;
+        if eevdf && queued {
+            let is_protected = is_curr && entity.is_protected();
             entity.vruntime = average - rescale(average - entity.vruntime);
             entity.deadline = average + rescale(entity.deadline - average);
             if is_protected {
-                entity.vlag = entity.deadline;
+                entity.vprot = average + rescale(entity.vprot - average);
             }
         } else if eevdf {
-            entity.vlag = (i128::from(entity.vlag) * i128::from(old) / i128::from(weight)) as i64;
+            entity.vlag = rescale(entity.vlag);
+            if entity.rel_deadline {
+                entity.deadline = rescale(entity.deadline);
+            }
         }
-        if on_rq {
-            self.account(id, true);
+        if queued {
             if !is_curr {
                 self.tree_insert(id);
             }

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! EEVDF of Linux 7.x: all tasks of a pCPU compete in one queue, whatever their cgroups. What a task competes with is its own weight's part of its group's,
+//! of that group's part of its parent's, and so on; the groups' queues only count who is there. A sleeper that pays, or a pause to wait for one's turn, is the
+//! task's alone, where before a whole group was late or early.
+
+use super::loads::SHARES_MIN;
+use super::{Fair, NICE_0};
+
+impl Fair {
+    /// `__calc_prop_weight()` of every level.
+    pub(super) fn weight_in_all(&self, id: u32) -> u64 {
+        let (mut at, mut weight) = (id, u128::from(NICE_0));
+        loop {
+            let entity = self.entity(at);
+            let rq = self.rq(entity.home);
+            let of = if rq.owner.is_some() { rq.load.max(1) } else { NICE_0 };
+            weight = (weight * u128::from(entity.share) / u128::from(of)).max(u128::from(SHARES_MIN));
+            match rq.owner {
+                Some(owner) => at = owner,
+                None => return weight as u64,
+            }
+        }
+    }
+
+    /// `enqueue_task_fair()` and `enqueue_hierarchy()`
+    pub(super) fn enqueue_flat(&mut self, id: u32, home: u32, woken: bool) {
+        if self.entity(id).delayed {
+            self.requeue_delayed(id);
+            self.update_load(id);
+            self.entity_mut(id).delayed = false;
+            self.count_runnable(id, true);
+            return;
+        }
+        let (mut at, mut queue) = (id, home);
+        loop {
+            if self.entity(at).on_rq {
+                self.update_load(at);
+                self.update_group(at);
+            } else {
+                self.join(at, queue);
+            }
+            self.rq_mut(queue).tasks += 1;
+            let Some(owner) = self.rq(queue).owner else { break };
+            at = owner;
+            queue = self.entity(owner).home;
+        }
+        let weight = self.weight_in_all(id);
+        self.reweigh(id, weight, false);
+        self.compete(id, queue, woken);
+    }
+
+    /// `__dequeue_task()`
+    pub(super) fn dequeue_flat(&mut self, id: u32, sleeps: bool) {
+        self.update_entity_lag(id);
+        if sleeps && self.delays(id) {
+            self.update_load(id);
+            self.entity_mut(id).delayed = true;
+            self.count_runnable(id, false);
+            return;
+        }
+        self.stop_competing(id, sleeps);
+        self.count_runnable_and_leave(id);
+    }
+
+    /// set_delayed(), clear_delayed(): it is still there, but not runnable.
+    fn count_runnable(&mut self, id: u32, add: bool) {
+        let mut at = Some(id);
+        while let Some(id) = at {
+            let home = self.entity(id).home;
+            let rq = self.rq_mut(home);
+            rq.tasks = if add { rq.tasks + 1 } else { rq.tasks - 1 };
+            at = rq.owner;
+        }
+    }
+
+    /// `dequeue_hierarchy()`
+    fn count_runnable_and_leave(&mut self, id: u32) {
+        let (mut at, mut gone) = (id, true);
+        loop {
+            let home = self.entity(at).home;
+            if gone {
+                self.leave(at);
+            } else {
+                self.update_load(at);
+                self.update_group(at);
+            }
+            self.rq_mut(home).tasks -= 1;
+            gone = gone && self.rq(home).load == 0;
+            let Some(owner) = self.rq(home).owner else { break };
+            at = owner;
+        }
+    }
+
+    /// The last one in a group has left its queue, so that the group leaves the one above, and so on.
+    pub(super) fn leave_groups(&mut self, owner: u32) {
+        let mut at = Some(owner);
+        while let Some(id) = at {
+            let home = self.entity(id).home;
+            self.leave(id);
+            at = self.rq(home).owner.filter(|_| self.rq(home).load == 0);
+        }
+    }
+}

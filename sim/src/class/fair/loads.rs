@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Who keeps which average of load, and what a group's part on a pCPU weighs because of it: `update_load_avg()`, `update_tg_load_avg()`,
+//! `update_cfs_group()` of kernel/sched/fair.c. A task that changes queues takes its average along at once; the kernel puts some of that off.
+
+use crate::ids::{CpuId, TaskId};
+use crate::time::{Ns, MS};
+
+use super::pelt::Average;
+use super::queue::load_of;
+use super::{Fair, GroupWeight};
+
+/// MIN_SHARES
+pub const SHARES_MIN: u64 = 2;
+
+impl Fair {
+    /// `update_load_avg()`, before anything about the entity changes.
+    pub(super) fn update_load(&mut self, id: u32) {
+        let now_ns = self.now_ns;
+        let entity = &self.entities[id as usize];
+        let home = entity.home;
+        if entity.attached != Some(home) {
+            self.attach(id);
+            return;
+        }
+        let runnable = match entity.my_rq {
+            Some(rq) => u64::from(self.rq(rq).tasks),
+            None => u64::from(entity.on_rq && !entity.delayed),
+        };
+        let entity = &mut self.entities[id as usize];
+        if entity.avg.advance(now_ns, u64::from(entity.on_rq), runnable) {
+            entity.avg.average(load_of(entity.share));
+        }
+        if self.advance_queue(home) {
+            self.tell_group(home);
+        }
+    }
+
+    /// `update_cfs_rq_load_avg()`
+    fn advance_queue(&mut self, rq: u32) -> bool {
+        let now_ns = self.now_ns;
+        let rq = self.rq_mut(rq);
+        let changed = rq.avg.advance(now_ns, load_of(rq.load), u64::from(rq.tasks));
+        if changed {
+            rq.avg.average(1);
+        }
+        changed
+    }
+
+    /// `attach_entity_load_avg()`, and `detach_entity_load_avg()` from where it was.
+    fn attach(&mut self, id: u32) {
+        let entity = &self.entities[id as usize];
+        let (home, weight) = (entity.home, load_of(entity.share));
+        match entity.attached {
+            Some(old) => self.detach(id, old),
+            // Groups begin with nothing.
+            None if entity.task.is_some() => self.entities[id as usize].avg = Average::start(weight),
+            None => {}
+        }
+        self.advance_queue(home);
+        let entity = &mut self.entities[id as usize];
+        let queue = &mut self.queues[home as usize].avg;
+        entity.avg.align(queue, weight);
+        queue.add(&entity.avg, weight);
+        entity.attached = Some(home);
+        let load_sum = entity.avg.load_sum as i64;
+        self.tell_group(home);
+        self.propagate(home, load_sum);
+    }
+
+    fn detach(&mut self, id: u32, old: u32) {
+        let now_ns = self.now_ns;
+        self.advance_queue(old);
+        let entity = &mut self.entities[id as usize];
+        let weight = load_of(entity.share);
+        if entity.avg.advance(now_ns, 0, 0) {
+            entity.avg.average(weight);
+        }
+        let gone = entity.avg;
+        self.queues[old as usize].avg.take(&gone, weight);
+        self.tell_group(old);
+        self.propagate(old, -(gone.load_sum as i64));
+    }
+
+    /// `propagate_entity_load_avg()`: what came to a queue, or left it, its group's entities above have or have lost as well. `delta`: in the sum of the
+    /// time that it was runnable.
+    fn propagate(&mut self, from: u32, mut delta: i64) {
+        let mut at = from;
+        while let Some(owner) = self.rq(at).owner {
+            let below = self.rq(at).avg;
+            let queued = load_of(self.rq(at).load);
+            let home = self.entity(owner).home;
+            let entity = &mut self.entities[owner as usize];
+            let queue = &mut self.queues[home as usize].avg;
+            let weight = load_of(entity.share);
+            queue.take(&entity.avg, weight);
+            let (divider, old) = (queue.divider(), entity.avg.load_sum);
+            entity.avg.runnable = below.runnable;
+            entity.avg.runnable_sum = below.runnable * divider;
+            entity.avg.load_sum = match delta >= 0 {
+                true => (old + delta as u64).min(divider),
+                // As if all in it were equally runnable.
+                false => old.min(below.load_sum.checked_div(queued).unwrap_or(0)),
+            };
+            entity.avg.load = weight * entity.avg.load_sum / divider;
+            delta = entity.avg.load_sum as i64 - old as i64;
+            queue.add(&entity.avg, weight);
+            self.tell_group(home);
+            at = home;
+        }
+    }
+
+    /// A sleeper's average, up to now: `sync_entity_load_avg()`.
+    pub(super) fn forget(&mut self, now_ns: Ns, task: TaskId) {
+        let entity = &mut self.entities[self.of_task[task.index()] as usize];
+        if entity.attached.is_some() && !entity.on_rq && entity.avg.advance(now_ns, 0, 0) {
+            entity.avg.average(load_of(entity.share));
+        }
+    }
+
+    /// `update_tg_load_avg()`: at most once a ms, and not for little.
+    fn tell_group(&mut self, rq: u32) {
+        let now_ns = self.now_ns;
+        let rq = &mut self.queues[rq as usize];
+        if rq.owner.is_none() || now_ns - rq.told_ns < MS && rq.told_ns != 0 {
+            return;
+        }
+        let differs = |told: u64, now: u64| told.abs_diff(now) > told / 64;
+        if differs(rq.told_load, rq.avg.load) || differs(rq.told_runnable, rq.avg.runnable) {
+            let group = &mut self.groups[rq.group.index()];
+            group.load_avg = group.load_avg + rq.avg.load - rq.told_load;
+            group.runnable_avg = group.runnable_avg + rq.avg.runnable - rq.told_runnable;
+            (rq.told_load, rq.told_runnable, rq.told_ns) = (rq.avg.load, rq.avg.runnable, now_ns);
+        }
+    }
+
+    /// `update_blocked_averages()`: queues in which nobody is forget, too.
+    pub(super) fn update_blocked(&mut self, cpu: CpuId) {
+        for at in 0..self.group_queues[cpu.index()].len() {
+            let id = self.group_queues[cpu.index()][at];
+            let rq = self.rq(id);
+            if rq.load > 0 || rq.avg.is_decayed() {
+                continue;
+            }
+            if self.advance_queue(id) {
+                self.tell_group(id);
+            }
+            if let Some(owner) = self.rq(id).owner {
+                self.update_load(owner);
+            }
+        }
+    }
+
+    /// `update_cfs_group()`: what a group weighs on a pCPU. An empty one keeps its weight (DELAY_DEQUEUE).
+    pub(super) fn update_group(&mut self, id: u32) {
+        let Some(mine) = self.entity(id).my_rq else { return };
+        let rq = self.rq(mine);
+        if rq.load == 0 {
+            return;
+        }
+        let group = &self.groups[rq.group.index()];
+        let part = |shares: u64| {
+            let load = load_of(rq.load).max(rq.avg.load);
+            let whole = group.load_avg - rq.told_load + load;
+            (shares * load / whole.max(1)).clamp(SHARES_MIN, shares)
+        };
+        let share = match self.config.group_weight {
+            GroupWeight::Present => {
+                let share = u128::from(group.shares) * u128::from(rq.load) / u128::from(group.load.max(1));
+                (share as u64).clamp(SHARES_MIN, group.shares)
+            }
+            GroupWeight::Smp | GroupWeight::Auto => part(group.shares),
+            GroupWeight::Concur => {
+                let tasks = (group.runnable_avg >> 10).max(1);
+                part(group.shares * tasks.min(self.running.len() as u64))
+            }
+        };
+        self.set_share(id, share);
+    }
+
+    /// A task's part of its pCPU's load: `task_h_load()`.
+    pub(super) fn h_load(&self, task: TaskId) -> u64 {
+        let mut entity = self.entity(self.of_task[task.index()]);
+        let mut load = u128::from(entity.avg.load);
+        while let Some(owner) = self.rq(entity.home).owner {
+            let inside = u128::from(self.rq(entity.home).avg.load + 1);
+            entity = self.entity(owner);
+            load = load * u128::from(entity.avg.load) / inside;
+        }
+        load as u64
+    }
+
+    /// `cpu_load()`: sleepers included, as far as they are not forgotten.
+    pub(super) fn cpu_load(&self, cpu: CpuId) -> u64 {
+        self.rq(cpu.0).avg.load
+    }
+}
