@@ -54,6 +54,9 @@ pub struct Costs {
     pub refill_socket_ns: Ns,
     /// ... from another socket.
     pub refill_remote_ns: Ns,
+    /// Refilling the TLB and private caches after somebody else has had the pCPU, for a task of usual footprint. 0: little is lost where TLBs have
+    /// tags; an emulator's loses everything.
+    pub refill_after_other_ns: Ns,
     /// A VM exit with its handling in the kernel up to the decision, without entry (a few thousand cycles with mitigations).
     pub vm_exit_ns: Ns,
     pub vm_entry_ns: Ns,
@@ -79,6 +82,7 @@ impl Default for Costs {
             refill_cache_ns: 5_000,
             refill_socket_ns: 15_000,
             refill_remote_ns: 40_000,
+            refill_after_other_ns: 0,
             vm_exit_ns: 700,
             vm_entry_ns: 500,
             ipi_ns: 1_000,
@@ -99,6 +103,7 @@ impl Costs {
             refill_cache_ns: 0,
             refill_socket_ns: 0,
             refill_remote_ns: 0,
+            refill_after_other_ns: 0,
             vm_exit_ns: 0,
             vm_entry_ns: 0,
             ipi_ns: 0,
@@ -221,6 +226,11 @@ impl Machine {
         } else {
             Distance::Remote
         }
+    }
+
+    /// What a task of this footprint has to refill where somebody else has run since.
+    pub fn refill_after_other_ns(&self, footprint_per_mille: u32) -> Ns {
+        self.costs.refill_after_other_ns.saturating_mul(Ns::from(footprint_per_mille)) / 1000
     }
 
     /// What a task loses that last ran on `from` and goes on on `to`.

@@ -127,6 +127,11 @@ pub enum What {
         kind: u16,
         took_ns: Ns,
     },
+    /// A program of a guest begins, if not with the run.
+    ProgramStart {
+        vcpu: VcpuId,
+        program: u32,
+    },
     /// A program of a guest has ended.
     ProgramEnd {
         vcpu: VcpuId,

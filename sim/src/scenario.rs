@@ -58,6 +58,9 @@ pub struct VmConfig {
     pub kvm: KvmConfig,
     #[serde(default)]
     pub guest: GuestConfig,
+    /// When its workload starts: the others have settled by then.
+    #[serde(default)]
+    pub start_ns: Ns,
     /// What it runs; without, it is booted and idle.
     #[serde(default)]
     pub workload: Option<Workload>,
@@ -115,6 +118,9 @@ impl Scenario {
             if vm.vcpus == 0 || vcpus > VCPUS_MAX {
                 let allowed = format!("1 or more, and of all VMs together at most {VCPUS_MAX}");
                 return refuse(&format!("vms[{index}].vcpus"), &vm.vcpus, &allowed);
+            }
+            if vm.start_ns > self.duration_ns {
+                return refuse(&format!("vms[{index}].start_ns"), &vm.start_ns, "at most duration_ns");
             }
             if !(1..=10_000).contains(&vm.weight) {
                 return refuse(&format!("vms[{index}].weight"), &vm.weight, "from 1 to 10000");

@@ -141,13 +141,19 @@ class Result:
             if ended["vm"] == index:
                 end = ended
         names = [machine.name for machine in self.run.scenario.vms]
-        idle_ns = self.run.scenario.host.pcpus * end["at_ns"] - end["busy_ns"]
+        start: dict[str, Any] = {"at_ns": 0, "cpu_ns": [0] * len(names), "busy_ns": 0}
+        for started in self.about["figures"]["host"]["program_starts"]:
+            if started["vm"] == index:
+                start = started
+        window_ns = end["at_ns"] - start["at_ns"]
+        idle_ns = self.run.scenario.host.pcpus * window_ns - (end["busy_ns"] - start["busy_ns"])
+        used_ns = [ended - before for before, ended in zip(start["cpu_ns"], end["cpu_ns"], strict=True)]
         figures = self.about["figures"]["vms"][index]
         return Measurement(
             value=value,
             wall_s=wall_s,
-            window_s=end["at_ns"] / NS_PER_S,
-            cpu_s={name: ns / NS_PER_S for name, ns in zip(names, end["cpu_ns"], strict=True)},
+            window_s=window_ns / NS_PER_S,
+            cpu_s={name: ns / NS_PER_S for name, ns in zip(names, used_ns, strict=True)},
             stats={name: float(value) for name, value in self.about["stats"].items()},
             guest={
                 "tlb_shootdowns": float(figures["ipis_taken"].get(_TLB_VECTOR, 0)),

@@ -72,7 +72,8 @@ impl Guests {
         let code = match &program {
             None => Code::default(),
             Some(program) => {
-                Code::new(program, config.vcpus).map_err(|what| SimError::Config(format!("{at}: {what}")))?
+                Code::new(program, config.vcpus, config.start_ns)
+                    .map_err(|what| SimError::Config(format!("{at}: {what}")))?
             }
         };
 
@@ -81,10 +82,12 @@ impl Guests {
         let group = host.new_group(GroupId(0), config.weight);
         let allowed: Option<CpuSet> =
             (!config.cpus.is_empty()).then(|| config.cpus.iter().copied().map(CpuId).collect());
+        let footprint_per_mille = program.as_ref().map_or(1000, |program| program.footprint_per_mille);
         let mut threads = Vec::new();
         for v in 0..config.vcpus {
             let vcpu = VcpuId { vm: id, id: v };
-            let spec = TaskSpec { vcpu: Some(vcpu), group, allowed: allowed.clone(), ..TaskSpec::default() };
+            let allowed = allowed.clone();
+            let spec = TaskSpec { vcpu: Some(vcpu), group, allowed, footprint_per_mille, ..TaskSpec::default() };
             let task = host.spawn(spec);
             host.set_in_kvm(task, true);
             host.set_guest_kernel(task, true);
@@ -105,6 +108,7 @@ impl Guests {
             unit_kind: code.unit_kind,
             unit_value: code.unit_value,
             left: code.ends.then(|| code.tasks.iter().filter(|task| !task.background).count() as u32),
+            start_ns: (config.start_ns == 0).then_some(0),
             end_ns: None,
             units: 0,
         });

@@ -120,7 +120,7 @@ impl Guests {
             vm.program.as_ref().map(|program| ProgramFigure {
                 vm: VmId::from(index),
                 name: program.name.clone(),
-                start_ns: 0,
+                start_ns: program.start_ns.unwrap_or(0),
                 end_ns: program.end_ns,
                 units: program.units,
                 unit_value: program.unit_value,

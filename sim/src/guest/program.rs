@@ -63,6 +63,10 @@ impl Vm {
                 let sleep = Op::Sleep(task.period_since_ns.saturating_sub(now_ns));
                 frame.first(&[kernel, syscall, sleep, Op::ToUser]);
             }
+            Some(Inst::Until(at_ns)) => {
+                frame.first(&[kernel, syscall, Op::Sleep(at_ns.saturating_sub(now_ns)), Op::ToUser]);
+            }
+            Some(Inst::Started) => self.program_starts(host, v),
             Some(Inst::Yield) => frame.first(&[kernel, syscall, Op::Yield, Op::ToUser]),
             Some(Inst::Call { same_space }) => {
                 frame.first(&[kernel, syscall, Op::Call { same_space }, Op::ToUser]);
@@ -88,6 +92,14 @@ impl Vm {
                 }
             }
         }
+    }
+
+    /// The first of its tasks is there.
+    fn program_starts(&mut self, host: &mut Host, v: usize) {
+        let vcpu = self.vcpus[v].id;
+        let Some(program) = self.program.as_mut().filter(|program| program.start_ns.is_none()) else { return };
+        program.start_ns = Some(host.now_ns());
+        host.tell(|| What::ProgramStart { vcpu, program: 0 });
     }
 
     pub(crate) fn unit_done(&mut self, host: &mut Host, v: usize, kind: u16) {

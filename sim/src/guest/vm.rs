@@ -39,6 +39,8 @@ pub struct ProgramState {
     pub unit_value: f64,
     /// Tasks that it waits for; `None`: it never ends.
     pub left: Option<u32>,
+    /// `None`: it has not started yet.
+    pub start_ns: Option<Ns>,
     pub end_ns: Option<Ns>,
     pub units: u64,
 }

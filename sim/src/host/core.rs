@@ -20,6 +20,8 @@ use super::vcpu::Vm;
 #[derive(Clone, Debug)]
 pub struct Cpu {
     pub curr: Option<TaskId>,
+    /// Who has run there last.
+    pub last: Option<TaskId>,
     pub online: bool,
     /// TIF_NEED_RESCHED
     pub needs_resched: bool,
@@ -32,6 +34,7 @@ pub struct Cpu {
     pub speed: Speed,
     /// Counts switches, so that an event of an earlier turn is known as such.
     pub turn: u32,
+    pub turn_since_ns: Ns,
     pub tick_armed: bool,
     /// How late its ticks come.
     pub(crate) jitter: Rng,
@@ -82,6 +85,7 @@ impl Core {
         let machine = Machine::new(config)?;
         let cpu = Cpu {
             curr: None,
+            last: None,
             online: true,
             needs_resched: false,
             picking: false,
@@ -89,6 +93,7 @@ impl Core {
             from_ns: 0,
             speed: Speed::FULL,
             turn: 0,
+            turn_since_ns: 0,
             tick_armed: false,
             jitter: Rng::derive(seed, Stream::Host, 0),
             busy_ns: 0,

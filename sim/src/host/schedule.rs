@@ -92,6 +92,7 @@ impl Host {
         state.curr = next;
         state.charged_ns = now_ns;
         state.turn = state.turn.wrapping_add(1);
+        let began_ns = std::mem::replace(&mut state.turn_since_ns, now_ns);
         state.switches += 1;
         if prev.is_none() {
             state.idle_ns += now_ns - state.idle_since_ns;
@@ -102,6 +103,9 @@ impl Host {
             core.idle.insert(cpu);
         }
         core.observers.tell(now_ns, || What::Switch { cpu, prev, why, next });
+        if let Some(id) = prev {
+            core.tasks[id.index()].turn_ns = now_ns - began_ns;
+        }
 
         if let Some(id) = prev {
             self.vcpu_sched_out(id);
@@ -127,6 +131,12 @@ impl Host {
             task.refill_left_ns = task.refill_left_ns.max(core.machine.refill_ns(from, cpu));
         }
         task.warm_on = Some(cpu);
+        let state = &mut core.cpus[cpu.index()];
+        if state.last.replace(id) != Some(id) {
+            // No more than it can have touched in its last turn: as if half of that had gone into it.
+            let after_other_ns = core.machine.refill_after_other_ns(task.footprint_per_mille);
+            task.refill_left_ns = task.refill_left_ns.max(after_other_ns.min(task.turn_ns / 2));
+        }
         let from_ns = now_ns + core.machine.costs.context_switch_ns + task.refill_left_ns;
         let state = &mut core.cpus[cpu.index()];
         state.from_ns = from_ns;

@@ -27,11 +27,13 @@ pub struct TaskSpec {
     /// A kernel thread.
     pub kthread: bool,
     pub vcpu: Option<VcpuId>,
+    /// How much of the TLB and private caches it uses; 1000 is usual. See [`crate::machine::Costs::refill_after_other_ns`].
+    pub footprint_per_mille: u32,
 }
 
 impl Default for TaskSpec {
     fn default() -> Self {
-        Self { weight: 1024, allowed: None, group: GroupId(0), tgid: None, kthread: false, vcpu: None }
+        Self { weight: 1024, allowed: None, group: GroupId(0), tgid: None, kthread: false, vcpu: None, footprint_per_mille: 1000 }
     }
 }
 
@@ -65,8 +67,11 @@ pub struct Task {
     pub kvm: super::vcpu::VcpuState,
 
     /// Where its data are cached, and how much of refilling them is still to be done.
+    pub footprint_per_mille: u32,
     pub warm_on: Option<CpuId>,
     pub refill_left_ns: Ns,
+    /// How long its last turn was.
+    pub turn_ns: Ns,
 
     pub run_ns: Ns,
     /// Time runnable without a pCPU (`sched_info.run_delay`): what a guest sees as steal time.
@@ -92,8 +97,10 @@ impl Task {
             exiting: false,
             vcpu: spec.vcpu,
             kvm: super::vcpu::VcpuState::default(),
+            footprint_per_mille: spec.footprint_per_mille,
             warm_on: None,
             refill_left_ns: 0,
+            turn_ns: 0,
             run_ns: 0,
             wait_ns: 0,
             wait_max_ns: 0,

@@ -112,6 +112,7 @@ fn words(what: &What) -> (u64, [u64; 3]) {
         What::ShootdownEnd { vcpu: v, targets, took_ns } => (20, [vcpu(v), targets.into(), took_ns]),
         What::Progress { vcpu: v, kind, took_ns } => (21, [vcpu(v), kind.into(), took_ns]),
         What::ProgramEnd { vcpu: v, program } => (22, [vcpu(v), program.into(), 0]),
+        What::ProgramStart { vcpu: v, program } => (25, [vcpu(v), program.into(), 0]),
         What::TlbFlushed { vcpu: v } => (23, [vcpu(v), 0, 0]),
         What::Kick { from, to } => (24, [vcpu(from), vcpu(to), 0]),
     }

@@ -8,11 +8,17 @@ use crate::time::Ns;
 use super::lag::Lags;
 use super::layout::Layout;
 use super::stacking::Stacking;
-use super::totals::{HostTotals, ProgramEnd, VcpuTotals, VmTotals};
+use super::totals::{HostTotals, ProgramTotals, VcpuTotals, VmTotals};
 use super::waits::Waits;
 
 /// Ends of programs that are remembered with everybody's CPU time.
 const ENDS_MAX: usize = 256;
+
+fn push(list: &mut Vec<ProgramTotals>, totals: ProgramTotals) {
+    if list.len() < ENDS_MAX {
+        list.push(totals);
+    }
+}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Doing {
@@ -121,7 +127,14 @@ impl HostMetrics {
                 let vcpu = self.vcpu(vcpu);
                 vcpu.locks_held = vcpu.locks_held.saturating_sub(1);
             }
-            What::ProgramEnd { vcpu, program } => self.program_ends(now_ns, vcpu, program),
+            What::ProgramStart { vcpu, program } => {
+                let now = self.program_now(now_ns, vcpu, program);
+                push(&mut self.totals.program_starts, now);
+            }
+            What::ProgramEnd { vcpu, program } => {
+                let now = self.program_now(now_ns, vcpu, program);
+                push(&mut self.totals.program_ends, now);
+            }
             _ => {}
         }
     }
@@ -291,16 +304,13 @@ impl HostMetrics {
         state.skew.add(most - least);
     }
 
-    fn program_ends(&mut self, now_ns: Ns, vcpu: VcpuId, program: u32) {
-        if self.totals.program_ends.len() >= ENDS_MAX {
-            return;
-        }
+    fn program_now(&mut self, now_ns: Ns, vcpu: VcpuId, program: u32) -> ProgramTotals {
         for vm in 0..self.vms.len() {
             self.touch(vm, now_ns);
         }
         let cpu_ns = self.vms.iter().map(|vm| vm.totals.cpu_ns).collect();
         let busy_ns = self.busy_ns(now_ns);
-        self.totals.program_ends.push(ProgramEnd { vm: vcpu.vm.0, program, at_ns: now_ns, cpu_ns, busy_ns });
+        ProgramTotals { vm: vcpu.vm.0, program, at_ns: now_ns, cpu_ns, busy_ns }
     }
 
     fn busy_ns(&self, now_ns: Ns) -> Ns {

@@ -50,12 +50,13 @@ pub struct HostTotals {
     pub switches: u64,
     pub wakeups: u64,
     pub migrations: u64,
-    pub program_ends: Vec<ProgramEnd>,
+    pub program_starts: Vec<ProgramTotals>,
+    pub program_ends: Vec<ProgramTotals>,
 }
 
-/// A program of a VM has ended: the CPU time of each VM till then.
+/// A program of a VM begins or has ended: the CPU time of each VM till then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ProgramEnd {
+pub struct ProgramTotals {
     pub vm: u32,
     pub program: u32,
     pub at_ns: Ns,

@@ -45,6 +45,10 @@ pub enum Inst {
         same_space: bool,
     },
     Done(u16),
+    /// Sleep until the program is to start.
+    Until(Ns),
+    /// The program has started.
+    Started,
     /// `times`: u64::MAX is for ever. `end` is where its `End` is.
     Loop {
         times: u64,
@@ -159,7 +163,8 @@ impl Scope<'_> {
 
 impl Code {
     /// The error begins with the field.
-    pub fn new(program: &Program, vcpus: u32) -> Result<Self, String> {
+    /// It starts at `start_ns`.
+    pub fn new(program: &Program, vcpus: u32, start_ns: Ns) -> Result<Self, String> {
         let mut code = Self { unit_value: 1.0, unit_kind: u16::MAX, ..Self::default() };
         let mut insts = 0;
         for copy in 0..program.copies {
@@ -172,7 +177,7 @@ impl Code {
                         return Err(format!("thread[{at}].count: with those before it more than {TASKS_MAX} tasks; allowed: fewer"));
                     }
                     let scope = Scope { program, copy, index, count };
-                    code.add(&scope, thread, shared, vcpus);
+                    code.add(&scope, thread, shared, (vcpus, start_ns));
                     insts += code.tasks.last().map_or(0, |task| task.code.len());
                     if insts > INSTS_MAX {
                         return Err(format!(
@@ -197,8 +202,11 @@ impl Code {
         Ok(code)
     }
 
-    fn add(&mut self, scope: &Scope<'_>, thread: &Thread, shared: u32, vcpus: u32) {
-        let mut insts = Vec::new();
+    fn add(&mut self, scope: &Scope<'_>, thread: &Thread, shared: u32, (vcpus, start_ns): (u32, Ns)) {
+        let mut insts = match start_ns {
+            0 => Vec::new(),
+            _ => vec![Inst::Until(start_ns), Inst::Started],
+        };
         let mut meets = Vec::new();
         let times = match thread.times {
             Times::Fixed(all) if thread.share => {
@@ -335,7 +343,7 @@ mod tests {
     use super::*;
 
     fn code(text: &str, vcpus: u32) -> Code {
-        Code::new(&super::super::parse("test", text).unwrap(), vcpus).unwrap()
+        Code::new(&super::super::parse("test", text).unwrap(), vcpus, 0).unwrap()
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub struct Program {
     /// The whole program so many times over, each with objects of its own.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub copies: u32,
+    /// How much of the TLB and private caches it uses, in thousandths of what is usual: what its vCPUs lose when others have had their pCPUs.
+    #[serde(default = "usual", skip_serializing_if = "is_usual")]
+    pub footprint_per_mille: u32,
     #[serde(default)]
     pub metric: Metric,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -201,6 +204,14 @@ impl Default for Times {
 
 fn one() -> u32 {
     1
+}
+
+fn usual() -> u32 {
+    1000
+}
+
+fn is_usual(n: &u32) -> bool {
+    *n == 1000
 }
 
 fn one_f64() -> f64 {

@@ -141,6 +141,7 @@ fn read(file: &str, json: &str) -> Result1<Program> {
         name: stem.strip_suffix(".json").unwrap_or(stem).to_owned(),
         title: format!("rt-app: {stem}"),
         copies: 1,
+        footprint_per_mille: 1000,
         metric: Default::default(),
         pipes: Default::default(),
         barriers: Default::default(),

@@ -45,6 +45,7 @@ pub fn vm(vcpus: u32, program: &str) -> VmConfig {
         name: "vm".into(),
         vcpus,
         weight: 100,
+        start_ns: 0,
         cpus: vec![],
         kvm: KvmConfig::ideal(),
         guest: GuestConfig::ideal(),

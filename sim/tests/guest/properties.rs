@@ -64,7 +64,7 @@ fn program() -> impl Strategy<Value = Program> {
                 }
                 let (count, times) = (Count::Fixed(count), Times::Fixed(times));
                 let name = format!("t{at}");
-                Thread { name, count, process, background: false, pin: false, times, share: false, steps }
+                Thread { name, count, process, background: false, pin: false, times, share: false, first: vec![], steps }
             })
             .collect();
         // Somebody takes what is sent.
@@ -76,12 +76,14 @@ fn program() -> impl Strategy<Value = Program> {
             pin: false,
             times: Times::Forever,
             share: false,
+            first: vec![],
             steps: vec![Step::Recv("endless".into())],
         });
         Program {
             name: "random".into(),
             title: String::new(),
             copies: 1,
+            footprint_per_mille: 1000,
             metric: Default::default(),
             pipes: Default::default(),
             barriers: Default::default(),
@@ -109,6 +111,7 @@ fn config() -> impl Strategy<Value = VmConfig> {
             name: "vm".into(),
             vcpus,
             weight: 100,
+            start_ns: 0,
             cpus: vec![],
             kvm: if free { KvmConfig::ideal() } else { KvmConfig::default() },
             guest: if free { GuestConfig::ideal() } else { GuestConfig::default() },
