@@ -11,3 +11,5 @@ mod golden;
 mod laws;
 mod machine;
 mod theory;
+mod wakeups;
+mod yields;

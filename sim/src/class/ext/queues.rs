@@ -215,10 +215,7 @@ fn a_queue_by_virtual_time_goes_by_weight() {
     // What is in the queue when a turn ends; ops.dispatch() comes before the leaving task is put back. Each turn adds 3 to the virtual time, 1.5 to 1's.
     //  3: 1 at 0, 2 at 0    6: 2 at 0, 0 at 3    9: 1 at 1.5, 0 at 3    12: 0 at 3, 2 at 3 (came later)
     // 15: 2 at 3, 1 at 3   18: 1 at 3, 0 at 6   21: 0 at 6, 2 at 6      24: 1 at 4.5, 2 at 6
-    assert_eq!(
-        w.turns_ms(0),
-        [(0, 0), (3, 1), (6, 2), (9, 1), (12, 0), (15, 2), (18, 1), (21, 0), (24, 1)]
-    );
+    assert_eq!(w.turns_ms(0), [(0, 0), (3, 1), (6, 2), (9, 1), (12, 0), (15, 2), (18, 1), (21, 0), (24, 1)]);
 }
 
 #[test]
