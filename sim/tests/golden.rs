@@ -55,3 +55,18 @@ fn runs_are_the_same_as_ever() {
     }
     assert!(changed.is_empty(), "other fingerprints than before:\n{}", changed.join("\n"));
 }
+
+#[test]
+fn two_threads_at_once_give_the_same() {
+    let found = || {
+        let run = |&(program, lock, tlb, ipi, policy, _): &(_, _, _, _, _, _)| {
+            run(&scenario(program, lock, tlb, ipi, policy), Watch::figures()).expect("a run").fingerprint
+        };
+        RUNS.iter().map(run).collect::<Vec<_>>()
+    };
+    let threads: Vec<_> = (0..2).map(|_| std::thread::spawn(found)).collect();
+    let alone = found();
+    for thread in threads {
+        assert_eq!(thread.join().expect("a thread"), alone);
+    }
+}
