@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Mistakes put into the scheduler's source: the simulator's tests of `bpf/` must find each.
 
-A copy of `bpf/` with one line changed is compiled into the simulator (COHORT_BPF_DIR) in a folder of its own, and `cargo test --test bpf` runs. What
-does not depend on the copy is compiled once; each mistake then takes a few seconds.
+A copy of `bpf/` with one line changed is compiled into the simulator (COHORT_BPF_DIR) in a folder of its own, and
+`cargo test --test bpf` runs. What does not depend on the copy is compiled once; each mistake then takes a few seconds.
 """
 
 import os
@@ -49,15 +49,21 @@ MUTATIONS = [
         "cost = (u64)!siblings_on(t, cpu) << 32;",
     ),
     Mutation("nobody starves", "runqueue.h", "if (waited <= starve_ns)", "if (waited >= 0)"),
-    Mutation("the wrong one is better", "runqueue.h", "return rank_before(r, &best->rank, margin_ns);", "return false;"),
-    Mutation("a spin in user mode is boosted, one in kernel mode is not", "boost.h", "if (!in_kernel)", "if (in_kernel)"),
+    Mutation(
+        "the wrong one is better", "runqueue.h", "return rank_before(r, &best->rank, margin_ns);", "return false;"
+    ),
+    Mutation(
+        "a spin in user mode is boosted, one in kernel mode is not", "boost.h", "if (!in_kernel)", "if (in_kernel)"
+    ),
     Mutation(
         "another VM's vCPU is boosted",
         "boost.h",
         "!f->vm || f->vm != t->vm)",
         "!f->vm || f->vm == t->vm)",
     ),
-    Mutation("turns have ended when they begin", "gang.h", "vm->turn_end_ns = now + slice_ns;", "vm->turn_end_ns = now;"),
+    Mutation(
+        "turns have ended when they begin", "gang.h", "vm->turn_end_ns = now + slice_ns;", "vm->turn_end_ns = now;"
+    ),
     Mutation("a pCPU that goes offline is still used", "cohort.bpf.c", "c->online = 0;", "c->online = 1;"),
     Mutation(
         "who is queued is announced to nobody",
