@@ -4,9 +4,12 @@
 
 #[path = "build/headers.rs"]
 mod headers;
+#[path = "../sim/build/sources.rs"]
+mod sources;
 
 use std::env;
 use std::error::Error;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -41,24 +44,24 @@ fn build() -> Result<(), Box<dyn Error>> {
     }
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=build/headers.rs");
+    println!("cargo:rerun-if-changed=../sim/build/sources.rs");
     println!("cargo:rerun-if-env-changed=CLANG");
 
     fs::write(out_dir.join("intf.rs"), headers::generate(&bpf_dir)?)?;
 
+    let depfile = out_dir.join("kernel.d");
+    let mut clang_args: Vec<OsString> =
+        // v3: atomic operations that return the old value, which every kernel with sched_ext has.
+        vec!["-I".into(), bpf_dir.clone().into(), "-mcpu=v3".into(), "-Wall".into(), "-Werror".into()];
+    clang_args.extend(sources::flags(&depfile));
     // The <bpf/...> headers are libbpf-sys' own, those of the libbpf that is linked; the system's may be older.
     SkeletonBuilder::new()
         .source(bpf_dir.join("cohort.bpf.c"))
         .clang(clang()?)
-        // v3: atomic operations that return the old value, which every kernel with sched_ext has.
-        .clang_args([
-            "-I".as_ref(),
-            bpf_dir.as_os_str(),
-            "-mcpu=v3".as_ref(),
-            "-Wall".as_ref(),
-            "-Werror".as_ref(),
-        ])
+        .clang_args(clang_args)
         .build_and_generate(out_dir.join("cohort.skel.rs"))
         .map_err(|e| format!("{e:#}"))?;
+    fs::write(out_dir.join("sources.rs"), sources::generate(&depfile, &bpf_dir)?)?;
 
     complete_libelf();
     Ok(())

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Compiles the scheduler of `../bpf` for this machine: the same files that become the kernel's object.
 
+#[path = "build/sources.rs"]
+mod sources;
+
 use std::env;
 use std::error::Error;
 use std::fmt::Write as _;
@@ -40,8 +43,10 @@ fn build() -> Result<(), Box<dyn Error>> {
     let windows = manifest_dir.join("src/class/ext/peek.c");
     println!("cargo:rerun-if-changed={}", windows.display());
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=build/sources.rs");
     fs::write(out_dir.join("variables.h"), list_of_variables(&text)?)?;
 
+    let depfile = out_dir.join("native.d");
     let objects = cc::Build::new()
         .file(windows)
         .include(&bpf_dir)
@@ -50,11 +55,13 @@ fn build() -> Result<(), Box<dyn Error>> {
         .warnings(true)
         .extra_warnings(false)
         .warnings_into_errors(true)
+        .flags(sources::flags(&depfile))
         .opt_level(2)
         .try_compile_intermediates()?;
     for object in &objects {
         refuse_shared_variables(object, &text)?;
     }
+    fs::write(out_dir.join("sources.rs"), sources::generate(&depfile, &bpf_dir)?)?;
     cc::Build::new().objects(&objects).try_compile("cohort_native")?;
     Ok(())
 }

@@ -33,6 +33,9 @@ pub enum Command {
     /// Print the manual page of `cohort run`
     #[command(hide = true)]
     Man,
+    /// Print the files that this program's scheduler was compiled from, with their SHA-256, as sha256sum does
+    #[command(hide = true)]
+    Sources,
 }
 
 #[derive(Args, Debug)]
@@ -139,7 +142,7 @@ mod tests {
         let args = ["cohort", "run"].into_iter().chain(args.split_whitespace()).map(Into::into);
         parse(args).map(|cli| match cli.command {
             Command::Run(run) => run,
-            Command::Man => unreachable!(),
+            Command::Man | Command::Sources => unreachable!(),
         })
     }
 

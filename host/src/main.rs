@@ -22,6 +22,11 @@ mod intf {
     include!(concat!(env!("OUT_DIR"), "/intf.rs"));
 }
 
+/// What the scheduler was compiled from.
+mod sources {
+    include!(concat!(env!("OUT_DIR"), "/sources.rs"));
+}
+
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -34,6 +39,7 @@ fn main() -> ExitCode {
         Ok(cli) => match cli.command {
             Command::Run(args) => run::run(&args, &Host::this_machine()),
             Command::Man => man::write(&mut io::stdout().lock()).or_else(unless_closed),
+            Command::Sources => write_sources(&mut io::stdout().lock()).or_else(unless_closed),
         },
         Err(Stop::Text(text)) => io::stdout().write_all(text.as_bytes()).or_else(unless_closed),
         Err(Stop::Failure(failure)) => Err(failure),
@@ -46,6 +52,12 @@ fn main() -> ExitCode {
             ExitCode::from(status)
         }
     }
+}
+
+/// As `sha256sum` writes it and reads it; what is around the scheduler, as remarks.
+fn write_sources(out: &mut impl Write) -> io::Result<()> {
+    sources::SOURCES.iter().try_for_each(|(name, digest)| writeln!(out, "{digest}  {name}"))?;
+    sources::SURROUNDINGS.iter().try_for_each(|name| writeln!(out, "# with {name}"))
 }
 
 /// A reader who has seen enough is no failure.

@@ -38,6 +38,7 @@ class Fit:
 
     Attributes:
         lab, sim: slowdowns over the rounds; None where that place has none.
+        rounds: the lab's slowdowns, one for each round.
         alone_lab, alone_sim: the figure alone, in ``unit``, medians.
         why: why a figure is missing.
     """
@@ -47,6 +48,7 @@ class Fit:
     policy: str
     unit: str
     lab: Spread
+    rounds: tuple[float, ...]
     sim: Spread | None
     alone_lab: float
     alone_sim: float | None
@@ -56,6 +58,16 @@ class Fit:
     def error(self) -> float | None:
         """The simulator's slowdown relative to the lab's, less 1."""
         return self.sim.median / self.lab.median - 1 if self.sim else None
+
+    @property
+    def is_in_range(self) -> bool:
+        """Return whether the lab itself had rounds on both sides of the simulator's slowdown."""
+        return self.sim is not None and self.lab.min <= self.sim.median <= self.lab.max
+
+    @property
+    def lab_deviation(self) -> float:
+        """How far the lab's rounds are from their own median, on average."""
+        return mean(abs(slowdown / self.lab.median - 1) for slowdown in self.rounds)
 
     @property
     def alone_error(self) -> float | None:
@@ -70,6 +82,7 @@ class Fit:
             "lab_slowdown": self.lab.median,
             "lab_slowdown_min": self.lab.min,
             "lab_slowdown_max": self.lab.max,
+            "lab_deviation": self.lab_deviation,
             "sim_slowdown": self.sim.median if self.sim else None,
             "error": self.error,
             "lab_alone": self.alone_lab,
@@ -112,6 +125,7 @@ def _fit(lab: Figure, sim: Figure | None, simulated: Results) -> Fit:
         policy=lab.policy,
         unit=lab.unit,
         lab=lab.slowdown,
+        rounds=lab.slowdowns,
         sim=sim.slowdown if sim else None,
         alone_lab=lab.alone.median,
         alone_sim=sim.alone.median if sim else None,
@@ -179,9 +193,12 @@ def show(console: Console, fits: Sequence[Fit]) -> None:
     if errors:
         near = sum(error <= GOAL for error in errors)
         console.print(
-            f"{near} of {len(fits)} within {GOAL:.0%}; mean of the errors without sign: {mean(errors):.0%}",
+            f"{near} of {len(fits)} within {GOAL:.0%}, {sum(fit.is_in_range for fit in fits)} between two rounds of the lab; "
+            f"mean of the errors without sign: {mean(errors):.0%}. The lab's rounds are "
+            f"{mean(fit.lab_deviation for fit in fits):.0%} from their own median on average.",
             markup=False,
             highlight=False,
+            soft_wrap=True,
         )
 
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The simplest bodies: always busy, run and sleep in turn, run on demand. For tests, benchmarks, and as an example of [`Bodies`].
+//! The simplest bodies: always busy, run and sleep in turn, run on demand, run and yield. For tests, benchmarks, and as an example of [`Bodies`].
 
 use crate::body::{Bodies, Run};
 use crate::events::Timer;
 use crate::host::Host;
 use crate::ids::TaskId;
 use crate::observe::Stop;
-use crate::time::{Ns, Progress};
+use crate::time::{Ns, Progress, Speed};
 
 /// What a task does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +17,26 @@ pub enum Program {
     Cycle { run_ns: Ns, sleep_ns: Ns },
     /// Runs for so long whenever somebody wakes it.
     OnDemand { run_ns: Ns },
+    /// Runs for so long, offers its pCPU to others (sched_yield()), and again.
+    Yields { run_ns: Ns },
+}
+
+impl Program {
+    /// Its piece of work; 0: it has no end.
+    fn run_ns(self) -> Ns {
+        match self {
+            Self::Busy => 0,
+            Self::Cycle { run_ns, .. } | Self::OnDemand { run_ns } | Self::Yields { run_ns } => run_ns,
+        }
+    }
 }
 
 struct Body {
     program: Program,
     work: Progress,
     end: Timer,
+    /// Of the present turn.
+    speed: Speed,
     done: u64,
 }
 
@@ -37,15 +51,16 @@ const WAKE: u8 = 1;
 impl Simple {
     /// Say what a task does; its number comes from [`Host::spawn`].
     pub fn add(&mut self, task: TaskId, program: Program) {
-        let run_ns = match program {
-            Program::Busy => 0,
-            Program::Cycle { run_ns, .. } | Program::OnDemand { run_ns } => run_ns,
-        };
         if self.bodies.len() <= task.index() {
             self.bodies.resize_with(task.index() + 1, || None);
         }
-        self.bodies[task.index()] =
-            Some(Body { program, work: Progress::new(run_ns), end: Timer::default(), done: 0 });
+        self.bodies[task.index()] = Some(Body {
+            program,
+            work: Progress::new(program.run_ns()),
+            end: Timer::default(),
+            speed: Speed::FULL,
+            done: 0,
+        });
     }
 
     /// How many times the task has done its work.
@@ -61,6 +76,7 @@ impl Simple {
 impl Bodies for Simple {
     fn start(&mut self, host: &mut Host, task: TaskId, run: Run) {
         let Some(body) = self.get(task).filter(|body| body.program != Program::Busy) else { return };
+        body.speed = run.speed;
         let end_ns = body.work.start(run.from_ns, run.speed);
         host.set_timer(end_ns, task.0, END, body.end.arm());
     }
@@ -93,10 +109,15 @@ impl Bodies for Simple {
         } else if body.end.fires(generation) {
             body.work.stop(now_ns);
             body.done += 1;
-            if let Program::Cycle { run_ns, .. } | Program::OnDemand { run_ns } = body.program {
-                body.work = Progress::new(run_ns);
+            body.work = Progress::new(body.program.run_ns());
+            if let Program::Yields { .. } = body.program {
+                // It goes on unless somebody else takes the pCPU; then it is told to stop.
+                let end_ns = body.work.start(now_ns, body.speed);
+                host.set_timer(end_ns, id, END, body.end.arm());
+                host.yield_now(task);
+            } else {
+                host.block(task);
             }
-            host.block(task);
         }
     }
 

@@ -40,9 +40,14 @@ pub mod trace;
 pub mod tree;
 pub mod workload;
 
+mod sources {
+    include!(concat!(env!("OUT_DIR"), "/sources.rs"));
+}
+
 pub use body::{Bodies, Run};
 pub use error::SimError;
 pub use host::Host;
 pub use ids::{CpuId, GroupId, TaskId, VcpuId, VmId};
 pub use sim::Simulation;
+pub use sources::{SOURCES, SURROUNDINGS};
 pub use time::{Ns, Progress, Speed};

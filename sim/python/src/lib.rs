@@ -115,12 +115,19 @@ fn models() -> Vec<&'static str> {
     cohort_sim::workload::model_names().to_vec()
 }
 
+/// The files that the scheduler was compiled from, with their SHA-256: compare with `cohort sources`.
+#[pyfunction]
+fn sources() -> Vec<(&'static str, &'static str)> {
+    cohort_sim::SOURCES.to_vec()
+}
+
 #[pymodule]
 #[pyo3(name = "cohort_sim")]
 fn python_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<Run>()?;
     m.add_function(wrap_pyfunction!(run, m)?)?;
     m.add_function(wrap_pyfunction!(models, m)?)?;
+    m.add_function(wrap_pyfunction!(sources, m)?)?;
     m.add("ConfigError", m.py().get_type::<ConfigError>())?;
     m.add("RunError", m.py().get_type::<RunError>())?;
     m.add("__version__", env!("CARGO_PKG_VERSION"))

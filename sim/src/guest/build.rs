@@ -71,10 +71,8 @@ impl Guests {
         let program = config.workload.as_ref().map(|workload| workload.program(&at)).transpose()?;
         let code = match &program {
             None => Code::default(),
-            Some(program) => {
-                Code::new(program, config.vcpus, config.start_ns)
-                    .map_err(|what| SimError::Config(format!("{at}: {what}")))?
-            }
+            Some(program) => Code::new(program, config.vcpus, config.start_ns)
+                .map_err(|what| SimError::Config(format!("{at}: {what}")))?,
         };
 
         let id = host.new_vm(config.vcpus);
@@ -87,7 +85,8 @@ impl Guests {
         for v in 0..config.vcpus {
             let vcpu = VcpuId { vm: id, id: v };
             let allowed = allowed.clone();
-            let spec = TaskSpec { vcpu: Some(vcpu), group, allowed, footprint_per_mille, ..TaskSpec::default() };
+            let spec =
+                TaskSpec { vcpu: Some(vcpu), group, allowed, footprint_per_mille, ..TaskSpec::default() };
             let task = host.spawn(spec);
             host.set_in_kvm(task, true);
             host.set_guest_kernel(task, true);

@@ -97,7 +97,9 @@ impl Vm {
     /// The first of its tasks is there.
     fn program_starts(&mut self, host: &mut Host, v: usize) {
         let vcpu = self.vcpus[v].id;
-        let Some(program) = self.program.as_mut().filter(|program| program.start_ns.is_none()) else { return };
+        let Some(program) = self.program.as_mut().filter(|program| program.start_ns.is_none()) else {
+            return;
+        };
         program.start_ns = Some(host.now_ns());
         host.tell(|| What::ProgramStart { vcpu, program: 0 });
     }

@@ -33,7 +33,15 @@ pub struct TaskSpec {
 
 impl Default for TaskSpec {
     fn default() -> Self {
-        Self { weight: 1024, allowed: None, group: GroupId(0), tgid: None, kthread: false, vcpu: None, footprint_per_mille: 1000 }
+        Self {
+            weight: 1024,
+            allowed: None,
+            group: GroupId(0),
+            tgid: None,
+            kthread: false,
+            vcpu: None,
+            footprint_per_mille: 1000,
+        }
     }
 }
 

@@ -6,23 +6,17 @@
 //! shootdowns, pause-loop exits), because a spin goes on across preemptions and slices of one track must nest. Flows lead from a directed yield
 //! to the turn that it got its target, and from an interrupt's sending to its taking.
 
-use std::collections::BTreeMap;
-
 use crate::ids::{TaskId, VcpuId};
 use crate::metrics::guest::{spin_index, SPINS};
 use crate::metrics::Layout;
 use crate::observe::{Observer, Stop, What};
 use crate::time::Ns;
 
-use super::protobuf::Message;
-
 mod fields;
+mod writer;
 
-use self::fields::{descriptor, event, packet, ANNOTATIONS, CATEGORIES, NAMES};
-
-const SEQUENCE: u64 = 1;
-const STATE_CLEARED: u64 = 1;
-const NEEDS_STATE: u64 = 2;
+use self::fields::event;
+use self::writer::{About, Writer};
 
 const HOST: u64 = 1;
 const PCPU: u64 = 1 << 32;
@@ -46,29 +40,15 @@ struct Vcpu {
     interrupts: Vec<(u8, u64)>,
 }
 
-/// What an event carries beside its place.
-#[derive(Clone, Copy, Default)]
-struct About<'a> {
-    category: &'a str,
-    name: &'a str,
-    value: Option<(&'a str, u64)>,
-    flow: Option<u64>,
-    flows_end: &'a [u64],
-}
-
 pub struct Perfetto {
     layout: Layout,
     bases: Vec<usize>,
-    out: Vec<u8>,
+    writer: Writer,
     bytes_max: usize,
     truncated: bool,
-    interned: BTreeMap<(u32, String), u64>,
     pcpus: Vec<bool>,
     vcpus: Vec<Vcpu>,
     flows: u64,
-    // Kept to be used again.
-    event: Message,
-    packet: Message,
 }
 
 impl Perfetto {
@@ -77,15 +57,12 @@ impl Perfetto {
         let (bases, vcpus) = layout.vcpu_bases();
         let mut trace = Self {
             bases,
-            out: Vec::new(),
+            writer: Writer::new(),
             bytes_max,
             truncated: false,
-            interned: BTreeMap::new(),
             pcpus: vec![false; layout.pcpus as usize],
             vcpus: vec![Vcpu::default(); vcpus],
             flows: 0,
-            event: Message::default(),
-            packet: Message::default(),
             layout,
         };
         trace.describe();
@@ -113,13 +90,13 @@ impl Perfetto {
         }
         for at in 0..self.vcpus.len() {
             if std::mem::take(&mut self.vcpus[at].scheduled) {
-                self.put(now_ns, event::END, VCPU + at as u64, About::default());
+                self.writer.put(now_ns, event::END, VCPU + at as u64, About::default());
             }
             while self.vcpus[at].guest.pop().is_some() {
-                self.put(now_ns, event::END, GUEST + at as u64, About::default());
+                self.writer.put(now_ns, event::END, GUEST + at as u64, About::default());
             }
         }
-        std::mem::take(&mut self.out)
+        self.writer.take()
     }
 
     fn at(&self, vcpu: VcpuId) -> usize {
@@ -128,102 +105,20 @@ impl Perfetto {
 
     /// The tracks: the host with its pCPUs, each VM with its vCPUs.
     fn describe(&mut self) {
-        self.packet.clear();
-        self.packet.uint(packet::SEQUENCE_FLAGS, STATE_CLEARED);
-        self.flush();
-        self.process(HOST, 1, "host");
+        self.writer.process(HOST, 1, "host");
         for cpu in 0..u64::from(self.layout.pcpus) {
-            self.track(PCPU + cpu, HOST, &format!("pCPU {cpu}"), cpu);
+            self.writer.track(PCPU + cpu, HOST, &format!("pCPU {cpu}"), cpu);
         }
         for vm in 0..self.layout.vms.len() {
             let (name, count) = (self.layout.vms[vm].name.clone(), u64::from(self.layout.vms[vm].vcpus));
             let uuid = VM + vm as u64;
-            self.process(uuid, 1_000_000 + vm as u64, &name);
+            self.writer.process(uuid, 1_000_000 + vm as u64, &name);
             for id in 0..count {
                 let at = self.bases[vm] as u64 + id;
-                self.track(VCPU + at, uuid, &format!("vCPU {id}"), 2 * id);
-                self.track(GUEST + at, uuid, &format!("vCPU {id}, guest"), 2 * id + 1);
+                self.writer.track(VCPU + at, uuid, &format!("vCPU {id}"), 2 * id);
+                self.writer.track(GUEST + at, uuid, &format!("vCPU {id}, guest"), 2 * id + 1);
             }
         }
-    }
-
-    fn process(&mut self, uuid: u64, pid: u64, name: &str) {
-        let (mut process, mut track) = (Message::default(), Message::default());
-        process.uint(descriptor::PROCESS_PID, pid);
-        process.text(descriptor::PROCESS_NAME, name);
-        track.uint(descriptor::UUID, uuid);
-        track.message(descriptor::PROCESS, &process);
-        track.uint(descriptor::CHILD_ORDERING, descriptor::EXPLICIT);
-        self.packet.clear();
-        self.packet.message(packet::TRACK_DESCRIPTOR, &track);
-        self.flush();
-    }
-
-    fn track(&mut self, uuid: u64, parent: u64, name: &str, rank: u64) {
-        let mut track = Message::default();
-        track.uint(descriptor::UUID, uuid);
-        track.text(descriptor::NAME, name);
-        track.uint(descriptor::PARENT, parent);
-        track.uint(descriptor::RANK, rank);
-        self.packet.clear();
-        self.packet.message(packet::TRACK_DESCRIPTOR, &track);
-        self.flush();
-    }
-
-    /// Write the packet out: field 1 of the trace.
-    fn flush(&mut self) {
-        self.packet.uint(packet::SEQUENCE_ID, SEQUENCE);
-        let mut trace = Message { bytes: std::mem::take(&mut self.out) };
-        trace.message(1, &self.packet);
-        self.out = trace.bytes;
-    }
-
-    /// The number of a string; the first time, it goes into the packet that needs it.
-    fn intern(&mut self, table: u32, text: &str, fresh: &mut Message) -> u64 {
-        // A key without a copy of the text would need a map by borrowed pairs; traces are not the hot path.
-        if let Some(iid) = self.interned.get(&(table, text.to_string())) {
-            return *iid;
-        }
-        let iid = self.interned.len() as u64 + 1;
-        self.interned.insert((table, text.to_string()), iid);
-        let mut entry = Message::default();
-        entry.uint(1, iid);
-        entry.text(2, text);
-        fresh.message(table, &entry);
-        iid
-    }
-
-    fn put(&mut self, now_ns: Ns, kind: u64, track: u64, about: About<'_>) {
-        let mut fresh = Message::default();
-        let mut event = std::mem::take(&mut self.event);
-        event.clear();
-        event.uint(event::TYPE, kind);
-        event.uint(event::TRACK, track);
-        if !about.name.is_empty() {
-            event.uint(event::CATEGORY, self.intern(CATEGORIES, about.category, &mut fresh));
-            event.uint(event::NAME, self.intern(NAMES, about.name, &mut fresh));
-        }
-        if let Some((name, value)) = about.value {
-            let mut annotation = Message::default();
-            annotation.uint(event::ANNOTATION_NAME, self.intern(ANNOTATIONS, name, &mut fresh));
-            annotation.uint(event::ANNOTATION_UINT, value);
-            event.message(event::ANNOTATION, &annotation);
-        }
-        if let Some(flow) = about.flow {
-            event.fixed64(event::FLOW, flow);
-        }
-        for flow in about.flows_end {
-            event.fixed64(event::FLOW_END, *flow);
-        }
-        self.packet.clear();
-        self.packet.uint(packet::TIMESTAMP, now_ns);
-        self.packet.uint(packet::SEQUENCE_FLAGS, NEEDS_STATE);
-        if !fresh.bytes.is_empty() {
-            self.packet.message(packet::INTERNED_DATA, &fresh);
-        }
-        self.packet.message(packet::TRACK_EVENT, &event);
-        self.flush();
-        self.event = event;
     }
 
     fn new_flow(&mut self) -> u64 {
@@ -233,7 +128,7 @@ impl Perfetto {
 
     fn end_run(&mut self, now_ns: Ns, cpu: usize) {
         if std::mem::take(&mut self.pcpus[cpu]) {
-            self.put(now_ns, event::END, PCPU + cpu as u64, About::default());
+            self.writer.put(now_ns, event::END, PCPU + cpu as u64, About::default());
         }
     }
 
@@ -242,13 +137,13 @@ impl Perfetto {
         let at = self.at(vcpu);
         let track = VCPU + at as u64;
         if std::mem::replace(&mut self.vcpus[at].scheduled, name.is_some()) {
-            self.put(now_ns, event::END, track, About::default());
+            self.writer.put(now_ns, event::END, track, About::default());
         }
         if let Some(name) = name {
             let flows_end =
                 if cpu.is_some() { std::mem::take(&mut self.vcpus[at].yields) } else { Vec::new() };
             let value = cpu.map(|cpu| ("pCPU", u64::from(cpu)));
-            self.put(
+            self.writer.put(
                 now_ns,
                 event::BEGIN,
                 track,
@@ -269,7 +164,7 @@ impl Perfetto {
             Slice::Shootdown => "TLB shootdown",
         };
         let about = About { category: "guest", name, value, ..About::default() };
-        self.put(now_ns, event::BEGIN, GUEST + at as u64, about);
+        self.writer.put(now_ns, event::BEGIN, GUEST + at as u64, about);
     }
 
     /// End a slice, and those within it that nobody has ended: slices nest.
@@ -277,13 +172,13 @@ impl Perfetto {
         let at = self.at(vcpu);
         let Some(depth) = self.vcpus[at].guest.iter().rposition(|open| *open == slice) else { return };
         for _ in self.vcpus[at].guest.drain(depth..).collect::<Vec<_>>() {
-            self.put(now_ns, event::END, GUEST + at as u64, About::default());
+            self.writer.put(now_ns, event::END, GUEST + at as u64, About::default());
         }
     }
 
     fn instant(&mut self, now_ns: Ns, vcpu: VcpuId, about: About<'_>) {
         let track = GUEST + self.at(vcpu) as u64;
-        self.put(now_ns, event::INSTANT, track, about);
+        self.writer.put(now_ns, event::INSTANT, track, about);
     }
 
     fn switch(&mut self, now_ns: Ns, cpu: u32, prev: Option<(TaskId, Stop)>, next: Option<TaskId>) {
@@ -298,7 +193,7 @@ impl Perfetto {
             let name = self.layout.name_of(task).to_string();
             self.pcpus[cpu as usize] = true;
             let about = About { category: "sched", name: &name, ..About::default() };
-            self.put(now_ns, event::BEGIN, PCPU + u64::from(cpu), about);
+            self.writer.put(now_ns, event::BEGIN, PCPU + u64::from(cpu), about);
             if let Some(vcpu) = self.layout.vcpu_of(task) {
                 self.schedule(now_ns, vcpu, Some("running"), Some(cpu));
             }
@@ -308,7 +203,7 @@ impl Perfetto {
 
 impl Observer for Perfetto {
     fn record(&mut self, now_ns: Ns, what: &What) {
-        if self.out.len() >= self.bytes_max {
+        if self.writer.len() >= self.bytes_max {
             self.truncated = true;
             return;
         }

@@ -3,17 +3,20 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`program`] | a program as its file says it |
+//! | [`program`] | a program as its file says it; `words` reads its values, `check` its rules |
 //! | [`dist`] | times, fixed and drawn |
-//! | [`code`] | a program compiled for one VM: names resolved, loops flat |
+//! | [`code`] | a program as a VM executes it; `compile` makes it: names resolved, loops flat |
 //! | [`rt_app`] | rt-app's JSON |
 //!
 //! The models of the project's programs are `workloads/models/*.toml`; [`model`] knows them by name.
 
+mod check;
 pub mod code;
+mod compile;
 pub mod dist;
 pub mod program;
 pub mod rt_app;
+mod words;
 
 use serde::{Deserialize, Serialize};
 

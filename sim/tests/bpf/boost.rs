@@ -2,8 +2,9 @@
 //! What a pause-loop exit does.
 
 use crate::common::*;
-use crate::world::knob::*;
-use crate::world::{Config, Knobs, Spec, TaskId, World};
+use crate::spec::knob::*;
+use crate::spec::{Config, Knobs, Spec};
+use crate::world::{TaskId, World};
 
 fn boosted(cpus: usize, boost: u32) -> World {
     // Some of these tests wait for situations that come up within slices of this length.
@@ -305,7 +306,7 @@ fn a_vcpu_thread_that_exits_before_its_boost_is_missed_and_no_more() {
     // It stops waiting while the kick is under way: its affinity takes it to the spinner's queue, and it exits.
     w.exit(waiter);
     w.run(100 * MS);
-    assert_eq!(w.task(waiter).state, crate::world::State::Dead);
+    assert_eq!(w.task(waiter).state, crate::view::State::Dead);
     audit(&mut w);
     let (spins, cpu) = (spinner, w.task(spinner).cpu);
     assert!(w.cpus[cpu].curr.is_some() && w.task(spins).used_ns > 0);

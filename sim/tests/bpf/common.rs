@@ -6,7 +6,9 @@
 
 use proptest::test_runner::{Config as ProptestConfig, RngSeed};
 
-use crate::world::{Config, Knobs, Queue, Spec, State, TaskId, World};
+use crate::spec::{Config, Knobs, Spec};
+use crate::view::{Queue, State};
+use crate::world::{TaskId, World};
 
 pub const MS: u64 = 1_000_000;
 

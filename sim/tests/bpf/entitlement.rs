@@ -2,7 +2,8 @@
 //! What VMs get, whatever their weights and numbers of vCPUs, and whatever boosts and turns do.
 
 use crate::common::*;
-use crate::world::{Knobs, Spec, World};
+use crate::spec::{Knobs, Spec};
+use crate::world::World;
 use proptest::prelude::*;
 
 /// What each VM is entitled to, in pCPUs: by weight, but no VM more than its vCPUs can use; what one leaves is the others'.

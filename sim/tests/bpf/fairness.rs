@@ -2,7 +2,8 @@
 //! Who gets how much. The expected shares are computed by hand.
 
 use crate::common::*;
-use crate::world::{knob, Knobs, Spec, World};
+use crate::spec::{knob, Knobs, Spec};
+use crate::world::World;
 
 fn fair(fair: u32) -> Knobs {
     Knobs { fair: Some(fair), ..Knobs::default() }

@@ -2,7 +2,9 @@
 //! What holds whatever happens: random hosts, random events, and the books audited after every one of them.
 
 use crate::common::*;
-use crate::world::{Config, Knobs, Spec, State, TaskId, World};
+use crate::spec::{Config, Knobs, Spec};
+use crate::view::State;
+use crate::world::{TaskId, World};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]

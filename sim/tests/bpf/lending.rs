@@ -2,8 +2,9 @@
 //! What boosts take they pay for: shares between VMs while one of them spins.
 
 use crate::common::*;
-use crate::world::knob::*;
-use crate::world::{Knobs, World};
+use crate::spec::knob::*;
+use crate::spec::Knobs;
+use crate::world::World;
 
 #[test]
 fn the_boost_is_charged_to_its_vm() {

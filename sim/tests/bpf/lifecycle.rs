@@ -2,7 +2,8 @@
 //! Tasks, VMs and pCPUs that come and go.
 
 use crate::common::*;
-use crate::world::{Spec, State};
+use crate::spec::Spec;
+use crate::view::State;
 
 #[test]
 fn a_vms_slot_is_freed_with_its_last_vcpu_and_taken_again() {
@@ -56,7 +57,7 @@ fn a_vmm_thread_outlives_its_vm_as_a_host_task() {
 #[test]
 fn a_vcpu_taken_over_by_a_new_thread_can_be_boosted() {
     // vCPU unplugged and plugged again: QEMU keeps the vCPU and gives it a new thread; the old thread's end may come later.
-    let knobs = crate::world::Knobs { boost: Some(2), ..Default::default() };
+    let knobs = crate::spec::Knobs { boost: Some(2), ..Default::default() };
     let mut w = world_with(1, knobs);
     let (vm, vcpus) = busy_vm(&mut w, 2);
     w.run(100 * MS);

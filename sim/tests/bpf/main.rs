@@ -12,4 +12,6 @@ mod lending;
 mod lifecycle;
 mod placement;
 mod puppets;
+mod spec;
+mod view;
 mod world;

@@ -2,7 +2,9 @@
 //! Where tasks are queued, and what idle pCPUs do about it.
 
 use crate::common::*;
-use crate::world::{knob, Knobs, Queue, Spec, State, TaskId, World};
+use crate::spec::{knob, Knobs, Spec};
+use crate::view::{Queue, State};
+use crate::world::{TaskId, World};
 
 /// The pCPU on which a runnable task runs or waits.
 fn pcpu_of(w: &World, id: TaskId) -> usize {

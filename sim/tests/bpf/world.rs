@@ -1,81 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A host with the scheduler, moved by hand. What a test sees of tasks and pCPUs is a copy, taken after everything that happens.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use cohort_sim::class::ext::{self, Ext, ExtConfig, PeekStats, PeekTask, PeekVm};
 use cohort_sim::class::AnyClass;
-use cohort_sim::cpuset::CpuSet;
 use cohort_sim::host::{self, Host, TaskSpec};
 use cohort_sim::machine::{Costs, MachineConfig};
 use cohort_sim::{CpuId, GroupId, Simulation, VcpuId, VmId};
 
-use crate::puppets::{Puppet, Puppets, Vm, FOREVER};
-
-/// Values of the scheduler's knobs, as in intf.h.
-pub mod knob {
-    pub const PLACEMENT_ANY: u32 = 0;
-    pub const FAIR_TASK: u32 = 0;
-    pub const FAIR_VM: u32 = 1;
-    pub const GANG_OFF: u32 = 0;
-    pub const GANG_ALIGNED: u32 = 1;
-    pub const BOOST_CANDIDATE: u32 = 1;
-    pub const BOOST_ANY_MODE: u32 = 2;
-    pub const BOOST_UNFAIR: u32 = 4;
-    pub const BOOST_MIGRATE: u32 = 8;
-}
-
-macro_rules! knobs {
-    ($($name:ident: $type:ty),+ $(,)?) => {
-        /// The scheduler's knobs, as user space would set them before loading it.
-        #[derive(Clone, Debug, Default)]
-        pub struct Knobs {
-            $(pub $name: Option<$type>,)+
-        }
-
-        impl Knobs {
-            fn by_name(&self) -> BTreeMap<String, u64> {
-                let all = [$((stringify!($name), self.$name.map(u64::from)),)+];
-                all.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect()
-            }
-        }
-    };
-}
-
-knobs! {
-    slice_ns: u64,
-    boost_slice_ns: u64,
-    starve_ns: u64,
-    placement: u32,
-    fair: u32,
-    gang: u32,
-    boost: u32,
-}
-
-/// How a world differs from the usual one.
-#[derive(Clone, Debug)]
-pub struct Config {
-    pub cpus: usize,
-    pub knobs: Knobs,
-    pub tick_ns: u64,
-    /// From a reschedule request until the other pCPU acts on it.
-    pub ipi_ns: u64,
-    pub ktime_ahead_ns: i64,
-    pub preempt_rcu: bool,
-}
-
-impl Config {
-    pub fn cpus(cpus: usize) -> Self {
-        Self {
-            cpus,
-            knobs: Knobs::default(),
-            tick_ns: 4_000_000,
-            ipi_ns: 2_000,
-            ktime_ahead_ns: -50_000_000,
-            preempt_rcu: true,
-        }
-    }
-}
+use crate::puppets::{Puppet, Puppets, Vm};
+use crate::spec::{Config, Spec};
+use crate::view::{Cpu, Queue, State, Task};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub usize);
@@ -84,134 +18,6 @@ impl TaskId {
     fn real(self) -> cohort_sim::TaskId {
         cohort_sim::TaskId::from(self.0)
     }
-}
-
-/// Which task to make.
-#[derive(Clone, Debug)]
-pub struct Spec {
-    weight: u32,
-    cpus: Option<BTreeSet<usize>>,
-    cgroup: usize,
-    tgid: Option<i32>,
-    kthread: bool,
-    vcpu: Option<(usize, usize)>,
-    run_ns: u64,
-    sleep_ns: Option<u64>,
-}
-
-impl Spec {
-    /// Always wants to run.
-    pub fn busy() -> Self {
-        Self {
-            weight: 100,
-            cpus: None,
-            cgroup: 0,
-            tgid: None,
-            kthread: false,
-            vcpu: None,
-            run_ns: FOREVER,
-            sleep_ns: None,
-        }
-    }
-
-    /// Runs for `run_ns`, sleeps for `sleep_ns`, and again.
-    pub fn cycle(run_ns: u64, sleep_ns: u64) -> Self {
-        Self { run_ns, sleep_ns: Some(sleep_ns), ..Self::busy() }
-    }
-
-    /// Runs for `run_ns` whenever somebody wakes it.
-    pub fn on_demand(run_ns: u64) -> Self {
-        Self { run_ns, ..Self::busy() }
-    }
-
-    /// As cpu.weight: 100 is nice 0.
-    pub fn weight(self, weight: u32) -> Self {
-        Self { weight, ..self }
-    }
-
-    pub fn on(self, cpus: &[usize]) -> Self {
-        Self { cpus: Some(cpus.iter().copied().collect()), ..self }
-    }
-
-    pub fn cgroup(self, cgroup: usize) -> Self {
-        Self { cgroup, ..self }
-    }
-
-    pub fn vcpu(self, vm: usize, id: usize) -> Self {
-        Self { vcpu: Some((vm, id)), ..self }
-    }
-
-    /// A thread of this process (a VMM's other threads).
-    pub fn thread_of(self, tgid: i32) -> Self {
-        Self { tgid: Some(tgid), ..self }
-    }
-
-    pub fn kthread(self) -> Self {
-        Self { kthread: true, ..self }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    Asleep,
-    /// Running or waiting for a pCPU.
-    Runnable,
-    Dead,
-}
-
-/// Where a waiting task is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queue {
-    Local(usize),
-    Global,
-    User(u64),
-}
-
-impl Queue {
-    fn of(queue: ext::Queue) -> Self {
-        match queue {
-            ext::Queue::Local(cpu) => Self::Local(cpu),
-            ext::Queue::Global => Self::Global,
-            // The scheduler makes its queues in the order of their names.
-            ext::Queue::User(index) => Self::User(u64::from(index)),
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
-pub struct Task {
-    pub state: State,
-    pub cpu: usize,
-    pub queue: Option<Queue>,
-    pub vcpu: Option<VcpuId>,
-    pub used_ns: u64,
-    pub waits_since_ns: u64,
-    pub wait_max_ns: u64,
-    pub migration_disabled: bool,
-    exiting: bool,
-    kthread: bool,
-    allowed: Option<CpuSet>,
-}
-
-impl Task {
-    pub fn is_exiting(&self) -> bool {
-        self.exiting
-    }
-
-    pub fn is_kthread(&self) -> bool {
-        self.kthread
-    }
-
-    pub fn allowed(&self, cpu: usize) -> bool {
-        self.allowed.as_ref().is_none_or(|set| set.has(CpuId::from(cpu)))
-    }
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct Cpu {
-    pub online: bool,
-    pub curr: Option<TaskId>,
-    pub busy_ns: u64,
 }
 
 pub struct World {
@@ -325,6 +131,7 @@ impl World {
             tgid: spec.tgid.map(|tgid| tgid as u32),
             kthread: spec.kthread,
             vcpu,
+            ..TaskSpec::default()
         });
         self.sim.bodies.all.push(Puppet::new(vcpu, spec.run_ns, spec.sleep_ns));
         self.sim.host.wake(id, None);

@@ -30,7 +30,7 @@ fn of(class: usize) -> AnyClass {
     }
 }
 
-/// Two VMs in cgroups, host tasks that come and go; everything that happened, as a number, and the totals.
+/// Two VMs in cgroups, host tasks that come and go or yield; everything that happened, as a number, and the totals.
 fn run(class: usize) -> (u64, Outcome) {
     let mut s = sim(&machine(), of(class), 11);
     let hash = fingerprint(&mut s);
@@ -47,6 +47,10 @@ fn run(class: usize) -> (u64, Outcome) {
         cycle(&mut s, 300 * US + index * 70 * US, 900 * US);
     }
     busy(&mut s);
+    // Without yields both forms of EEVDF are one.
+    for run_ns in [900 * US, 2_300 * US] {
+        spawn(&mut s, TaskSpec::default(), Program::Yields { run_ns });
+    }
     s.run_until(400 * MS).unwrap();
     let found = *hash.borrow();
     (found, Outcome::of(&s.host))
@@ -118,5 +122,9 @@ fn how_a_run_is_cut_changes_nothing() {
 #[test]
 fn whole_runs_are_what_they_were() {
     let found: Vec<String> = (0..5).map(|class| format!("{:016x}", run(class).0)).collect();
-    assert_eq!(found, ["872b35fd63b8187a", "bc27c57139f7ed80", "21ec8c9a5a16e4f4", "21ec8c9a5a16e4f4"]);
+    assert_ne!(found[2], found[3], "a yield forfeits in one and not in the other");
+    assert_eq!(
+        found,
+        ["f0c7f399e91c3fd4", "fcb8409e7f989876", "b41666d0b784401b", "2d39abeba4197a98", "7abe3017e41fd36b"]
+    );
 }

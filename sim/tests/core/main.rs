@@ -12,3 +12,5 @@ mod groups;
 mod laws;
 mod machine;
 mod theory;
+mod wakeups;
+mod yields;

@@ -57,10 +57,10 @@ const LAB_ALONE: [(&str, f64); 7] = [
     ("hackbench", 1.05),
     ("tlb-shootdown", 0.73),
     ("mmapfork", 0.95),
-    ("dbench", 304.0),
-    ("pbzip2", 1.36),
-    ("user-spin", 1.46),
-    ("tlb-flush", 0.49),
+    ("dbench", 265.0),
+    ("pbzip2", 1.5),
+    ("user-spin", 1.55),
+    ("tlb-flush", 0.61),
 ];
 
 #[test]

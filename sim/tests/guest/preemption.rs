@@ -46,7 +46,8 @@ fn the_mean_wait_is_what_theory_says() {
     let p = H / (H + C);
     let e = (-S / H).exp();
     let expected = p / 2.0 * (2.0 * H + S / 2.0 + H + S * e / (1.0 - e));
-    // 99.9 %.
+    // 99.9 %, and an interval that says something.
+    assert!(3.29 * error < 0.15 * expected, "the interval of {error} around {mean} says nothing");
     assert!((mean - expected).abs() < 3.29 * error, "measured {mean} +- {error}, theory {expected}");
     // The share of waits at all: p.
     let waited = waits.iter().filter(|wait| **wait > 0.0).count() as f64 / n;

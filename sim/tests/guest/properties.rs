@@ -8,7 +8,7 @@ use cohort_sim::class::AnyClass;
 use cohort_sim::guest::{GuestConfig, LockKind, TlbMode};
 use cohort_sim::kvm::{Ipi, KvmConfig, PleMode};
 use cohort_sim::machine::MachineConfig;
-use cohort_sim::observe::What;
+use cohort_sim::observe::{Stop, What};
 use cohort_sim::scenario::VmConfig;
 use cohort_sim::workload::program::{Count, Spin, Times};
 use cohort_sim::workload::{Dist, Program, Span, Step, Thread, Workload};
@@ -64,7 +64,17 @@ fn program() -> impl Strategy<Value = Program> {
                 }
                 let (count, times) = (Count::Fixed(count), Times::Fixed(times));
                 let name = format!("t{at}");
-                Thread { name, count, process, background: false, pin: false, times, share: false, first: vec![], steps }
+                Thread {
+                    name,
+                    count,
+                    process,
+                    background: false,
+                    pin: false,
+                    times,
+                    share: false,
+                    first: vec![],
+                    steps,
+                }
             })
             .collect();
         // Somebody takes what is sent.
@@ -165,6 +175,61 @@ fn check_locks(events: &[(u64, What)], fifo: bool, spin_locks: u32) {
     }
 }
 
+/// Each vCPU's thread runs, waits or sleeps, and nothing else: by the events, which agree with the host's own books, its times add up to the whole run.
+/// Returns what all of a VM's vCPUs ran.
+fn check_times(s: &Sim, vm: usize) -> u64 {
+    #[derive(Clone, Copy, PartialEq)]
+    enum State {
+        Runs,
+        Waits,
+        Sleeps,
+    }
+    let host = &s.sim.host;
+    let end_ns = host.now_ns();
+    let mut sum_ns = 0;
+    for vcpu in &s.sim.bodies.vms[vm].vcpus {
+        let task = vcpu.task;
+        let (mut state, mut since_ns) = (State::Sleeps, 0);
+        let (mut ran_ns, mut waited_ns, mut slept_ns) = (0, 0, 0);
+        let mut turn = |state: &mut State, now_ns: u64, next: State| {
+            let length_ns = now_ns - std::mem::replace(&mut since_ns, now_ns);
+            match std::mem::replace(state, next) {
+                State::Runs => ran_ns += length_ns,
+                State::Waits => waited_ns += length_ns,
+                State::Sleeps => slept_ns += length_ns,
+            }
+        };
+        for (now_ns, what) in s.events.borrow().iter() {
+            match what {
+                What::Switch { prev, why, next, .. } => {
+                    if *prev == Some(task) {
+                        assert!(state == State::Runs, "at {now_ns}: leaves a pCPU that it does not have");
+                        turn(
+                            &mut state,
+                            *now_ns,
+                            if *why == Stop::Preempted { State::Waits } else { State::Sleeps },
+                        );
+                    }
+                    if *next == Some(task) {
+                        // On no two pCPUs at once, and never without having been woken.
+                        assert!(state == State::Waits, "at {now_ns}: gets a pCPU without waiting for one");
+                        turn(&mut state, *now_ns, State::Runs);
+                    }
+                }
+                What::Wakeup { task: woken, .. } if *woken == task && state == State::Sleeps => {
+                    turn(&mut state, *now_ns, State::Waits);
+                }
+                _ => {}
+            }
+        }
+        turn(&mut state, end_ns, State::Sleeps);
+        assert_eq!(ran_ns + waited_ns + slept_ns, end_ns);
+        assert_eq!((ran_ns, waited_ns), (host.run_ns(task), host.run_delay_ns(task)));
+        sum_ns += ran_ns;
+    }
+    sum_ns
+}
+
 /// The same cases every time, unless PROPTEST_RNG_SEED asks for others.
 fn cases() -> ProptestConfig {
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
@@ -203,6 +268,8 @@ proptest! {
         let tasks = (0..host.core.tasks.len()).map(cohort_sim::TaskId::from);
         prop_assert_eq!(tasks.map(|task| host.run_ns(task)).sum::<u64>(), busy_ns);
 
+        let of_vms_ns: u64 = (0..configs.len()).map(|vm| check_times(&s, vm)).sum();
+        prop_assert!(of_vms_ns <= busy_ns);
         for (at, config) in configs.iter().enumerate() {
             let fifo = matches!(config.guest.lock, LockKind::Ticket | LockKind::Queued | LockKind::PvTicket);
             let spin_locks = s.sim.bodies.vms[at].locks.len() as u32;

@@ -219,3 +219,27 @@ fn the_round_robin_goes_on_behind_the_last_boosted_one_unless_it_has_the_bug() {
     assert_eq!(first_grants(false), [0, 1, 2, 0]);
     assert_eq!(first_grants(true), [0, 1, 1, 1]);
 }
+
+/// Both vCPUs on one pCPU. vCPU 0 flushes after 5 ms of its time, at 9 ms, while vCPU 1 waits for its turn from 12 ms on.
+#[test]
+fn a_yield_by_hypercall_brings_the_one_that_has_to_answer() {
+    let text = "
+        [[thread]]
+        name = 'flusher'
+        steps = [{ compute = '5ms' }, { shootdown = {} }]
+        [[thread]]
+        name = 'other'
+        background = true
+        steps = [{ compute = '1s' }]";
+    let flushes = |sched_yield| {
+        let mut config = vm(2, text);
+        config.kvm.ipi = Ipi::Virtualized;
+        config.kvm.steal_time = true;
+        config.kvm.sched_yield = sched_yield;
+        build(&MachineConfig::ideal(1), eevdf(), &[config], &[], 1).until(30 * MS).flushes()
+    };
+    // It spins from 9 to 12 ms; the other one answers; it sees that when it runs again.
+    assert_eq!(flushes(false), [(16 * MS, 7 * MS)]);
+    // The other one runs at once, and has the pCPU until the tick.
+    assert_eq!(flushes(true), [(12 * MS, 3 * MS)]);
+}

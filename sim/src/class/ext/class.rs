@@ -21,15 +21,14 @@ const SAVE_RESTORE: u64 = 2;
 const KICK_IDLE: u64 = 1;
 const KICK_PREEMPT: u64 = 2;
 
-/// After how long without a pCPU the kernel ejects the scheduler.
-fn timeout_ns() -> Ns {
-    // SAFETY: a constant of the scheduler.
-    Ns::from(unsafe { ffi::cohort_ops.timeout_ms }) * 1_000_000
-}
-
 impl Ext {
     fn slice(&self, id: TaskId) -> u64 {
         self.tasks[id.index()].slice()
+    }
+
+    /// After how long without a pCPU the kernel ejects the scheduler.
+    fn timeout_ns(&self) -> Ns {
+        Ns::from(self.ops.timeout_ms) * 1_000_000
     }
 
     /// It could go on: on the queue, and its slice is not used up.
@@ -92,7 +91,7 @@ impl Ext {
     }
 
     fn watchdog(&mut self, core: &mut Core) {
-        let timeout_ns = timeout_ns();
+        let timeout_ns = self.timeout_ns();
         let stalled = |id: &TaskId| {
             let task = core.task(*id);
             task.state == State::Waiting && core.now_ns - task.waits_since_ns > timeout_ns
@@ -116,7 +115,7 @@ impl Class for Ext {
         let err = self.op(core, OpKind::Init, NOBODY, |ops| ops.init.map_or(0, |init| init()));
         self.must_succeed(core, OpKind::Init, err);
         self.new_cgroup(core, GroupId(0));
-        core.events.push(core.now_ns + timeout_ns() / 2, Event::Watchdog);
+        core.events.push(core.now_ns + self.timeout_ns() / 2, Event::Watchdog);
     }
 
     fn task_new(&mut self, core: &mut Core, id: TaskId) {
@@ -271,7 +270,11 @@ impl Class for Ext {
 
     fn yield_now(&mut self, core: &mut Core, id: TaskId) {
         let p = self.tasks[id.index()].ptr();
-        self.op(core, OpKind::Yield, one(id), |ops| ops.r#yield.map(|op| op(p, std::ptr::null_mut())));
+        let told =
+            self.op(core, OpKind::Yield, one(id), |ops| ops.r#yield.map(|op| op(p, std::ptr::null_mut())));
+        if told.is_none() {
+            self.tasks[id.index()].set_slice(0);
+        }
     }
 
     fn yield_to(&mut self, core: &mut Core, from: TaskId, to: TaskId) -> bool {

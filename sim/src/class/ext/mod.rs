@@ -16,6 +16,8 @@ mod maps;
 mod ops;
 mod peek;
 #[cfg(test)]
+mod queues;
+#[cfg(test)]
 mod refusals;
 mod task;
 mod verdicts;
@@ -89,6 +91,8 @@ impl Drop for Entered {
 
 pub struct Ext {
     config: ExtConfig,
+    /// The scheduler's operations; a test brings its own.
+    ops: &'static ffi::Ops,
     /// The scheduler's variables, while they are not the thread's.
     image: Rc<RefCell<Image>>,
     /// They are the thread's now.
@@ -126,6 +130,8 @@ impl Ext {
             image: Rc::new(RefCell::new(Image::fresh(&knobs)?)),
             resident: Rc::default(),
             config,
+            // SAFETY: a constant of the scheduler.
+            ops: unsafe { &*&raw const ffi::cohort_ops },
             cpus: (0..cpus).map(|_| ExtCpu::default()).collect(),
             idle: CpuSet::first(cpus),
             tasks: Vec::new(),

@@ -108,10 +108,8 @@ impl Ext {
         subjects: [Option<TaskId>; 2],
         f: impl FnOnce(&ffi::Ops) -> R,
     ) -> R {
-        self.call(core, kind, subjects, || {
-            // SAFETY: a constant of the scheduler: its table of operations.
-            f(unsafe { &ffi::cohort_ops })
-        })
+        let ops = self.ops;
+        self.call(core, kind, subjects, || f(ops))
     }
 
     pub(super) fn call<R>(

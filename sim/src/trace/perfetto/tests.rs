@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::protobuf::{decode, Field};
+use super::fields::*;
+use super::writer::SEQUENCE;
 use super::*;
 use crate::ids::{CpuId, VmId};
 use crate::metrics::layout::{TaskLayout, VmLayout};

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! sched_ext's own mechanisms, with schedulers of a few lines in the place of `bpf/`: queues, direct dispatch, slices, kicks. Schedules computed by hand;
+//! ticks every millisecond, so that slices of 3 ms end with one.
+
+#![allow(clippy::unwrap_used, reason = "tests, and what they share")]
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use crate::bodies::{Program, Simple};
+use crate::class::AnyClass;
+use crate::cpuset::CpuSet;
+use crate::error::SimError;
+use crate::host::{Host, TaskSpec};
+use crate::ids::{CpuId, TaskId};
+use crate::machine::{Costs, MachineConfig};
+use crate::observe::{Observer, What};
+use crate::sim::Simulation;
+use crate::time::Ns;
+
+use super::dsq::{DSQ_GLOBAL, DSQ_LOCAL, DSQ_LOCAL_ON, ENQ_HEAD, ENQ_PREEMPT, ENQ_WAKEUP};
+use super::ffi::{Ops, TaskStruct};
+use super::kfuncs::*;
+use super::{Ext, ExtConfig};
+
+const US: Ns = 1_000;
+const MS: Ns = 1_000_000;
+const SLICE_NS: u64 = 3 * MS;
+/// The schedulers' own queue.
+const SHARED: u64 = 7;
+const KICK_IDLE: u64 = 1;
+const KICK_PREEMPT: u64 = 2;
+
+type Task = *mut TaskStruct;
+
+const NONE: Ops = Ops {
+    select_cpu: Some(where_it_was),
+    enqueue: None,
+    dispatch: Some(from_shared),
+    tick: None,
+    running: None,
+    stopping: None,
+    quiescent: None,
+    r#yield: None,
+    init_task: None,
+    exit_task: None,
+    cgroup_init: None,
+    cgroup_move: None,
+    cgroup_set_weight: None,
+    cpu_online: None,
+    cpu_offline: None,
+    init: Some(create_shared),
+    exit: None,
+    flags: 0,
+    timeout_ms: 10_000,
+};
+
+extern "C" fn create_shared() -> i32 {
+    scx_bpf_create_dsq(SHARED, -1)
+}
+
+extern "C" fn where_it_was(_p: Task, prev_cpu: i32, _flags: u64) -> i32 {
+    prev_cpu
+}
+
+/// As scx_simple does: to an idle pCPU at once.
+extern "C" fn idle_first(p: Task, prev_cpu: i32, flags: u64) -> i32 {
+    let mut idle = false;
+    // SAFETY: writable.
+    let cpu = unsafe { scx_bpf_select_cpu_dfl(p, prev_cpu, flags, &raw mut idle) };
+    if idle {
+        scx_bpf_dsq_insert(p, DSQ_LOCAL, SLICE_NS, 0);
+    }
+    cpu
+}
+
+extern "C" fn from_shared(_cpu: i32, _prev: Task) {
+    scx_bpf_dsq_move_to_local(SHARED);
+}
+
+extern "C" fn to_shared(p: Task, flags: u64) {
+    scx_bpf_dsq_insert(p, SHARED, SLICE_NS, flags);
+}
+
+/// First in, first out, one queue for all.
+static FIFO: Ops = Ops { select_cpu: Some(idle_first), enqueue: Some(to_shared), ..NONE };
+
+extern "C" fn to_global(p: Task, flags: u64) {
+    scx_bpf_dsq_insert(p, DSQ_GLOBAL, SLICE_NS, flags);
+}
+
+static GLOBAL: Ops = Ops { select_cpu: Some(idle_first), enqueue: Some(to_global), dispatch: None, ..NONE };
+
+thread_local! {
+    /// Virtual time by process number.
+    static VTIMES: RefCell<BTreeMap<i32, u64>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+extern "C" fn to_shared_by_vtime(p: Task, flags: u64) {
+    // SAFETY: a task of the model's.
+    let pid = unsafe { (*p).pid };
+    let vtime = VTIMES.with_borrow(|vtimes| vtimes.get(&pid).copied().unwrap_or(0));
+    scx_bpf_dsq_insert_vtime(p, SHARED, SLICE_NS, vtime, flags);
+}
+
+extern "C" fn charge_vtime(p: Task, _runnable: bool) {
+    // SAFETY: a task of the model's.
+    let (pid, weight, slice) = unsafe { ((*p).pid, (*p).scx.weight, (*p).scx.slice) };
+    VTIMES.with_borrow_mut(|vtimes| {
+        *vtimes.entry(pid).or_default() += (SLICE_NS - slice) * 100 / u64::from(weight);
+    });
+}
+
+/// By virtual time, as scx_simple without `-f`.
+static BY_VTIME: Ops = Ops {
+    select_cpu: Some(idle_first),
+    enqueue: Some(to_shared_by_vtime),
+    stopping: Some(charge_vtime),
+    ..NONE
+};
+
+/// A pCPU's interrupt takes 2 us, its way out of idle 0.7 us.
+fn slow() -> Costs {
+    Costs { ipi_ns: 2_000, idle_exit_ns: 700, ..Costs::free() }
+}
+
+struct Recorder(Rc<RefCell<Vec<(Ns, u32, Option<u32>)>>>);
+
+impl Observer for Recorder {
+    fn record(&mut self, now_ns: Ns, what: &What) {
+        if let What::Switch { cpu, next, .. } = what {
+            self.0.borrow_mut().push((now_ns, cpu.0, next.map(|task| task.0)));
+        }
+    }
+}
+
+struct World {
+    sim: Simulation<Simple>,
+    turns: Rc<RefCell<Vec<(Ns, u32, Option<u32>)>>>,
+}
+
+impl World {
+    fn new(ops: &'static Ops, cpus: u32, costs: Costs) -> Self {
+        let machine = MachineConfig { costs: Costs { tick_ns: MS, ..costs }, ..MachineConfig::ideal(cpus) };
+        let mut ext = Ext::new(ExtConfig::default(), &machine).unwrap();
+        ext.ops = ops;
+        let mut host = Host::new(&machine, AnyClass::Ext(ext), 1).unwrap();
+        let turns = Rc::default();
+        host.core.observers.add(Box::new(Recorder(Rc::clone(&turns))));
+        Self { sim: Simulation::new(host, Simple::default()), turns }
+    }
+
+    fn spawn(&mut self, spec: TaskSpec, program: Program) -> TaskId {
+        let task = self.sim.host.spawn(spec);
+        self.sim.bodies.add(task, program);
+        task
+    }
+
+    fn busy(&mut self) -> TaskId {
+        let task = self.spawn(TaskSpec::default(), Program::Busy);
+        self.sim.host.wake(task, None);
+        // What follows at this instant.
+        let now_ns = self.sim.host.now_ns();
+        self.until(now_ns);
+        task
+    }
+
+    fn busy_all(&mut self, count: u32) {
+        for _ in 0..count {
+            self.busy();
+        }
+    }
+
+    fn until(&mut self, ns: Ns) {
+        self.sim.run_until(ns).unwrap();
+    }
+
+    /// Who got this pCPU when, in us.
+    fn turns_us(&self, cpu: u32) -> Vec<(Ns, Option<u32>)> {
+        let turns = self.turns.borrow();
+        assert!(turns.iter().all(|turn| turn.0 % 100 == 0), "times are lost: {turns:?}");
+        turns.iter().filter(|turn| turn.1 == cpu).map(|turn| (turn.0 / US, turn.2)).collect()
+    }
+
+    /// The same in ms, of who only; on whole milliseconds.
+    fn turns_ms(&self, cpu: u32) -> Vec<(Ns, u32)> {
+        let turns = self.turns_us(cpu);
+        assert!(turns.iter().all(|turn| turn.0 % 1_000 == 0), "{turns:?}");
+        turns.iter().map(|turn| (turn.0 / 1_000, turn.1.unwrap())).collect()
+    }
+}
+
+#[test]
+fn a_queue_is_first_in_first_out() {
+    let mut w = World::new(&FIFO, 1, Costs::free());
+    w.busy_all(3);
+    let late = w.spawn(TaskSpec::default(), Program::Busy);
+    w.until(4_500 * US);
+    w.sim.host.wake(late, None);
+    w.until(20 * MS);
+    // At 4.5 ms 2 and 0 wait; 3 comes after them, and 1, which runs, after it.
+    assert_eq!(w.turns_ms(0), [(0, 0), (3, 1), (6, 2), (9, 0), (12, 3), (15, 1), (18, 2)]);
+}
+
+#[test]
+fn a_queue_by_virtual_time_goes_by_weight() {
+    VTIMES.with_borrow_mut(BTreeMap::clear);
+    let mut w = World::new(&BY_VTIME, 1, Costs::free());
+    for weight in [1024, 2048, 1024] {
+        let task = w.spawn(TaskSpec { weight, ..TaskSpec::default() }, Program::Busy);
+        w.sim.host.wake(task, None);
+    }
+    w.until(25 * MS);
+    // What is in the queue when a turn ends; ops.dispatch() comes before the leaving task is put back. Each turn adds 3 to the virtual time, 1.5 to 1's.
+    //  3: 1 at 0, 2 at 0    6: 2 at 0, 0 at 3    9: 1 at 1.5, 0 at 3    12: 0 at 3, 2 at 3 (came later)
+    // 15: 2 at 3, 1 at 3   18: 1 at 3, 0 at 6   21: 0 at 6, 2 at 6      24: 1 at 4.5, 2 at 6
+    assert_eq!(w.turns_ms(0), [(0, 0), (3, 1), (6, 2), (9, 1), (12, 0), (15, 2), (18, 1), (21, 0), (24, 1)]);
+}
+
+#[test]
+fn the_global_queue_is_for_all_pcpus_that_may() {
+    let mut w = World::new(&GLOBAL, 2, Costs::free());
+    w.busy_all(4);
+    w.until(10 * MS);
+    assert_eq!(w.turns_ms(0), [(0, 0), (3, 2), (6, 0), (9, 2)]);
+    assert_eq!(w.turns_ms(1), [(0, 1), (3, 3), (6, 1), (9, 3)]);
+
+    let mut w = World::new(&GLOBAL, 2, Costs::free());
+    w.busy_all(2);
+    let only_1 = Some([CpuId(1)].into_iter().collect::<CpuSet>());
+    let pinned = w.spawn(TaskSpec { allowed: only_1, ..TaskSpec::default() }, Program::Busy);
+    w.sim.host.wake(pinned, None);
+    w.busy();
+    w.until(4 * MS);
+    // 2 is the first in the queue, but not for pCPU 0.
+    assert_eq!(w.turns_ms(0), [(0, 0), (3, 3)]);
+    assert_eq!(w.turns_ms(1), [(0, 1), (3, 2)]);
+}
+
+extern "C" fn to_local_urgently(p: Task, flags: u64) {
+    let preempt = if flags & ENQ_WAKEUP != 0 { ENQ_PREEMPT } else { 0 };
+    scx_bpf_dsq_insert(p, DSQ_LOCAL, SLICE_NS, flags | preempt);
+}
+
+#[test]
+fn an_insertion_can_preempt() {
+    static OPS: Ops = Ops { select_cpu: Some(idle_first), enqueue: Some(to_local_urgently), ..NONE };
+    let mut w = World::new(&OPS, 1, Costs::free());
+    w.busy();
+    let late = w.spawn(TaskSpec::default(), Program::Busy);
+    w.until(1_500 * US);
+    w.sim.host.wake(late, None);
+    w.until(9 * MS);
+    // 1 takes the pCPU from 0 in the middle of its slice. By the tick at 5 ms it has had more than 3 ms; 0 begins with a whole slice again.
+    assert_eq!(w.turns_us(0), [(0, Some(0)), (1_500, Some(1)), (5_000, Some(0)), (8_000, Some(1))]);
+}
+
+extern "C" fn to_head_of_local(p: Task, flags: u64) {
+    let head = if flags & ENQ_WAKEUP != 0 { ENQ_HEAD } else { 0 };
+    scx_bpf_dsq_insert(p, DSQ_LOCAL, SLICE_NS, flags | head);
+}
+
+#[test]
+fn an_insertion_at_the_head_waits_for_the_slices_end() {
+    static OPS: Ops = Ops { select_cpu: Some(idle_first), enqueue: Some(to_head_of_local), ..NONE };
+    let mut w = World::new(&OPS, 1, Costs::free());
+    w.busy_all(2);
+    let late = w.spawn(TaskSpec::default(), Program::Busy);
+    w.until(1_500 * US);
+    w.sim.host.wake(late, None);
+    w.until(10 * MS);
+    assert_eq!(w.turns_ms(0), [(0, 0), (3, 2), (6, 1), (9, 0)]);
+}
+
+extern "C" fn to_pcpu_1(p: Task, flags: u64) {
+    scx_bpf_dsq_insert(p, DSQ_LOCAL_ON | 1, SLICE_NS, flags);
+}
+
+#[test]
+fn a_task_can_be_sent_to_another_pcpus_queue() {
+    static OPS: Ops = Ops { enqueue: Some(to_pcpu_1), ..NONE };
+    let mut w = World::new(&OPS, 2, slow());
+    w.busy_all(2);
+    w.until(4 * MS);
+    // The interrupt for the idle pCPU, its way out of idle; then both take turns there. pCPU 0 finds nobody.
+    assert_eq!(w.turns.borrow()[..], [(2_700, 1, Some(0)), (4 * MS, 1, Some(1))]);
+}
+
+extern "C" fn to_shared_and_kick_1(p: Task, flags: u64) {
+    to_shared(p, flags);
+    scx_bpf_kick_cpu(1, KICK_IDLE);
+}
+
+extern "C" fn to_shared_and_preempt_0(p: Task, flags: u64) {
+    to_shared(p, flags);
+    if flags & ENQ_WAKEUP != 0 {
+        scx_bpf_kick_cpu(0, KICK_PREEMPT);
+    }
+}
+
+#[test]
+fn a_kick_brings_an_idle_pcpu() {
+    static OPS: Ops = Ops { enqueue: Some(to_shared_and_kick_1), ..NONE };
+    let mut w = World::new(&OPS, 2, slow());
+    w.busy();
+    let late = w.spawn(TaskSpec::default(), Program::Busy);
+    w.until(1_500 * US);
+    w.sim.host.wake(late, Some(CpuId(0)));
+    w.until(2 * MS);
+    assert_eq!(w.turns.borrow()[..], [(700, 0, Some(0)), (1_502_700, 1, Some(1))]);
+}
+
+#[test]
+fn a_kick_can_preempt() {
+    static OPS: Ops = Ops { select_cpu: Some(idle_first), enqueue: Some(to_shared_and_preempt_0), ..NONE };
+    let mut w = World::new(&OPS, 2, slow());
+    w.busy_all(2);
+    let late = w.spawn(TaskSpec::default(), Program::Busy);
+    w.until(1_500 * US);
+    w.sim.host.wake(late, Some(CpuId(1)));
+    w.until(2 * MS);
+    assert_eq!(w.turns.borrow()[..], [(700, 0, Some(0)), (2_700, 1, Some(1)), (1_502_000, 0, Some(2))]);
+}
+
+#[test]
+fn a_yield_gives_up_the_slice_unless_the_scheduler_has_its_own() {
+    extern "C" fn no(_from: Task, _to: Task) -> bool {
+        false
+    }
+    static STAYS: Ops = Ops { r#yield: Some(no), ..FIFO };
+    for (ops, second) in [(&FIFO, 1_500), (&STAYS, 3_000)] {
+        let mut w = World::new(ops, 1, Costs::free());
+        let first = w.busy();
+        w.busy();
+        w.until(1_500 * US);
+        w.sim.host.yield_now(first);
+        w.until(4 * MS);
+        assert_eq!(w.turns_us(0), [(0, Some(0)), (second, Some(1))]);
+    }
+}
+
+#[test]
+fn who_is_forgotten_is_seen_by_the_watchdog() {
+    static OPS: Ops = Ops { enqueue: Some(to_shared), dispatch: None, ..NONE };
+    let mut w = World::new(&OPS, 1, Costs::free());
+    w.busy();
+    w.until(14_999 * MS);
+    // It looks every 5 s for who has waited for more than 10 s.
+    match w.sim.run_until(20_000 * MS) {
+        Err(SimError::Refused { at_ns, reason, .. }) => {
+            assert_eq!(at_ns, 15_000 * MS);
+            assert!(reason.contains("runnable task stall"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What a test asks for: a host with these knobs, tasks that do this.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::puppets::FOREVER;
+
+/// Values of the scheduler's knobs, as in intf.h.
+pub mod knob {
+    pub const PLACEMENT_ANY: u32 = 0;
+    pub const FAIR_TASK: u32 = 0;
+    pub const FAIR_VM: u32 = 1;
+    pub const GANG_OFF: u32 = 0;
+    pub const GANG_ALIGNED: u32 = 1;
+    pub const BOOST_CANDIDATE: u32 = 1;
+    pub const BOOST_ANY_MODE: u32 = 2;
+    pub const BOOST_UNFAIR: u32 = 4;
+    pub const BOOST_MIGRATE: u32 = 8;
+}
+
+macro_rules! knobs {
+    ($($name:ident: $type:ty),+ $(,)?) => {
+        /// The scheduler's knobs, as user space would set them before loading it.
+        #[derive(Clone, Debug, Default)]
+        pub struct Knobs {
+            $(pub $name: Option<$type>,)+
+        }
+
+        impl Knobs {
+            pub fn by_name(&self) -> BTreeMap<String, u64> {
+                let all = [$((stringify!($name), self.$name.map(u64::from)),)+];
+                all.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect()
+            }
+        }
+    };
+}
+
+knobs! {
+    slice_ns: u64,
+    boost_slice_ns: u64,
+    starve_ns: u64,
+    placement: u32,
+    fair: u32,
+    gang: u32,
+    boost: u32,
+}
+
+/// How a world differs from the usual one.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub cpus: usize,
+    pub knobs: Knobs,
+    pub tick_ns: u64,
+    /// From a reschedule request until the other pCPU acts on it.
+    pub ipi_ns: u64,
+    pub ktime_ahead_ns: i64,
+    pub preempt_rcu: bool,
+}
+
+impl Config {
+    pub fn cpus(cpus: usize) -> Self {
+        Self {
+            cpus,
+            knobs: Knobs::default(),
+            tick_ns: 4_000_000,
+            ipi_ns: 2_000,
+            ktime_ahead_ns: -50_000_000,
+            preempt_rcu: true,
+        }
+    }
+}
+
+/// Which task to make.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    pub weight: u32,
+    pub cpus: Option<BTreeSet<usize>>,
+    pub cgroup: usize,
+    pub tgid: Option<i32>,
+    pub kthread: bool,
+    pub vcpu: Option<(usize, usize)>,
+    pub run_ns: u64,
+    pub sleep_ns: Option<u64>,
+}
+
+impl Spec {
+    /// Always wants to run.
+    pub fn busy() -> Self {
+        Self {
+            weight: 100,
+            cpus: None,
+            cgroup: 0,
+            tgid: None,
+            kthread: false,
+            vcpu: None,
+            run_ns: FOREVER,
+            sleep_ns: None,
+        }
+    }
+
+    /// Runs for `run_ns`, sleeps for `sleep_ns`, and again.
+    pub fn cycle(run_ns: u64, sleep_ns: u64) -> Self {
+        Self { run_ns, sleep_ns: Some(sleep_ns), ..Self::busy() }
+    }
+
+    /// Runs for `run_ns` whenever somebody wakes it.
+    pub fn on_demand(run_ns: u64) -> Self {
+        Self { run_ns, ..Self::busy() }
+    }
+
+    /// As cpu.weight: 100 is nice 0.
+    pub fn weight(self, weight: u32) -> Self {
+        Self { weight, ..self }
+    }
+
+    pub fn on(self, cpus: &[usize]) -> Self {
+        Self { cpus: Some(cpus.iter().copied().collect()), ..self }
+    }
+
+    pub fn cgroup(self, cgroup: usize) -> Self {
+        Self { cgroup, ..self }
+    }
+
+    pub fn vcpu(self, vm: usize, id: usize) -> Self {
+        Self { vcpu: Some((vm, id)), ..self }
+    }
+
+    /// A thread of this process (a VMM's other threads).
+    pub fn thread_of(self, tgid: i32) -> Self {
+        Self { tgid: Some(tgid), ..self }
+    }
+
+    pub fn kthread(self) -> Self {
+        Self { kthread: true, ..self }
+    }
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! sched_yield() and directed yields on one pCPU on which everything is free, computed by hand; v: virtual run time, d: deadline, in ms.
+
+use cohort_sim::class::fair::{FairConfig, Variant};
+use cohort_sim::host::YieldTo;
+use cohort_sim::machine::MachineConfig;
+use cohort_sim::{Ns, TaskId};
+
+use crate::common::*;
+
+/// Three busy tasks; at this time something yields; then on to the end.
+fn three(config: FairConfig, at_ns: Ns, yields: impl Fn(&mut Sim), end_ns: Ns) -> Vec<(Ns, Option<u32>)> {
+    let mut s = sim(&MachineConfig::ideal(1), fair(config), 1);
+    let turns = record(&mut s);
+    for _ in 0..3 {
+        busy(&mut s);
+    }
+    s.run_until(at_ns).unwrap();
+    yields(&mut s);
+    s.run_until(end_ns).unwrap();
+    turns_us(&turns, 0)
+}
+
+fn cfs(wakeup_granularity_ns: Ns) -> FairConfig {
+    FairConfig { wakeup_granularity_ns, ..FairConfig::of(Variant::Cfs) }
+}
+
+#[test]
+fn cfs_passes_over_who_yields_unless_that_is_too_unfair() {
+    // START_DEBIT: v 6, 3 and 2; the third runs, and yields at 0.5 ms with v 2.5. The second is 0.5 ahead of it.
+    let yields =
+        |granularity_ns| three(cfs(granularity_ns), 500 * US, |s| s.host.yield_now(TaskId(2)), 5 * MS);
+    // At the tick at 4 the second has v 6.5, the third 2.5.
+    assert_eq!(yields(MS), [(0, Some(2)), (500, Some(1)), (4_000, Some(2))]);
+    // Further than a granularity of 0.4: the third goes on, to the tick, v 6.
+    assert_eq!(yields(400 * US), [(0, Some(2)), (4_000, Some(1))]);
+}
+
+fn eevdf(pick_buddy: bool) -> FairConfig {
+    FairConfig { slice_ns: 3 * MS, pick_buddy, ..FairConfig::of(Variant::Eevdf) }
+}
+
+fn yield_to(from: u32, to: u32) -> impl Fn(&mut Sim) {
+    move |s| {
+        assert!(s.host.is_running(TaskId(from)));
+        assert_eq!(s.host.yield_to(TaskId(from), TaskId(to)), YieldTo::Granted);
+    }
+}
+
+#[test]
+fn eevdf_honours_a_directed_yield_to_who_is_eligible() {
+    // At 1 ms the first has v 1, the others 0 and d 1.5 both; the second came before the third.
+    assert_eq!(three(eevdf(true), MS, yield_to(0, 2), 3 * MS), [(0, Some(0)), (1_000, Some(2))]);
+    // Kernels without PICK_BUDDY take no wishes: a directed yield is a yield.
+    assert_eq!(three(eevdf(false), MS, yield_to(0, 2), 3 * MS), [(0, Some(0)), (1_000, Some(1))]);
+}
+
+#[test]
+fn eevdf_does_not_yield_to_who_is_ahead() {
+    // At 5 ms: v 4, 1 and 0, the average is 5/3. The first is ahead of it; the third, d 1.5, is before the second, d 4.5 after its yield.
+    assert_eq!(
+        three(eevdf(true), 5 * MS, yield_to(1, 0), 7 * MS),
+        [(0, Some(0)), (4_000, Some(1)), (5_000, Some(2))]
+    );
+}
+
+#[test]
+fn there_is_no_point_in_yielding_to_who_sleeps_or_is_alone() {
+    let mut s = sim(&MachineConfig::ideal(1), fair(eevdf(true)), 1);
+    let runs = busy(&mut s);
+    let sleeps = s.host.spawn(Default::default());
+    s.run_until(MS).unwrap();
+    assert_eq!(s.host.yield_to(runs, sleeps), YieldTo::NoPoint);
+    busy(&mut s);
+    s.run_until(2 * MS).unwrap();
+    let running = if s.host.is_running(runs) { runs } else { TaskId(2) };
+    assert_eq!(s.host.yield_to(running, sleeps), YieldTo::Refused);
+}
