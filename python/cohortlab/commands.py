@@ -41,7 +41,12 @@ POLICIES = f"With commas, of {', '.join(KNOWN)}. NAME@VARIANT is NAME once more,
 @click.argument("scenario", type=click.Path(path_type=Path))
 @click.option("--on", "where", default="lab", show_default=True, help="Where to run: lab or sim.")
 @click.option("--policies", default="eevdf,cohort", show_default=True, help=POLICIES)
-@click.option("--policy-args", multiple=True, metavar="LABEL=ARGS", help="More arguments of `cohort run`; for eevdf --cgroup-mode MODE.")
+@click.option(
+    "--policy-args",
+    multiple=True,
+    metavar="LABEL=ARGS",
+    help="More arguments of `cohort run`; for eevdf --cgroup-mode, --base-slice-us.",
+)
 @click.option("--rounds", type=click.IntRange(1, 1000), help="How often to measure. Default: 5; simulated, 2.")
 @click.option("--programs", help="Only these of the scenario's programs, with commas.")
 @click.option("--tlb", help="TLB modes in turn, with commas: ipi, kvm-pv, hypercall. Default: the scenario's.")

@@ -192,8 +192,9 @@ def show(console: Console, fits: Sequence[Fit]) -> None:
             console.print(f"{fit.program} under {fit.policy}: {fit.why}", markup=False, highlight=False, soft_wrap=True)
     if errors:
         near = sum(error <= GOAL for error in errors)
+        between = sum(fit.is_in_range for fit in fits)
         console.print(
-            f"{near} of {len(fits)} within {GOAL:.0%}, {sum(fit.is_in_range for fit in fits)} between two rounds of the lab; "
+            f"{near} of {len(fits)} within {GOAL:.0%}, {between} between two rounds of the lab; "
             f"mean of the errors without sign: {mean(errors):.0%}. The lab's rounds are "
             f"{mean(fit.lab_deviation for fit in fits):.0%} from their own median on average.",
             markup=False,

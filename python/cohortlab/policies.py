@@ -14,8 +14,10 @@ KERNEL = "eevdf"  # the kernel's own scheduler: nothing is loaded
 # The presets of `cohort run --policy`. Checked here so that a typing error is told before anything boots.
 PRESETS = ("cohort", "balance", "vtime")
 KNOWN = (KERNEL, *PRESETS)
-# How Linux 7.3 and newer divide a cgroup's weight among CPUs: /sys/kernel/debug/sched/cgroup_mode. The default is concur.
+# How Linux 7.3 and newer divide a cgroup's weight among CPUs: /sys/kernel/debug/sched/cgroup_mode.
 CGROUP_MODES = ("up", "smp", "concur", "max", "tasks")
+# The kernel's own bounds of base_slice_ns.
+BASE_SLICE_US = range(100, 100_001)
 
 
 @dataclass(frozen=True)
@@ -42,24 +44,36 @@ def parse_policies(listed: str, arguments: Sequence[str]) -> tuple[Policy, ...]:
             raise BadInput(f'--policies: "{label}" is named twice: write {label}@NAME for a variant of it')
         args = given.pop(label, ())
         if name == KERNEL:
-            cgroup_mode(args)
+            kernel_settings(args)
         policies.append(Policy(label, name, args))
     for label in given:
         raise BadInput(f'--policy-args: "{label}" is not among --policies: {", ".join(labels)}')
     return tuple(policies)
 
 
-def cgroup_mode(args: Sequence[str]) -> str | None:
-    """Return what ``--cgroup-mode`` says among the arguments of the kernel's own scheduler, which takes no others."""
+@dataclass(frozen=True)
+class KernelSettings:
+    """What the kernel's own scheduler can be told, in /sys/kernel/debug/sched; None: as it is."""
+
+    cgroup_mode: str | None = None
+    base_slice_us: int | None = None
+
+
+def kernel_settings(args: Sequence[str]) -> KernelSettings:
+    """Return what the arguments of the kernel's own scheduler say, or raise BadInput."""
     words = [word for arg in args for word in arg.split("=", 1)]
-    if not words:
-        return None
-    if len(words) != 2 or words[0] != "--cgroup-mode" or words[1] not in CGROUP_MODES:
-        raise BadInput(
-            f'--policy-args: "{shlex.join(args)}" is not allowed for {KERNEL}: must be --cgroup-mode MODE, one of '
-            f"{', '.join(CGROUP_MODES)}"
-        )
-    return words[1]
+    mode, slice_us = None, None
+    for flag, value in zip(words[::2], [*words[1::2], ""], strict=False):
+        if flag == "--cgroup-mode" and value in CGROUP_MODES:
+            mode = value
+        elif flag == "--base-slice-us" and re.fullmatch("[0-9]{1,6}", value) and int(value) in BASE_SLICE_US:
+            slice_us = int(value)
+        else:
+            given, modes = shlex.join(args), ", ".join(CGROUP_MODES)
+            slices = f"from {BASE_SLICE_US[0]} to {BASE_SLICE_US[-1]}"
+            allowed = f"--cgroup-mode MODE, one of {modes}, and --base-slice-us N, {slices}"
+            raise BadInput(f'--policy-args: "{given}" is not allowed for {KERNEL}: must be of {allowed}')
+    return KernelSettings(mode, slice_us)
 
 
 def _split_arguments(text: str) -> tuple[str, tuple[str, ...]]:

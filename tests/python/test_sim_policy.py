@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cohortlab.errors import BadInput
 from cohortlab.places import PlaceError
 from cohortlab.policies import PRESETS as KNOWN_PRESETS
 from cohortlab.sim import policy
@@ -74,7 +75,17 @@ def test_a_kernel_has_its_form_of_the_fair_class(
 
 def test_the_kernel_divides_weights_as_it_is_told() -> None:
     assert policy.host_class("eevdf", (), "7.3")["group_weight"] == "auto"
-    assert policy.host_class("eevdf", ["--cgroup-mode", "smp"], "7.3")["group_weight"] == "smp"
+    changed = policy.host_class("eevdf", ["--cgroup-mode=smp", "--base-slice-us", "3000"], "7.3")
+    assert (changed["group_weight"], changed["slice_ns"]) == ("smp", 3_000_000)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["--cgroup-mode"], ["--cgroup-mode", "best"], ["--base-slice-us", "99"], ["--base-slice-us", "٣٠٠٠"], ["smp"]],
+)
+def test_the_kernel_takes_no_other_arguments(args: list[str]) -> None:
+    with pytest.raises(BadInput, match="is not allowed for eevdf: must be of --cgroup-mode MODE"):
+        policy.host_class("eevdf", args, "7.3")
 
 
 @pytest.mark.parametrize(

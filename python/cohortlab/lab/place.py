@@ -15,9 +15,9 @@ from cohortlab.lab.agent import AgentError, done
 from cohortlab.lab.bringup import bring_up
 from cohortlab.lab.emulator import Emulator
 from cohortlab.lab.guest import Guest, GuestConfig
-from cohortlab.lab.policy import PolicyRun, sched_ext_state, set_cgroup_mode
+from cohortlab.lab.policy import PolicyRun, change, sched_ext_state
 from cohortlab.places import Measurement, PlaceCrashed, PlaceError, ProgressFn
-from cohortlab.policies import cgroup_mode
+from cohortlab.policies import KernelSettings, kernel_settings
 from cohortlab.scenario import Scenario
 from cohortlab.workloads import WorkloadError, WorkloadTimeout
 
@@ -83,21 +83,20 @@ class LabPlace:
         return self._guests
 
     def policy(self, name: str, args: Sequence[str] = ()) -> AbstractContextManager[None]:
-        return self._under_eevdf(cgroup_mode(args)) if name == EEVDF else self._under_cohort(name, args)
+        return self._under_eevdf(kernel_settings(args)) if name == EEVDF else self._under_cohort(name, args)
 
     @contextmanager
-    def _under_eevdf(self, mode: str | None) -> Iterator[None]:
+    def _under_eevdf(self, settings: KernelSettings) -> Iterator[None]:
         with self._crash_if_lost():
             host = self.emulator.host
             if (state := sched_ext_state(host)) not in ("disabled", "no sched_ext"):
                 raise PlaceError(f"the kernel's own scheduler is wanted, but sched_ext is {state}")
-            default = set_cgroup_mode(host, mode) if mode else None
+            default = change(host, settings)
         try:
             yield
         finally:
-            if default:
-                with self._crash_if_lost():
-                    set_cgroup_mode(host, default)
+            with self._crash_if_lost():
+                change(host, default)
         self._collect_complaints()
 
     @contextmanager

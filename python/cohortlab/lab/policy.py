@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from cohortlab.errors import one_line
 from cohortlab.lab.agent import Job, Machine
 from cohortlab.places import PlaceError
+from cohortlab.policies import KernelSettings
 
 _STATE = "/sys/kernel/sched_ext/state"
-_CGROUP_MODE = "/sys/kernel/debug/sched/cgroup_mode"
+_SCHED = "/sys/kernel/debug/sched"
 # Loading takes under a second on a PC, and much longer in an emulator on a busy one.
 _START_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = 30
@@ -27,13 +28,21 @@ def sched_ext_state(host: Machine) -> str:
     return host.check(f"cat {_STATE} 2>/dev/null || echo 'no sched_ext'").strip()
 
 
-def set_cgroup_mode(host: Machine, mode: str) -> str:
-    """Have the kernel's own scheduler divide cgroups' weights among CPUs in this way; return in which way it did before."""
-    modes = host.check(f"cat {_CGROUP_MODE} 2>/dev/null || true")
-    if mode not in modes.replace("(", " ").replace(")", " ").split():
-        raise PlaceError(f'--cgroup-mode: this kernel has no mode "{mode}": Linux 7.3 or newer is needed')
-    host.check(f"echo {mode} >{_CGROUP_MODE}")
-    return modes.partition("(")[2].partition(")")[0]
+def change(host: Machine, settings: KernelSettings) -> KernelSettings:
+    """Tell the kernel's own scheduler these; return what was there before of what they change."""
+    mode, slice_us = None, None
+    if settings.cgroup_mode:
+        modes = host.check(f"cat {_SCHED}/cgroup_mode 2>/dev/null || true")
+        if settings.cgroup_mode not in modes.replace("(", " ").replace(")", " ").split():
+            raise PlaceError(
+                f'--cgroup-mode: this kernel has no "{settings.cgroup_mode}": Linux 7.3 or newer is needed'
+            )
+        mode = modes.partition("(")[2].partition(")")[0]
+        host.check(f"echo {settings.cgroup_mode} >{_SCHED}/cgroup_mode")
+    if settings.base_slice_us:
+        slice_us = int(host.check(f"cat {_SCHED}/base_slice_ns")) // 1000
+        host.check(f"echo {settings.base_slice_us}000 >{_SCHED}/base_slice_ns")
+    return KernelSettings(mode, slice_us)
 
 
 class PolicyRun:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cohortlab.places import PlaceError
-from cohortlab.policies import KERNEL, cgroup_mode
+from cohortlab.policies import KERNEL, KernelSettings, kernel_settings
 
 # Values of the knobs, as in bpf/intf.h.
 PLACEMENT = {"any": 0, "balance": 1}
@@ -47,7 +47,7 @@ def host_class(name: str, args: Sequence[str], kernel: str) -> dict[str, Any]:
         PlaceError: the policy, its arguments or the kernel are not known; the line says what is.
     """
     if name == KERNEL:
-        return fair_class(kernel, cgroup_mode(args))
+        return fair_class(kernel, kernel_settings(args))
     if name not in PRESETS:
         raise PlaceError(
             f'policy "{name}" is not known to the simulator: must be one of {KERNEL}, {", ".join(PRESETS)}'
@@ -55,16 +55,19 @@ def host_class(name: str, args: Sequence[str], kernel: str) -> dict[str, Any]:
     return {"class": "ext", "knobs": knobs(name, args)}
 
 
-def fair_class(kernel: str, mode: str | None = None) -> dict[str, Any]:
-    """Return the fair class of Linux ``kernel``: CFS, or EEVDF with what it had by then. ``mode``: its cgroup_mode."""
+def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str, Any]:
+    """Return the fair class of Linux ``kernel``: CFS, or EEVDF with what it had by then."""
     version = version_of(kernel)
+    settings = settings or KernelSettings()
+    mode = settings.cgroup_mode
+    slice_ns = 1000 * (settings.base_slice_us or 0)
     if mode and (version < (7, 3, 0) or mode not in SIMULATED_MODES):
         raise PlaceError(
             f'--cgroup-mode: "{mode}" is not known to the simulator for kernel {kernel}: must be one of '
             f"{', '.join(SIMULATED_MODES)}, and the kernel 7.3 or newer"
         )
     if version < (6, 6, 0):
-        return {"class": "fair", "variant": "cfs"}
+        return {"class": "fair", "variant": "cfs", "slice_ns": slice_ns}
     variant = "eevdf" if version < (6, 19, 0) else "eevdf-forfeit" if version < (7, 3, 0) else "eevdf-flat"
     return {
         "class": "fair",
@@ -72,6 +75,7 @@ def fair_class(kernel: str, mode: str | None = None) -> dict[str, Any]:
         "delay_dequeue": version >= (6, 12, 0),
         "pick_buddy": version >= (6, 14, 0),
         "group_weight": mode or "auto",
+        "slice_ns": slice_ns,
     }
 
 

@@ -95,7 +95,8 @@ impl Fair {
     /// `hrtick_update()`: somebody waits for the end of the present turn from now on.
     fn hrtick_update(&mut self, core: &mut Core, cpu: CpuId) {
         let turn = core.cpu(cpu).turn;
-        if self.hrtick[cpu.index()] == Some(turn) {
+        // With more of them it was set when the turn began, or when the second one came.
+        if self.rq(cpu.0).nr != 2 || self.hrtick[cpu.index()] == Some(turn) {
             return;
         }
         if let Some(slice_ns) = self.exact_slice_ns(core, cpu) {
