@@ -11,6 +11,7 @@ mod eevdf;
 mod flat;
 mod group;
 mod loads;
+mod membership;
 mod pelt;
 mod placement;
 mod queue;
