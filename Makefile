@@ -21,7 +21,7 @@ test-lab: ## run every test in the lab, with faults and on two kernels
 	@scripts/steps $(BUILD) test-lab-all
 
 bench: ## measure the simulator's speed beside other simulators; one JSON object per figure
-	@scripts/steps packages toolchain >&2
+	@scripts/steps $(BUILD) >&2
 	@scripts/bench
 
 check: ## run formatters and linters

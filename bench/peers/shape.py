@@ -38,14 +38,20 @@ def expected(sim_s: int) -> int:
 
 
 def measure(name: str, run: Callable[[int], int], sim_s: int) -> None:
-    """Print the median rate; complain of decisions that are not the expected ones."""
-    walls_s = []
+    """Print the median rate and its range; complain of decisions that are not the expected ones."""
+    rates = []
     for _ in range(RUNS):
         start_s = time.perf_counter()
         decisions = run(sim_s)
-        walls_s.append(time.perf_counter() - start_s)
+        rates.append(decisions / (time.perf_counter() - start_s))
         if abs(decisions - expected(sim_s)) > CPUS:
             message = f"{name}: {decisions} decisions, expected {expected(sim_s)}"
             raise SystemExit(message)
-    value = round(decisions / statistics.median(walls_s), 1)
-    print(json.dumps({"name": name, "value": value, "unit": "decisions/s"}), flush=True)
+    report(name, rates, "decisions/s")
+
+
+def report(name: str, samples: list[float], unit: str) -> None:
+    """Print a figure, as `cohort-bench` does."""
+    digits = 0 if min(samples) >= 100 else 3
+    median, least, most = (round(value, digits) for value in (statistics.median(samples), min(samples), max(samples)))
+    print(json.dumps({"name": name, "value": median, "unit": unit, "min": least, "max": most}), flush=True)

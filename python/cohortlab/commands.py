@@ -108,13 +108,14 @@ def compare(
         tlb_modes=tuple(plan.modes),
         rounds=plan.rounds,
     )
-    # Only now: drawing takes a second to load, which a wrong option should not have to wait for. But before anything is
-    # measured, so that it cannot fail when all is done; a simulation is done before that, and runs meanwhile.
-    loading = threading.Thread(target=_write_html, daemon=True)
+    # Only now: what draws and writes takes half a second to load, which a wrong option should not have to wait for. But
+    # before anything is measured, so that it cannot fail when all is done; a simulation is done before that, and runs
+    # meanwhile.
+    loading = threading.Thread(target=_load, daemon=True)
     loading.start()
     if where != "sim":
         loading.join()
-        _write_html()
+        _load()
 
     progress = _progress()
     try:
@@ -122,6 +123,13 @@ def compare(
     finally:
         progress.stop()
     _hand_out(results, chosen, folder, _write_html(), as_json=as_json)
+
+
+def _load() -> None:
+    """Load what the results are handed out with."""
+    import pyarrow.parquet  # noqa: F401
+
+    _write_html()
 
 
 def _write_html() -> WriteHtml:

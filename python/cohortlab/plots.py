@@ -89,7 +89,10 @@ def _dots(
     lane = 0.8 / len(policies)
     for number, policy in enumerate(policies):
         colour = COLOURS[number % len(COLOURS)]
-        label: str | None = policy
+        across: list[float] = []
+        up: list[float] = []
+        middles: list[float] = []
+        medians: list[float] = []
         for figure in (figure for figure in found if figure.policy == policy):
             middle = programs.index(figure.program) - 0.4 + lane * (number + 0.5)
             values = values_of(figure)
@@ -98,12 +101,16 @@ def _dots(
             # Rounds side by side in their order: a drift over the rounds shows as a slope.
             step = 0.6 * lane / max(1, len(values) - 1)
             xs = [middle + step * (i - (len(values) - 1) / 2) for i in range(len(values))]
-            axes.scatter(xs, values, s=22, color=colour, alpha=0.75, linewidths=0, zorder=3, label=label)
-            axes.hlines(
-                median(values), middle - 0.42 * lane, middle + 0.42 * lane, color=colour, linewidth=2.2, zorder=2
-            )
-            label = None
-            shown += values
+            across += xs
+            up += values
+            middles.append(middle)
+            medians.append(median(values))
+        # All of a policy at once: each call costs as much as a hundred dots.
+        if across:
+            axes.scatter(across, up, s=22, color=colour, alpha=0.75, linewidths=0, zorder=3, label=policy)
+            starts, ends = ([middle + side * 0.42 * lane for middle in middles] for side in (-1, 1))
+            axes.hlines(medians, starts, ends, color=colour, linewidth=2.2, zorder=2)
+        shown += up
     _legend(axes)
     return shown
 

@@ -10,41 +10,47 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+if TYPE_CHECKING:
+    # Loading it takes as long as simulating a program: only who reads or writes a file does.
+    import pyarrow as pa
 
 ALONE = "alone"  # the policy column of a measurement without load on the host
 
-_DOUBLES = pa.map_(pa.string(), pa.float64())
-SCHEMA = pa.schema(
-    [
-        ("scenario", pa.string()),
-        ("tlb", pa.string()),
-        ("round", pa.int32()),
-        ("attempt", pa.int32()),
-        ("order", pa.int32()),
-        ("policy", pa.string()),
-        ("scheduler", pa.string()),
-        ("policy_args", pa.list_(pa.string())),
-        ("program", pa.string()),
-        ("vm", pa.string()),
-        ("value", pa.float64()),
-        ("unit", pa.string()),
-        ("rate", pa.bool_()),
-        ("wall_s", pa.float64()),
-        ("window_s", pa.float64()),
-        ("cpu_s", _DOUBLES),
-        ("stats", _DOUBLES),
-        ("guest", _DOUBLES),
-        ("host", _DOUBLES),
-        ("ended", pa.timestamp("us", tz="UTC")),
-        ("kernel", pa.string()),
-    ]
-)
 MAPS = ("cpu_s", "stats", "guest", "host")
 METADATA_KEY = b"cohortlab"
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    doubles = pa.map_(pa.string(), pa.float64())
+    return pa.schema(
+        [
+            ("scenario", pa.string()),
+            ("tlb", pa.string()),
+            ("round", pa.int32()),
+            ("attempt", pa.int32()),
+            ("order", pa.int32()),
+            ("policy", pa.string()),
+            ("scheduler", pa.string()),
+            ("policy_args", pa.list_(pa.string())),
+            ("program", pa.string()),
+            ("vm", pa.string()),
+            ("value", pa.float64()),
+            ("unit", pa.string()),
+            ("rate", pa.bool_()),
+            ("wall_s", pa.float64()),
+            ("window_s", pa.float64()),
+            ("cpu_s", doubles),
+            ("stats", doubles),
+            ("guest", doubles),
+            ("host", doubles),
+            ("ended", pa.timestamp("us", tz="UTC")),
+            ("kernel", pa.string()),
+        ]
+    )
 
 
 @dataclass(frozen=True)
@@ -144,10 +150,13 @@ class Results:
 
 def write_parquet(results: Results, path: Path) -> None:
     """Write every measurement to ``path``, all or nothing."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     rows = [{f.name: getattr(row, f.name) for f in fields(Row)} for row in results.rows]
     for row in rows:
         row.update({name: list(row[name].items()) for name in MAPS})
-    table = pa.Table.from_pylist(rows, schema=SCHEMA.with_metadata({METADATA_KEY: json.dumps(_metadata(results))}))
+    table = pa.Table.from_pylist(rows, schema=_schema().with_metadata({METADATA_KEY: json.dumps(_metadata(results))}))
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
     write_atomically(path, sink.getvalue().to_pybytes())
@@ -155,6 +164,8 @@ def write_parquet(results: Results, path: Path) -> None:
 
 def read_parquet(path: Path) -> Results:
     """Return what ``write_parquet`` wrote."""
+    import pyarrow.parquet as pq
+
     table = pq.read_table(path)
     about = json.loads(table.schema.metadata[METADATA_KEY])
     rows = []

@@ -40,4 +40,7 @@ pub trait Bodies {
     /// An interrupt of [`Host::send_interrupt`] has arrived, and the task runs on a pCPU. If it does not run then, nothing happens: what waits
     /// for it is in the bodies' memory, to be looked at in the next `start`.
     fn interrupt(&mut self, host: &mut Host, task: TaskId, what: u32);
+
+    /// [`Bodies::event`] will soon come: [`crate::prefetch`] what it needs. `step` counts to [`crate::prefetch::STEPS`] as the event comes nearer.
+    fn prefetch(&self, _host: &Host, _id: u32, _what: u8, _step: usize) {}
 }

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | [`time`], [`rng`], [`events`], [`ids`] | integer nanoseconds, seeded randomness per entity, the totally ordered queue of events, names of things | nothing |
 //! | [`machine`] | sockets, cores, SMT threads, caches, and what things cost | time |
+//! | [`prefetch`] | hints to the processor | nothing |
 //! | [`host`] | pCPUs and tasks, and the steps of the kernel's `schedule()` | a [`class::Class`] |
 //! | [`class`] | who runs next: fair (CFS, EEVDF), ext (sched_ext with `bpf/`), round robin | `host::Core` |
 //! | [`body`] | what a task does with its time | [`host::Host`]'s calls |
@@ -31,6 +32,7 @@ pub mod kvm;
 pub mod machine;
 pub mod metrics;
 pub mod observe;
+pub mod prefetch;
 pub mod rng;
 pub mod run;
 pub mod scenario;

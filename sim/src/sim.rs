@@ -6,6 +6,7 @@ use crate::error::SimError;
 use crate::events::Event;
 use crate::host::{Host, State, Switch};
 use crate::ids::CpuId;
+use crate::prefetch;
 use crate::time::Ns;
 
 /// Schedules in one instant before it is called a hang: bodies that yield to each other for ever, in no time.
@@ -16,11 +17,13 @@ pub struct Simulation<B: Bodies> {
     pub bodies: B,
     in_instant: u64,
     handled: u64,
+    /// Of the queue of events, as of the last look ahead.
+    day: u64,
 }
 
 impl<B: Bodies> Simulation<B> {
     pub fn new(host: Host, bodies: B) -> Self {
-        Self { host, bodies, in_instant: 0, handled: 0 }
+        Self { host, bodies, in_instant: 0, handled: 0, day: 0 }
     }
 
     /// Let time pass until then, that instant included.
@@ -33,6 +36,9 @@ impl<B: Bodies> Simulation<B> {
             }
             self.host.core.now_ns = at_ns;
             self.handled += 1;
+            if self.host.core.events.day() != self.day {
+                self.look_ahead();
+            }
             if self.handled > self.host.core.events_max {
                 let max = self.host.core.events_max;
                 return Err(SimError::Limit(format!(
@@ -49,6 +55,22 @@ impl<B: Bodies> Simulation<B> {
     /// How many events have been handled.
     pub fn events(&self) -> u64 {
         self.handled
+    }
+
+    /// A day of the calendar has begun: have fetched from memory what the next ones need.
+    fn look_ahead(&mut self) {
+        self.day = self.host.core.events.day();
+        for step in 0..prefetch::STEPS {
+            for event in self.host.core.events.ahead(prefetch::STEPS - 1 - step) {
+                match event {
+                    Event::Body { id, what, .. } => self.bodies.prefetch(&self.host, id, what, step),
+                    Event::Tick(cpu) | Event::Resched(cpu) if step == 0 => {
+                        prefetch::fetch(&self.host.core.cpus[cpu.index()]);
+                    }
+                    _ => {}
+                }
+            }
+        }
     }
 
     fn handle(&mut self, event: Event) {

@@ -15,14 +15,14 @@ const BPF: &str = "";
 
 /// Program, locks, TLB flushes, interrupts, policy, fingerprint.
 const RUNS: [(&str, &str, &str, &str, &str, &str); 9] = [
-    ("hackbench", "tas", "ipi", "trapped", FLAT, "2f7d3c78b858bb05"),
+    ("hackbench", "tas", "ipi", "trapped", FLAT, "34eaa7b41154b83c"),
     ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, BPF),
-    ("hackbench", "ticket", "ipi", "virtualized", CFS, "5c0e09c0fea2555b"),
+    ("hackbench", "ticket", "ipi", "virtualized", CFS, "37567be70e323692"),
     ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "7b37ebc42349ee56"),
-    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "8dd534c3f7d8814e"),
+    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "a5402462d12158fe"),
     ("tlb-flush", "tas", "hypercall", "trapped", COHORT, BPF),
     ("dbench", "queued", "ipi", "posted", COHORT, BPF),
-    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "726e430b8010b522"),
+    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "8a46f7b1aeb7c2b0"),
     ("user-spin", "pv-ticket", "ipi", "trapped", COHORT, BPF),
 ];
 

@@ -7,16 +7,17 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any
 
 from cohortlab.errors import BadInput, one_line
 from cohortlab.places import Measurement, PlaceError
 from cohortlab.sim.model import NS_PER_S, Run
 from cohortlab.sim.native import native
 from cohortlab.workloads import WorkloadError
+
+if TYPE_CHECKING:
+    # Loading it takes as long as a simulation: only who wants tables does.
+    import pyarrow as pa
 
 # The guest's interrupts that are TLB flushes (vector::TLB of the simulator).
 _TLB_VECTOR = "1"
@@ -171,6 +172,8 @@ class Result:
     @cached_property
     def vms(self) -> pa.Table:
         """One row for each VM: its counts and times; docs/metrics.md."""
+        import pyarrow as pa
+
         rows = []
         for vm in self.about["figures"]["vms"]:
             plain = {key: value for key, value in vm.items() if not isinstance(value, dict | list)}
@@ -180,6 +183,8 @@ class Result:
     @cached_property
     def vcpus(self) -> pa.Table:
         """One row for each vCPU."""
+        import pyarrow as pa
+
         vms = self.about["figures"]["vms"]
         return pa.Table.from_pylist(
             [{"vm": vm["name"], "vcpu": number} | vcpu for vm in vms for number, vcpu in enumerate(vm["vcpus"])]
@@ -188,6 +193,8 @@ class Result:
     @cached_property
     def distributions(self) -> pa.Table:
         """One row for each distribution of each VM: count, mean, extremes, quantiles."""
+        import pyarrow as pa
+
         return pa.Table.from_pylist(
             [
                 {"vm": vm, "what": what} | {key: summary[key] for key in _SUMMARY}
@@ -198,6 +205,8 @@ class Result:
     @cached_property
     def histograms(self) -> pa.Table:
         """One row for each bucket that holds something: its upper end, and how many it holds."""
+        import pyarrow as pa
+
         return pa.Table.from_pylist(
             [
                 {"vm": vm, "what": what, "up_to_ns": up_to, "count": count}
@@ -208,6 +217,8 @@ class Result:
 
     def write_tables(self, folder: Path) -> None:
         """Write every table as a Parquet file of its name into ``folder``, which is made if it is not there."""
+        import pyarrow.parquet as pq
+
         folder.mkdir(exist_ok=True)
         for name in ("vms", "vcpus", "distributions", "histograms", "timeline"):
             pq.write_table(getattr(self, name), folder / f"{name}.parquet", compression="zstd")
@@ -223,6 +234,8 @@ class Result:
     @cached_property
     def timeline(self) -> pa.Table:
         """One row for each interval or instant; ``kind`` is the place in TIMELINE_KINDS, and says what ``lane`` is."""
+        import pyarrow as pa
+
         columns = self._done.timeline()
         types = {
             "kind": pa.uint8(),

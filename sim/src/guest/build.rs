@@ -10,7 +10,7 @@ use crate::host::task::nice_to_weight;
 use crate::host::{Host, TaskSpec};
 use crate::ids::{CpuId, GroupId, VcpuId, VmId};
 use crate::kvm::vcpu::Vcpu;
-use crate::kvm::Ipi;
+use crate::kvm::{Ipi, KvmConfig};
 use crate::rng::{Rng, Stream};
 use crate::scenario::{TaskConfig, VmConfig};
 use crate::time::Progress;
@@ -23,7 +23,10 @@ use super::ops::{Doing, Frame, Op};
 use super::sync::{Barrier, Condition, Mutex, Pipe};
 use super::task::{Cpu, State, Task, NO_SPACE};
 use super::vm::{ProgramState, Vm};
-use super::{GuestNames, Guests, Owner, Process};
+use super::{GuestConfig, Guests, Owner, Process};
+
+/// Kinds of VMs that are remembered while a run is built: looking for one must not take long if all are different.
+const KINDS_MAX: usize = 16;
 
 impl Guests {
     /// Make all tasks of a run and wake those that have something to do.
@@ -33,15 +36,19 @@ impl Guests {
         tasks: &[TaskConfig],
         seed: u64,
     ) -> Result<Self, SimError> {
-        let mut guests = Self {
-            vms: Vec::new(),
-            owners: Vec::new(),
-            processes: Vec::new(),
-            sleepers: Vec::new(),
-            names: GuestNames::default(),
-        };
+        let mut guests =
+            Self { vms: Vec::new(), owners: Vec::new(), processes: Vec::new(), sleepers: Vec::new() };
+        let mut kinds: Vec<Kind<'_>> = Vec::new();
         for (index, config) in vms.iter().enumerate() {
-            guests.add_vm(host, config, index, seed)?;
+            let at = match kinds.iter().position(|kind| kind.is_of(config)) {
+                Some(at) => at,
+                None => {
+                    kinds.truncate(KINDS_MAX - 1);
+                    kinds.insert(0, Kind::new(config, index)?);
+                    0
+                }
+            };
+            guests.add_vm(host, config, &kinds[at], index, seed);
         }
         for config in tasks {
             guests.add_process(host, config, seed);
@@ -54,33 +61,14 @@ impl Guests {
         self.owners.push(owner);
     }
 
-    fn add_vm(
-        &mut self,
-        host: &mut Host,
-        config: &VmConfig,
-        index: usize,
-        seed: u64,
-    ) -> Result<(), SimError> {
-        let field = format!("vms[{index}]");
-        if config.vcpus == 0 {
-            return Err(SimError::Config(format!("{field}.vcpus: is 0; allowed: 1 or more")));
-        }
-        config.kvm.check(&format!("{field}.kvm"))?;
-        config.guest.check(&format!("{field}.guest"))?;
-        let at = format!("{field}.workload");
-        let program = config.workload.as_ref().map(|workload| workload.program(&at)).transpose()?;
-        let code = match &program {
-            None => Code::default(),
-            Some(program) => Code::new(program, config.vcpus, config.start_ns)
-                .map_err(|what| SimError::Config(format!("{at}: {what}")))?,
-        };
-
+    fn add_vm(&mut self, host: &mut Host, config: &VmConfig, kind: &Kind<'_>, index: usize, seed: u64) {
+        let code = &kind.code;
         let id = host.new_vm(config.vcpus);
         host.set_apicv(id, config.kvm.ipi != Ipi::Trapped);
         let group = host.new_group(GroupId(0), config.weight);
         let allowed: Option<CpuSet> =
             (!config.cpus.is_empty()).then(|| config.cpus.iter().copied().map(CpuId).collect());
-        let footprint_per_mille = program.as_ref().map_or(1000, |program| program.footprint_per_mille);
+        let footprint_per_mille = kind.footprint_per_mille;
         let mut threads = Vec::new();
         for v in 0..config.vcpus {
             let vcpu = VcpuId { vm: id, id: v };
@@ -93,7 +81,7 @@ impl Guests {
             self.own(task, Owner::Vcpu { vm: index as u32, v });
             threads.push(Vcpu::new(task, vcpu, config.kvm.ple.window_cycles));
         }
-        let mut vm = make_vm(config, id, threads, &code, seed);
+        let mut vm = make_vm(config, kind, id, threads, seed);
         vm.base = self.sleepers.len() as u32;
         self.sleepers.extend(std::iter::repeat_n(index as u32, vm.tasks.len()));
         if code.tasks.iter().any(|task| task.code.iter().any(|inst| matches!(inst, Inst::Io { .. }))) {
@@ -102,8 +90,8 @@ impl Guests {
             self.own(task, Owner::Device { vm: index as u32 });
             vm.device = Some(Device::new(task));
         }
-        vm.program = program.map(|program| ProgramState {
-            name: program.name,
+        vm.program = kind.program.as_ref().map(|name| ProgramState {
+            name: name.clone(),
             unit_kind: code.unit_kind,
             unit_value: code.unit_value,
             left: code.ends.then(|| code.tasks.iter().filter(|task| !task.background).count() as u32),
@@ -111,15 +99,12 @@ impl Guests {
             end_ns: None,
             units: 0,
         });
-        self.names.locks.push(lock_names(&vm, &code));
-        self.names.tasks.push(vm.tasks.iter().map(|task| task.name.to_string()).collect());
         for v in 0..vm.cpus.len() {
             if !vm.cpus[v].queue.is_empty() {
                 host.wake(vm.vcpus[v].task, None);
             }
         }
         self.vms.push(vm);
-        Ok(())
     }
 
     fn add_process(&mut self, host: &mut Host, config: &TaskConfig, seed: u64) {
@@ -138,6 +123,53 @@ impl Guests {
             rng: config.random.then(|| Rng::derive(seed, Stream::Task, u64::from(task.0))),
         });
         host.wake(task, None);
+    }
+}
+
+/// What VMs that are alike share: most of a large host's are, and what is shared stays in the processor's caches.
+struct Kind<'a> {
+    config: &'a VmConfig,
+    kvm: Rc<KvmConfig>,
+    guest: Rc<GuestConfig>,
+    /// Of its program.
+    program: Option<String>,
+    footprint_per_mille: u32,
+    code: Code,
+}
+
+impl<'a> Kind<'a> {
+    fn new(config: &'a VmConfig, index: usize) -> Result<Self, SimError> {
+        let field = format!("vms[{index}]");
+        if config.vcpus == 0 {
+            return Err(SimError::Config(format!("{field}.vcpus: is 0; allowed: 1 or more")));
+        }
+        config.kvm.check(&format!("{field}.kvm"))?;
+        config.guest.check(&format!("{field}.guest"))?;
+        let at = format!("{field}.workload");
+        let program = config.workload.as_ref().map(|workload| workload.program(&at)).transpose()?;
+        let code = match &program {
+            None => Code::default(),
+            Some(program) => Code::new(program, config.vcpus, config.start_ns)
+                .map_err(|what| SimError::Config(format!("{at}: {what}")))?,
+        };
+        Ok(Self {
+            config,
+            kvm: Rc::new(config.kvm.clone()),
+            guest: Rc::new(config.guest.clone()),
+            footprint_per_mille: program.as_ref().map_or(1000, |program| program.footprint_per_mille),
+            program: program.map(|program| program.name),
+            code,
+        })
+    }
+
+    fn is_of(&self, other: &VmConfig) -> bool {
+        let VmConfig { name: _, weight: _, cpus: _, vcpus, kvm, guest, start_ns, workload } = other;
+        let known = self.config;
+        known.vcpus == *vcpus
+            && known.kvm == *kvm
+            && known.guest == *guest
+            && known.start_ns == *start_ns
+            && known.workload == *workload
     }
 }
 
@@ -168,7 +200,8 @@ fn idle_task(v: u32, rng: Rng) -> Task {
     }
 }
 
-fn make_vm(config: &VmConfig, id: VmId, threads: Vec<Vcpu>, code: &Code, seed: u64) -> Vm {
+fn make_vm(config: &VmConfig, kind: &Kind<'_>, id: VmId, threads: Vec<Vcpu>, seed: u64) -> Vm {
+    let code = &kind.code;
     let vcpus = config.vcpus;
     let rng = |stream, entity: u32| Rng::derive(seed, stream, u64::from(id.0) << 32 | u64::from(entity));
     let mut cpus: Vec<Cpu> = (0..vcpus).map(|v| Cpu::new(v, v)).collect();
@@ -179,7 +212,7 @@ fn make_vm(config: &VmConfig, id: VmId, threads: Vec<Vcpu>, code: &Code, seed: u
     for (at, task) in code.tasks.iter().enumerate() {
         let number = vcpus + at as u32;
         let cpu = task.pin.unwrap_or(at as u32 % vcpus);
-        let mut frame = Frame::default();
+        let mut frame = Frame::with_room();
         // As if it had been switched away from: see Op::Schedule.
         frame.first(&[Op::UnlockRq, Op::IrqOn, Op::ToUser]);
         tasks.push(Task {
@@ -192,7 +225,7 @@ fn make_vm(config: &VmConfig, id: VmId, threads: Vec<Vcpu>, code: &Code, seed: u
             code: Rc::clone(&task.code),
             ..idle_task(cpu, rng(Stream::GuestTask, number))
         });
-        cpus[cpu as usize].queue.insert((0, number));
+        cpus[cpu as usize].queue.insert(0, number);
     }
 
     let guest = &config.guest;
@@ -207,7 +240,7 @@ fn make_vm(config: &VmConfig, id: VmId, threads: Vec<Vcpu>, code: &Code, seed: u
         ];
         for v in 0..vcpus {
             let number = tasks.len() as u32;
-            let mut frame = Frame::default();
+            let mut frame = Frame::with_room();
             frame.first(&[Op::UnlockRq, Op::IrqOn]);
             tasks.push(Task {
                 name: format!("kernel{v}").into(),
@@ -215,7 +248,7 @@ fn make_vm(config: &VmConfig, id: VmId, threads: Vec<Vcpu>, code: &Code, seed: u
                 code: Rc::new(forever),
                 ..idle_task(v, rng(Stream::GuestTask, number))
             });
-            cpus[v as usize].queue.insert((0, number));
+            cpus[v as usize].queue.insert(0, number);
         }
     }
 
@@ -233,8 +266,8 @@ fn make_vm(config: &VmConfig, id: VmId, threads: Vec<Vcpu>, code: &Code, seed: u
 
     let mut vm = Vm::new(
         config.name.clone(),
-        config.kvm.clone(),
-        config.guest.clone(),
+        Rc::clone(&kind.kvm),
+        Rc::clone(&kind.guest),
         threads,
         cpus,
         tasks,
@@ -264,16 +297,4 @@ fn make_vm(config: &VmConfig, id: VmId, threads: Vec<Vcpu>, code: &Code, seed: u
         vm.tick_phase_ns = rng(Stream::Vm, 1).below(config.guest.tick_ns);
     }
     vm
-}
-
-fn lock_names(vm: &Vm, code: &Code) -> Vec<String> {
-    let queues = |kind: &'static str, count: usize| (0..count).map(move |at| format!("{kind}{at} queue"));
-    let mut names: Vec<String> = (0..vm.cpus.len()).map(|v| format!("rq{v}")).collect();
-    names.extend(code.locks.list.iter().cloned());
-    names.extend(code.mutexes.list.iter().map(|name| format!("{name} queue")));
-    names.extend(queues("barrier", code.barriers.len()));
-    names.extend(code.conditions.list.iter().map(|name| format!("{name} queue")));
-    names.extend(queues("pipe", code.pipes.len()));
-    names.extend(code.mutexes.list.iter().cloned());
-    names
 }

@@ -47,12 +47,11 @@ impl Vm {
         self.frame(v).first(&[Op::SetTimer, Op::Schedule]);
     }
 
-    pub(crate) fn io(&mut self, host: &mut Host, v: usize, device_ns: Ns, host_ns: Ns) {
+    pub(crate) fn io(&mut self, host: &mut Host, v: usize) {
         let current = self.cpus[v].current;
         let task = &mut self.tasks[current as usize];
         task.state = State::Sleeping;
         task.timer_cpu = v as u32;
-        task.io_ns = (device_ns, host_ns);
         self.frame(v).first(&[Op::Schedule]);
         self.begin_exit(host, v, exit::IO, self.kvm.costs.io_ns, Then::Io(current));
     }

@@ -7,10 +7,12 @@
 //! | [`vm`] | a VM, and what the host tells it |
 //! | [`ops`], [`engine`] | the operations that a vCPU's time is made of, and the loop over them |
 //! | [`lock`] | spin-lock algorithms |
-//! | [`sched`], [`irq`], [`tlb`], [`sync`], [`device`] | the parts of the guest's kernel |
+//! | [`sched`], [`queue`], [`irq`], [`tlb`], [`sync`], [`device`] | the parts of the guest's kernel |
 //! | [`program`] | from programs to operations |
+//! | `ahead` | hints which memory is needed soon |
 //! | [`build`] | from a scenario to all this |
 
+mod ahead;
 pub mod build;
 pub mod config;
 pub mod device;
@@ -19,6 +21,7 @@ pub mod irq;
 pub mod lock;
 pub mod ops;
 pub mod program;
+pub mod queue;
 pub mod sched;
 pub mod sync;
 pub mod task;
@@ -84,14 +87,6 @@ pub struct ProgramFigure {
     pub unit_value: f64,
 }
 
-/// Names of what events name by number, by VM.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GuestNames {
-    /// Spin locks, then mutexes.
-    pub locks: Vec<Vec<String>>,
-    pub tasks: Vec<Vec<String>>,
-}
-
 /// The bodies of all tasks: vCPUs, VMMs' threads, processes.
 pub struct Guests {
     pub vms: Vec<Vm>,
@@ -99,7 +94,6 @@ pub struct Guests {
     pub(crate) processes: Vec<Process>,
     /// By guest task: its VM. What [`Host::set_timer`] was given is an index of it.
     pub(crate) sleepers: Vec<u32>,
-    pub(crate) names: GuestNames,
 }
 
 impl Guests {
@@ -127,10 +121,6 @@ impl Guests {
             })
         };
         self.vms.iter().enumerate().filter_map(figure).collect()
-    }
-
-    pub fn names(&self) -> &GuestNames {
-        &self.names
     }
 
     /// Steal time, as the guest sees it.
@@ -259,6 +249,16 @@ impl Bodies for Guests {
                 }
             }
             None => {}
+        }
+    }
+
+    fn prefetch(&self, host: &Host, id: u32, what: u8, step: usize) {
+        if what == SLEEP || what == IO {
+            if let Some(vm) = self.sleepers.get(id as usize).map(|vm| &self.vms[*vm as usize]) {
+                vm.prefetch_task(host, id - vm.base, step);
+            }
+        } else if let Some(Owner::Vcpu { vm, v }) = self.owners.get(id as usize) {
+            self.vms[*vm as usize].prefetch_vcpu(host, *v as usize, step);
         }
     }
 

@@ -3,9 +3,10 @@
 //! place, so that the stack is what the code still has to do, as a call stack is.
 
 use crate::observe::Spin;
+use crate::prefetch::fetch_place;
 use crate::time::{Ns, Progress};
 
-/// One operation. What it does takes no time, except where it says so.
+/// One operation. What it does takes no time, except where it says so. Four fit a line of the processor's caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Takes time, in the present mode.
@@ -97,16 +98,16 @@ pub enum Op {
     PipePutDone(u32),
     PipeGet(u32),
     PipeGetDone(u32),
-    /// Sleep for so long; until the next activation of a period; for a device.
+    /// Sleep for so long; until the next activation of a period.
     Sleep(Ns),
-    Io {
-        device_ns: Ns,
-        host_ns: Ns,
-    },
+    /// For the device: the task's request.
+    Io,
     Yield,
     Done(u16),
     Exit,
 }
+
+const _: () = assert!(size_of::<Op>() == 16);
 
 /// What a loop waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +171,11 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// With room for what most flows need: made with its owner it lies beside it, and not wherever the first interrupt finds memory.
+    pub fn with_room() -> Self {
+        Self { stack: Vec::with_capacity(8), doing: Doing::Nothing }
+    }
+
     /// These come next, in this order, before all that was to come.
     pub fn first(&mut self, ops: &[Op]) {
         self.stack.extend(ops.iter().rev().copied());
@@ -177,6 +183,18 @@ impl Frame {
 
     pub fn pop(&mut self) -> Option<Op> {
         self.stack.pop()
+    }
+
+    /// What comes next.
+    pub fn top(&self) -> Option<&Op> {
+        self.stack.last()
+    }
+
+    /// What comes next, and where it will put more.
+    pub(super) fn prefetch(&self) {
+        let depth = self.stack.len();
+        fetch_place(&self.stack, depth.saturating_sub(1));
+        fetch_place(&self.stack, depth + 4);
     }
 
     pub fn is_empty(&self) -> bool {

@@ -3,6 +3,7 @@
 
 use crate::host::Host;
 use crate::observe::What;
+use crate::prefetch::fetch;
 use crate::workload::code::Inst;
 
 use super::ops::Op;
@@ -29,6 +30,7 @@ impl Vm {
             Some(Inst::Kernel(work)) => frame.first(&[kernel, syscall, Op::Work(work.draw(rng)), Op::ToUser]),
             Some(Inst::Lock { lock, hold }) => {
                 let (lock, work) = (lock_base + lock, Op::Work(hold.draw(rng)));
+                fetch(&self.locks[lock as usize]);
                 frame.first(&[kernel, syscall, Op::Lock(lock), work, Op::Unlock(lock), Op::ToUser]);
             }
             Some(Inst::Acquire(mutex)) => frame.first(&[Op::MutexTake(mutex)]),
@@ -51,8 +53,8 @@ impl Vm {
             Some(Inst::Wait(at)) => frame.first(&[Op::ConditionTake(at)]),
             Some(Inst::Signal { condition, all }) => frame.first(&[Op::ConditionGive { condition, all }]),
             Some(Inst::Io { device, host }) => {
-                let io = Op::Io { device_ns: device.draw(rng), host_ns: host.draw(rng) };
-                frame.first(&[kernel, syscall, io, Op::ToUser]);
+                task.io_ns = (device.draw(rng), host.draw(rng));
+                frame.first(&[kernel, syscall, Op::Io, Op::ToUser]);
             }
             Some(Inst::Sleep(time)) => {
                 frame.first(&[kernel, syscall, Op::Sleep(time.draw(rng)), Op::ToUser]);

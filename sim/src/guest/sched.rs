@@ -58,7 +58,7 @@ impl Vm {
         let cpu = &mut self.cpus[v];
         let delta_ns = clock_ns.saturating_sub(cpu.charged_ns);
         cpu.charged_ns = cpu.charged_ns.max(clock_ns);
-        let first = cpu.queue.first().map(|(vruntime_ns, _)| *vruntime_ns);
+        let first = cpu.queue.first_ns();
         let mut least = first;
         if !idle {
             let task = &mut self.tasks[cpu.current as usize];
@@ -103,6 +103,7 @@ impl Vm {
             return;
         }
         known.state = State::Runnable;
+        known.frame.prefetch();
         if known.on_rq {
             // It had not left its vCPU yet (ttwu_runnable()).
             return;
@@ -132,14 +133,14 @@ impl Vm {
         known.vruntime_ns = cpu.min_vruntime_ns.saturating_add_signed(ahead_ns);
         known.on_rq = true;
         known.cpu = to as u32;
-        cpu.queue.insert((known.vruntime_ns, task));
+        cpu.queue.insert(known.vruntime_ns, task);
         idle || known.vruntime_ns + self.guest.wakeup_gran_ns < current_ns
     }
 
     fn take(&mut self, task: u32, from: usize) {
         let cpu = &mut self.cpus[from];
         let known = &mut self.tasks[task as usize];
-        cpu.queue.remove(&(known.vruntime_ns, task));
+        cpu.queue.remove(known.vruntime_ns, task);
         known.ahead_ns = known.vruntime_ns as i64 - cpu.min_vruntime_ns as i64;
         known.on_rq = false;
     }
@@ -151,7 +152,7 @@ impl Vm {
         if !self.is_idle_task(prev) {
             let task = &mut self.tasks[prev as usize];
             if task.state == State::Runnable {
-                self.cpus[v].queue.insert((task.vruntime_ns, prev));
+                self.cpus[v].queue.insert(task.vruntime_ns, prev);
             } else {
                 task.on_rq = false;
                 task.ahead_ns = task.vruntime_ns as i64 - min_ns as i64;
@@ -162,7 +163,7 @@ impl Vm {
         }
         let cpu = &mut self.cpus[v];
         cpu.need_resched = false;
-        let next = cpu.queue.pop_first().map_or(v as u32, |(_, task)| task);
+        let next = cpu.queue.pop_first().unwrap_or(v as u32);
         cpu.ran_ns = 0;
         if next == prev {
             return;
@@ -188,8 +189,8 @@ impl Vm {
         let others = (0..self.cpus.len()).filter(|other| *other != v && !self.cpus[*other].queue.is_empty());
         let busiest = others.max_by_key(|other| (self.load(*other), std::cmp::Reverse(*other)));
         let Some(busiest) = busiest.filter(|other| self.load(*other) > mine + 1) else { return };
-        let movable = |(_, task): &&(Ns, u32)| self.tasks[*task as usize].pin.is_none();
-        let Some((_, task)) = self.cpus[busiest].queue.iter().find(movable).copied() else { return };
+        let movable = |task: &u32| self.tasks[*task as usize].pin.is_none();
+        let Some(task) = self.cpus[busiest].queue.iter().find(movable) else { return };
         self.charge(host, busiest);
         self.take(task, busiest);
         self.put(task, v);
@@ -246,7 +247,7 @@ impl Vm {
     pub(crate) fn yield_task(&mut self, host: &Host, v: usize) {
         self.charge(host, v);
         let cpu = &mut self.cpus[v];
-        if let Some((first_ns, _)) = cpu.queue.first() {
+        if let Some(first_ns) = cpu.queue.first_ns() {
             let task = &mut self.tasks[cpu.current as usize];
             task.vruntime_ns = task.vruntime_ns.max(first_ns + 1);
         }

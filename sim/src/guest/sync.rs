@@ -136,7 +136,7 @@ impl Vm {
                 self.pipe_op(v, op, at as usize);
             }
             Op::Sleep(ns) => self.sleep(host, v, ns),
-            Op::Io { device_ns, host_ns } => self.io(host, v, device_ns, host_ns),
+            Op::Io => self.io(host, v),
             Op::Yield => self.yield_task(host, v),
             _ => {}
         }

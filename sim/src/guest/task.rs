@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A task of a guest, and what its kernel keeps for each vCPU.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use crate::events::Timer;
@@ -10,6 +10,7 @@ use crate::time::Ns;
 use crate::workload::code::Inst;
 
 use super::ops::{Doing, Frame};
+use super::queue::RunQueue;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -49,7 +50,7 @@ pub struct Task {
     pub timer: Timer,
     /// The vCPU whose timer or device interrupt wakes it.
     pub timer_cpu: u32,
-    /// Of its request: how long the device takes, and the VMM's thread before it.
+    /// Of its request ([`super::ops::Op::Io`]): how long the device takes, and the VMM's thread before it.
     pub io_ns: (Ns, Ns),
     /// When its last unit of work was complete; the last activation of its period.
     pub unit_since_ns: Ns,
@@ -69,7 +70,7 @@ pub struct Cpu {
     pub no_preempt: u32,
     pub need_resched: bool,
     /// By virtual run time, the running one not included.
-    pub queue: BTreeSet<(Ns, u32)>,
+    pub queue: RunQueue,
     pub min_vruntime_ns: Ns,
     /// The running task is charged up to this time of the guest's clock.
     pub charged_ns: Ns,
@@ -98,12 +99,12 @@ impl Cpu {
     pub fn new(idle: u32, rq_lock: u32) -> Self {
         Self {
             current: idle,
-            irq: Frame::default(),
+            irq: Frame::with_room(),
             in_irq: false,
             irq_off: 0,
             no_preempt: 0,
             need_resched: false,
-            queue: BTreeSet::new(),
+            queue: RunQueue::default(),
             min_vruntime_ns: 0,
             charged_ns: 0,
             ran_ns: 0,
@@ -113,7 +114,7 @@ impl Cpu {
             receivers: Default::default(),
             tick: Timer::default(),
             tick_due: false,
-            expired: VecDeque::new(),
+            expired: VecDeque::with_capacity(4),
             io_done: VecDeque::new(),
             space: NO_SPACE,
             lazy: true,

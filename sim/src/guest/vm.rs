@@ -2,6 +2,7 @@
 //! A virtual machine: its vCPUs as KVM sees them, its kernel's state, and what the host tells it.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use crate::body::Run;
 use crate::host::Host;
@@ -47,8 +48,8 @@ pub struct ProgramState {
 
 pub struct Vm {
     pub name: String,
-    pub kvm: KvmConfig,
-    pub guest: GuestConfig,
+    pub kvm: Rc<KvmConfig>,
+    pub guest: Rc<GuestConfig>,
     pub vcpus: Vec<Vcpu>,
     pub cpus: Vec<Cpu>,
     /// The first ones are the vCPUs' idle tasks.
@@ -70,8 +71,9 @@ pub struct Vm {
     pub program: Option<ProgramState>,
     /// The thread that serves the devices, and its requests.
     pub device: Option<super::device::Device>,
-    /// vCPUs for which something has changed at this instant.
-    todo: VecDeque<u32>,
+    /// vCPUs for which something has changed at this instant: mostly there is one.
+    todo: Option<u32>,
+    todo_then: VecDeque<u32>,
     /// Operations at this instant, against programs that do nothing for ever.
     pub(crate) in_instant: (Ns, usize),
 }
@@ -80,8 +82,8 @@ impl Vm {
     #[expect(clippy::too_many_arguments, reason = "one caller, which has just made them all")]
     pub(crate) fn new(
         name: String,
-        kvm: KvmConfig,
-        guest: GuestConfig,
+        kvm: Rc<KvmConfig>,
+        guest: Rc<GuestConfig>,
         vcpus: Vec<Vcpu>,
         cpus: Vec<Cpu>,
         tasks: Vec<Task>,
@@ -108,7 +110,8 @@ impl Vm {
             counters: Counters::default(),
             program: None,
             device: None,
-            todo: VecDeque::new(),
+            todo: None,
+            todo_then: VecDeque::new(),
             in_instant: (0, 0),
         }
     }
@@ -116,14 +119,17 @@ impl Vm {
     /// Something has changed for this vCPU: look what it does now.
     pub(crate) fn poke(&mut self, v: usize) {
         let v = v as u32;
-        if !self.todo.contains(&v) {
-            self.todo.push_back(v);
+        match self.todo {
+            None => self.todo = Some(v),
+            Some(first) if first == v || self.todo_then.contains(&v) => {}
+            Some(_) => self.todo_then.push_back(v),
         }
     }
 
     /// Work off what the last callback of the host has led to.
     pub(crate) fn settle(&mut self, host: &mut Host) {
-        while let Some(v) = self.todo.pop_front() {
+        while let Some(v) = self.todo {
+            self.todo = self.todo_then.pop_front();
             self.advance(host, v as usize);
         }
     }

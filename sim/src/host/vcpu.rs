@@ -31,13 +31,16 @@ pub struct Vm {
     pub vcpus: u32,
     /// The APIC is virtualized in hardware: `irr_pending` says nothing.
     pub apicv: bool,
+    /// Its threads have numbers from here on: they are made after it.
+    first_task: usize,
 }
 
 impl Host {
     /// Make a VM. Its vCPU threads are spawned with [`super::TaskSpec::vcpu`], in the process `vm(..).tgid`.
     pub fn new_vm(&mut self, vcpus: u32) -> VmId {
         let id = VmId::from(self.core.vms.len());
-        self.core.vms.push(Vm { tgid: 1_000_000 + id.0, vcpus, apicv: false });
+        let first_task = self.core.tasks.len();
+        self.core.vms.push(Vm { tgid: 1_000_000 + id.0, vcpus, apicv: false, first_task });
         self.class.vm_new(&mut self.core, id);
         id
     }
@@ -49,7 +52,7 @@ impl Host {
     /// Virtualize the VM's APICs in hardware.
     pub fn set_apicv(&mut self, vm: VmId, apicv: bool) {
         self.core.vms[vm.index()].apicv = apicv;
-        for index in 0..self.core.tasks.len() {
+        for index in self.core.vms[vm.index()].first_task..self.core.tasks.len() {
             if self.core.tasks[index].vcpu.is_some_and(|vcpu| vcpu.vm == vm) {
                 self.class.vcpu_changed(&mut self.core, TaskId::from(index));
             }
