@@ -52,6 +52,6 @@ def measure(name: str, run: Callable[[int], int], sim_s: int) -> None:
 
 def report(name: str, samples: list[float], unit: str) -> None:
     """Print a figure, as `cohort-bench` does."""
-    digits = 0 if min(samples) >= 100 else 3
+    digits = None if min(samples) >= 100 else 3
     median, least, most = (round(value, digits) for value in (statistics.median(samples), min(samples), max(samples)))
     print(json.dumps({"name": name, "value": median, "unit": unit, "min": least, "max": most}), flush=True)

@@ -300,6 +300,23 @@ mod tests {
     }
 
     #[test]
+    fn what_is_ahead_is_what_comes_on_the_next_day() {
+        let mut queue = EventQueue::default();
+        for task in 0..2_000 {
+            queue.push(u64::from(task) * 7_907 % 100_000, Event::Wake(TaskId(task)));
+        }
+        let (mut day, mut next, mut seen) = (queue.day(), Vec::new(), 0);
+        while let Some((_, event)) = queue.pop_until(Ns::MAX) {
+            if queue.day() != day {
+                assert!(next.is_empty() || queue.day() == day + 1 && next.contains(&event));
+                (day, next) = (queue.day(), queue.ahead(0).collect());
+                seen += next.len();
+            }
+        }
+        assert!(seen > 1_000, "{seen} events were seen ahead");
+    }
+
+    #[test]
     fn what_is_not_due_stays() {
         let mut queue = EventQueue::default();
         for at_ns in (0..1_000).rev() {
