@@ -8,7 +8,6 @@ use super::loads::SHARES_MIN;
 use super::queue::{Entity, Rq};
 use super::{Fair, NICE_0};
 
-const NONE: u32 = u32::MAX;
 
 /// `struct task_group`. The root has no entities, and the pCPUs' root queues are its queues.
 #[derive(Clone, Debug)]
@@ -20,8 +19,8 @@ pub struct TaskGroup {
     /// Averages of that and of how many are runnable, times 1024, as its queues told them last.
     pub load_avg: u64,
     pub runnable_avg: u64,
-    /// By pCPU; made when they are needed first.
-    queues: Vec<u32>,
+    /// pCPU and queue, by pCPU; made when they are needed first.
+    queues: Vec<(u32, u32)>,
 }
 
 /// cpu.weight 100 is the weight of nice 0 (sched_weight_from_cgroup()).
@@ -33,8 +32,8 @@ impl Fair {
     pub(super) fn add_group(&mut self, core: &Core, group: GroupId) {
         let known = &core.groups[group.index()];
         let queues = match known.parent {
-            Some(_) => vec![NONE; core.cpus.len()],
-            None => (0..core.cpus.len() as u32).collect(),
+            Some(_) => Vec::new(),
+            None => (0..core.cpus.len() as u32).map(|cpu| (cpu, cpu)).collect(),
         };
         self.groups.push(TaskGroup {
             parent: known.parent,
@@ -48,10 +47,11 @@ impl Fair {
 
     /// The queue of a group on a pCPU.
     pub(super) fn queue_of(&mut self, group: GroupId, cpu: CpuId) -> u32 {
-        let known = self.groups[group.index()].queues[cpu.index()];
-        if known != NONE {
-            return known;
-        }
+        let known = &self.groups[group.index()].queues;
+        let at = match known.binary_search_by_key(&cpu.0, |(cpu, _)| *cpu) {
+            Ok(at) => return known[at].1,
+            Err(at) => at,
+        };
         let parent = self.groups[group.index()].parent.unwrap_or(GroupId(0));
         let above = self.queue_of(parent, cpu);
         let rq = self.queues.len() as u32;
@@ -59,17 +59,14 @@ impl Fair {
         let owner = self.new_entity(Entity::new(None, Some(rq), above, shares));
         self.queues.push(Rq::new(cpu, group, Some(owner)));
         self.group_queues[cpu.index()].push(rq);
-        self.groups[group.index()].queues[cpu.index()] = rq;
+        self.groups[group.index()].queues.insert(at, (cpu.0, rq));
         rq
     }
 
     pub(super) fn set_shares(&mut self, core: &Core, group: GroupId) {
         self.groups[group.index()].shares = shares_of(core.groups[group.index()].weight);
-        for cpu in 0..core.cpus.len() {
-            let rq = self.groups[group.index()].queues[cpu];
-            if rq == NONE {
-                continue;
-            }
+        for at in 0..self.groups[group.index()].queues.len() {
+            let (_, rq) = self.groups[group.index()].queues[at];
             if let Some(owner) = self.rq(rq).owner {
                 self.update_group(owner);
             }

@@ -17,8 +17,12 @@ impl Fair {
 
     /// Where a task that is new begins: `find_idlest_cpu()`.
     pub(super) fn select_for_new(&self, core: &Core, task: TaskId) -> CpuId {
+        let idle = |cpu: &CpuId| self.is_idle(core, *cpu) && core.can_run_on(task, *cpu);
+        if let Some(cpu) = core.idle.iter().find(idle) {
+            return cpu;
+        }
         let allowed = core.online.iter().filter(|cpu| core.can_run_on(task, *cpu));
-        let found = allowed.min_by_key(|cpu| (!self.is_idle(core, *cpu), self.tasks_on(*cpu), cpu.0));
+        let found = allowed.min_by_key(|cpu| (self.tasks_on(*cpu), cpu.0));
         found.unwrap_or(core.task(task).cpu)
     }
 
