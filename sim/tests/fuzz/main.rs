@@ -12,7 +12,8 @@ use cohort_sim::run::{run, Report, Watch};
 use cohort_sim::scenario::Scenario;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use proptest::test_runner::{Config as ProptestConfig, RngSeed};
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config as ProptestConfig, RngSeed, TestRunner};
 
 fn cases() -> ProptestConfig {
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
@@ -45,17 +46,26 @@ fn assert_one_line(said: &str) {
     assert!(!said.is_empty() && !said.contains('\n'), "{said}");
 }
 
-/// Runs what can be run, within a test's patience.
-fn attempt(text: &[u8]) {
+/// Runs what can be run, within a test's patience. Returns whether there was a result.
+fn attempt(text: &[u8]) -> bool {
     let mut scenario = match Scenario::from_json(text) {
         Ok(scenario) => scenario,
-        Err(error) => return assert_one_line(&error.to_string()),
+        Err(error) => {
+            assert_one_line(&error.to_string());
+            return false;
+        }
     };
     scenario.duration_ns = scenario.duration_ns.min(5_000_000);
     scenario.events_max = scenario.events_max.min(20_000);
     match run(&scenario, Watch::figures()) {
-        Ok(report) => audit(&report),
-        Err(error) => assert_one_line(&error.to_string()),
+        Ok(report) => {
+            audit(&report);
+            true
+        }
+        Err(error) => {
+            assert_one_line(&error.to_string());
+            false
+        }
     }
 }
 
@@ -78,4 +88,16 @@ fn audit(report: &Report) {
     for vm in &figures.vms {
         assert!(vm.host.costop_ns <= vm.host.ready_ns && vm.host.cpu_ns >= vm.host.run_ns, "{}", vm.name);
     }
+}
+
+/// What only ever meets the first check tests nothing: a good part of the cases must get to run, or as far as the events that are allowed.
+#[test]
+fn many_cases_are_runs() {
+    let mut runner = TestRunner::deterministic();
+    let mut results = 0;
+    for _ in 0..400 {
+        let text = scenarios::scenario().new_tree(&mut runner).unwrap().current();
+        results += u32::from(attempt(text.as_bytes()));
+    }
+    assert!(results > 100, "{results} of 400");
 }
