@@ -144,7 +144,7 @@ class _Check:
             self._affinity(index, vm)
             self._role(index, vm)
         self._one_program_vm()
-        named = {name for vm in file.vms for name in (*vm.programs, *([vm.load] if vm.load else []))}
+        named = {name for vm in file.vms for name in (*vm.programs, *([] if vm.load is None else [vm.load]))}
         found = {name: self._workload(name) for name in sorted(named)}
         self._kinds(found)
         text = self.path.read_text(encoding="utf-8")

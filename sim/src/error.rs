@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Why a simulation ended early, in one line.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use crate::time::Ns;
 
@@ -17,14 +17,32 @@ pub enum SimError {
 
 impl fmt::Display for SimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config(what) => f.write_str(what),
+        let text = match self {
+            Self::Config(what) | Self::Limit(what) => what,
             Self::Refused { at_ns, op, reason } => {
-                write!(f, "at {at_ns} ns, in ops.{op}: the kernel ejects the scheduler: {reason}")
+                &format!("at {at_ns} ns, in ops.{op}: the kernel ejects the scheduler: {reason}")
             }
-            Self::Limit(what) => f.write_str(what),
-        }
+        };
+        // A message repeats what somebody wrote, which may hold anything.
+        text.chars().try_for_each(|c| {
+            if c.is_control() {
+                write!(f, "{}", c.escape_default())
+            } else {
+                f.write_char(c)
+            }
+        })
     }
 }
 
 impl std::error::Error for SimError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_one_line_whatever_it_repeats() {
+        let wrong = SimError::Config("unknown field `mach\ne\u{1b}[2J`; allowed: größe".into());
+        assert_eq!(wrong.to_string(), "unknown field `mach\\ne\\u{1b}[2J`; allowed: größe");
+    }
+}

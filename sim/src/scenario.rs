@@ -96,10 +96,17 @@ pub struct TaskConfig {
 
 /// Bounds of what may be asked for, so that a wrong figure costs an error and not all of the memory.
 const DURATION_MAX_NS: Ns = 86_400_000_000_000;
+/// An hour, for what takes or lasts some time in it.
+const TIME_MAX_NS: Ns = 3_600_000_000_000;
 const VCPUS_MAX: u32 = 1 << 17;
 const TASKS_MAX: usize = 1 << 17;
 
 impl Scenario {
+    /// From its JSON text. What it says is still to be checked: [`Scenario::check`].
+    pub fn from_json(text: &[u8]) -> Result<Self, SimError> {
+        serde_json::from_slice(text).map_err(|error| SimError::Config(error.to_string()))
+    }
+
     /// Everything that can be known to be wrong before the run; the parts check themselves when they are built.
     pub fn check(&self) -> Result<(), SimError> {
         let pcpus = Machine::new(&self.machine)?.cpus() as u32;
@@ -112,6 +119,8 @@ impl Scenario {
         if self.events_max == 0 {
             return refuse("events_max", &0, "1 or more");
         }
+        check_times("machine.costs", &self.machine.costs)?;
+        check_times("policy", &self.policy)?;
         let mut vcpus = 0u32;
         for (index, vm) in self.vms.iter().enumerate() {
             vcpus = vcpus.saturating_add(vm.vcpus);
@@ -139,9 +148,22 @@ impl Scenario {
                 return refuse(&format!("tasks[{index}].nice"), &task.nice, "from -20 to 19");
             }
             check_cpus(&format!("tasks[{index}].cpus"), &task.cpus, pcpus)?;
+            check_times(&format!("tasks[{index}]"), task)?;
         }
         Ok(())
     }
+}
+
+/// Every time in a part of the scenario: no sum of those that are allowed overflows. The parts themselves know what else they need.
+fn check_times(field: &str, part: &impl Serialize) -> Result<(), SimError> {
+    let Ok(serde_json::Value::Object(values)) = serde_json::to_value(part) else { return Ok(()) };
+    for (name, value) in values.iter().filter(|(name, _)| name.ends_with("_ns")) {
+        if value.as_u64().is_some_and(|ns| ns > TIME_MAX_NS) {
+            let text = format!("{field}.{name}: {value} is not allowed: must be at most {TIME_MAX_NS}");
+            return Err(SimError::Config(text));
+        }
+    }
+    Ok(())
 }
 
 fn check_cpus(field: &str, cpus: &[u32], pcpus: u32) -> Result<(), SimError> {

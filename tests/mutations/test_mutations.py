@@ -66,10 +66,10 @@ MUTATIONS = [
     ),
     Mutation("a pCPU that goes offline is still used", "cohort.bpf.c", "c->online = 0;", "c->online = 1;"),
     Mutation(
-        "who is queued is announced to nobody",
+        "who deserves the pCPU more waits for the end of a slice",
         "cohort.bpf.c",
-        "notify(p, t, cpu, now);",
-        "(void)now;",
+        "if (would_preempt(c, &rank, now)) {",
+        "if (!would_preempt(c, &rank, now) && !now) {",
     ),
 ]
 

@@ -162,6 +162,13 @@ def test_unknown_workload_lists_the_known_ones(write_scenario: Write, scenario_t
     assert {"burn", "chat", "serve", "spin"} <= set(line.rpartition("one of ")[2].split(", "))
 
 
+def test_an_empty_name_is_no_workload_either(write_scenario: Write, scenario_text: str) -> None:
+    path = write_scenario(scenario_text.replace('load = "burn"', 'load = ""'))
+    with pytest.raises(BadInput) as caught:
+        scenario.load(path)
+    assert str(caught.value).startswith(f'{path}: vm[1].load: "" is not allowed: must be one of ')
+
+
 def test_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"nowhere\.toml: cannot be read: No such file or directory"):
         scenario.load(tmp_path / "nowhere.toml")

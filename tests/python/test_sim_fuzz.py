@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Scenario files with mistakes: an error of one line or a result, never anything else."""
+"""Scenario files with mistakes: an error of one line or a result, never anything else.
 
+HYPOTHESIS_EXAMPLES asks for more examples, other ones each time.
+"""
+
+import os
 import tempfile
 from pathlib import Path
 
@@ -57,7 +61,10 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=150)
+MORE = int(os.environ.get("HYPOTHESIS_EXAMPLES", "0"))
+
+
+@settings(max_examples=MORE or 150, derandomize=not MORE)
 @given(damaged(), st.sampled_from(["eevdf", "cohort", "balance"]))
 def test_an_error_or_a_result(data: bytes, policy: str) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -78,8 +78,8 @@ fn run(
         ftrace_bytes_max,
         timeline_rows_max,
     };
-    let scenario: Scenario =
-        serde_json::from_str(scenario).map_err(|error| ConfigError::new_err(error.to_string()))?;
+    let scenario =
+        Scenario::from_json(scenario.as_bytes()).map_err(|error| ConfigError::new_err(error.to_string()))?;
     // A simulation shares nothing with others, so a panic leaves nothing half done that anybody could see.
     let result = py.detach(|| catch_unwind(AssertUnwindSafe(|| cohort_sim::run::run(&scenario, watch))));
     match result {

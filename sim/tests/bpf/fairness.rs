@@ -147,6 +147,21 @@ fn a_sleeper_claims_no_more_than_the_bound() {
 }
 
 #[test]
+fn a_vm_that_sleeps_claims_no_more_than_the_bound() {
+    let mut w = world(1);
+    let (_, sleeper) = busy_vm(&mut w, 1);
+    let (_, busy) = busy_vm(&mut w, 1);
+    introduce(&mut w, &sleeper);
+    w.run(200 * MS);
+    w.sleep(sleeper[0]);
+    w.run(3_000 * MS);
+    w.wake(sleeper[0]);
+    // It is owed lag_ns of virtual time, 20 ms, and not the 3 s: so much more than the other one, and turns of a slice on either side.
+    let used = used_in(&mut w, 400 * MS, &[sleeper[0], busy[0]]);
+    assert_near((used[0] as f64 - used[1] as f64) / MS as f64, 20.0, 2.0 * 16.0);
+}
+
+#[test]
 fn a_vm_that_starts_late_gets_no_credit_for_the_past() {
     for mode in [knob::FAIR_VM, knob::FAIR_TASK] {
         let mut w = world_with(1, fair(mode));

@@ -19,6 +19,8 @@ mod peek;
 mod queues;
 #[cfg(test)]
 mod refusals;
+#[cfg(test)]
+mod small;
 mod task;
 mod verdicts;
 
@@ -131,7 +133,7 @@ impl Ext {
             resident: Rc::default(),
             config,
             // SAFETY: a constant of the scheduler.
-            ops: unsafe { &*&raw const ffi::cohort_ops },
+            ops: unsafe { &ffi::cohort_ops },
             cpus: (0..cpus).map(|_| ExtCpu::default()).collect(),
             idle: CpuSet::first(cpus),
             tasks: Vec::new(),
