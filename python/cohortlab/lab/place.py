@@ -27,6 +27,7 @@ _SETUP_TIMEOUT_S = 120
 # A background load that is wrong (unknown option, missing program) ends at once.
 _LOAD_SETTLE_S = 0.5
 _LOAD_END_S = 90
+_DYING_S = 1
 # The guest's answer to a program's end may be late on a busy host; it is not lost before this.
 _ANSWER_TIMEOUT_S = 120
 
@@ -239,7 +240,8 @@ class LabPlace:
     def _guests_last_words(self) -> str:
         """Return what guests that have ended said last."""
         try:
-            dead = [guest for guest in self._guests.values() if guest.job.wait(0) is not None]
+            # Its agent is gone a moment before its process is.
+            dead = [guest for guest in self._guests.values() if guest.job.wait(_DYING_S) is not None]
             return "".join(f"; {guest.config.name}: {guest.last_words()}" for guest in dead)
         except (AgentError, TimeoutError, PlaceCrashed):
             return ""
