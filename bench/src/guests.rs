@@ -71,6 +71,7 @@ fn scenario(
         name: format!("vm{number}"),
         vcpus: VCPUS,
         weight: 100,
+        start_ns: 0,
         cpus: Vec::new(),
         kvm: KvmConfig::default(),
         guest: GuestConfig::default(),
