@@ -8,7 +8,6 @@ use super::loads::SHARES_MIN;
 use super::queue::{Entity, Rq};
 use super::{Fair, NICE_0};
 
-
 /// `struct task_group`. The root has no entities, and the pCPUs' root queues are its queues.
 #[derive(Clone, Debug)]
 pub struct TaskGroup {
