@@ -17,12 +17,12 @@ const BPF: &str = "";
 const RUNS: [(&str, &str, &str, &str, &str, &str); 9] = [
     ("hackbench", "tas", "ipi", "trapped", FLAT, "34eaa7b41154b83c"),
     ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, BPF),
-    ("hackbench", "ticket", "ipi", "virtualized", CFS, "37567be70e323692"),
-    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "7b37ebc42349ee56"),
-    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "a5402462d12158fe"),
+    ("hackbench", "ticket", "ipi", "virtualized", CFS, "689775aa1096271c"),
+    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "3a924851b1c92cb7"),
+    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "b73cf98e162dea1b"),
     ("tlb-flush", "tas", "hypercall", "trapped", COHORT, BPF),
     ("dbench", "queued", "ipi", "posted", COHORT, BPF),
-    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "8a46f7b1aeb7c2b0"),
+    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "44c069b9d71587b1"),
     ("user-spin", "pv-ticket", "ipi", "trapped", COHORT, BPF),
 ];
 

@@ -49,8 +49,7 @@ impl Scope<'_> {
 }
 
 impl Code {
-    /// The error begins with the field.
-    /// It starts at `start_ns`.
+    /// The code of a program that starts at `start_ns`. An error begins with the field.
     pub fn new(program: &Program, vcpus: u32, start_ns: Ns) -> Result<Self, String> {
         let mut code = Self { unit_value: 1.0, unit_kind: u16::MAX, ..Self::default() };
         let mut insts = 0;

@@ -2,6 +2,7 @@
 //! EEVDF, schedules computed by hand. One pCPU on which everything is free, ticks every 4 ms, a slice of 3 ms; v: virtual run time, d: deadline.
 
 use cohort_sim::class::fair::{FairConfig, Variant};
+use cohort_sim::class::AnyClass;
 use cohort_sim::host::TaskSpec;
 use cohort_sim::machine::MachineConfig;
 
@@ -78,7 +79,10 @@ fn a_sleeper_keeps_its_lag() {
     let turns = record(&mut s);
     busy(&mut s);
     // 1 ms of work, then 6 ms of sleep.
-    cycle(&mut s, MS, 6 * MS);
+    let sleeper = cycle(&mut s, MS, 6 * MS);
+    s.run_until(11 * MS).unwrap();
+    let AnyClass::Fair(class) = &s.host.class else { panic!("a fair class") };
+    assert_eq!(class.vruntime(sleeper), 7 * MS as i64);
     s.run_until(24 * MS - 1).unwrap();
     // 0: a runs (d 1.5, first of two equals). 4: a has v 4, the sleeper v 0 runs, and at 5 sleeps with v 1; the average is 2.5, its lag 1.5.
     // a goes on. 11: a has v 10; the sleeper comes to v 10 - 1.5 * 2 = 7 (the lag inflated by both weights over a's), d 10. Of the two, only it

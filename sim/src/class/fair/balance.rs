@@ -15,6 +15,8 @@ pub(super) const IMBALANCE_PERCENT: u64 = 117;
 /// busy_factor: a busy pCPU balances that much less often than its domain's number of pCPUs in ms.
 const BUSY_FACTOR: Ns = 16;
 const LEVELS: usize = 4;
+/// How often a busy pCPU brings the averages of queues without tasks up to date: as often as it balances with one other.
+const FORGET_NS: Ns = 2 * MS * BUSY_FACTOR;
 /// sched_nr_migrate
 const MOVES_MAX: usize = 32;
 /// Overloaded pCPUs of a domain that a pCPU going idle looks at: the kernel stops when looking has cost as much as idling lasts on average.
@@ -24,6 +26,8 @@ const LOOKS_MAX: usize = 32;
 pub struct Balance {
     /// By pCPU and domain: when next.
     next_ns: Vec<[Ns; LEVELS]>,
+    /// By pCPU: when queues without tasks are looked at next.
+    forget_ns: Vec<Ns>,
     /// By pCPU: how many times in a row nothing could be moved (nr_balance_failed).
     failed: Vec<u32>,
     /// pCPUs with more than one task (rd->overload).
@@ -35,6 +39,7 @@ impl Balance {
     pub fn resize(&mut self, cpus: usize) {
         self.next_ns = vec![[0; LEVELS]; cpus];
         self.failed = vec![0; cpus];
+        self.forget_ns = vec![0; cpus];
     }
 }
 
@@ -90,6 +95,7 @@ impl Fair {
         if !self.config.balance || self.balance.overloaded.is_empty() || !core.cpu(cpu).online {
             return false;
         }
+        self.update_blocked(cpu);
         for (first, size) in domains(core, cpu).into_iter().flatten() {
             // The busiest of which somebody may come here (LBF_ALL_PINNED). A lone task that waits for its pCPU to wake is not overload.
             let mut found: Option<(u64, TaskId)> = None;
@@ -135,6 +141,10 @@ impl Fair {
 
     /// The tick's part: `sched_balance_domains()`.
     pub(super) fn periodic_balance(&mut self, core: &mut Core, cpu: CpuId) {
+        if core.now_ns >= self.balance.forget_ns[cpu.index()] {
+            self.balance.forget_ns[cpu.index()] = core.now_ns + FORGET_NS;
+            self.update_blocked(cpu);
+        }
         if !self.config.balance || self.balance.overloaded.is_empty() {
             return;
         }
@@ -154,7 +164,6 @@ impl Fair {
 
     /// `sched_balance_rq()` with every pCPU as a group of its own: from the busiest, up to the average of all, and never beyond.
     fn balance_domain(&mut self, core: &mut Core, cpu: CpuId, domain: (u32, u32)) {
-        self.update_blocked(cpu);
         let Some(busiest) = self.busiest(core, cpu, domain) else { return };
         let (first, size) = domain;
         let total: u64 = (first..first + size).map(|other| self.cpu_load(CpuId(other))).sum();
@@ -175,7 +184,7 @@ impl Fair {
             let load_max = (imbalance.max(0) as u64) << failed;
             match self.candidate(core, busiest, cpu, load_max).filter(|_| imbalance > 0) {
                 Some(task) => {
-                    imbalance -= self.h_load(task) as i64;
+                    imbalance -= self.h_load(task).max(1) as i64;
                     self.move_task(core, task, cpu);
                     self.balance.failed[cpu.index()] = 0;
                 }

@@ -33,14 +33,15 @@ impl Fair {
     pub(super) fn is_eligible(&self, id: u32) -> bool {
         let rq = self.entity(id).rq;
         let (sum, load) = self.sums(rq);
-        sum >= (self.entity(id).vruntime - self.rq(rq).min_vruntime) * load
+        let key = self.entity(id).vruntime - self.rq(rq).min_vruntime;
+        i128::from(sum) >= i128::from(key) * i128::from(load)
     }
 
     fn slice(&self, weight: u64) -> i64 {
         calc_delta_fair(self.config.slice_ns, weight)
     }
 
-    /// `update_entity_lag()`: remembered while it sleeps; two slices at most, or a tick (7.x: a slice and a tick). Who stays queued to pay loses no
+    /// `update_entity_lag()`: remembered while it sleeps; two slices at most, or a tick (7.3: a slice and a tick). Who stays queued to pay loses no
     /// lag by that, and gains none (DELAY_ZERO). Return true if it is not where its virtual run time says.
     pub(super) fn update_entity_lag(&mut self, id: u32) -> bool {
         let entity = self.entity(id);
@@ -109,7 +110,8 @@ impl Fair {
             return curr;
         }
         let (sum, load) = self.sums(rq_id);
-        let eligible = |vruntime: i64| sum >= (vruntime - rq.min_vruntime) * load;
+        let eligible =
+            |vruntime: i64| i128::from(sum) >= i128::from(vruntime - rq.min_vruntime) * i128::from(load);
         let best = self.forest.first_passing(&rq.tree, eligible);
         match (curr, best) {
             (Some(curr), Some(best)) if self.entity(curr).deadline < self.entity(best).deadline => Some(curr),
@@ -143,7 +145,7 @@ impl Fair {
         }
     }
 
-    /// Somebody woke and does not take the turn: from here on it is protected for a slice only (`update_protect_slice()`, 6.17).
+    /// Somebody woke and does not take the turn: from here on it is protected for a slice only (`update_protect_slice()`).
     pub(super) fn shorten_protection(&mut self, curr: u32) {
         let entity = self.entity(curr);
         let slice = self.slice(entity.weight);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! EEVDF of Linux 7.x: all tasks of a pCPU compete in one queue, whatever their cgroups. What a task competes with is its own weight's part of its group's,
+//! EEVDF of Linux 7.3: all tasks of a pCPU compete in one queue, whatever their cgroups. What a task competes with is its own weight's part of its group's,
 //! of that group's part of its parent's, and so on; the groups' queues only count who is there. A sleeper that pays, or a pause to wait for one's turn, is the
 //! task's alone, where before a whole group was late or early.
 
@@ -25,9 +25,8 @@ impl Fair {
     /// `enqueue_task_fair()` and `enqueue_hierarchy()`
     pub(super) fn enqueue_flat(&mut self, id: u32, home: u32, woken: bool) {
         if self.entity(id).delayed {
-            self.requeue_delayed(id);
             self.update_load(id);
-            self.entity_mut(id).delayed = false;
+            self.requeue_delayed(id);
             self.count_runnable(id, true);
             return;
         }
@@ -51,6 +50,7 @@ impl Fair {
 
     /// `__dequeue_task()`
     pub(super) fn dequeue_flat(&mut self, id: u32, sleeps: bool) {
+        self.clear_buddies(self.entity(id).rq, id);
         self.update_entity_lag(id);
         if sleeps && self.delays(id) {
             self.update_load(id);
@@ -58,8 +58,10 @@ impl Fair {
             self.count_runnable(id, false);
             return;
         }
+        let rq = self.entity(id).rq;
         self.stop_competing(id, sleeps);
-        self.count_runnable_and_leave(id);
+        self.count_and_leave(id);
+        self.update_min_vruntime(rq);
     }
 
     /// set_delayed(), clear_delayed(): it is still there, but not runnable.
@@ -73,31 +75,35 @@ impl Fair {
         }
     }
 
-    /// `dequeue_hierarchy()`
-    fn count_runnable_and_leave(&mut self, id: u32) {
-        let (mut at, mut gone) = (id, true);
-        loop {
-            let home = self.entity(at).home;
-            if gone {
-                self.leave(at);
-            } else {
-                self.update_load(at);
-                self.update_group(at);
-            }
-            self.rq_mut(home).tasks -= 1;
-            gone = gone && self.rq(home).load == 0;
-            let Some(owner) = self.rq(home).owner else { break };
-            at = owner;
+    /// `dequeue_hierarchy()`: it is not runnable any more, and leaves.
+    fn count_and_leave(&mut self, id: u32) {
+        let home = self.entity(id).home;
+        self.leave(id);
+        self.rq_mut(home).tasks -= 1;
+        let mut at = home;
+        while let Some(owner) = self.rq(at).owner {
+            self.leave_or_update(owner, at);
+            at = self.entity(owner).home;
+            self.rq_mut(at).tasks -= 1;
         }
     }
 
-    /// The last one in a group has left its queue, so that the group leaves the one above, and so on.
-    pub(super) fn leave_groups(&mut self, owner: u32) {
-        let mut at = Some(owner);
-        while let Some(id) = at {
-            let home = self.entity(id).home;
-            self.leave(id);
-            at = self.rq(home).owner.filter(|_| self.rq(home).load == 0);
+    /// It has left its group's queue; it was not counted as runnable any more.
+    pub(super) fn leave_groups(&mut self, id: u32) {
+        let mut at = self.entity(id).home;
+        while let Some(owner) = self.rq(at).owner {
+            self.leave_or_update(owner, at);
+            at = self.entity(owner).home;
+        }
+    }
+
+    /// A group of which somebody has left a queue leaves the queue above, if that was the last one.
+    fn leave_or_update(&mut self, owner: u32, mine: u32) {
+        if self.rq(mine).load == 0 {
+            self.leave(owner);
+        } else {
+            self.update_load(owner);
+            self.update_group(owner);
         }
     }
 }

@@ -122,8 +122,9 @@ impl Fair {
                     self.entity_mut(at).delayed = true;
                     gone = false;
                 } else if gone {
-                    self.leave(at);
                     self.stop_competing(at, sleeps || self.entity(at).task.is_none());
+                    self.leave(at);
+                    self.update_min_vruntime(home);
                 } else {
                     self.update_load(at);
                     self.update_group(at);
@@ -144,16 +145,14 @@ impl Fair {
         let mut at = id;
         loop {
             let home = self.entity(at).home;
-            self.leave(at);
             self.stop_competing(at, true);
+            self.leave(at);
+            self.update_min_vruntime(self.entity(at).rq);
             self.entity_mut(at).delayed = false;
             let empty = self.rq(home).load == 0;
             let Some(owner) = self.rq(home).owner else { break };
             if self.flat {
-                if !empty {
-                    break;
-                }
-                self.leave_groups(owner);
+                self.leave_groups(at);
                 break;
             }
             if !empty || self.entity(owner).delayed {

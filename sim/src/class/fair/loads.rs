@@ -15,23 +15,31 @@ pub const SHARES_MIN: u64 = 2;
 impl Fair {
     /// `update_load_avg()`, before anything about the entity changes.
     pub(super) fn update_load(&mut self, id: u32) {
-        let now_ns = self.now_ns;
         let entity = &self.entities[id as usize];
         let home = entity.home;
         if entity.attached != Some(home) {
             self.attach(id);
             return;
         }
-        let runnable = match entity.my_rq {
-            Some(rq) => u64::from(self.rq(rq).tasks),
-            None => u64::from(entity.on_rq && !entity.delayed),
-        };
-        let entity = &mut self.entities[id as usize];
-        if entity.avg.advance(now_ns, u64::from(entity.on_rq), runnable) {
-            entity.avg.average(load_of(entity.share));
-        }
+        self.advance_entity(id);
         if self.advance_queue(home) {
             self.tell_group(home);
+        }
+    }
+
+    /// `__update_load_avg_se()`, and what is to count from now on: of a group, those that are runnable in it now (`se_update_runnable()`).
+    fn advance_entity(&mut self, id: u32) {
+        let now_ns = self.now_ns;
+        let entity = &mut self.entities[id as usize];
+        let runnable = match entity.my_rq {
+            Some(_) => entity.runnable,
+            None => u32::from(entity.on_rq && !entity.delayed),
+        };
+        if entity.avg.advance(now_ns, u64::from(entity.on_rq), u64::from(runnable)) {
+            entity.avg.average(load_of(entity.share));
+        }
+        if let Some(mine) = entity.my_rq {
+            entity.runnable = self.queues[mine as usize].tasks;
         }
     }
 
@@ -82,16 +90,24 @@ impl Fair {
     }
 
     /// `propagate_entity_load_avg()`: what came to a queue, or left it, its group's entities above have or have lost as well. `delta`: in the sum of the
-    /// time that it was runnable.
+    /// time that it was runnable; with more than two levels the kernel passes on what came, this what of it counted.
     fn propagate(&mut self, from: u32, mut delta: i64) {
         let mut at = from;
         while let Some(owner) = self.rq(at).owner {
+            let home = self.entity(owner).home;
+            self.advance_entity(owner);
+            self.advance_queue(home);
             let below = self.rq(at).avg;
             let queued = load_of(self.rq(at).load);
-            let home = self.entity(owner).home;
             let entity = &mut self.entities[owner as usize];
             let queue = &mut self.queues[home as usize].avg;
             let weight = load_of(entity.share);
+            if entity.attached.is_none() {
+                // A group begins with nothing.
+                entity.avg = Average::default();
+                entity.avg.align(queue, weight);
+                entity.attached = Some(home);
+            }
             queue.take(&entity.avg, weight);
             let (divider, old) = (queue.divider(), entity.avg.load_sum);
             entity.avg.runnable = below.runnable;
@@ -135,11 +151,16 @@ impl Fair {
 
     /// `update_blocked_averages()`: queues in which nobody is forget, too.
     pub(super) fn update_blocked(&mut self, cpu: CpuId) {
-        for at in 0..self.group_queues[cpu.index()].len() {
+        // Children come after their parents.
+        for at in (0..self.group_queues[cpu.index()].len()).rev() {
             let id = self.group_queues[cpu.index()][at];
             let rq = self.rq(id);
-            if rq.load > 0 || rq.avg.is_decayed() {
+            let is_told = rq.told_load == 0 && rq.told_runnable == 0;
+            if rq.load > 0 || rq.avg.is_decayed() && is_told {
                 continue;
+            }
+            if rq.avg.is_decayed() {
+                self.tell_group(id);
             }
             if self.advance_queue(id) {
                 self.tell_group(id);

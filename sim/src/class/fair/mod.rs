@@ -60,7 +60,7 @@ pub enum GroupWeight {
 #[serde(deny_unknown_fields, default)]
 pub struct FairConfig {
     pub variant: Variant,
-    /// EEVDF's base slice, CFS' minimum granularity: 0.7 ms (0.75 ms before 6.15) times 1 + log2 of the pCPUs, at most 8 of which count.
+    /// EEVDF's base slice, CFS' minimum granularity: 0.7 ms and 0.75 ms times 1 + log2 of the pCPUs, at most 8 of which count.
     pub slice_ns: Ns,
     /// CFS: the period in which everybody should run; 6 ms times that factor.
     pub latency_ns: Ns,

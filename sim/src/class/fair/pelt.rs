@@ -102,7 +102,7 @@ impl Average {
         self.into_period = queue.into_period;
         let divider = self.divider();
         self.runnable_sum = self.runnable * divider;
-        self.load_sum = (self.load * divider / weight.max(1)).max(1);
+        self.load_sum = self.load * divider / weight.max(1);
     }
 
     /// Add or take away an entity's part.

@@ -17,13 +17,15 @@ pub struct Entity {
     pub my_rq: Option<u32>,
     /// Its cgroup's queue on its pCPU: where its load counts.
     pub home: u32,
-    /// Where it competes for its turn, or did last: there, or with all others of the pCPU ([`super::Variant::Flat`]).
+    /// Where it competes for its turn, or did last: there, or with all others of the pCPU ([`super::Variant::EevdfFlat`]).
     pub rq: u32,
     /// `se->load.weight`: nice for a task, its part of the group's shares for a group.
     pub share: u64,
     /// What it competes with: its share, or as much of its cgroups' shares as that comes to (`se->h_load.weight`).
     pub weight: u64,
     pub avg: Average,
+    /// Of a group: those that were runnable in it when `avg` was brought up to date last.
+    pub runnable: u32,
     /// The queue that `avg` is a part of.
     pub attached: Option<u32>,
     pub vruntime: i64,
@@ -53,6 +55,7 @@ impl Entity {
             share: weight,
             weight,
             avg: Average::default(),
+            runnable: 0,
             attached: None,
             vruntime: 0,
             deadline: 0,
