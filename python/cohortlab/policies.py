@@ -16,7 +16,7 @@ PRESETS = ("cohort", "balance", "vtime")
 KNOWN = (KERNEL, *PRESETS)
 # How Linux 7.3 and newer divide a cgroup's weight among CPUs: /sys/kernel/debug/sched/cgroup_mode.
 CGROUP_MODES = ("up", "smp", "concur", "max", "tasks")
-# The kernel's own bounds of base_slice_ns.
+# Of base_slice_ns, for which the kernel itself has no bounds: those of a task's own slice (sched_setattr).
 BASE_SLICE_US = range(100, 100_001)
 
 

@@ -102,6 +102,7 @@ def test_the_kernel_takes_no_other_arguments(args: list[str]) -> None:
         ("cohort", ["slice", "5"], "7.3", '"slice" is not allowed: must be a flag'),
         ("eevdf", ["--cgroup-mode", "max"], "7.3", '--cgroup-mode: "max" is not known to the simulator for kernel 7.3'),
         ("eevdf", ["--cgroup-mode", "smp"], "6.18", '--cgroup-mode: "smp" is not known to the simulator for kernel 6'),
+        ("eevdf", ["--base-slice-us", "3000"], "6.5", "--base-slice-us: kernel 6.5 has CFS, which has no base slice"),
         ("eevdf", [], "2.4.20", 'kernel "2.4.20" is not known to the simulator: must be a kernel'),
         ("eevdf", [], "6.99999", 'kernel "6.99999" is not known to the simulator'),
         ("eevdf", [], "newest", 'kernel "newest" is not known to the simulator'),

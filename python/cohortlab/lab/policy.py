@@ -31,6 +31,8 @@ def sched_ext_state(host: Machine) -> str:
 def change(host: Machine, settings: KernelSettings) -> KernelSettings:
     """Tell the kernel's own scheduler these; return what was there before of what they change."""
     mode, slice_us = None, None
+    if settings.base_slice_us:
+        slice_us = int(host.check(f"cat {_SCHED}/base_slice_ns")) // 1000
     if settings.cgroup_mode:
         modes = host.check(f"cat {_SCHED}/cgroup_mode 2>/dev/null || true")
         if settings.cgroup_mode not in modes.replace("(", " ").replace(")", " ").split():
@@ -40,7 +42,6 @@ def change(host: Machine, settings: KernelSettings) -> KernelSettings:
         mode = modes.partition("(")[2].partition(")")[0]
         host.check(f"echo {settings.cgroup_mode} >{_SCHED}/cgroup_mode")
     if settings.base_slice_us:
-        slice_us = int(host.check(f"cat {_SCHED}/base_slice_ns")) // 1000
         host.check(f"echo {settings.base_slice_us}000 >{_SCHED}/base_slice_ns")
     return KernelSettings(mode, slice_us)
 

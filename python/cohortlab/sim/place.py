@@ -94,7 +94,7 @@ class SimPlace:
             del self._loads[vm]
 
     def measure(self, vm: str, workload: str) -> Measurement:
-        """Simulate one run of ``workload`` in ``vm``, from the moment when everything starts.
+        """Simulate one run of ``workload`` in ``vm``, beside loads that have settled.
 
         Raises:
             WorkloadError: the program did not end in its time.

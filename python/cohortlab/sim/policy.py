@@ -67,7 +67,9 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
             f"{', '.join(SIMULATED_MODES)}, and the kernel 7.3 or newer"
         )
     if version < (6, 6, 0):
-        return {"class": "fair", "variant": "cfs", "slice_ns": slice_ns}
+        if slice_ns:
+            raise PlaceError(f"--base-slice-us: kernel {kernel} has CFS, which has no base slice: must be 6.6 or newer")
+        return {"class": "fair", "variant": "cfs"}
     variant = "eevdf" if version < (6, 19, 0) else "eevdf-forfeit" if version < (7, 3, 0) else "eevdf-flat"
     return {
         "class": "fair",
