@@ -133,7 +133,7 @@ impl Host {
         task.warm_on = Some(cpu);
         let state = &mut core.cpus[cpu.index()];
         if state.last.replace(id) != Some(id) {
-            // No more than it can have touched in its last turn: as if a third of that had gone into it, the most that the lab saw.
+            // No more than it can have touched in its last turn: as if a third of that had gone into it, the most that was measured (docs/fidelity.md).
             let after_other_ns = core.machine.refill_after_other_ns(task.footprint_per_mille);
             task.refill_left_ns = task.refill_left_ns.max(after_other_ns.min(task.turn_ns / 3));
         }

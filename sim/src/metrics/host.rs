@@ -11,7 +11,7 @@ use super::stacking::Stacking;
 use super::totals::{HostTotals, ProgramTotals, VcpuTotals, VmTotals};
 use super::waits::Waits;
 
-/// Ends of programs that are remembered with everybody's CPU time.
+/// Starts and ends of programs that are remembered with everybody's CPU time.
 const ENDS_MAX: usize = 256;
 
 fn push(list: &mut Vec<ProgramTotals>, totals: ProgramTotals) {
