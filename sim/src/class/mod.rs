@@ -106,7 +106,6 @@ pub trait Class {
 }
 
 /// The classes that there are. An enum, so that the calls in the hot path are direct.
-#[expect(clippy::large_enum_variant, reason = "there is one per simulation")]
 pub enum AnyClass {
     RoundRobin(RoundRobin),
     Fair(Fair),
