@@ -53,6 +53,16 @@ def place() -> Iterator[LabPlace]:
         yield lab
 
 
+def boot_again(lab: LabPlace) -> None:
+    """Bring the lab up after a crash, in which it may crash as well: the tests that follow need it."""
+    for _ in range(1, ATTEMPTS):
+        try:
+            return lab.reset()
+        except PlaceCrashed as crash:
+            say(f"crashed while booting again: {crash}")
+    lab.reset()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Void a test in which the emulated host died, as `compare` voids a round: say so, boot again, run it again."""
@@ -68,7 +78,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             say(f"{pyfuncitem.name} is void, a machine was lost: {crash}")
             if lab is None:
                 continue  # it boots its own
-            lab.reset()
+            boot_again(lab)
             if "bench" in arguments:
                 arguments["bench"] = Bench(lab)
     pyfuncitem.obj(**arguments)
