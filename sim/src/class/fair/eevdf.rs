@@ -2,7 +2,6 @@
 //! EEVDF (Stoica and Abdel-Wahab 1995) as in Linux 6.6 and later: among those that are not ahead of the average, the earliest virtual deadline.
 
 use crate::ids::TaskId;
-use crate::time::Ns;
 
 use super::queue::scale_down;
 use super::{calc_delta_fair, Fair, Variant};
@@ -170,10 +169,5 @@ impl Fair {
             entity.vprot = entity.vruntime;
         }
         self.update_min_vruntime(rq);
-    }
-
-    /// The slice that a task gets, for tests.
-    pub fn base_slice_ns(&self) -> Ns {
-        self.config.slice_ns
     }
 }
