@@ -60,7 +60,7 @@ impl Fair {
         }
         let rq = self.entity(id).rq;
         self.stop_competing(id, sleeps);
-        self.count_and_leave(id);
+        self.leave_all(id, 1);
         self.update_min_vruntime(rq);
     }
 
@@ -75,35 +75,21 @@ impl Fair {
         }
     }
 
-    /// `dequeue_hierarchy()`: it is not runnable any more, and leaves.
-    fn count_and_leave(&mut self, id: u32) {
-        let home = self.entity(id).home;
+    /// `dequeue_hierarchy()`: it leaves its group's queue, and the groups above that are empty then leave theirs. `runnable`: 1 if it still counted
+    /// as that, 0 if it slept and had to pay.
+    pub(super) fn leave_all(&mut self, id: u32, runnable: u32) {
         self.leave(id);
-        self.rq_mut(home).tasks -= 1;
-        let mut at = home;
-        while let Some(owner) = self.rq(at).owner {
-            self.leave_or_update(owner, at);
-            at = self.entity(owner).home;
-            self.rq_mut(at).tasks -= 1;
-        }
-    }
-
-    /// It has left its group's queue; it was not counted as runnable any more.
-    pub(super) fn leave_groups(&mut self, id: u32) {
         let mut at = self.entity(id).home;
+        self.rq_mut(at).tasks -= runnable;
         while let Some(owner) = self.rq(at).owner {
-            self.leave_or_update(owner, at);
+            if self.rq(at).load == 0 {
+                self.leave(owner);
+            } else {
+                self.update_load(owner);
+                self.update_group(owner);
+            }
             at = self.entity(owner).home;
-        }
-    }
-
-    /// A group of which somebody has left a queue leaves the queue above, if that was the last one.
-    fn leave_or_update(&mut self, owner: u32, mine: u32) {
-        if self.rq(mine).load == 0 {
-            self.leave(owner);
-        } else {
-            self.update_load(owner);
-            self.update_group(owner);
+            self.rq_mut(at).tasks -= runnable;
         }
     }
 }

@@ -142,6 +142,13 @@ impl Fair {
 
     /// It was picked, and so has paid: off the queue now, and its groups if that leaves them empty.
     pub(super) fn finish_delayed(&mut self, id: u32) {
+        if self.flat {
+            self.stop_competing(id, true);
+            self.leave_all(id, 0);
+            self.update_min_vruntime(self.entity(id).rq);
+            self.entity_mut(id).delayed = false;
+            return;
+        }
         let mut at = id;
         loop {
             let home = self.entity(at).home;
@@ -151,10 +158,6 @@ impl Fair {
             self.entity_mut(at).delayed = false;
             let empty = self.rq(home).load == 0;
             let Some(owner) = self.rq(home).owner else { break };
-            if self.flat {
-                self.leave_groups(at);
-                break;
-            }
             if !empty || self.entity(owner).delayed {
                 break;
             }
