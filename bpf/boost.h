@@ -3,12 +3,14 @@
  * What a pause-loop exit does.
  *
  * A vCPU that spins in kernel mode waits for a sibling: the lock's holder, or one that has an IPI to answer. KVM notices by pause-loop
- * exits (PLE) and asks the host's scheduler to run a sibling instead (directed yield), but only one that was preempted in kernel mode or
- * has an interrupt pending, and it takes no for an answer. Four cures, which add up (the first three after the paper on PLE storms, "ple"):
+ * exits (PLE) and asks the host's scheduler to run a sibling instead (directed yield), but only one that was woken, was preempted in
+ * kernel mode or has an interrupt pending, and it takes no for an answer. Four cures, which add up (the first three after the paper on
+ * PLE storms, "ple"):
  *
  * candidate  the sibling that KVM offers runs next.
  * any-mode   if KVM offers nobody, we choose among all waiting siblings: first one with an interrupt waiting, then one preempted in
- *            kernel mode, then the one in user mode that has waited longest. Who waits for an IPI's answer needs the user-mode one.
+ *            kernel mode, then of the others, preempted in user mode or woken, the one that has waited longest. Who waits for an IPI's
+ *            answer needs the user-mode one.
  * unfair     the boosted vCPU runs although its VM's turn has not come. Its VM is charged, so it is lent, not given.
  * migrate    a sibling waiting for another pCPU comes to the spinner's, which is free at that moment.
  *
@@ -94,7 +96,7 @@ static void boost_kick(s32 cpu, s32 spinner_cpu)
 
 enum boost_class {
 	BOOST_CLASS_NONE,
-	BOOST_CLASS_USER,
+	BOOST_CLASS_USER, /* preempted in user mode, or woken */
 	BOOST_CLASS_KERNEL,
 	BOOST_CLASS_IRQ,
 };

@@ -58,7 +58,7 @@ enum cohort_stat {
 	STAT_BOOST_CHOSEN,    /* siblings chosen by us at an exit (any-mode) */
 	STAT_BOOST_IRQ,	      /* of the chosen: an interrupt was waiting for it */
 	STAT_BOOST_KERNEL,    /* of the chosen: preempted in kernel mode */
-	STAT_BOOST_USER,      /* of the chosen: in user mode, longest wait */
+	STAT_BOOST_USER,      /* of the chosen: preempted in user mode, or woken; longest wait */
 	STAT_BOOST_GRANTED,   /* boosts that put the sibling on a pCPU */
 	STAT_BOOST_MIGRATED,  /* of these, after a move from another pCPU's queue */
 	STAT_BOOST_PREEMPTED, /* of these, by preempting another VM's vCPU or task (unfair) */

@@ -176,12 +176,26 @@ static __always_inline s32 vcpu_id(struct kvm_vcpu *v)
 	return BPF_CORE_READ(v, vcpu_id);
 }
 
-/* Was the vCPU in kernel mode when it was last preempted? Written by KVM when it puts the vCPU, so valid only while it waits. */
+/*
+ * Has the vCPU lost its pCPU by being preempted, in kernel mode? Asked while it waits, or when it gets a pCPU again.
+ *
+ * KVM's kvm_arch_vcpu_put() writes arch.preempted_in_kernel for a preempted vCPU only. Of one that blocked since, or that was preempted
+ * outside KVM_RUN, the bit tells an older story; vcpu->preempted tells which, and kvm_vcpu_on_spin() asks for it first.
+ *
+ * In a switch, __schedule() comes to ops.stopping and ops.enqueue of the task that leaves, ops.running of the next, kvm_sched_out() of
+ * the former (prepare_task_switch()), which sets vcpu->preempted and then the bit, and kvm_sched_in() of the latter
+ * (finish_task_switch()), which clears vcpu->preempted. So ops.running still finds how the vCPU lost its last pCPU; ops.stopping and
+ * ops.enqueue do not find yet how it loses this one. A sibling on another pCPU that looks in the middle takes it for not preempted or,
+ * for a moment, for what it was last time, as kvm_vcpu_on_spin() does.
+ *
+ * A kernel without one of the fields has told nothing: a bit of unknown age would prefer the wrong sibling again and again; without it
+ * the one that has waited longest is preferred.
+ */
 static __always_inline bool vcpu_preempted_in_kernel(struct kvm_vcpu *v)
 {
-	if (!bpf_core_field_exists(v->arch.preempted_in_kernel))
+	if (!bpf_core_field_exists(v->preempted) || !bpf_core_field_exists(v->arch.preempted_in_kernel))
 		return false;
-	return BPF_CORE_READ(v, arch.preempted_in_kernel);
+	return BPF_CORE_READ(v, preempted) && BPF_CORE_READ(v, arch.preempted_in_kernel);
 }
 
 /*

@@ -88,6 +88,7 @@ struct kvm_vcpu {
 	struct kvm *kvm;
 	s32 vcpu_id;
 	struct preempt_notifier preempt_notifier;
+	bool preempted;
 	struct kvm_vcpu_arch arch;
 };
 

@@ -14,9 +14,9 @@ pub struct VcpuState {
     pub in_kvm: bool,
     /// The mode of the guest's code on this vCPU now. Seen by the host only when it puts the vCPU.
     pub guest_kernel: bool,
-    /// `vcpu->preempted`: put while it wanted to run.
+    /// `vcpu->preempted`: put while it wanted to run, and not on a pCPU since.
     pub preempted: bool,
-    /// `vcpu->arch.preempted_in_kernel`, as of the last preemption.
+    /// `vcpu->arch.preempted_in_kernel`, as of the last preemption: stays when the vCPU runs again and blocks, so worth nothing without `preempted`.
     pub preempted_in_kernel: bool,
     /// `vcpu->ready`: preempted, or woken and not yet on a pCPU.
     pub ready: bool,
@@ -82,7 +82,7 @@ impl Host {
         }
     }
 
-    /// kvm_sched_in()
+    /// kvm_sched_in(), on the way out of the switch: after the scheduler has heard that the task runs.
     pub(super) fn vcpu_sched_in(&mut self, task: TaskId) {
         let kvm = &mut self.core.tasks[task.index()].kvm;
         if kvm.in_kvm && (kvm.preempted || kvm.ready) {
@@ -92,7 +92,7 @@ impl Host {
         }
     }
 
-    /// kvm_sched_out()
+    /// kvm_sched_out(), in the middle of the switch: after the scheduler has put the task into a queue and chosen the next.
     pub(super) fn vcpu_sched_out(&mut self, task: TaskId) {
         let state = self.core.tasks[task.index()].state;
         let kvm = &mut self.core.tasks[task.index()].kvm;

@@ -26,17 +26,6 @@ fn one_runs_three_wait(w: &mut World) -> (TaskId, Vec<TaskId>) {
     (spinner, waiting)
 }
 
-/// Let a waiting vCPU have been preempted in kernel mode: run it, and take the pCPU from it.
-fn preempt_in_kernel(w: &mut World, id: TaskId) {
-    w.set_guest_kernel(id, true);
-    while !w.is_running(id) {
-        w.run(MS);
-    }
-    while w.is_running(id) {
-        w.run(MS);
-    }
-}
-
 #[test]
 fn any_mode_prefers_whom_has_waited_longest_among_user_mode() {
     let mut w = boosted(1, BOOST_ANY_MODE);

@@ -39,6 +39,28 @@ pub fn introduce(w: &mut World, vcpus: &[TaskId]) {
     w.run(MS);
 }
 
+/// Let time pass until the task has a pCPU.
+pub fn until_it_runs(w: &mut World, id: TaskId) {
+    while !w.is_running(id) {
+        w.run(MS);
+    }
+}
+
+/// Let time pass until the task, which runs, has lost its pCPU.
+pub fn until_it_waits(w: &mut World, id: TaskId) {
+    while w.is_running(id) {
+        w.run(MS);
+    }
+    assert_eq!(w.task(id).state, State::Runnable);
+}
+
+/// Let a waiting vCPU have been preempted in kernel mode: run it, and take the pCPU from it.
+pub fn preempt_in_kernel(w: &mut World, id: TaskId) {
+    w.set_guest_kernel(id, true);
+    until_it_runs(w, id);
+    until_it_waits(w, id);
+}
+
 /// The time that each of these had a pCPU during the next `ns`.
 pub fn used_in(w: &mut World, ns: u64, tasks: &[TaskId]) -> Vec<u64> {
     let before: Vec<u64> = tasks.iter().map(|id| w.task(*id).used_ns).collect();

@@ -12,6 +12,7 @@ mod histories;
 mod lending;
 mod lifecycle;
 mod placement;
+mod preempted;
 mod puppets;
 mod schedule;
 mod spec;

@@ -174,6 +174,12 @@ impl World {
         }
     }
 
+    /// The running vCPU thread goes to its VMM's code; it enters KVM_RUN again when it next gets a pCPU.
+    pub fn leave_kvm(&mut self, id: TaskId) {
+        assert!(self.is_running(id), "{id:?} does not run");
+        self.sim.host.set_in_kvm(id.real(), false);
+    }
+
     pub fn set_guest_kernel(&mut self, id: TaskId, in_kernel: bool) {
         self.sim.host.set_guest_kernel(id.real(), in_kernel);
     }

@@ -143,7 +143,7 @@ extern "C" {
     pub static native_apic_size: u32;
     /// Returns the node by which a thread inside KVM_RUN is known.
     pub fn poke_vcpu(vcpu: *mut u64, kvm: *mut u64, id: i32, apic: *mut u64) -> *mut ListNode;
-    pub fn poke_preempted_in_kernel(vcpu: *mut u64, in_kernel: bool);
+    pub fn poke_preempted(vcpu: *mut u64, preempted: bool, in_kernel: bool);
     pub fn poke_apic(apic: *mut u64, irr_pending: bool, apicv_active: bool);
     static native_layout: [u64; LAYOUT.len()];
     static native_layout_len: u32;

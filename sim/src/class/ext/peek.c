@@ -107,8 +107,9 @@ struct hlist_node *poke_vcpu(struct kvm_vcpu *v, void *kvm, s32 id, struct kvm_l
 	return &v->preempt_notifier.link;
 }
 
-void poke_preempted_in_kernel(struct kvm_vcpu *v, bool in_kernel)
+void poke_preempted(struct kvm_vcpu *v, bool preempted, bool in_kernel)
 {
+	v->preempted = preempted;
 	v->arch.preempted_in_kernel = in_kernel;
 }
 
@@ -125,6 +126,7 @@ struct peek_vm {
 	u64 runtime_ns;
 	u64 boosts;
 	u64 stacked;
+	u64 preempted_in_kernel;
 	u64 run_start_sum;
 	u32 weight;
 	u32 nr_vcpus;
@@ -142,6 +144,7 @@ void peek_vm(u32 slot, struct peek_vm *to)
 	to->runtime_ns = vm->runtime_ns;
 	to->boosts = vm->boosts;
 	to->stacked = vm->stacked;
+	to->preempted_in_kernel = vm->preempted_in_kernel;
 	to->run_start_sum = vm->run_start_sum;
 	to->weight = vm->weight;
 	to->nr_vcpus = vm->nr_vcpus;

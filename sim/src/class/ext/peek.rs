@@ -26,6 +26,7 @@ pub struct PeekVm {
     pub runtime_ns: u64,
     pub boosts: u64,
     pub stacked: u64,
+    pub preempted_in_kernel: u64,
     pub run_start_sum: u64,
     pub weight: u32,
     pub nr_vcpus: u32,

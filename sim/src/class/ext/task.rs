@@ -189,7 +189,7 @@ impl super::Ext {
         let Some(link) = mine.vcpu.as_ref().map(|known| {
             // SAFETY: live structs of the sizes that peek.c says; the scheduler does not run now.
             unsafe {
-                ffi::poke_preempted_in_kernel(known.kern.ptr(), task.kvm.preempted_in_kernel);
+                ffi::poke_preempted(known.kern.ptr(), task.kvm.preempted, task.kvm.preempted_in_kernel);
                 ffi::poke_apic(known.apic.ptr(), task.kvm.irq_pending || apicv, apicv);
             }
             known.link
