@@ -214,7 +214,8 @@ impl Fair {
             let rq = entity.rq;
             let ended = self.eevdf && self.update_deadline(id);
             self.update_min_vruntime(rq);
-            // Since 6.17; a turn that nobody waited for has no protection when somebody comes, and its slice may just have begun anew.
+            // In the kernel since 6.17 already. A turn that nobody waited for has outlived its protection when somebody comes, and its slice may just have
+            // begun anew.
             let ended =
                 ended || self.config.variant >= Variant::EevdfForfeit && !self.entity(id).is_protected();
             if ended && self.queues[rq as usize].nr > 1 {
