@@ -35,7 +35,7 @@ class Measurement:
         window_s: seconds of host time over which ``cpu_s`` was sampled.
         cpu_s: CPU seconds each VM used in that window, by VM name (the whole cgroup: vCPUs and VMM threads).
         stats: counters the policy reported over the window (empty for the kernel's own scheduler).
-        guest: counters read in the guest over the run, e.g. ``tlb_shootdowns``, ``steal_s``.
+        guest: counters read in the guest from the program's start to its end, e.g. ``tlb_shootdowns``, ``steal_s``.
         host: counters of the host over the window, e.g. ``idle_s``: CPU seconds that all pCPUs together were idle.
     """
 

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::class::ext::PeekStats;
 use crate::class::AnyClass;
 use crate::error::SimError;
 use crate::guest::{Guests, ProgramFigure};
 use crate::host::Host;
+use crate::ids::VmId;
 use crate::metrics::layout::{TaskLayout, VmLayout};
 use crate::metrics::{Figures, Fingerprint, Layout, Metrics};
 use crate::scenario::{Outcome, Scenario};
@@ -70,6 +72,8 @@ pub struct ProgramReport {
     pub end_ns: Option<Ns>,
     pub units: u64,
     pub unit_value: f64,
+    /// As [`Report::stats`], from its start to its end.
+    pub stats: BTreeMap<&'static str, u64>,
 }
 
 /// Carry out one run.
@@ -93,7 +97,7 @@ pub fn run(scenario: &Scenario, watch: Watch) -> Result<Report, SimError> {
     }
     let mut report = Report {
         outcome: Outcome::of(&simulation.host),
-        programs: programs(&simulation.bodies),
+        programs: programs(&mut simulation.host, &simulation.bodies),
         stats: stats(&mut simulation.host),
         tasks: layout.tasks,
         ..Report::default()
@@ -102,8 +106,20 @@ pub fn run(scenario: &Scenario, watch: Watch) -> Result<Report, SimError> {
     Ok(report)
 }
 
-fn programs(guests: &Guests) -> Vec<ProgramReport> {
+fn programs(host: &mut Host, guests: &Guests) -> Vec<ProgramReport> {
+    let all = stats(host);
+    let kept = |vm: VmId, is_end| {
+        let kept = host.program_stats.iter().find(|kept| (kept.vm, kept.is_end) == (vm, is_end));
+        kept.map(|kept| BTreeMap::from(named(&kept.stats)))
+    };
     let program = |figure: ProgramFigure| ProgramReport {
+        stats: {
+            // Most begin with the run.
+            let (start, end) = (kept(figure.vm, false), kept(figure.vm, true));
+            let before = |name| start.as_ref().map_or(0, |start| start[name]);
+            let end = end.as_ref().unwrap_or(&all);
+            end.iter().map(|(name, count)| (*name, count.saturating_sub(before(name)))).collect()
+        },
         vm: figure.vm.0,
         name: figure.name,
         start_ns: figure.start_ns,
@@ -131,13 +147,16 @@ fn layout(scenario: &Scenario, host: &Host, guests: &Guests) -> Layout {
     layout
 }
 
-/// The counters of the scheduler of `bpf/`.
+/// The counters of the scheduler of `bpf/` till now.
 fn stats(host: &mut Host) -> BTreeMap<&'static str, u64> {
     if !matches!(host.class, AnyClass::Ext(_)) {
         return BTreeMap::new();
     }
-    let stats = host.peek_stats();
-    BTreeMap::from([
+    BTreeMap::from(named(&host.peek_stats()))
+}
+
+fn named(stats: &PeekStats) -> [(&'static str, u64); 18] {
+    [
         ("switches", stats.switches),
         ("preempt_wakeup", stats.preempt_wakeup),
         ("pulls", stats.pulls),
@@ -156,7 +175,7 @@ fn stats(host: &mut Host) -> BTreeMap<&'static str, u64> {
         ("boost_migrated", stats.boost_migrated),
         ("boost_missed", stats.boost_missed),
         ("gang_starts", stats.gang_starts),
-    ])
+    ]
 }
 
 /// The observers of one run.

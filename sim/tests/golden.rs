@@ -15,11 +15,11 @@ const BPF: &str = "";
 
 /// Program, locks, TLB flushes, interrupts, policy, fingerprint.
 const RUNS: [(&str, &str, &str, &str, &str, &str); 9] = [
-    ("hackbench", "tas", "ipi", "trapped", FLAT, "34eaa7b41154b83c"),
+    ("hackbench", "tas", "ipi", "trapped", FLAT, "947a042a73766640"),
     ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, BPF),
     ("hackbench", "ticket", "ipi", "virtualized", CFS, "689775aa1096271c"),
-    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "3a924851b1c92cb7"),
-    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "b73cf98e162dea1b"),
+    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "d96131fc795e6db9"),
+    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "6f19df05f730b98e"),
     ("tlb-flush", "tas", "hypercall", "trapped", COHORT, BPF),
     ("dbench", "queued", "ipi", "posted", COHORT, BPF),
     ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "44c069b9d71587b1"),

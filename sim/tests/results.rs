@@ -69,6 +69,38 @@ fn time_adds_up() {
     assert_eq!(runs.map(|row| timeline.end_ns[row] - timeline.start_ns[row]).sum::<u64>(), host.busy_ns);
 }
 
+/// Two VMs under the scheduler of `bpf/`: one is busy from the start, the other has a program from 20 ms on.
+fn late_program(duration_ns: u64) -> Report {
+    let text = format!(
+        r#"{{"name": "late", "seed": 3, "duration_ns": {duration_ns}, "machine": {{"cores_per_socket": 2}},
+            "policy": {{"class": "ext", "knobs": {{"placement": 1, "fair": 1, "gang": 0, "boost": 15}}}},
+            "vms": [
+                {{"name": "work", "vcpus": 2, "start_ns": 20000000, "workload": {{"model": "tlb-flush"}}}},
+                {{"name": "hog", "vcpus": 2, "workload": {{"model": "cpu-hog"}}}}
+            ]}}"#
+    );
+    run(&scenario(&text), Watch::figures()).expect("a run")
+}
+
+#[test]
+fn a_programs_counters_are_of_its_own_time() {
+    let report = late_program(60_000_000_000);
+    let program = &report.programs[0];
+    let (start_ns, end_ns) = (program.start_ns, program.end_ns.expect("an end"));
+    assert!(start_ns >= 20_000_000, "{start_ns}");
+    // What a run that ends then, or just before, has counted.
+    let till = |ns: u64| late_program(ns).stats;
+    let (before, at_start, just_before, at_end) =
+        (till(start_ns - 1), till(start_ns), till(end_ns - 1), till(end_ns));
+    assert!(before["switches"] > 0 && program.stats["ple"] > 0);
+    for (name, count) in &program.stats {
+        let least = just_before[name] - at_start[name];
+        let most = at_end[name] - before[name];
+        assert!((least..=most).contains(count), "{name}: {count}, not {least} to {most}");
+    }
+    assert!(program.stats["switches"] < report.stats["switches"]);
+}
+
 #[test]
 fn what_is_wrong_is_named() {
     for (right, wrong, said) in [

@@ -103,6 +103,20 @@ def test_alone_is_faster(path: Path, beside: Result) -> None:
     assert alone.measurement("work").cpu_s["hog"] < 0.1 * alone.measurement("work").window_s
 
 
+def test_counters_are_of_the_programs_own_time(path: Path) -> None:
+    found = simulate(path, "tlb-flush", "cohort")
+    measured = found.measurement("work")
+    host = found.about["figures"]["host"]
+    (start,), (end,) = host["program_starts"], host["program_ends"]
+    assert measured.window_s == pytest.approx((end["at_ns"] - start["at_ns"]) / 1e9)
+    assert measured.guest == {
+        "tlb_shootdowns": end["ipis_taken"]["1"] - start["ipis_taken"].get("1", 0),
+        "steal_s": (end["ready_ns"] - start["ready_ns"]) / 1e9,
+    }
+    # The load alone has switched before.
+    assert 0 < measured.stats["switches"] < found.about["stats"]["switches"]
+
+
 def test_compare_in_the_simulator(cohortlab: Run, path: Path) -> None:
     ran = cohortlab("compare", path, "--on", "sim", "--rounds", 2, "--json", "--out", "out")
     assert ran.code == 0, ran.err

@@ -73,6 +73,31 @@ def test_a_kernel_has_its_form_of_the_fair_class(
     assert policy.has_on_spin_bug(kernel) == (variant in {"cfs", "eevdf"})
 
 
+@pytest.mark.parametrize(
+    ("kernel", "half_first_slice", "full_weights", "normalized_slice_ns"),
+    [
+        ("6.6", False, False, 750_000),
+        ("6.6.92", False, False, 750_000),
+        ("6.6.93", False, False, 700_000),
+        ("6.11.11", False, False, 750_000),
+        ("6.12.30", True, False, 750_000),
+        ("6.12.48+deb13", True, False, 700_000),
+        ("6.14.8", True, False, 750_000),
+        ("6.14.9", True, False, 700_000),
+        ("6.15", True, False, 700_000),
+        ("7.0.3", True, False, 700_000),
+        ("7.1", True, True, 700_000),
+        ("7.3.4", True, True, 700_000),
+    ],
+)
+def test_a_kernel_has_its_slices_and_its_precision(
+    kernel: str, half_first_slice: bool, full_weights: bool, normalized_slice_ns: int
+) -> None:
+    found = policy.host_class("eevdf", (), kernel)
+    assert (found["place_deadline_initial"], found["full_weights"]) == (half_first_slice, full_weights)
+    assert (found["slice_ns"], found["normalized_slice_ns"]) == (0, normalized_slice_ns)
+
+
 def test_the_kernel_divides_weights_as_it_is_told() -> None:
     assert policy.host_class("eevdf", (), "7.3")["group_weight"] == "auto"
     changed = policy.host_class("eevdf", ["--cgroup-mode=smp", "--base-slice-us", "3000"], "7.3")

@@ -38,6 +38,7 @@ FLAGS = (*(f"--{axis}" for axis in PRESETS["cohort"]), *(f"--{name}" for name in
 KERNEL_RULE = "a kernel's version, 2.6.34 or newer, as in 6.12"
 KERNEL_DEFAULT = "7.3"
 SIMULATED_MODES = ("smp", "concur")
+_SHORTER_SLICE = ((6, 6, 93), (6, 12, 31), (6, 14, 9))
 
 
 def host_class(name: str, args: Sequence[str], kernel: str) -> dict[str, Any]:
@@ -75,10 +76,19 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
         "class": "fair",
         "variant": variant,
         "delay_dequeue": version >= (6, 12, 0),
+        "place_deadline_initial": version >= (6, 12, 0),
         "pick_buddy": version >= (6, 14, 0),
+        "full_weights": version >= (7, 1, 0),
         "group_weight": mode or "auto",
         "slice_ns": slice_ns,
+        "normalized_slice_ns": _normalized_slice_ns(version),
     }
+
+
+def _normalized_slice_ns(version: tuple[int, ...]) -> int:
+    """Return the base slice on one pCPU: shorter since 2ae891b82695, in 6.15 and in the stable kernels that took it."""
+    shorter = version >= (6, 15, 0) or any(version[:2] == since[:2] and version >= since for since in _SHORTER_SLICE)
+    return 700_000 if shorter else 750_000
 
 
 def has_on_spin_bug(kernel: str) -> bool:

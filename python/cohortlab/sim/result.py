@@ -123,7 +123,7 @@ class Result:
         return next(i for i, task in enumerate(self.tasks) if (task["vm"], task["vcpu"]) == (index, vcpu))
 
     def measurement(self, vm: str) -> Measurement:
-        """Return the figure of the program in ``vm``, and what was used until its end.
+        """Return the figure of the program in ``vm``, and what was used and counted from its start to its end.
 
         Raises:
             WorkloadError: it did not end.
@@ -137,28 +137,36 @@ class Result:
         value = program["units"] * program["unit_value"] / wall_s if workload.is_rate and wall_s else wall_s
         if value <= 0:
             raise WorkloadError(f"{workload.name} in {vm}: the figure {value} is not a number above 0")
-        end: dict[str, Any] = {"at_ns": self.end_ns, "cpu_ns": self._cpu_ns(), "busy_ns": self._busy_ns()}
+        figures = self.about["figures"]["vms"][index]
+        # What was counted until the end, and until the start: with the run, if nothing is known of it.
+        end: dict[str, Any] = {
+            "at_ns": self.end_ns,
+            "cpu_ns": self._cpu_ns(),
+            "busy_ns": self._busy_ns(),
+            "ready_ns": figures["ready_ns"],
+            "ipis_taken": figures["ipis_taken"],
+        }
         for ended in self.about["figures"]["host"]["program_ends"]:
             if ended["vm"] == index:
                 end = ended
         names = [machine.name for machine in self.run.scenario.vms]
-        start: dict[str, Any] = {"at_ns": 0, "cpu_ns": [0] * len(names), "busy_ns": 0}
+        start: dict[str, Any] = {"at_ns": 0, "cpu_ns": [0] * len(names), "busy_ns": 0, "ready_ns": 0, "ipis_taken": {}}
         for started in self.about["figures"]["host"]["program_starts"]:
             if started["vm"] == index:
                 start = started
         window_ns = end["at_ns"] - start["at_ns"]
         idle_ns = self.run.scenario.host.pcpus * window_ns - (end["busy_ns"] - start["busy_ns"])
         used_ns = [ended - before for before, ended in zip(start["cpu_ns"], end["cpu_ns"], strict=True)]
-        figures = self.about["figures"]["vms"][index]
+        shootdowns = end["ipis_taken"].get(_TLB_VECTOR, 0) - start["ipis_taken"].get(_TLB_VECTOR, 0)
         return Measurement(
             value=value,
             wall_s=wall_s,
             window_s=window_ns / NS_PER_S,
             cpu_s={name: ns / NS_PER_S for name, ns in zip(names, used_ns, strict=True)},
-            stats={name: float(value) for name, value in self.about["stats"].items()},
+            stats={name: float(value) for name, value in program["stats"].items()},
             guest={
-                "tlb_shootdowns": float(figures["ipis_taken"].get(_TLB_VECTOR, 0)),
-                "steal_s": figures["ready_ns"] / NS_PER_S,
+                "tlb_shootdowns": float(shootdowns),
+                "steal_s": (end["ready_ns"] - start["ready_ns"]) / NS_PER_S,
             },
             host={"idle_s": idle_ns / NS_PER_S},
         )

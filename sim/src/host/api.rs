@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What bodies and experiments ask of the host. None of these calls a body.
 
-use crate::class::{Class as _, Enqueue};
+use crate::class::{AnyClass, Class as _, Enqueue};
 use crate::events::Event;
-use crate::ids::{CpuId, TaskId};
+use crate::ids::{CpuId, TaskId, VmId};
 use crate::observe::What;
 use crate::time::Ns;
 
 use super::task::State;
-use super::{Host, YieldTo};
+use super::{Host, ProgramStats, YieldTo};
+
+/// Starts and ends of programs at which counters are kept: as many as are remembered with everybody's CPU time.
+const PROGRAM_STATS_MAX: usize = 512;
 
 impl Host {
     pub fn now_ns(&self) -> Ns {
@@ -25,8 +28,26 @@ impl Host {
     }
 
     /// Tell the observers; the closure is called only if there are any.
+    #[inline]
     pub fn tell(&mut self, what: impl FnOnce() -> What) {
-        self.core.observers.tell(self.core.now_ns, what);
+        if self.core.observers.is_off() {
+            return;
+        }
+        let what = what();
+        match what {
+            What::ProgramStart { vcpu, .. } => self.keep_stats(vcpu.vm, false),
+            What::ProgramEnd { vcpu, .. } => self.keep_stats(vcpu.vm, true),
+            _ => {}
+        }
+        self.core.observers.tell(self.core.now_ns, || what);
+    }
+
+    #[cold]
+    fn keep_stats(&mut self, vm: VmId, is_end: bool) {
+        if self.program_stats.len() < PROGRAM_STATS_MAX && matches!(self.class, AnyClass::Ext(_)) {
+            let stats = self.peek_stats();
+            self.program_stats.push(ProgramStats { vm, is_end, stats });
+        }
     }
 
     /// [`crate::body::Bodies::event`] at that time. Never void: see [`crate::events::Timer`] for timers that are set again or cancelled.

@@ -14,14 +14,26 @@ pub use self::core::{Core, Cpu, Group};
 pub use self::schedule::Switch;
 pub use self::task::{State, Task, TaskSpec};
 
+use crate::class::ext::PeekStats;
 use crate::class::{AnyClass, Class as _};
 use crate::error::SimError;
+use crate::ids::VmId;
 use crate::machine::MachineConfig;
 
 /// The host with its scheduling class. Bodies get it with every call.
 pub struct Host {
     pub core: Core,
     pub class: AnyClass,
+    /// The counters of the scheduler of `bpf/` at the start and the end of programs, as far as somebody listens.
+    pub program_stats: Vec<ProgramStats>,
+}
+
+/// A VM's program begins or ends.
+#[derive(Clone, Debug)]
+pub struct ProgramStats {
+    pub vm: VmId,
+    pub is_end: bool,
+    pub stats: PeekStats,
 }
 
 /// What came of [`Host::yield_to`].
@@ -37,7 +49,7 @@ pub enum YieldTo {
 
 impl Host {
     pub fn new(machine: &MachineConfig, class: AnyClass, seed: u64) -> Result<Self, SimError> {
-        let mut host = Self { core: Core::new(machine, seed)?, class };
+        let mut host = Self { core: Core::new(machine, seed)?, class, program_stats: Vec::new() };
         host.class.init(&mut host.core);
         host.check()?;
         Ok(host)

@@ -176,6 +176,10 @@ impl GuestMetrics {
         }
     }
 
+    pub fn ipis_taken(&self, vm: usize) -> BTreeMap<u8, u64> {
+        self.vms[vm].counts.ipis_taken.clone()
+    }
+
     pub fn totals(&self, vm: usize) -> GuestTotals {
         let vm = &self.vms[vm];
         GuestTotals {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What the host did with the VMs: waiting, co-stop, skew, stacking, preemption at bad moments.
 
+use std::collections::BTreeMap;
+
 use crate::ids::{CpuId, TaskId, VcpuId};
 use crate::observe::{Stop, What};
 use crate::time::Ns;
@@ -126,14 +128,6 @@ impl HostMetrics {
             What::LockReleased { vcpu, .. } => {
                 let vcpu = self.vcpu(vcpu);
                 vcpu.locks_held = vcpu.locks_held.saturating_sub(1);
-            }
-            What::ProgramStart { vcpu, program } => {
-                let now = self.program_now(now_ns, vcpu, program);
-                push(&mut self.totals.program_starts, now);
-            }
-            What::ProgramEnd { vcpu, program } => {
-                let now = self.program_now(now_ns, vcpu, program);
-                push(&mut self.totals.program_ends, now);
             }
             _ => {}
         }
@@ -304,13 +298,30 @@ impl HostMetrics {
         state.skew.add(most - least);
     }
 
-    fn program_now(&mut self, now_ns: Ns, vcpu: VcpuId, program: u32) -> ProgramTotals {
+    pub fn program_starts(&mut self, totals: ProgramTotals) {
+        push(&mut self.totals.program_starts, totals);
+    }
+
+    pub fn program_ends(&mut self, totals: ProgramTotals) {
+        push(&mut self.totals.program_ends, totals);
+    }
+
+    /// What is counted till now, for a program of the vCPU's VM; of the VM's own counts those of the host.
+    pub fn program_now(&mut self, layout: &Layout, now_ns: Ns, vcpu: VcpuId, program: u32) -> ProgramTotals {
         for vm in 0..self.vms.len() {
             self.touch(vm, now_ns);
         }
         let cpu_ns = self.vms.iter().map(|vm| vm.totals.cpu_ns).collect();
         let busy_ns = self.busy_ns(now_ns);
-        ProgramTotals { vm: vcpu.vm.0, program, at_ns: now_ns, cpu_ns, busy_ns }
+        let ready_ns =
+            self.vcpus_of(layout, vcpu.vm.index()).iter().map(|vcpu| self.vcpu_totals(vcpu, now_ns).ready_ns);
+        let ready_ns = ready_ns.sum();
+        let ipis_taken = BTreeMap::new();
+        ProgramTotals { vm: vcpu.vm.0, program, at_ns: now_ns, cpu_ns, busy_ns, ready_ns, ipis_taken }
+    }
+
+    fn vcpus_of(&self, layout: &Layout, vm: usize) -> &[Vcpu] {
+        &self.vcpus[self.bases[vm]..self.bases[vm] + layout.vms[vm].vcpus as usize]
     }
 
     fn busy_ns(&self, now_ns: Ns) -> Ns {
@@ -331,8 +342,8 @@ impl HostMetrics {
         for vm in 0..self.vms.len() {
             self.touch(vm, now_ns);
             self.look_at_skew(layout, vm, now_ns);
-            let of_vm = &self.vcpus[self.bases[vm]..self.bases[vm] + layout.vms[vm].vcpus as usize];
-            let of_vm: Vec<_> = of_vm.iter().map(|vcpu| self.vcpu_totals(vcpu, now_ns)).collect();
+            let of_vm: Vec<_> =
+                self.vcpus_of(layout, vm).iter().map(|vcpu| self.vcpu_totals(vcpu, now_ns)).collect();
             let lag = self.lags.as_mut().map(|lags| lags.extremes(vm, now_ns));
             let state = &self.vms[vm];
             vms.push(VmTotals {

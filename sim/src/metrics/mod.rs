@@ -20,6 +20,7 @@ pub mod waits;
 
 use serde::Serialize;
 
+use crate::ids::VcpuId;
 use crate::observe::{Observer, What};
 use crate::time::Ns;
 
@@ -29,7 +30,7 @@ pub use self::waits::{Summary, Waits};
 
 use self::guest::{GuestMetrics, GuestTotals};
 use self::host::HostMetrics;
-use self::totals::{HostTotals, VcpuTotals, VmTotals};
+use self::totals::{HostTotals, ProgramTotals, VcpuTotals, VmTotals};
 
 /// All figures of one run.
 pub struct Metrics {
@@ -60,6 +61,11 @@ impl Metrics {
         Self { host: HostMetrics::new(&layout), guest: GuestMetrics::new(&layout), layout }
     }
 
+    fn program_now(&mut self, now_ns: Ns, vcpu: VcpuId, program: u32) -> ProgramTotals {
+        let ipis_taken = self.guest.ipis_taken(vcpu.vm.index());
+        ProgramTotals { ipis_taken, ..self.host.program_now(&self.layout, now_ns, vcpu, program) }
+    }
+
     /// The figures as of `now_ns`; counting can go on.
     pub fn figures(&mut self, now_ns: Ns) -> Figures {
         let (host, vms, mut vcpus) = self.host.totals(&self.layout, now_ns);
@@ -75,8 +81,20 @@ impl Metrics {
 
 impl Observer for Metrics {
     fn record(&mut self, now_ns: Ns, what: &What) {
-        self.host.record(&self.layout, now_ns, what);
-        self.guest.record(&self.layout, now_ns, what);
+        match *what {
+            What::ProgramStart { vcpu, program } => {
+                let totals = self.program_now(now_ns, vcpu, program);
+                self.host.program_starts(totals);
+            }
+            What::ProgramEnd { vcpu, program } => {
+                let totals = self.program_now(now_ns, vcpu, program);
+                self.host.program_ends(totals);
+            }
+            _ => {
+                self.host.record(&self.layout, now_ns, what);
+                self.guest.record(&self.layout, now_ns, what);
+            }
+        }
     }
 }
 

@@ -136,3 +136,37 @@ fn the_end_of_a_program_is_a_moment_of_its_own() {
     let end = &host.program_ends[0];
     assert_eq!((end.at_ns, &end.cpu_ns[..], end.busy_ns, host.busy_ns), (5, &[5][..], 5, 8));
 }
+
+#[test]
+fn what_is_counted_before_a_program_and_after_it_is_known_apart() {
+    let sent = |vector| What::GuestIpiSent { from: V0, to: V1, vector };
+    let taken = |vector| What::GuestIpiTaken { vcpu: V1, vector };
+    let events = [
+        (0, What::Wakeup { task: TaskId(0), cpu: CpuId(0) }),
+        (0, What::Wakeup { task: TaskId(1), cpu: CpuId(1) }),
+        (2, switch(0, None, Stop::Preempted, Some(0))),
+        (3, sent(1)),
+        (4, taken(1)),
+        // vCPU 1 waits beyond the start, and after the end.
+        (10, What::ProgramStart { vcpu: V0, program: 0 }),
+        (16, switch(1, None, Stop::Preempted, Some(1))),
+        (17, sent(1)),
+        (17, sent(2)),
+        (18, taken(1)),
+        (18, taken(2)),
+        (20, switch(1, Some(1), Stop::Preempted, Some(2))),
+        (25, What::ProgramEnd { vcpu: V0, program: 0 }),
+        (27, sent(1)),
+        (28, taken(1)),
+    ];
+    let figures = figures(&events, 30);
+    let (start, end) = (&figures.host.program_starts[0], &figures.host.program_ends[0]);
+    assert_eq!(
+        (start.ready_ns, end.ready_ns, figures.vms[0].host.ready_ns),
+        (2 + 10, 2 + 16 + 5, 2 + 16 + 10)
+    );
+    let of = |taken: &std::collections::BTreeMap<u8, u64>| (taken.get(&1).copied(), taken.get(&2).copied());
+    assert_eq!(of(&start.ipis_taken), (Some(1), None));
+    assert_eq!(of(&end.ipis_taken), (Some(2), Some(1)));
+    assert_eq!(of(&figures.vms[0].guest.counts.ipis_taken), (Some(3), Some(1)));
+}

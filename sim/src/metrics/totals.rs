@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The host's side of the figures as they are reported; docs/metrics.md defines each.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::time::Ns;
@@ -54,12 +56,16 @@ pub struct HostTotals {
     pub program_ends: Vec<ProgramTotals>,
 }
 
-/// A program of a VM begins or has ended: the CPU time of each VM till then.
+/// A program of a VM begins or has ended: what the host and the VM had counted till then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProgramTotals {
     pub vm: u32,
     pub program: u32,
     pub at_ns: Ns,
+    /// Of each VM.
     pub cpu_ns: Vec<Ns>,
     pub busy_ns: Ns,
+    /// Of the program's VM, as its figures have them.
+    pub ready_ns: Ns,
+    pub ipis_taken: BTreeMap<u8, u64>,
 }

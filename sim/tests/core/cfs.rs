@@ -3,6 +3,7 @@
 
 use cohort_sim::bodies::Program;
 use cohort_sim::class::fair::{FairConfig, Variant};
+use cohort_sim::class::AnyClass;
 use cohort_sim::host::{TaskSpec, YieldTo};
 use cohort_sim::machine::MachineConfig;
 
@@ -53,6 +54,18 @@ fn weights_decide() {
     let (light, heavy) = (s.host.run_ns(light), s.host.run_ns(heavy));
     assert_eq!(light + heavy, 4_000 * MS);
     assert!((heavy as f64 / light as f64 - 3.0).abs() < 0.02, "{heavy} {light}");
+}
+
+#[test]
+fn a_new_task_counts_in_the_period_that_it_waits_for() {
+    let mut s = one();
+    for _ in 0..8 {
+        busy(&mut s);
+    }
+    let ninth = spawn(&mut s, TaskSpec { weight: 8 * 1024, ..TaskSpec::default() }, Program::Busy);
+    let AnyClass::Fair(class) = &s.host.class else { panic!("a fair class") };
+    // More than 8 have 0.75 ms each, 6.75 in all: half of that is the ninth's, whose weight is that of all others; an eighth of that in virtual time.
+    assert_eq!(class.vruntime(ninth), 421_875);
 }
 
 /// Three, of which the third runs (virtual run times 6, 3 and 2 ms at the start); at 1 ms it yields to the first.

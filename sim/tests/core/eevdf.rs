@@ -73,6 +73,52 @@ fn since_6_19_who_yields_forfeits_up_to_its_deadline() {
     assert_eq!(yields(Variant::EevdfForfeit), [(0, Some(0)), (2_000, Some(1)), (8_000, Some(0))]);
 }
 
+/// a alone for 2 ms; then b is made.
+fn forks(config: FairConfig) -> Vec<(u64, Option<u32>)> {
+    let mut s = sim(&MachineConfig::ideal(1), fair(FairConfig { slice_ns: 3 * MS, ..config }), 1);
+    let turns = record(&mut s);
+    busy(&mut s);
+    s.run_until(2 * MS).unwrap();
+    busy(&mut s);
+    s.run_until(12 * MS - 1).unwrap();
+    turns_us(&turns, 0)
+}
+
+#[test]
+fn who_is_new_preempts_until_6_18() {
+    // b comes to a's v of 2, with half a slice: d 3.5. a, whose first d was 1.5, has one of 5: b runs at once. At 4 it is ahead of the average of 3.
+    let expected = [(0, Some(0)), (2_000, Some(1)), (4_000, Some(0)), (8_000, Some(1))];
+    assert_eq!(forks(FairConfig::of(Variant::Eevdf)), expected);
+    // Before 6.12 the first slice is a whole one: a has a d of 3 and runs up to it; at the tick at 4 it is ahead.
+    let before_6_12 = FairConfig { place_deadline_initial: false, ..FairConfig::of(Variant::Eevdf) };
+    assert_eq!(forks(before_6_12), [(0, Some(0)), (4_000, Some(1)), (8_000, Some(0))]);
+}
+
+#[test]
+fn since_6_19_who_is_new_waits_for_the_next_tick() {
+    // a's protection ended at v 1.5, when nobody waited. At the tick at 4 that shows, though its d is 5; b (v 2) is behind the average of 3.
+    // At 8 b has v 6, at an average of 5.
+    for variant in [Variant::EevdfForfeit, Variant::EevdfFlat] {
+        assert_eq!(
+            forks(FairConfig::of(variant)),
+            [(0, Some(0)), (4_000, Some(1)), (8_000, Some(0))],
+            "{variant:?}"
+        );
+    }
+}
+
+#[test]
+fn a_group_is_never_new() {
+    let mut s = one(Variant::Eevdf);
+    let turns = record(&mut s);
+    let group = s.host.new_group(cohort_sim::GroupId(0), 100);
+    spawn(&mut s, TaskSpec { group, ..TaskSpec::default() }, Program::Busy);
+    busy(&mut s);
+    s.run_until(12 * MS - 1).unwrap();
+    // The group of task 0 has a whole slice, d 3, task 1 half of one, d 1.5. At 8 both have v 4 and d 7.
+    assert_eq!(turns_us(&turns, 0), [(0, Some(1)), (4_000, Some(0)), (8_000, Some(1))]);
+}
+
 #[test]
 fn a_sleeper_keeps_its_lag() {
     let mut s = one(Variant::Eevdf);

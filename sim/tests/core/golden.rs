@@ -125,6 +125,6 @@ fn whole_runs_are_what_they_were() {
     assert_ne!(found[2], found[3], "a yield forfeits in one and not in the other");
     assert_eq!(
         found,
-        ["f0c7f399e91c3fd4", "aa2317c82e4285ad", "a95f4f0f1fa36904", "96014264b7a94221", "367369668957eaa8"]
+        ["f0c7f399e91c3fd4", "a5d938bf21005ba4", "3eada6926f35d248", "35c7d247ec827244", "d11f9121d6726ae6"]
     );
 }

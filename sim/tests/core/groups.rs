@@ -3,6 +3,7 @@
 
 use cohort_sim::bodies::Program;
 use cohort_sim::class::fair::{FairConfig, GroupWeight, Variant};
+use cohort_sim::class::AnyClass;
 use cohort_sim::host::TaskSpec;
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::{CpuId, GroupId};
@@ -24,6 +25,83 @@ fn slices_end_on_time_not_at_ticks() {
     // New tasks have half a slice: 0 runs up to its deadline, 1.5, then 1. At 3 both have v 1.5 and d 4.5: 0 was there first.
     let expected = [(0, Some(0)), (1_500, Some(1)), (3_000, Some(0)), (6_000, Some(1)), (9_000, Some(0))];
     assert_eq!(turns_us(&turns, 0), expected);
+}
+
+/// When two tasks take turns on pCPU 0.
+fn turns_of_two(pcpus: u32, normalized_slice_ns: u64) -> Vec<(u64, Option<u32>)> {
+    let config = FairConfig { normalized_slice_ns, ..FairConfig::of(Variant::EevdfFlat) };
+    let mut s = sim(&MachineConfig::ideal(pcpus), fair(config), 1);
+    let turns = record(&mut s);
+    for _ in 0..2 {
+        let allowed = Some([CpuId(0)].into_iter().collect());
+        spawn(&mut s, TaskSpec { allowed, ..TaskSpec::default() }, Program::Busy);
+    }
+    s.run_until(3 * MS).unwrap();
+    turns_us(&turns, 0)
+}
+
+#[test]
+fn slices_are_those_of_the_kernel_and_grow_with_the_number_of_pcpus() {
+    let expected =
+        [(0, Some(0)), (350, Some(1)), (700, Some(0)), (1_400, Some(1)), (2_100, Some(0)), (2_800, Some(1))];
+    assert_eq!(turns_of_two(1, 0), expected);
+    let expected =
+        [(0, Some(0)), (375, Some(1)), (750, Some(0)), (1_500, Some(1)), (2_250, Some(0)), (3_000, Some(1))];
+    assert_eq!(turns_of_two(1, 750_000), expected);
+    // Twice as long on 2 and on 3, four times on 8 and on 16.
+    assert_eq!(turns_of_two(3, 0), [(0, Some(0)), (700, Some(1)), (1_400, Some(0)), (2_800, Some(1))]);
+    assert_eq!(turns_of_two(16, 0), [(0, Some(0)), (1_400, Some(1)), (2_800, Some(0))]);
+}
+
+/// Where b, which has run for 1 ms and slept for 10, comes back beside a, whose group has a hundredth of b's weight: 10485 and 1048576.
+fn comes_back_beside_a_light_group(config: FairConfig) -> i64 {
+    let config = FairConfig { slice_ns: 3 * MS, delay_dequeue: false, ..config };
+    let mut s = sim(&MachineConfig::ideal(1), fair(config), 1);
+    let group = s.host.new_group(GroupId(0), 1);
+    spawn(&mut s, TaskSpec { group, ..TaskSpec::default() }, Program::Busy);
+    let b = cycle(&mut s, MS, 10 * MS);
+    s.run_until(11 * MS).unwrap();
+    let AnyClass::Fair(class) = &s.host.class else { panic!("a fair class") };
+    class.vruntime(b)
+}
+
+#[test]
+fn weights_count_in_full_since_7_1() {
+    // a has run from 1 ms to the ticks at 4 and 8 and to 11: 3 ms, 4 ms and 3 ms of virtual run time, each rounded down.
+    let a = 300_021_745 + 400_028_993 + 300_021_745;
+    // At 1 ms the average is 1048576 / 1059061 ms, so b leaves 9,901 ns ahead of it. It comes back 9,901 * 1059061 / 10485 ns ahead of a.
+    let flat = comes_back_beside_a_light_group(FairConfig::of(Variant::EevdfFlat));
+    assert_eq!(flat, a + 1_000_072);
+    let since_7_1 = comes_back_beside_a_light_group(FairConfig::of(Variant::EevdfForfeit));
+    assert_eq!(since_7_1, a + 1_000_072);
+    // 1024 and 10 before: the average is 1024 / 1034 ms, b is 9,672 ns ahead, and then 9,672 * 1034 / 10.
+    let full_weights = false;
+    let scaled = FairConfig { full_weights, ..FairConfig::of(Variant::EevdfForfeit) };
+    assert_eq!(comes_back_beside_a_light_group(scaled), a + 1_000_084);
+    assert_eq!(comes_back_beside_a_light_group(FairConfig::of(Variant::Eevdf)), a + 1_000_084);
+}
+
+#[test]
+fn an_average_of_the_heaviest_and_the_lightest_does_not_overflow() {
+    let config = FairConfig { slice_ns: 100 * MS, ..FairConfig::of(Variant::EevdfFlat) };
+    let mut s = sim(&MachineConfig::ideal(1), fair(config), 1);
+    let turns = record(&mut s);
+    let of = |weight| TaskSpec { weight, ..TaskSpec::default() };
+    // Of two of nice 19, weight 15 * 1024, one has run for ten ticks: 10 * 273,066,666. The average is half of that, where the other one is at 0.
+    for _ in 0..2 {
+        spawn(&mut s, of(15), Program::Busy);
+    }
+    s.run_until(40 * MS).unwrap();
+    // That far ahead of it come a hundred of nice -20: 100 * 88761 * 1024 * 1,365,333,330 is 2^63.4. Whoever comes to the average does not move it.
+    let heavy: Vec<_> = (0..100).map(|_| spawn(&mut s, of(88_761), Program::Busy)).collect();
+    let AnyClass::Fair(class) = &s.host.class else { panic!("a fair class") };
+    for task in heavy {
+        assert_eq!(class.vruntime(task), 1_365_333_330);
+    }
+    s.run_until(50 * MS).unwrap();
+    // New, it has half a slice, to its deadline: 3,413,333,333, less than a ns short of 50 ms. It is ahead of the average; the one that waited has the same
+    // deadline, and the heavy ones have 1,365,333,330 and half of 100 * 1024 / 88761 ms.
+    assert_eq!(turns_us(&turns, 0), [(0, Some(0)), (49_999, Some(2))]);
 }
 
 #[test]
@@ -69,4 +147,37 @@ fn whoever_sleeps_now_and_then_counts_once_less() {
     assert!((1.28..1.38).contains(&found), "{found}");
     let found = busy_beside_sleeper(GroupWeight::Smp);
     assert!((0.97..1.08).contains(&found), "{found}");
+}
+
+/// A group of three that always run and a task beside them, all on pCPU 0; the others are taken away or not.
+fn three_beside_one(pcpus: u32, offline: bool, until_ns: u64) -> (Vec<(u64, Option<u32>)>, u64) {
+    let config = FairConfig { slice_ns: 3 * MS, ..FairConfig::of(Variant::EevdfFlat) };
+    let mut s = sim(&MachineConfig::ideal(pcpus), fair(config), 1);
+    let turns = record(&mut s);
+    for cpu in (1..pcpus).filter(|_| offline).map(CpuId) {
+        s.host.cpu_offline(cpu);
+    }
+    let group = s.host.new_group(GroupId(0), 100);
+    let allowed = Some([CpuId(0)].into_iter().collect());
+    let spec = TaskSpec { allowed, ..TaskSpec::default() };
+    for _ in 0..3 {
+        spawn(&mut s, TaskSpec { group, ..spec.clone() }, Program::Busy);
+    }
+    let one = spawn(&mut s, spec, Program::Busy);
+    s.run_until(until_ns).unwrap();
+    let turns = turns.borrow().iter().filter(|turn| turn.1 == 0).map(|turn| (turn.0, turn.2)).collect();
+    (turns, s.host.run_ns(one))
+}
+
+#[test]
+fn a_group_counts_at_most_once_per_pcpu_that_is_online() {
+    // What is offline is as if it were not there, to the ns: the three count once, and the one has half of the time.
+    let until_ns = 6_000 * MS;
+    let (alone, _) = three_beside_one(1, false, until_ns);
+    let (others_offline, had_ns) = three_beside_one(4, true, until_ns);
+    assert_eq!(others_offline, alone);
+    assert!(had_ns.abs_diff(until_ns / 2) < 10 * MS, "{had_ns}");
+    // Where the tasks may run does not count: with four online the three are two, their average rounded down, and the one has a third.
+    let (_, had_ns) = three_beside_one(4, false, until_ns);
+    assert!(had_ns.abs_diff(until_ns / 3) < 60 * MS, "{had_ns}");
 }

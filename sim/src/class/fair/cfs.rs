@@ -8,25 +8,26 @@ use crate::time::Ns;
 use super::{calc_delta_fair, Fair};
 
 impl Fair {
-    /// `place_entity()`: START_DEBIT for a new one, GENTLE_FAIR_SLEEPERS for a sleeper.
+    /// `place_entity()`: START_DEBIT for a new task, GENTLE_FAIR_SLEEPERS for a sleeper. (`task_fork_fair()` places the new one in its parent's queue, and
+    /// not before the parent; nobody here has a parent.)
     pub(super) fn cfs_place(&mut self, id: u32) {
         let entity = self.entity(id);
         let mut vruntime = self.rq(entity.rq).min_vruntime;
-        if entity.new && entity.task.is_some() {
+        if entity.new {
             vruntime += calc_delta_fair(self.sched_slice(id), entity.weight);
         } else {
             vruntime -= (self.config.latency_ns / 2) as i64;
         }
-        let new = entity.new;
         let entity = self.entity_mut(id);
-        entity.vruntime = if new { vruntime } else { entity.vruntime.max(vruntime) };
+        entity.vruntime = if entity.new { vruntime } else { entity.vruntime.max(vruntime) };
     }
 
     /// `sched_slice()`: its part, by weight at every level, of a period that grows with the number of tasks (ALT_PERIOD, BASE_SLICE).
     pub(super) fn sched_slice(&self, id: u32) -> Ns {
         let entity = self.entity(id);
         let root = self.rq(entity.rq).cpu.index();
-        let count = Ns::from(self.queues[root].tasks) + Ns::from(!entity.on_rq);
+        // Whoever is new is not counted there yet.
+        let count = Ns::from(self.queues[root].tasks) + Ns::from(entity.new);
         let latency_count = self.config.latency_ns / self.config.slice_ns;
         let mut slice_ns =
             if count > latency_count { count * self.config.slice_ns } else { self.config.latency_ns };

@@ -3,15 +3,20 @@
 
 use crate::class::{Class, Dequeue, Enqueue};
 use crate::events::Event;
-use crate::host::{Core, State};
+use crate::host::{Core, State, Task};
 use crate::ids::{CpuId, GroupId, TaskId};
 use crate::time::Ns;
 
 use super::queue::{Entity, Rq};
-use super::{Fair, NICE_0};
+use super::{Fair, Variant, NICE_0};
 
 /// hrtick_start(): no timer is shorter.
 const HRTICK_MIN_NS: Ns = 10_000;
+
+/// It was made, and not woken yet: `wake_up_new_task()` is to come.
+fn never_woken(task: &Task) -> bool {
+    task.state == State::Asleep && task.switches == 0
+}
 
 impl Fair {
     /// Is `id` this task's entity, or a group's that it is in?
@@ -127,6 +132,7 @@ impl Fair {
 impl Class for Fair {
     fn init(&mut self, core: &mut Core) {
         self.set_defaults(core.cpus.len());
+        self.online = core.online.len() as u64;
         self.tick_ns = core.machine.costs.tick_ns;
         self.queues = core.machine.all().map(|cpu| Rq::new(cpu, GroupId(0), None)).collect();
         self.picked = vec![None; core.cpus.len()];
@@ -141,6 +147,8 @@ impl Class for Fair {
         let weight = Self::weight_of(core, task);
         let rq = core.task(task).cpu.0;
         let id = self.new_entity(Entity::new(Some(task), None, rq, weight));
+        // Under a sched_ext scheduler it may have been woken already.
+        self.entity_mut(id).new = never_woken(core.task(task));
         self.of_task.push(id);
     }
 
@@ -197,7 +205,7 @@ impl Class for Fair {
         }
     }
 
-    /// `check_preempt_wakeup_fair()`
+    /// `check_preempt_wakeup_fair()`. Since 6.19 who is new (WF_FORK) does not preempt.
     fn preempt_wakeup(&mut self, core: &mut Core, task: TaskId) {
         let cpu = core.task(task).cpu;
         let Some(curr) = core.cpu(cpu).curr.filter(|curr| *curr != task) else { return };
@@ -207,10 +215,10 @@ impl Class for Fair {
         }
         self.charge(core, cpu);
         let Some((curr, woken)) = self.matching(ids.0, ids.1) else { return };
-        if self.flat && self.entity(woken).delayed {
-            return;
-        }
-        let preempts = if self.eevdf {
+        let forked = self.config.variant >= Variant::EevdfForfeit && core.task(task).switches == 0;
+        let preempts = if forked {
+            false
+        } else if self.eevdf {
             self.eevdf_pick(self.entity(woken).rq, Some(curr), false) == Some(woken)
         } else {
             self.cfs_wakeup_preempts(curr, woken)
@@ -317,6 +325,14 @@ impl Class for Fair {
         self.set_buddy(target, |rq| &mut rq.next);
         self.yield_now(core, from);
         true
+    }
+
+    fn cpu_online(&mut self, _core: &mut Core, _cpu: CpuId) {
+        self.online += 1;
+    }
+
+    fn cpu_offline(&mut self, _core: &mut Core, _cpu: CpuId) {
+        self.online -= 1;
     }
 
     fn queue_len(&self, cpu: CpuId) -> u32 {

@@ -3,7 +3,6 @@
 
 use crate::ids::TaskId;
 
-use super::queue::scale_down;
 use super::{calc_delta_fair, Fair, Variant};
 
 impl Fair {
@@ -14,15 +13,19 @@ impl Fair {
         if load == 0 {
             return min;
         }
-        min + sum.div_euclid(load)
+        // Nearly always 64 bits are enough, and they are much faster to divide.
+        match i64::try_from(sum) {
+            Ok(sum) => min + sum.div_euclid(load),
+            Err(_) => min + sum.div_euclid(i128::from(load)) as i64,
+        }
     }
 
-    fn sums(&self, rq: u32) -> (i64, i64) {
+    fn sums(&self, rq: u32) -> (i128, i64) {
         let rq = self.rq(rq);
         let (mut sum, mut load) = (rq.avg_sum, rq.avg_load);
         if let Some(curr) = rq.curr.map(|id| self.entity(id)).filter(|curr| curr.on_rq) {
-            let weight = scale_down(curr.weight);
-            sum += (curr.vruntime - rq.min_vruntime) * weight;
+            let weight = self.average_weight(curr.weight);
+            sum += i128::from(curr.vruntime - rq.min_vruntime) * i128::from(weight);
             load += weight;
         }
         (sum, load)
@@ -33,7 +36,7 @@ impl Fair {
         let rq = self.entity(id).rq;
         let (sum, load) = self.sums(rq);
         let key = self.entity(id).vruntime - self.rq(rq).min_vruntime;
-        i128::from(sum) >= i128::from(key) * i128::from(load)
+        sum >= i128::from(key) * i128::from(load)
     }
 
     fn slice(&self, weight: u64) -> i64 {
@@ -67,12 +70,11 @@ impl Fair {
         let mut lag = 0;
         if rq.nr > 0 && entity.vlag != 0 {
             let curr = rq.curr.map(|id| self.entity(id)).filter(|curr| curr.on_rq);
-            let load = rq.avg_load + curr.map_or(0, |curr| scale_down(curr.weight));
-            let inflated = i128::from(entity.vlag) * i128::from(load + scale_down(entity.weight));
+            let load = rq.avg_load + curr.map_or(0, |curr| self.average_weight(curr.weight));
+            let inflated = i128::from(entity.vlag) * i128::from(load + self.average_weight(entity.weight));
             lag = (inflated / i128::from(load.max(1))) as i64;
         }
-        if entity.new {
-            // PLACE_DEADLINE_INITIAL: who is new competes sooner.
+        if entity.new && self.config.place_deadline_initial {
             slice /= 2;
         }
         let vruntime = self.avg_vruntime(entity.rq) - lag;
@@ -109,8 +111,7 @@ impl Fair {
             return curr;
         }
         let (sum, load) = self.sums(rq_id);
-        let eligible =
-            |vruntime: i64| i128::from(sum) >= i128::from(vruntime - rq.min_vruntime) * i128::from(load);
+        let eligible = |vruntime: i64| sum >= i128::from(vruntime - rq.min_vruntime) * i128::from(load);
         let best = self.forest.first_passing(&rq.tree, eligible);
         match (curr, best) {
             (Some(curr), Some(best)) if self.entity(curr).deadline < self.entity(best).deadline => Some(curr),

@@ -182,7 +182,11 @@ impl Fair {
         let part = |shares: u64| {
             let load = load_of(rq.load).max(rq.avg.load);
             let whole = group.load_avg - rq.told_load + load;
-            (shares * load / whole.max(1)).clamp(SHARES_MIN, shares)
+            let part = match shares.checked_mul(load) {
+                Some(product) => product / whole.max(1),
+                None => (u128::from(shares) * u128::from(load) / u128::from(whole.max(1))) as u64,
+            };
+            part.clamp(SHARES_MIN, shares)
         };
         let share = match self.config.group_weight {
             GroupWeight::Present => {
@@ -191,8 +195,8 @@ impl Fair {
             }
             GroupWeight::Smp | GroupWeight::Auto => part(group.shares),
             GroupWeight::Concur => {
-                let tasks = (group.runnable_avg >> 10).max(1);
-                part(group.shares * tasks.min(self.running.len() as u64))
+                let tasks = (group.runnable_avg >> 10).min(self.online).max(1);
+                part(group.shares * tasks)
             }
         };
         self.set_share(id, share);

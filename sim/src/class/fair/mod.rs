@@ -51,7 +51,8 @@ pub enum GroupWeight {
     /// By averages of load.
     Smp,
     /// By averages of load, and the shares count as often as tasks of the group were runnable on average, rounded down, at least once and at most once per
-    /// pCPU (7.3's default; /sys/kernel/debug/sched/cgroup_mode).
+    /// pCPU of the group's cpuset (7.3's default; /sys/kernel/debug/sched/cgroup_mode). Here every group has the root's cpuset, all pCPUs that are online:
+    /// its tasks' affinities do not matter.
     Concur,
 }
 
@@ -60,8 +61,10 @@ pub enum GroupWeight {
 #[serde(deny_unknown_fields, default)]
 pub struct FairConfig {
     pub variant: Variant,
-    /// EEVDF's base slice, CFS' minimum granularity: 0.7 ms and 0.75 ms times 1 + log2 of the pCPUs, at most 8 of which count.
+    /// EEVDF's base slice, CFS' minimum granularity: that of one pCPU times 1 + log2 of the pCPUs, at most 8 of which count.
     pub slice_ns: Ns,
+    /// That of one pCPU (`normalized_sysctl_sched_base_slice`): 0.75 ms up to 6.14 (and in CFS), 0.70 ms from 6.15 on.
+    pub normalized_slice_ns: Ns,
     /// CFS: the period in which everybody should run; 6 ms times that factor.
     pub latency_ns: Ns,
     /// CFS: how far a woken task must be behind to preempt; 1 ms times that factor.
@@ -72,6 +75,11 @@ pub struct FairConfig {
     pub pick_buddy: bool,
     /// EEVDF: who goes to sleep ahead of the average stays queued until it no longer is (DELAY_DEQUEUE, 6.12 and later).
     pub delay_dequeue: bool,
+    /// EEVDF: a new task's first slice is half as long (PLACE_DEADLINE_INITIAL; before 6.12 it was placed a second time, with a whole one).
+    pub place_deadline_initial: bool,
+    /// The average of virtual run times has weights in full (`avg_vruntime_weight()`, 7.1 and later), not in 1024ths. Always so of
+    /// [`Variant::EevdfFlat`], and never of [`Variant::Eevdf`].
+    pub full_weights: bool,
     pub group_weight: GroupWeight,
     /// Move tasks between pCPUs: on going idle.
     pub balance: bool,
@@ -84,11 +92,14 @@ impl Default for FairConfig {
         Self {
             variant: Variant::EevdfForfeit,
             slice_ns: 0,
+            normalized_slice_ns: 0,
             latency_ns: 0,
             wakeup_granularity_ns: 0,
             run_to_parity: true,
             pick_buddy: true,
             delay_dequeue: true,
+            place_deadline_initial: true,
+            full_weights: true,
             group_weight: GroupWeight::Auto,
             balance: true,
             periodic_balance: true,
@@ -110,6 +121,8 @@ pub struct Fair {
     config: FairConfig,
     eevdf: bool,
     flat: bool,
+    /// See [`FairConfig::full_weights`].
+    full_weights: bool,
     now_ns: Ns,
     entities: Vec<Entity>,
     /// By task: its entity.
@@ -122,6 +135,8 @@ pub struct Fair {
     balance: Balance,
     /// By pCPU: who was picked and does not run yet.
     picked: Vec<Option<TaskId>>,
+    /// pCPUs that are online.
+    online: u64,
     /// By pCPU: the entity of the task that got it last.
     running: Vec<Option<u32>>,
     /// By pCPU: the turn whose end a timer has been set for.
@@ -133,10 +148,12 @@ impl Fair {
     pub fn new(config: FairConfig) -> Self {
         let eevdf = config.variant != Variant::Cfs;
         let flat = config.variant == Variant::EevdfFlat;
+        let full_weights = flat || config.variant == Variant::EevdfForfeit && config.full_weights;
         Self {
             config,
             eevdf,
             flat,
+            full_weights,
             now_ns: 0,
             entities: Vec::new(),
             of_task: Vec::new(),
@@ -146,6 +163,7 @@ impl Fair {
             group_queues: Vec::new(),
             balance: Balance::default(),
             picked: Vec::new(),
+            online: 0,
             running: Vec::new(),
             hrtick: Vec::new(),
             tick_ns: 0,
@@ -160,7 +178,12 @@ impl Fair {
         if config.group_weight == GroupWeight::Auto {
             config.group_weight = if self.flat { GroupWeight::Concur } else { GroupWeight::Smp };
         }
-        config.slice_ns = or(config.slice_ns, if self.eevdf { 700_000 } else { 750_000 });
+        let normal_ns = match config.normalized_slice_ns {
+            0 if self.eevdf => 700_000,
+            0 => 750_000,
+            given_ns => given_ns,
+        };
+        config.slice_ns = or(config.slice_ns, normal_ns);
         config.latency_ns = or(config.latency_ns, 6_000_000);
         config.wakeup_granularity_ns = or(config.wakeup_granularity_ns, 1_000_000);
     }
@@ -191,7 +214,10 @@ impl Fair {
             let rq = entity.rq;
             let ended = self.eevdf && self.update_deadline(id);
             self.update_min_vruntime(rq);
-            let ended = ended || self.flat && !self.entity(id).is_protected();
+            // In the kernel since 6.17 already. A turn that nobody waited for has outlived its protection when somebody comes, and its slice may just have
+            // begun anew.
+            let ended =
+                ended || self.config.variant >= Variant::EevdfForfeit && !self.entity(id).is_protected();
             if ended && self.queues[rq as usize].nr > 1 {
                 core.resched(cpu);
                 self.clear_buddies(rq, id);

@@ -41,7 +41,7 @@ pub struct Entity {
     pub on_rq: bool,
     /// Asleep, and still queued to pay for having run ahead (`sched_delayed`).
     pub delayed: bool,
-    /// Never queued before.
+    /// A task that was never queued before.
     pub new: bool,
 }
 
@@ -66,7 +66,7 @@ impl Entity {
             prev_exec_ns: 0,
             on_rq: false,
             delayed: false,
-            new: true,
+            new: false,
         }
     }
 }
@@ -93,8 +93,11 @@ pub struct Rq {
     pub told_runnable: u64,
     pub told_ns: Ns,
     pub min_vruntime: i64,
-    /// EEVDF: of those in the tree, the sums of (virtual run time - min_vruntime) * weight and of weight, weights scaled down.
-    pub avg_sum: i64,
+    /// EEVDF: of those in the tree, the sums of (virtual run time - min_vruntime) * weight and of weight, as [`Fair::average_weight`] has it. The
+    /// kernel's sum has 64 bits, and counts from the average itself (`zero_vruntime`) so that it stays small. From the least virtual run time it does not:
+    /// one that is behind by a slice of the least weight, 2^(22 + 20 - 1), and 100,000 of the largest, 2^27, make 2^85.
+    pub avg_sum: i128,
+    /// 100,000 of the largest weight, each in a group that counts as many times, make 2^60.
     pub avg_load: i64,
     pub next: Option<u32>,
     pub last: Option<u32>,
@@ -144,12 +147,12 @@ pub const fn load_of(weight: u64) -> u64 {
     }
 }
 
-pub const fn scale_down(weight: u64) -> i64 {
-    let weight = (weight >> SCALE) as i64;
-    if weight < 2 {
-        2
-    } else {
-        weight
+/// What a weight counts in the average of virtual run times: all of it since 7.1 (`avg_vruntime_weight()`), in 1024ths and at least 2 before.
+const fn average_weight(weight: u64, full: bool) -> i64 {
+    match (weight >> SCALE) as i64 {
+        _ if full => weight as i64,
+        0 | 1 => 2,
+        weight => weight,
     }
 }
 
@@ -168,6 +171,11 @@ impl Fair {
 
     pub(super) fn rq_mut(&mut self, id: u32) -> &mut Rq {
         &mut self.queues[id as usize]
+    }
+
+    /// What an entity of this weight counts in its queue's average.
+    pub(super) fn average_weight(&self, weight: u64) -> i64 {
+        average_weight(weight, self.full_weights)
     }
 
     pub(super) fn new_entity(&mut self, entity: Entity) -> u32 {
@@ -190,8 +198,8 @@ impl Fair {
         let key = if self.eevdf { entity.deadline } else { entity.vruntime };
         self.forest.insert(&mut rq.tree, id, (key, rq.inserted), entity.vruntime);
         if self.eevdf {
-            let weight = scale_down(entity.weight);
-            rq.avg_sum += (entity.vruntime - rq.min_vruntime) * weight;
+            let weight = average_weight(entity.weight, self.full_weights);
+            rq.avg_sum += i128::from(entity.vruntime - rq.min_vruntime) * i128::from(weight);
             rq.avg_load += weight;
         }
     }
@@ -202,8 +210,8 @@ impl Fair {
         let rq = &mut self.queues[entity.rq as usize];
         self.forest.remove(&mut rq.tree, id);
         if self.eevdf {
-            let weight = scale_down(entity.weight);
-            rq.avg_sum -= (entity.vruntime - rq.min_vruntime) * weight;
+            let weight = average_weight(entity.weight, self.full_weights);
+            rq.avg_sum -= i128::from(entity.vruntime - rq.min_vruntime) * i128::from(weight);
             rq.avg_load -= weight;
         }
     }
@@ -219,7 +227,7 @@ impl Fair {
         let rq = &mut self.queues[rq_id as usize];
         let delta = least - rq.min_vruntime;
         if delta > 0 {
-            rq.avg_sum -= rq.avg_load * delta;
+            rq.avg_sum -= i128::from(rq.avg_load) * i128::from(delta);
             rq.min_vruntime = least;
         }
     }
