@@ -57,6 +57,8 @@ pub struct Costs {
     /// Refilling the TLB and private caches after somebody else has had the pCPU, for a task of usual footprint. 0: little is lost where TLBs have
     /// tags; an emulator's loses everything.
     pub refill_after_other_ns: Ns,
+    /// ... and for a turn of at least this length; after a shorter one there is less to refill, in proportion.
+    pub refill_turn_ns: Ns,
     /// A VM exit with its handling in the kernel up to the decision, without entry (a few thousand cycles with mitigations).
     pub vm_exit_ns: Ns,
     pub vm_entry_ns: Ns,
@@ -83,6 +85,7 @@ impl Default for Costs {
             refill_socket_ns: 15_000,
             refill_remote_ns: 40_000,
             refill_after_other_ns: 0,
+            refill_turn_ns: 2_000_000,
             vm_exit_ns: 700,
             vm_entry_ns: 500,
             ipi_ns: 1_000,
@@ -104,6 +107,7 @@ impl Costs {
             refill_socket_ns: 0,
             refill_remote_ns: 0,
             refill_after_other_ns: 0,
+            refill_turn_ns: 2_000_000,
             vm_exit_ns: 0,
             vm_entry_ns: 0,
             ipi_ns: 0,
@@ -228,9 +232,11 @@ impl Machine {
         }
     }
 
-    /// What a task of this footprint has to refill where somebody else has run since.
-    pub fn refill_after_other_ns(&self, footprint_per_mille: u32) -> Ns {
-        self.costs.refill_after_other_ns.saturating_mul(Ns::from(footprint_per_mille)) / 1000
+    /// What a task of this footprint has to refill where somebody else has run since: no more than it can have touched in its last turn there.
+    pub fn refill_after_other_ns(&self, footprint_per_mille: u32, turn_ns: Ns) -> Ns {
+        let whole_ns = self.costs.refill_after_other_ns.saturating_mul(Ns::from(footprint_per_mille)) / 1000;
+        let full_turn_ns = self.costs.refill_turn_ns.max(1);
+        (u128::from(whole_ns) * u128::from(turn_ns.min(full_turn_ns)) / u128::from(full_turn_ns)) as Ns
     }
 
     /// What a task loses that last ran on `from` and goes on on `to`.

@@ -215,7 +215,10 @@ def test_a_workload_without_a_model_is_named(cohortlab: Run, tmp_path: Path, wri
     ("text", "said"),
     [
         ("[machine]\nsockets = 2\ncores_per_socket = 2\n", "machine: has 4 pCPUs, but PATH has host.pcpus = 2"),
-        ("[mashine]\n", "mashine: is not a known field: known are description, machine, kvm, guest"),
+        ("[mashine]\n", "mashine: is not a known field: known are description, machine, kvm, guest, task"),
+        ("task = 1\n", "task: must be tables, [[task]]"),
+        ("[[task]]\nper_pcpu = 1\n", "task[0].per_pcpu: must be true or false"),
+        ('[[task]]\nname = "a"\nrun_us = 1\n', "unknown field `run_us`"),
         ("kvm = 1\n", "kvm: must be a table"),
         ("[kvm]\nple_windows = 1\n", "unknown field `ple_windows`"),
     ],
@@ -224,6 +227,18 @@ def test_wrong_hardware_is_named(path: Path, tmp_path: Path, text: str, said: st
     (tmp_path / "h.toml").write_text(text)
     with pytest.raises(BadInput, match=re.escape(said.replace("PATH", str(path)))):
         simulate(path, hardware=str(tmp_path / "h.toml"))
+
+
+def test_hardware_says_what_else_runs_on_the_host(path: Path, tmp_path: Path) -> None:
+    work = "run_ns = 2_000_000\nsleep_ns = 2_000_000\n"
+    (tmp_path / "quiet.toml").write_text("")
+    (tmp_path / "busy.toml").write_text(f'[[task]]\nname = "a"\nper_pcpu = true\n{work}[[task]]\nname = "b"\n{work}')
+    quiet = simulate(path, alone=True, hardware=str(tmp_path / "quiet.toml"))
+    busy = simulate(path, alone=True, hardware=str(tmp_path / "busy.toml"))
+    others = [task["name"] for task in busy.tasks if task["vm"] is None]
+    assert others == ["a/0", "a/1", "b"]
+    assert all(task["vm"] is not None for task in quiet.tasks)
+    assert busy.measurement("work").value > quiet.measurement("work").value
 
 
 def test_every_shipped_scenario_and_hardware_can_be_simulated() -> None:

@@ -2,7 +2,8 @@
 """What the simulated host is made of: files ``hardware/NAME.toml`` with the simulator's own parameters.
 
 A scenario does not say what things cost on a host; a hardware file does, in the tables ``[machine]`` (sockets, costs),
-``[kvm]`` and ``[guest]``. The simulator checks them; what a file does not say has the simulator's default.
+``[kvm]`` and ``[guest]``, and what else runs there, in ``[[task]]``. The simulator checks them; what a file does not say
+has the simulator's default.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Hardware:
     machine: dict[str, Any] = field(default_factory=dict)
     kvm: dict[str, Any] = field(default_factory=dict)
     guest: dict[str, Any] = field(default_factory=dict)
+    tasks: tuple[dict[str, Any], ...] = ()
 
 
 def names() -> list[str]:
@@ -45,9 +47,15 @@ def load(name: str) -> Hardware:
         raise BadInput(f'--hardware: "{name}" does not exist: must be one of {", ".join(names())}, or a .toml file')
     data = read_toml(path)
     data.pop("description", None)
+    tasks = data.pop("task", [])
+    if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
+        raise BadInput(f"{path}: task: must be tables, [[task]]")
+    for index, task in enumerate(tasks):
+        if not isinstance(task.get("per_pcpu", False), bool):
+            raise BadInput(f"{path}: task[{index}].per_pcpu: must be true or false")
     for key, value in data.items():
         if key not in _TABLES:
-            raise BadInput(f"{path}: {key}: is not a known field: known are description, {', '.join(_TABLES)}")
+            raise BadInput(f"{path}: {key}: is not a known field: known are description, {', '.join(_TABLES)}, task")
         if not isinstance(value, dict):
             raise BadInput(f"{path}: {key}: must be a table")
-    return Hardware(path.stem, path, *(data.get(key, {}) for key in _TABLES))
+    return Hardware(path.stem, path, *(data.get(key, {}) for key in _TABLES), tasks=tuple(tasks))

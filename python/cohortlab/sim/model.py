@@ -15,8 +15,9 @@ from cohortlab.sim.native import native
 from cohortlab.sim.policy import KERNEL_DEFAULT, has_on_spin_bug, host_class
 
 NS_PER_S = 1_000_000_000
-# The loads run for so long before a program starts, as in the lab: averages of load are what they will be.
-SETTLE_NS = NS_PER_S
+# The loads run for so long before a program starts, as in the lab: averages of load are what they will be, and the loads
+# have been moved about as often as it takes.
+SETTLE_NS = 4 * NS_PER_S
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,20 @@ class Run:
             "machine": _machine(scenario, self.hardware),
             "policy": host_class(self.policy, self.args, self.kernel),
             "vms": [self._vm(vm) for vm in scenario.vms],
+            "tasks": self._tasks(),
         }
+
+    def _tasks(self) -> list[dict[str, Any]]:
+        """Return the host's own threads; one that each pCPU has, for each."""
+        made: list[dict[str, Any]] = []
+        for task in self.hardware.tasks:
+            plain = {key: value for key, value in task.items() if key != "per_pcpu"}
+            if not task.get("per_pcpu", False):
+                made.append(plain)
+                continue
+            pcpus = range(self.scenario.host.pcpus)
+            made += [plain | {"name": f"{task.get('name', '')}/{pcpu}", "cpus": [pcpu]} for pcpu in pcpus]
+        return made
 
     def _vm(self, vm: Vm) -> dict[str, Any]:
         made: dict[str, Any] = {

@@ -133,9 +133,8 @@ impl Host {
         task.warm_on = Some(cpu);
         let state = &mut core.cpus[cpu.index()];
         if state.last.replace(id) != Some(id) {
-            // No more than it can have touched in its last turn: the largest part of one that was measured (docs/fidelity.md).
-            let after_other_ns = core.machine.refill_after_other_ns(task.footprint_per_mille);
-            task.refill_left_ns = task.refill_left_ns.max(after_other_ns.min(task.turn_ns * 3 / 5));
+            let after_other_ns = core.machine.refill_after_other_ns(task.footprint_per_mille, task.turn_ns);
+            task.refill_left_ns = task.refill_left_ns.max(after_other_ns);
         }
         let from_ns = now_ns + core.machine.costs.context_switch_ns + task.refill_left_ns;
         let state = &mut core.cpus[cpu.index()];

@@ -60,6 +60,22 @@ fn a_migration_refills_caches_once() {
     assert_eq!(turns_us(&turns, 1), [(2_000, Some(0)), (3_100, None), (4_000, Some(0)), (5_000, None)]);
 }
 
+/// Two that alternate every 2 ms on one pCPU: 0.3 ms to refill after a turn of 4 ms and more, half of that after one of 2 ms.
+#[test]
+fn a_turn_after_somebody_elses_refills_what_the_last_one_touched() {
+    let costs = Costs { refill_after_other_ns: 100 * US, refill_turn_ns: 4 * MS, ..Costs::free() };
+    let machine = MachineConfig { costs, ..MachineConfig::ideal(1) };
+    let mut s = sim(&machine, round_robin(2 * MS, false), 1);
+    let turns = record(&mut s);
+    let large = TaskSpec { footprint_per_mille: 3000, ..TaskSpec::default() };
+    spawn(&mut s, large.clone(), Program::OnDemand { run_ns: 5 * MS });
+    spawn(&mut s, TaskSpec { footprint_per_mille: 0, ..large }, Program::OnDemand { run_ns: 5 * MS });
+    s.run_until(20 * MS).unwrap();
+    // The first turn finds nothing of its own. The first task does 2, 1.85 and, after 0.15 ms, the remaining 1.15 ms.
+    let of_first = [(0, Some(0)), (2_000, Some(1)), (4_000, Some(0)), (6_000, Some(1)), (8_000, Some(0))];
+    assert_eq!(turns_us(&turns, 0), [&of_first[..], &[(9_300, Some(1)), (10_300, None)]].concat());
+}
+
 #[test]
 fn an_interrupt_takes_time_to_wake_an_idle_pcpu() {
     let costs = Costs { ipi_ns: 2_000, idle_exit_ns: 700, ..Costs::free() };
