@@ -58,6 +58,11 @@ pub fn growing(policy: Policy, vcpus: u32) -> Result<Scenario, SimError> {
     )
 }
 
+/// One host of many, each with its own course of things, for as long as the largest single one is simulated.
+pub fn host_of_fleet(policy: Policy, vcpus: u32, host: u64) -> Result<Scenario, SimError> {
+    Ok(Scenario { seed: 1 + host, duration_ns: 30 * MS, ..growing(policy, vcpus)? })
+}
+
 fn scenario(
     name: &str,
     policy: Policy,

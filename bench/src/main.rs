@@ -27,6 +27,9 @@ use shapes::{Count, Shape};
 const RUNS: usize = 5;
 const GROWTH_RUNS: usize = 3;
 const SIZES: [u32; 5] = [8, 100, 1_000, 10_000, 100_000];
+/// 32 pCPUs each: together as many vCPUs as the largest single host has, but for 160.
+const FLEET_HOSTS: u64 = 260;
+const FLEET_VCPUS: u32 = 384;
 
 /// The queue of events alone: as many timers as pCPUs, each set again when it fires. What no simulation on it can beat.
 fn events_of_queue_per_s() -> f64 {
@@ -136,6 +139,22 @@ fn guests_growth(name: &str, policy: fn() -> Policy) -> Result<(), SimError> {
     Ok(())
 }
 
+/// What users with so many vCPUs have: many hosts, none of which knows of the others, simulated one after the other.
+fn fleet(name: &str, policy: fn() -> Policy) -> Result<(), SimError> {
+    let mut costs = Samples::default();
+    for _ in 0..GROWTH_RUNS {
+        let (mut seconds, mut events) = (0.0, 0);
+        for host in 0..FLEET_HOSTS {
+            let count = guests::measure(&guests::host_of_fleet(policy(), FLEET_VCPUS, host)?)?;
+            seconds += count.seconds;
+            events += count.events;
+        }
+        costs.add(seconds * 1e9 / events as f64);
+    }
+    costs.report(name, "ns/event");
+    Ok(())
+}
+
 /// What observing costs: whole runs of the busy guests, by what is recorded.
 fn tracing() -> Result<(), SimError> {
     const MAX: usize = usize::MAX;
@@ -182,6 +201,9 @@ fn run() -> Result<(), SimError> {
     }
     if wanted("guests_growth") {
         guests_growth("guests_growth", shapes::eevdf)?;
+    }
+    if wanted("fleet_100000_vcpus") {
+        fleet("fleet_100000_vcpus", shapes::eevdf)?;
     }
     if wanted("tracing") {
         tracing()?;
