@@ -52,11 +52,13 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return simulate(path, "tlb-flush", "eevdf", traces=traces)
 
 
-def test_time_adds_up(beside: Result) -> None:
-    measured = beside.measurement("work")
-    used = sum(measured.cpu_s.values()) + measured.host["idle_s"]
-    assert used == pytest.approx(2 * measured.window_s)
-    assert 0 < measured.wall_s <= measured.window_s
+def test_time_adds_up(beside: Result, path: Path) -> None:
+    # On a host without threads of its own all of it is the VMs' or idle; the lab's has some.
+    for result, least in ((simulate(path, "tlb-flush", "eevdf", hardware="server"), 1), (beside, 0.98)):
+        measured = result.measurement("work")
+        used = sum(measured.cpu_s.values()) + measured.host["idle_s"]
+        assert least - 1e-9 <= used / (2 * measured.window_s) <= 1 + 1e-9
+        assert 0 < measured.wall_s <= measured.window_s
     vms = {row["name"]: row for row in beside.vms.to_pylist()}
     by_vcpu = beside.vcpus.to_pylist()
     assert vms["hog"]["run_ns"] == sum(row["run_ns"] for row in by_vcpu if row["vm"] == "hog")
