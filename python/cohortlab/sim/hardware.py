@@ -2,8 +2,8 @@
 """What the simulated host is made of: files ``hardware/NAME.toml`` with the simulator's own parameters.
 
 A scenario does not say what things cost on a host; a hardware file does, in the tables ``[machine]`` (sockets, costs),
-``[kvm]`` and ``[guest]``, and what else runs there, in ``[[task]]``. The simulator checks them; what a file does not say
-has the simulator's default.
+``[kvm]`` and ``[guest]``, and what else runs there, in ``[[task]]``. The simulator checks them; what a file does not
+say has the simulator's default.
 """
 
 from __future__ import annotations

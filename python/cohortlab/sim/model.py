@@ -15,8 +15,8 @@ from cohortlab.sim.native import native
 from cohortlab.sim.policy import KERNEL_DEFAULT, has_on_spin_bug, host_class
 
 NS_PER_S = 1_000_000_000
-# The loads run for so long before a program starts, as in the lab: averages of load are what they will be, and the loads
-# have been moved about as often as it takes.
+# The loads run for so long before a program starts, as in the lab: averages of load are what they will be, and loads
+# have been moved as often as that takes.
 SETTLE_NS = 4 * NS_PER_S
 
 
