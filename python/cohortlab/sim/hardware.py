@@ -58,4 +58,5 @@ def load(name: str) -> Hardware:
             raise BadInput(f"{path}: {key}: is not a known field: known are description, {', '.join(_TABLES)}, task")
         if not isinstance(value, dict):
             raise BadInput(f"{path}: {key}: must be a table")
-    return Hardware(path.stem, path, *(data.get(key, {}) for key in _TABLES), tasks=tuple(tasks))
+    tables = {key: data.get(key, {}) for key in _TABLES}
+    return Hardware(path.stem, path, **tables, tasks=tuple(tasks))
