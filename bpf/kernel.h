@@ -188,8 +188,7 @@ static __always_inline s32 vcpu_id(struct kvm_vcpu *v)
  * ops.enqueue do not find yet how it loses this one. A sibling on another pCPU that looks in the middle takes it for not preempted or,
  * for a moment, for what it was last time, as kvm_vcpu_on_spin() does.
  *
- * A kernel without one of the fields has told nothing: a bit of unknown age would prefer the wrong sibling again and again; without it
- * the one that has waited longest is preferred.
+ * Where one of the fields is missing nothing is known of the other's age: false, so that the longest wait decides.
  */
 static __always_inline bool vcpu_preempted_in_kernel(struct kvm_vcpu *v)
 {

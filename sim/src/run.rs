@@ -108,10 +108,8 @@ pub fn run(scenario: &Scenario, watch: Watch) -> Result<Report, SimError> {
 
 fn programs(host: &mut Host, guests: &Guests) -> Vec<ProgramReport> {
     let all = stats(host);
-    let kept = |vm: VmId, is_end| {
-        let kept = host.program_stats.iter().find(|kept| (kept.vm, kept.is_end) == (vm, is_end));
-        kept.map(|kept| BTreeMap::from(named(&kept.stats)))
-    };
+    let kept =
+        |vm: VmId, is_end| host.program_stats.get(&(vm, is_end)).map(|stats| BTreeMap::from(named(stats)));
     let program = |figure: ProgramFigure| ProgramReport {
         stats: {
             // Most begin with the run.

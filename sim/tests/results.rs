@@ -55,6 +55,13 @@ fn observers_change_nothing() {
     let bare = run(&scenario(TURNS), Watch::default()).unwrap();
     assert_eq!(bare.outcome, of(TURNS).outcome);
     assert_eq!((bare.fingerprint, bare.figures), (None, None));
+    let (bare, watched) =
+        (late_program(200_000_000, Watch::default()), late_program(200_000_000, Watch::figures()));
+    assert_eq!(bare.outcome, watched.outcome);
+    assert!(watched.programs.iter().any(|program| program.stats["switches"] > 0));
+    for (bare, watched) in bare.programs.iter().zip(&watched.programs) {
+        assert_eq!((bare.start_ns, &bare.stats), (watched.start_ns, &watched.stats));
+    }
 }
 
 #[test]
@@ -70,7 +77,7 @@ fn time_adds_up() {
 }
 
 /// Two VMs under the scheduler of `bpf/`: one is busy from the start, the other has a program from 20 ms on.
-fn late_program(duration_ns: u64) -> Report {
+fn late_program(duration_ns: u64, watch: Watch) -> Report {
     let text = format!(
         r#"{{"name": "late", "seed": 3, "duration_ns": {duration_ns}, "machine": {{"cores_per_socket": 2}},
             "policy": {{"class": "ext", "knobs": {{"placement": 1, "fair": 1, "gang": 0, "boost": 15}}}},
@@ -79,17 +86,17 @@ fn late_program(duration_ns: u64) -> Report {
                 {{"name": "hog", "vcpus": 2, "workload": {{"model": "cpu-hog"}}}}
             ]}}"#
     );
-    run(&scenario(&text), Watch::figures()).expect("a run")
+    run(&scenario(&text), watch).expect("a run")
 }
 
 #[test]
 fn a_programs_counters_are_of_its_own_time() {
-    let report = late_program(60_000_000_000);
+    let report = late_program(60_000_000_000, Watch::figures());
     let program = &report.programs[0];
     let (start_ns, end_ns) = (program.start_ns, program.end_ns.expect("an end"));
-    assert!(start_ns >= 20_000_000, "{start_ns}");
+    assert!(start_ns > 20_000_000, "{start_ns}");
     // What a run that ends then, or just before, has counted.
-    let till = |ns: u64| late_program(ns).stats;
+    let till = |ns: u64| late_program(ns, Watch::figures()).stats;
     let (before, at_start, just_before, at_end) =
         (till(start_ns - 1), till(start_ns), till(end_ns - 1), till(end_ns));
     assert!(before["switches"] > 0 && program.stats["ple"] > 0);

@@ -9,7 +9,7 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,8 @@ WORK_TIMEOUT_S = 180
 # Small enough for the memory that the host has beside its scenario.
 EXTRA_GUEST_MB = 192
 
+Boot = Callable[..., AbstractContextManager[LabPlace]]
+
 
 def say(text: str, fraction: float | None = None) -> None:
     print(f"lab: {text}", flush=True)
@@ -42,15 +44,17 @@ def say(text: str, fraction: float | None = None) -> None:
 def place() -> Iterator[LabPlace]:
     """One boot for all tests that leave it as they found it."""
     with ExitStack() as stack:
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                lab = stack.enter_context(LabPlace(scenarios.load(SCENARIO), progress=say))
-                break
-            except PlaceCrashed as crash:
-                say(f"crashed while booting: {crash}")
-                if attempt == ATTEMPTS:
-                    raise
-        yield lab
+        yield booted(stack, lambda: LabPlace(scenarios.load(SCENARIO), progress=say))
+
+
+def booted(stack: ExitStack, make: Callable[[], LabPlace]) -> LabPlace:
+    """Enter a lab; one that crashes while it boots is booted once more."""
+    for _ in range(1, ATTEMPTS):
+        try:
+            return stack.enter_context(make())
+        except PlaceCrashed as crash:
+            say(f"crashed while booting: {crash}")
+    return stack.enter_context(make())
 
 
 def boot_again(lab: LabPlace) -> None:
@@ -61,6 +65,11 @@ def boot_again(lab: LabPlace) -> None:
         except PlaceCrashed as crash:
             say(f"crashed while booting again: {crash}")
     lab.reset()
+
+
+@pytest.fixture
+def up_again() -> Callable[[LabPlace], None]:
+    return boot_again
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -86,13 +95,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture
-def boot() -> Callable[..., LabPlace]:
+def boot() -> Boot:
     """Boots of a test's own: ``with boot(kernel="6.18") as place``."""
 
-    def lab(*, ple: bool = True, **options: str) -> LabPlace:
+    @contextmanager
+    def lab(*, ple: bool = True, **options: str) -> Iterator[LabPlace]:
         scenario = scenarios.load(SCENARIO)
         guest = scenario.guest.model_copy(update={"ple": ple})
-        return LabPlace(dataclasses.replace(scenario, guest=guest), progress=say, **options)
+        with ExitStack() as stack:
+            yield booted(stack, lambda: LabPlace(dataclasses.replace(scenario, guest=guest), progress=say, **options))
 
     return lab
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,18 +15,19 @@ from cohortlab.lab.agent import AgentError
 from cohortlab.lab.place import LabPlace
 from cohortlab.places import PlaceCrashed
 
+if TYPE_CHECKING:
+    from conftest import Boot
+
 pytestmark = [pytest.mark.lab, pytest.mark.long]
 
-Boot = Callable[..., LabPlace]
 
-
-def test_a_crashed_host_is_told_and_comes_up_again(boot: Boot) -> None:
+def test_a_crashed_host_is_told_and_comes_up_again(boot: Boot, up_again: Callable[[LabPlace], None]) -> None:
     with boot() as place:
         with contextlib.suppress(AgentError, PlaceCrashed, TimeoutError):
             place.emulator.host.run("echo c >/proc/sysrq-trigger", timeout_s=20)
         with pytest.raises(PlaceCrashed, match="sysrq"):
             place.measure("work", "hackbench")
-        place.reset()
+        up_again(place)
         assert place.measure("work", "hackbench").value > 0
 
 

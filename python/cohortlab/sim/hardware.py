@@ -8,16 +8,36 @@ say has the simulator's default.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, Strict
 
 from cohortlab.errors import BadInput
-from cohortlab.tomlmodel import read_toml
+from cohortlab.tomlmodel import Model, parse, read_toml, refuse
 
 SHIPPED = Path(__file__).resolve().parents[3] / "hardware"
 DEFAULT = "lab"
 _TABLES = ("machine", "kvm", "guest")
+_HOUR_NS = 3_600_000_000_000
+
+
+class HostTask(Model):
+    """A thread of the host that is no VM's: it runs and sleeps in turn, or never sleeps if neither is given."""
+
+    name: str = Field(min_length=1, description="a text")
+    nice: int = Field(0, ge=-20, le=19, description="an integer from -20 to 19")
+    cpus: Annotated[tuple[int, ...], Strict(False)] = Field((), description="a list of pCPU numbers")
+    per_pcpu: bool = Field(False, description="true or false: one on each pCPU")
+    run_ns: int | None = Field(None, ge=1, le=_HOUR_NS, description="an integer from 1 to an hour")
+    sleep_ns: int | None = Field(None, ge=1, le=_HOUR_NS, description="an integer from 1 to an hour")
+    random: bool = Field(False, description="true or false: run_ns and sleep_ns are means of exponential distributions")
+
+
+class _Tasks(Model):
+    task: Annotated[tuple[HostTask, ...], Strict(False)] = Field((), description="[[task]] tables")
 
 
 @dataclass(frozen=True)
@@ -29,7 +49,7 @@ class Hardware:
     machine: dict[str, Any] = field(default_factory=dict)
     kvm: dict[str, Any] = field(default_factory=dict)
     guest: dict[str, Any] = field(default_factory=dict)
-    tasks: tuple[dict[str, Any], ...] = ()
+    tasks: tuple[HostTask, ...] = ()
 
 
 def names() -> list[str]:
@@ -47,16 +67,20 @@ def load(name: str) -> Hardware:
         raise BadInput(f'--hardware: "{name}" does not exist: must be one of {", ".join(names())}, or a .toml file')
     data = read_toml(path)
     data.pop("description", None)
-    tasks = data.pop("task", [])
-    if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
-        raise BadInput(f"{path}: task: must be tables, [[task]]")
+    tasks = parse(_Tasks, {"task": data.pop("task", [])}, path).task
     for index, task in enumerate(tasks):
-        if not isinstance(task.get("per_pcpu", False), bool):
-            raise BadInput(f"{path}: task[{index}].per_pcpu: must be true or false")
+        if (task.run_ns is None) != (task.sleep_ns is None):
+            refuse(path, ("task", index), "one of run_ns and sleep_ns is missing", "both or none")
+        if task.per_pcpu and task.cpus:
+            refuse(path, ("task", index, "cpus"), "is not allowed with per_pcpu", "left out")
     for key, value in data.items():
         if key not in _TABLES:
             raise BadInput(f"{path}: {key}: is not a known field: known are description, {', '.join(_TABLES)}, task")
         if not isinstance(value, dict):
             raise BadInput(f"{path}: {key}: must be a table")
+        try:
+            json.dumps(value)
+        except TypeError:
+            raise BadInput(f"{path}: {key}: has a date or a time: must be numbers, texts, lists and tables") from None
     tables = {key: data.get(key, {}) for key in _TABLES}
-    return Hardware(path.stem, path, **tables, tasks=tuple(tasks))
+    return Hardware(path.stem, path, **tables, tasks=tasks)

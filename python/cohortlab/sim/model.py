@@ -13,11 +13,12 @@ from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.hardware import Hardware
 from cohortlab.sim.native import native
 from cohortlab.sim.policy import KERNEL_DEFAULT, has_on_spin_bug, host_class
+from cohortlab.tomlmodel import refuse
 
 NS_PER_S = 1_000_000_000
-# The loads run for so long before a program starts, as in the lab: averages of load are what they will be, and loads
-# have been moved as often as that takes.
-SETTLE_NS = 4 * NS_PER_S
+# The loads run for so long before a program starts: about what the lab's do (half a second, and what setting up and
+# reading counters takes).
+SETTLE_NS = NS_PER_S
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,15 @@ class Run:
     def _tasks(self) -> list[dict[str, Any]]:
         """Return the host's own threads; one that each pCPU has, for each."""
         made: list[dict[str, Any]] = []
-        for task in self.hardware.tasks:
-            plain = {key: value for key, value in task.items() if key != "per_pcpu"}
-            if not task.get("per_pcpu", False):
-                made.append(plain)
-                continue
+        for index, task in enumerate(self.hardware.tasks):
+            plain = task.model_dump(mode="json", exclude={"per_pcpu"}, exclude_none=True)
             pcpus = range(self.scenario.host.pcpus)
-            made += [plain | {"name": f"{task.get('name', '')}/{pcpu}", "cpus": [pcpu]} for pcpu in pcpus]
+            if task.per_pcpu:
+                made += [plain | {"name": f"{task.name}/{pcpu}", "cpus": [pcpu]} for pcpu in pcpus]
+                continue
+            if any(pcpu not in pcpus for pcpu in task.cpus):
+                refuse(self.hardware.path, ("task", index, "cpus"), "has one too high", f"from 0 to {pcpus[-1]}")
+            made.append(plain)
         return made
 
     def _vm(self, vm: Vm) -> dict[str, Any]:

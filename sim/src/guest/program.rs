@@ -103,6 +103,7 @@ impl Vm {
             return;
         };
         program.start_ns = Some(host.now_ns());
+        host.keep_stats(vcpu.vm, false);
         host.tell(|| What::ProgramStart { vcpu, program: 0 });
     }
 
@@ -127,6 +128,7 @@ impl Vm {
         *left -= 1;
         if *left == 0 {
             program.end_ns = Some(host.now_ns());
+            host.keep_stats(vcpu.vm, true);
             host.tell(|| What::ProgramEnd { vcpu, program: 0 });
         }
     }

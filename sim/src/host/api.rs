@@ -8,10 +8,7 @@ use crate::observe::What;
 use crate::time::Ns;
 
 use super::task::State;
-use super::{Host, ProgramStats, YieldTo};
-
-/// Starts and ends of programs at which counters are kept: as many as are remembered with everybody's CPU time.
-const PROGRAM_STATS_MAX: usize = 512;
+use super::{Host, YieldTo};
 
 impl Host {
     pub fn now_ns(&self) -> Ns {
@@ -30,23 +27,15 @@ impl Host {
     /// Tell the observers; the closure is called only if there are any.
     #[inline]
     pub fn tell(&mut self, what: impl FnOnce() -> What) {
-        if self.core.observers.is_off() {
-            return;
-        }
-        let what = what();
-        match what {
-            What::ProgramStart { vcpu, .. } => self.keep_stats(vcpu.vm, false),
-            What::ProgramEnd { vcpu, .. } => self.keep_stats(vcpu.vm, true),
-            _ => {}
-        }
-        self.core.observers.tell(self.core.now_ns, || what);
+        self.core.observers.tell(self.core.now_ns, what);
     }
 
+    /// A VM's program begins or ends: what the scheduler of `bpf/` has counted until now.
     #[cold]
-    fn keep_stats(&mut self, vm: VmId, is_end: bool) {
-        if self.program_stats.len() < PROGRAM_STATS_MAX && matches!(self.class, AnyClass::Ext(_)) {
+    pub(crate) fn keep_stats(&mut self, vm: VmId, is_end: bool) {
+        if matches!(self.class, AnyClass::Ext(_)) {
             let stats = self.peek_stats();
-            self.program_stats.push(ProgramStats { vm, is_end, stats });
+            self.program_stats.insert((vm, is_end), stats);
         }
     }
 

@@ -14,6 +14,8 @@ pub use self::core::{Core, Cpu, Group};
 pub use self::schedule::Switch;
 pub use self::task::{State, Task, TaskSpec};
 
+use std::collections::BTreeMap;
+
 use crate::class::ext::PeekStats;
 use crate::class::{AnyClass, Class as _};
 use crate::error::SimError;
@@ -24,16 +26,8 @@ use crate::machine::MachineConfig;
 pub struct Host {
     pub core: Core,
     pub class: AnyClass,
-    /// The counters of the scheduler of `bpf/` at the start and the end of programs, as far as somebody listens.
-    pub program_stats: Vec<ProgramStats>,
-}
-
-/// A VM's program begins or ends.
-#[derive(Clone, Debug)]
-pub struct ProgramStats {
-    pub vm: VmId,
-    pub is_end: bool,
-    pub stats: PeekStats,
+    /// The counters of the scheduler of `bpf/` at the start (false) and the end (true) of a VM's program.
+    pub program_stats: BTreeMap<(VmId, bool), PeekStats>,
 }
 
 /// What came of [`Host::yield_to`].
@@ -49,7 +43,7 @@ pub enum YieldTo {
 
 impl Host {
     pub fn new(machine: &MachineConfig, class: AnyClass, seed: u64) -> Result<Self, SimError> {
-        let mut host = Self { core: Core::new(machine, seed)?, class, program_stats: Vec::new() };
+        let mut host = Self { core: Core::new(machine, seed)?, class, program_stats: BTreeMap::new() };
         host.class.init(&mut host.core);
         host.check()?;
         Ok(host)
