@@ -15,11 +15,11 @@ const BPF: &str = "";
 
 /// Program, locks, TLB flushes, interrupts, policy, fingerprint.
 const RUNS: [(&str, &str, &str, &str, &str, &str); 9] = [
-    ("hackbench", "tas", "ipi", "trapped", FLAT, "947a042a73766640"),
+    ("hackbench", "tas", "ipi", "trapped", FLAT, "c3f094cbbb917f67"),
     ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, BPF),
-    ("hackbench", "ticket", "ipi", "virtualized", CFS, "689775aa1096271c"),
+    ("hackbench", "ticket", "ipi", "virtualized", CFS, "46f2490dfb92ae21"),
     ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "d96131fc795e6db9"),
-    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "6f19df05f730b98e"),
+    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "9c6ba550f0ed27b4"),
     ("tlb-flush", "tas", "hypercall", "trapped", COHORT, BPF),
     ("dbench", "queued", "ipi", "posted", COHORT, BPF),
     ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "44c069b9d71587b1"),

@@ -8,7 +8,7 @@ use cohort_sim::host::TaskSpec;
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::{CpuId, GroupId};
 
-use crate::common::{busy, cycle, fair, record, sim, spawn, turns_us, Sim, MS};
+use crate::common::{busy, cycle, fair, record, sim, spawn, turns_us, Sim, MS, US};
 
 fn one() -> Sim {
     let config = FairConfig { slice_ns: 3 * MS, ..FairConfig::of(Variant::EevdfFlat) };
@@ -25,6 +25,67 @@ fn slices_end_on_time_not_at_ticks() {
     // New tasks have half a slice: 0 runs up to its deadline, 1.5, then 1. At 3 both have v 1.5 and d 4.5: 0 was there first.
     let expected = [(0, Some(0)), (1_500, Some(1)), (3_000, Some(0)), (6_000, Some(1)), (9_000, Some(0))];
     assert_eq!(turns_us(&turns, 0), expected);
+}
+
+#[test]
+fn who_wakes_preempts_over_a_sleeper_that_has_paid() {
+    let mut s = one();
+    let turns = record(&mut s);
+    cycle(&mut s, MS, 3_600 * US);
+    s.run_until(2 * MS).unwrap();
+    cycle(&mut s, 1_200 * US, 100 * MS);
+    busy(&mut s);
+    s.run_until(5_700 * US - 1).unwrap();
+    // 0 leaves an idle pCPU at 1, with no lag. From there v and d are counted: 1 and 2 come at 2, v 0 and d 1.5. At 3.2 task 1 sleeps with v 1.2, average
+    // 0.6: it stays to pay. At 4.6 task 2 has v 1.4, and 0 comes to the average of 1.3, d 4.3. 2 is ahead of that, 1 has paid and the earliest deadline:
+    // it leaves, and next is 0 (average 1.35), before 2's slice ends at 4.7. It sleeps at v 2.3.
+    let expected =
+        [(0, Some(0)), (1_000, None), (2_000, Some(1)), (3_200, Some(2)), (4_600, Some(0)), (5_600, Some(2))];
+    assert_eq!(turns_us(&turns, 0), expected);
+}
+
+#[test]
+fn who_comes_after_the_slice_ended_sets_a_timer_anew() {
+    let config = FairConfig { slice_ns: MS, ..FairConfig::of(Variant::EevdfFlat) };
+    let mut s = sim(&MachineConfig::ideal(1), fair(config), 1);
+    let turns = record(&mut s);
+    spawn(&mut s, TaskSpec { weight: 4096, ..TaskSpec::default() }, Program::Busy);
+    busy(&mut s);
+    s.run_until(2_400 * US).unwrap();
+    busy(&mut s);
+    s.run_until(3_500 * US - 1).unwrap();
+    // 0 has d 0.125, then 0.375; 1 has d 0.5. At 2 the slice of 0 ends with v 0.375, average 0.4, and 1 has v 0.5: 0 goes on, d 0.625, and no timer is
+    // set. At 2.4 it has v 0.475; 2 comes to the average of 0.48, d 0.98, and sets one: 0.15 * 4 later 0 has v 0.625, average 0.58. The tick is at 4.
+    assert_eq!(turns_us(&turns, 0), [(0, Some(0)), (500, Some(1)), (1_000, Some(0)), (3_000, Some(2))]);
+}
+
+/// Who runs when on pCPU 1. Task 0, of this weight, begins on pCPU 0 with two that must be there; task 1 must be on pCPU 1, alone until at the tick at 4 it
+/// pulls task 0.
+fn pulls(slice_ns: u64, weight: u32) -> Vec<(u64, Option<u32>)> {
+    let config = FairConfig { slice_ns, ..FairConfig::of(Variant::EevdfFlat) };
+    let mut s = sim(&MachineConfig::ideal(2), fair(config), 1);
+    let turns = record(&mut s);
+    spawn(&mut s, TaskSpec { weight, ..TaskSpec::default() }, Program::Busy);
+    for cpu in [1, 0, 0] {
+        let allowed = Some([CpuId(cpu)].into_iter().collect());
+        spawn(&mut s, TaskSpec { allowed, ..TaskSpec::default() }, Program::Busy);
+    }
+    s.run_until(8 * MS).unwrap();
+    turns_us(&turns, 1)
+}
+
+#[test]
+fn who_is_pulled_sets_a_timer_for_the_runners_slice() {
+    // On pCPU 0: task 0 up to 1.5, 2 up to 3, then 3. So 0 is ahead there, and on pCPU 1 is placed ahead of the average: 1, with v 4 and d 7, goes on up to
+    // that, and not to the tick at 8.
+    assert_eq!(pulls(3 * MS, 1024), [(0, Some(1)), (7_000, Some(0))]);
+}
+
+#[test]
+fn who_is_pulled_may_preempt_although_it_never_ran() {
+    // On pCPU 0: task 2 up to 3, its d, then 3; task 0 has a d of 3.07, v 0. Behind there, it is placed behind 1, which has v 4 and so is ahead. Its slice
+    // is 3.07 * 1000 / 1024; then it is ahead.
+    assert_eq!(pulls(6 * MS, 1000), [(0, Some(1)), (4_000, Some(0)), (7_000, Some(1))]);
 }
 
 /// When two tasks take turns on pCPU 0.

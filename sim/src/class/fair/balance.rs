@@ -73,10 +73,13 @@ impl Fair {
         found.map(|(_, _, cpu)| cpu)
     }
 
+    /// `detach_task()` and `attach_task()`: it may preempt, also if it is new and never ran (it does not come with WF_FORK).
     fn move_task(&mut self, core: &mut Core, task: TaskId, to: CpuId) {
         self.dequeue_task(core, task, false);
         core.set_task_cpu(task, to);
         self.enqueue_task(core, task, false);
+        self.hrtick_update(core, to);
+        self.check_preempt(core, task, false);
     }
 
     /// Who has waited longest of those that may be moved, and whose load is no more than that.

@@ -97,16 +97,41 @@ impl Fair {
         }
     }
 
-    /// `hrtick_update()`: somebody waits for the end of the present turn from now on.
-    fn hrtick_update(&mut self, core: &mut Core, cpu: CpuId) {
+    /// `hrtick_update()`: who comes sets a timer for the end of the runner's slice, if none is set for this turn.
+    pub(super) fn hrtick_update(&mut self, core: &mut Core, cpu: CpuId) {
         let turn = core.cpu(cpu).turn;
-        // With more of them it was set when the turn began, or when the second one came.
-        if self.rq(cpu.0).nr != 2 || self.hrtick[cpu.index()] == Some(turn) {
+        if self.rq(cpu.0).curr.is_none() || self.hrtick[cpu.index()] == Some(turn) {
             return;
         }
         if let Some(slice_ns) = self.exact_slice_ns(core, cpu) {
             self.hrtick[cpu.index()] = Some(turn);
             core.events.push(core.now_ns + slice_ns, Event::SliceEnd { cpu, turn });
+        }
+    }
+
+    /// `check_preempt_wakeup_fair()`, in 7.3 `wakeup_preempt_fair()`. `forked`: WF_FORK, which since 6.19 does not preempt.
+    pub(super) fn check_preempt(&mut self, core: &mut Core, task: TaskId, forked: bool) {
+        let cpu = core.task(task).cpu;
+        let Some(curr) = core.cpu(cpu).curr.filter(|curr| *curr != task) else { return };
+        let ids = (self.of_task[curr.index()], self.of_task[task.index()]);
+        if core.cpu(cpu).needs_resched || !self.entity(ids.0).on_rq || !self.entity(ids.1).on_rq {
+            return;
+        }
+        self.charge(core, cpu);
+        let Some((curr, woken)) = self.matching(ids.0, ids.1) else { return };
+        let preempts = if forked && self.config.variant >= Variant::EevdfForfeit {
+            false
+        } else if self.flat {
+            self.pick_paid(self.entity(woken).rq, curr) == Some(woken)
+        } else if self.eevdf {
+            self.eevdf_pick(self.entity(woken).rq, Some(curr), false) == Some(woken)
+        } else {
+            self.cfs_wakeup_preempts(curr, woken)
+        };
+        if preempts {
+            core.resched(cpu);
+        } else if self.flat {
+            self.shorten_protection(curr);
         }
     }
 
@@ -183,14 +208,15 @@ impl Class for Fair {
     }
 
     fn enqueue(&mut self, core: &mut Core, task: TaskId, why: Enqueue) {
-        let cpu = core.task(task).cpu;
+        let (cpu, id) = (core.task(task).cpu, self.of_task[task.index()]);
         self.charge(core, cpu);
+        let requeued = self.entity(id).delayed && self.rq(self.entity(id).home).cpu == cpu;
         self.enqueue_task(core, task, why == Enqueue::Wakeup);
         if why == Enqueue::RestoreRunning {
-            let id = self.of_task[task.index()];
             self.set_chain(id);
             self.running[cpu.index()] = Some(id);
-        } else {
+        } else if !requeued {
+            // Who was still there sets no timer (ENQUEUE_DELAYED).
             self.hrtick_update(core, cpu);
         }
     }
@@ -205,29 +231,9 @@ impl Class for Fair {
         }
     }
 
-    /// `check_preempt_wakeup_fair()`. Since 6.19 who is new (WF_FORK) does not preempt.
     fn preempt_wakeup(&mut self, core: &mut Core, task: TaskId) {
-        let cpu = core.task(task).cpu;
-        let Some(curr) = core.cpu(cpu).curr.filter(|curr| *curr != task) else { return };
-        let ids = (self.of_task[curr.index()], self.of_task[task.index()]);
-        if core.cpu(cpu).needs_resched || !self.entity(ids.0).on_rq || !self.entity(ids.1).on_rq {
-            return;
-        }
-        self.charge(core, cpu);
-        let Some((curr, woken)) = self.matching(ids.0, ids.1) else { return };
-        let forked = self.config.variant >= Variant::EevdfForfeit && core.task(task).switches == 0;
-        let preempts = if forked {
-            false
-        } else if self.eevdf {
-            self.eevdf_pick(self.entity(woken).rq, Some(curr), false) == Some(woken)
-        } else {
-            self.cfs_wakeup_preempts(curr, woken)
-        };
-        if preempts {
-            core.resched(cpu);
-        } else if self.flat {
-            self.shorten_protection(curr);
-        }
+        let forked = core.task(task).switches == 0;
+        self.check_preempt(core, task, forked);
     }
 
     fn update_curr(&mut self, core: &mut Core, cpu: CpuId) {
@@ -268,13 +274,16 @@ impl Class for Fair {
         self.put_chain(self.of_task[prev.index()], next);
     }
 
-    fn set_next(&mut self, _core: &mut Core, cpu: CpuId, next: TaskId) {
+    fn set_next(&mut self, core: &mut Core, cpu: CpuId, next: TaskId) {
         let id = self.of_task[next.index()];
         if let Some(old) = self.running[cpu.index()].replace(id) {
             self.put_chain(old, Some(id));
         }
         self.picked[cpu.index()] = None;
         self.set_chain(id);
+        // The turn that begins has a timer if anybody waits (`exact_slice_ns()`).
+        let turn = core.cpu(cpu).turn.wrapping_add(1);
+        self.hrtick[cpu.index()] = (self.flat && self.rq(cpu.0).nr > 1).then_some(turn);
     }
 
     /// `task_tick_fair()`

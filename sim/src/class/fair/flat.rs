@@ -64,6 +64,17 @@ impl Fair {
         self.update_min_vruntime(rq);
     }
 
+    /// Who would run now, as wakeup_preempt_fair() asks: a sleeper that is picked has paid and leaves, and the next one is picked (`pick_next_entity()`).
+    pub(super) fn pick_paid(&mut self, rq: u32, curr: u32) -> Option<u32> {
+        loop {
+            let id = self.eevdf_pick(rq, Some(curr), false)?;
+            if !self.entity(id).delayed {
+                return Some(id);
+            }
+            self.finish_delayed(id);
+        }
+    }
+
     /// set_delayed(), clear_delayed(): it is still there, but not runnable.
     fn count_runnable(&mut self, id: u32, add: bool) {
         let mut at = Some(id);
