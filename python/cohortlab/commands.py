@@ -127,8 +127,10 @@ def compare(
 
 def _load() -> None:
     """Load what the results are handed out with."""
-    import pyarrow.parquet  # noqa: F401
+    import pyarrow.parquet
 
+    # The first array has it look for pandas, and load that where it is.
+    pyarrow.array([0])
     _write_html()
 
 
