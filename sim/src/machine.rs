@@ -232,7 +232,7 @@ impl Machine {
         }
     }
 
-    /// What a task of this footprint has to refill where somebody else has run since: no more than it can have touched in its last turn there.
+    /// What a task of this footprint has to refill where somebody else has run since: no more than it can have touched in its last turn.
     pub fn refill_after_other_ns(&self, footprint_per_mille: u32, turn_ns: Ns) -> Ns {
         let whole_ns = self.costs.refill_after_other_ns.saturating_mul(Ns::from(footprint_per_mille)) / 1000;
         let full_turn_ns = self.costs.refill_turn_ns.max(1);

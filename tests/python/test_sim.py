@@ -235,6 +235,14 @@ def test_wrong_hardware_is_named(path: Path, tmp_path: Path, text: str, said: st
         simulate(path, hardware=str(tmp_path / "h.toml"))
 
 
+def test_hardware_that_only_the_simulator_can_refuse_is_bad_input(cohortlab: Run, path: Path, tmp_path: Path) -> None:
+    hardware, out = tmp_path / "h.toml", tmp_path / "out"
+    hardware.write_text("[machine.costs]\nrefill_turn_ns = 4_000_000_000_000\n")
+    ran = cohortlab("compare", str(path), "--on", "sim", "--hardware", str(hardware), "--out", str(out))
+    assert (ran.code, ran.out, out.exists()) == (2, "", False)
+    assert f"{path} on {hardware}: machine.costs.refill_turn_ns: 4000000000000 is not allowed: must be at" in ran.err
+
+
 def test_hardware_says_what_else_runs_on_the_host(path: Path, tmp_path: Path) -> None:
     work = "run_ns = 2_000_000\nsleep_ns = 2_000_000\n"
     (tmp_path / "quiet.toml").write_text("")

@@ -99,6 +99,7 @@ class SimPlace:
         Raises:
             WorkloadError: the program did not end in its time.
             PlaceError: the simulated scheduler did what a kernel would eject it for.
+            BadInput: the simulator refuses what the scenario and the hardware file say.
         """
         if self._pool is None:
             raise RuntimeError("the simulator is not open: use SimPlace in a `with` statement")
@@ -107,12 +108,9 @@ class SimPlace:
         wanted = self._key(vm, workload, number)
         if wanted not in self._ahead:
             self._ahead[wanted] = self._pool.submit(Result.of, self._run(wanted))
-        try:
-            result = self._ahead.pop(wanted).result()
-            self._run_ahead()
-            return result.measurement(vm)
-        except BadInput as error:
-            raise PlaceError(str(error)) from None
+        result = self._ahead.pop(wanted).result()
+        self._run_ahead()
+        return result.measurement(vm)
 
     def _expected(self, policies: Sequence[Policy], rounds: int) -> Iterator[_Key]:
         """Return the measurements of a comparison, about in the order in which they are asked for."""

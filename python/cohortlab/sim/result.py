@@ -77,7 +77,7 @@ class Result:
                 timeline_rows_max=traces.timeline_rows_max,
             )
         except module.ConfigError as error:
-            raise BadInput(f"{run.scenario.path}: {one_line(str(error))}") from None
+            raise BadInput(f"{run.scenario.path} on {run.hardware.path}: {one_line(str(error))}") from None
         except module.RunError as error:
             raise PlaceError(f"{run.scenario.path}: {one_line(str(error))}") from None
         return cls(run, done)

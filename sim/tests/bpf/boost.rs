@@ -44,9 +44,7 @@ fn any_mode_prefers_kernel_mode_to_user_mode_and_an_interrupt_to_both() {
     w.run(400 * MS);
     preempt_in_kernel(&mut w, vcpus[1]);
     // Spins now: somebody but 1.
-    let spinner = *vcpus.iter().find(|id| w.is_running(**id)).unwrap();
-    w.set_guest_kernel(spinner, true);
-    w.pause_exit(spinner);
+    the_running_one_spins(&mut w, &vcpus);
     assert!(w.is_running(vcpus[1]), "the one preempted in kernel mode does not run");
     assert_eq!(w.stats().boost_kernel, 1);
 
@@ -69,9 +67,7 @@ fn an_apic_virtualized_in_hardware_tells_nothing_of_interrupts() {
     w.set_apicv(vm);
     w.run(400 * MS);
     preempt_in_kernel(&mut w, vcpus[2]);
-    let spinner = *vcpus.iter().find(|id| w.is_running(**id)).unwrap();
-    w.set_guest_kernel(spinner, true);
-    w.pause_exit(spinner);
+    the_running_one_spins(&mut w, &vcpus);
     assert!(w.is_running(vcpus[2]), "the one preempted in kernel mode does not run");
     assert_eq!((w.stats().boost_irq, w.stats().boost_kernel), (0, 1));
 }
@@ -257,9 +253,7 @@ fn back_off_doubles_while_it_spins_on_and_ends_with_the_turn() {
     // A ping-pong of two that spin for each other, as soon as each may.
     for _ in 0..400 {
         w.run(50_000);
-        let spinner = *vcpus.iter().find(|id| w.is_running(**id)).unwrap();
-        w.set_guest_kernel(spinner, true);
-        w.pause_exit(spinner);
+        the_running_one_spins(&mut w, &vcpus);
         backoffs.push(w.peek_task(vcpus[0]).backoff_ns);
     }
     backoffs.dedup();
@@ -269,9 +263,7 @@ fn back_off_doubles_while_it_spins_on_and_ends_with_the_turn() {
     assert!(w.stats().ple_backoff > 0);
     // After a pause of more than a slice it begins anew.
     w.run(100 * MS);
-    let spinner = *vcpus.iter().find(|id| w.is_running(**id)).unwrap();
-    w.set_guest_kernel(spinner, true);
-    w.pause_exit(spinner);
+    let spinner = the_running_one_spins(&mut w, &vcpus);
     assert_eq!(w.peek_task(spinner).backoff_ns, 50_000);
 }
 

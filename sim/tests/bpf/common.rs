@@ -61,6 +61,14 @@ pub fn preempt_in_kernel(w: &mut World, id: TaskId) {
     until_it_waits(w, id);
 }
 
+/// The one of these that runs spins in kernel mode, to a pause-loop exit. Returns which.
+pub fn the_running_one_spins(w: &mut World, vcpus: &[TaskId]) -> TaskId {
+    let spinner = *vcpus.iter().find(|id| w.is_running(**id)).expect("test: one of them is to run");
+    w.set_guest_kernel(spinner, true);
+    w.pause_exit(spinner);
+    spinner
+}
+
 /// The time that each of these had a pCPU during the next `ns`.
 pub fn used_in(w: &mut World, ns: u64, tasks: &[TaskId]) -> Vec<u64> {
     let before: Vec<u64> = tasks.iter().map(|id| w.task(*id).used_ns).collect();

@@ -21,9 +21,7 @@ fn the_longest_wait_decides(w: &mut World, vcpus: &[TaskId], not_kernel: TaskId)
     let waits = |id: &TaskId| w.task(*id).waits_since_ns;
     let oldest = *vcpus.iter().filter(|id| !w.is_running(**id)).min_by_key(|id| waits(id)).unwrap();
     assert!(!w.is_running(not_kernel) && oldest != not_kernel, "test: another one is to wait longer");
-    let spinner = *vcpus.iter().find(|id| w.is_running(**id)).unwrap();
-    w.set_guest_kernel(spinner, true);
-    w.pause_exit(spinner);
+    the_running_one_spins(w, vcpus);
     let stats = w.stats();
     assert_eq!((stats.boost_kernel, stats.boost_user, stats.boost_granted), (0, 1, 1));
     assert!(w.is_running(oldest), "the longest waiting sibling does not run");
@@ -65,9 +63,7 @@ fn a_vcpu_preempted_in_kernel_mode_after_it_was_woken_is_one() {
     let (mut w, vcpus) = one_pcpu();
     halts_and_waits(&mut w, vcpus[1]);
     preempt_in_kernel(&mut w, vcpus[1]);
-    let spinner = *vcpus.iter().find(|id| w.is_running(**id)).unwrap();
-    w.set_guest_kernel(spinner, true);
-    w.pause_exit(spinner);
+    the_running_one_spins(&mut w, &vcpus);
     assert!(w.is_running(vcpus[1]), "the one preempted in kernel mode does not run");
     assert_eq!(w.stats().boost_kernel, 1);
 }
