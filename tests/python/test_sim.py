@@ -163,6 +163,22 @@ def test_explain_draws_and_traces(cohortlab: Run, path: Path) -> None:
     assert [table.num_rows for table in (tables["vms"], tables["vcpus"])] == [2, 4]
 
 
+def test_explain_draws_policies_one_below_the_other(cohortlab: Run, path: Path) -> None:
+    args = ("explain", path, "--program", "tlb-flush", "--policy", "eevdf", "--ms", 5)
+    ran = cohortlab(*args, "--beside", "cohort", "--beside", "cohort --slice-us 4000", "--out", "x.svg", "--json")
+    assert ran.code == 0, ran.err
+    several = json.loads(ran.out)
+    assert len({one["fingerprint"] for one in several}) == 3
+    assert several[0] == json.loads(cohortlab(*args, "--json").out)
+    picture = Path("x.svg").read_text()
+    assert [picture.count(text) for text in ("pCPU 0", ", eevdf, seed", ", cohort --slice-us 4000, seed")] == [3, 1, 1]
+    # One time axis, all of it within the shorter run.
+    assert picture.count("ms of simulated time") == 1
+    shortest_ms = min(one["outcome"]["end_ns"] for one in several) / 1e6
+    ran = cohortlab(*args, "--beside", "cohort", "--from-ms", shortest_ms + 1)
+    assert (ran.code, ran.out) == (2, "")
+
+
 def test_fidelity_shows_both(cohortlab: Run, path: Path) -> None:
     assert cohortlab("compare", path, "--on", "sim", "--rounds", 2, "--out", "lab").code == 0
     ran = cohortlab("fidelity", path, "--lab", "lab/measurements.parquet", "--rounds", 2, "--json")
@@ -192,6 +208,9 @@ def test_fidelity_shows_both(cohortlab: Run, path: Path) -> None:
         ),
         (["explain", "SCENARIO", "--policy", "x"], 'policy "x" is not known to the simulator'),
         (["explain", "SCENARIO", "--policy-args", "'"], '--policy-args: "\'" is not allowed: no closing quotation'),
+        (["explain", "SCENARIO", "--beside", " "], '--beside: " " is not allowed: must be a policy'),
+        (["explain", "SCENARIO", "--beside", "x"], 'policy "x" is not known to the simulator'),
+        (["explain", "SCENARIO", "--beside", "vtime", "--ftrace", "x"], "--ftrace: is not allowed with --beside"),
         (["explain", "SCENARIO", "--out", "x.bmp"], "--out: x.bmp: its ending must be one of .png, .svg, .pdf"),
         (["explain", "SCENARIO", "--tables", "no/x"], "--tables: no/x: its folder does not exist"),
         (["explain", "SCENARIO", "--out", "no/x.png"], "--out: no/x.png: its folder does not exist"),

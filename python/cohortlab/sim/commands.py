@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``cohortlab explain`` and ``cohortlab fidelity``: one simulated run seen closely; the simulator beside the lab."""
+"""``cohortlab explain`` and ``cohortlab fidelity``: simulated runs seen closely; the simulator beside the lab."""
 
 from __future__ import annotations
 
 import json
 import shlex
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
 from cohortlab import scenario as scenarios
+from cohortlab import sim
 from cohortlab.errors import BadInput
 from cohortlab.places import PlaceError
 from cohortlab.results import write_atomically
 from cohortlab.table import WIDE
+
+if TYPE_CHECKING:
+    from cohortlab.sim.result import Result
 
 FORMATS = (".png", ".svg", ".pdf")
 # About what a browser can still show.
@@ -27,6 +33,12 @@ TIMELINE_ROWS_MAX = 4_000_000
 @click.option("--program", help="One of the scenario's programs. Default: the first.")
 @click.option("--policy", default="cohort", show_default=True, help="eevdf, or a preset of `cohort run --policy`.")
 @click.option("--policy-args", default="", metavar="ARGS", help="More arguments of `cohort run`.")
+@click.option(
+    "--beside",
+    multiple=True,
+    metavar='"POLICY [ARGS]"',
+    help="Run it under this policy, too, and draw that below on the same time axis. May be repeated.",
+)
 @click.option("--alone", is_flag=True, help="Without the neighbours' load.")
 @click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), default=1, show_default=True, help="Which run.")
 @click.option("--kernel", help="Version of the simulated host's kernel, for eevdf.")
@@ -43,6 +55,7 @@ def explain(
     program: str | None,
     policy: str,
     policy_args: str,
+    beside: tuple[str, ...],
     alone: bool,
     seed: int,
     kernel: str | None,
@@ -56,7 +69,6 @@ def explain(
     as_json: bool,
 ) -> None:
     """Simulate one run of one program, and draw who ran, waited and spun when."""
-    from cohortlab import sim
     from cohortlab.sim.result import Traces
 
     if out.suffix not in FORMATS:
@@ -64,49 +76,69 @@ def explain(
     for option, path in (("--out", out), ("--perfetto", perfetto), ("--ftrace", ftrace), ("--tables", tables)):
         if path is not None and not path.absolute().parent.is_dir():
             raise BadInput(f"{option}: {path}: its folder does not exist")
-    try:
-        args = shlex.split(policy_args)
-    except ValueError as error:
-        raise BadInput(f'--policy-args: "{policy_args}" is not allowed: {str(error).lower()}') from None
+        if path is not None and beside and option != "--out":
+            raise BadInput(f"{option}: is not allowed with --beside: a trace is of one run")
+    policies = [(policy, _words("--policy-args", policy_args)), *(_named("--beside", text) for text in beside)]
     traces = Traces(
         perfetto_bytes_max=TRACE_BYTES_MAX if perfetto else 0,
         ftrace_bytes_max=TRACE_BYTES_MAX if ftrace else 0,
         timeline_rows_max=TIMELINE_ROWS_MAX,
     )
     chosen = scenarios.load(scenario)
+
+    def simulate(under: tuple[str, list[str]]) -> Result:
+        return sim.run(chosen, program, *under, alone=alone, seed=seed, kernel=kernel, hardware=hardware, traces=traces)
+
     try:
-        result = sim.run(
-            chosen, program, policy, args, alone=alone, seed=seed, kernel=kernel, hardware=hardware, traces=traces
-        )
+        with ThreadPoolExecutor() as pool:
+            results = list(pool.map(simulate, policies))
     except PlaceError as error:
         raise BadInput(str(error)) from None
 
+    # Only now: it takes as long to load as a run takes, and wrong input should not have to wait for it.
     from cohortlab.sim import picture, words
 
     length_ns = int(ms * picture.NS_PER_MS)
     start_ns = None if from_ms is None else int(from_ms * picture.NS_PER_MS)
-    if start_ns is not None and start_ns >= result.end_ns:
-        raise BadInput(f"--from-ms: {from_ms:g} is not allowed: the run ends at {result.end_ns / 1e6:.3f} ms")
+    end_ns = picture.shared_ns(results)
+    if start_ns is not None and start_ns >= end_ns:
+        raise BadInput(f"--from-ms: {from_ms:g} is not allowed: the run ends at {end_ns / 1e6:.3f} ms")
     window = (
-        picture.busiest(result, length_ns)
+        picture.busiest(results, length_ns)
         if start_ns is None
-        else picture.Window(start_ns, min(start_ns + length_ns, result.end_ns))
+        else picture.Window(start_ns, min(start_ns + length_ns, end_ns))
     )
-    picture.draw(result, window, words.title(result), out)
+    picture.draw(results, window, [words.title(result) for result in results], out)
     if perfetto:
-        write_atomically(perfetto, result.perfetto)
+        write_atomically(perfetto, results[0].perfetto)
     if ftrace:
-        write_atomically(ftrace, result.ftrace.encode())
+        write_atomically(ftrace, results[0].ftrace.encode())
     if tables:
-        result.write_tables(tables)
+        results[0].write_tables(tables)
     if as_json:
-        print(json.dumps(result.about, indent=2))
+        print(json.dumps([result.about for result in results] if beside else results[0].about, indent=2))
     else:
         console = Console()
-        words.tell(console if console.is_terminal else Console(width=WIDE), result)
+        for result in results:
+            words.tell(console if console.is_terminal else Console(width=WIDE), result)
     written = [str(path) for path in (out, perfetto, ftrace, tables) if path is not None]
-    cut = "; the traces end before the run does, at their greatest size" if result.is_truncated else ""
+    cut = "; the traces end before the run does, at their greatest size" if any(r.is_truncated for r in results) else ""
     click.echo(f"written: {', '.join(written)}{cut}", err=True)
+
+
+def _named(option: str, text: str) -> tuple[str, list[str]]:
+    """Return the policy that ``text`` begins with, and the arguments behind it."""
+    words = _words(option, text)
+    if not words:
+        raise BadInput(f'{option}: "{text}" is not allowed: must be a policy, and its arguments if it has any')
+    return words[0], words[1:]
+
+
+def _words(option: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise BadInput(f'{option}: "{text}" is not allowed: {str(error).lower()}') from None
 
 
 @click.command()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One simulated run as a timeline: who had which pCPU, who waited, who spun and flushed TLBs meanwhile."""
+"""Simulated runs as timelines: who had which pCPU, who waited, who spun and flushed TLBs meanwhile."""
 
 from __future__ import annotations
 
@@ -47,6 +47,25 @@ class _Lane:
     task: int
 
 
+@dataclass(frozen=True)
+class _Panel:
+    """One run in the picture."""
+
+    result: Result
+    lanes: Sequence[_Lane]
+    colours: Sequence[tuple[float, float, float]]
+
+    @classmethod
+    def of(cls, result: Result) -> _Panel:
+        vms = result.run.scenario.vms
+        lanes = [_Lane(vm.name, vcpu, result.task_of(vm.name, vcpu)) for vm in vms for vcpu in range(vm.vcpus)]
+        return cls(result, lanes, _colours(result))
+
+    @property
+    def pcpus(self) -> int:
+        return self.result.run.scenario.host.pcpus
+
+
 class _Rows:
     """The timeline's rows of one kind within a window, as arrays."""
 
@@ -63,41 +82,49 @@ class _Rows:
         return list(zip(self.start_ms[chosen], self.length_ms[chosen], strict=True))
 
 
-def busiest(result: Result, length_ns: int) -> Window:
-    """Return the window of this length with the most spinning; the middle of the run where nobody spins."""
-    end_ns = max(int(result.end_ns), 1)
+def busiest(results: Sequence[Result], length_ns: int) -> Window:
+    """Return the window of this length with the most spinning in all runs together, while none of them has ended.
+
+    Where nobody spins it is the middle.
+    """
+    end_ns = shared_ns(results)
     length_ns = min(length_ns, end_ns)
-    table = result.timeline
-    spins = table["kind"].to_numpy() == TIMELINE_KINDS.index("spin")
-    if not spins.any():
-        start_ns = (end_ns - length_ns) // 2
-        return Window(start_ns, start_ns + length_ns)
-    starts, ends = table["start_ns"].to_numpy()[spins], table["end_ns"].to_numpy()[spins]
-    # A spin counts where it begins, and no more than a window's worth.
-    bins = np.bincount((starts // length_ns).astype(np.int64), np.minimum(ends - starts, length_ns))
-    start_ns = min(int(bins.argmax()) * length_ns, end_ns - length_ns)
+    bins = np.zeros(end_ns // length_ns + 1)
+    for result in results:
+        table = result.timeline
+        starts, ends = table["start_ns"].to_numpy().astype(np.int64), table["end_ns"].to_numpy().astype(np.int64)
+        spins = (table["kind"].to_numpy() == TIMELINE_KINDS.index("spin")) & (starts < end_ns)
+        # A spin counts where it begins, and no more than a window's worth.
+        lengths = np.minimum(ends[spins] - starts[spins], length_ns)
+        bins += np.bincount(starts[spins] // length_ns, lengths, len(bins))
+    start_ns = int(bins.argmax()) * length_ns if bins.any() else (end_ns - length_ns) // 2
+    start_ns = min(start_ns, end_ns - length_ns)
     return Window(start_ns, start_ns + length_ns)
 
 
-def draw(result: Result, window: Window, title: str, path: Path) -> None:
-    """Write the picture; the ending of ``path`` says in which format."""
-    scenario = result.run.scenario
-    lanes = [_Lane(vm.name, vcpu, result.task_of(vm.name, vcpu)) for vm in scenario.vms for vcpu in range(vm.vcpus)]
-    count = scenario.host.pcpus + len(lanes)
-    with mpl.rc_context({"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "svg.hashsalt": title}):
-        figure = Figure(figsize=(13, min(60.0, 1.6 + 0.34 * count)), layout="constrained")
-        hosts, guests = figure.subplots(
-            2, 1, sharex=True, gridspec_kw={"height_ratios": [scenario.host.pcpus + 0.5, len(lanes) + 0.5]}
-        )
-        colours = _colours(result)
-        _draw_pcpus(hosts, result, window, colours)
-        _draw_vcpus(guests, result, window, colours, lanes)
-        for axes in (hosts, guests):
+def shared_ns(results: Sequence[Result]) -> int:
+    """Return when the first of the runs ends: until then there is something of each to be drawn."""
+    return max(min(int(result.end_ns) for result in results), 1)
+
+
+def draw(results: Sequence[Result], window: Window, titles: Sequence[str], path: Path) -> None:
+    """Write the picture, one run below the other on one time axis; the ending of ``path`` says in which format."""
+    panels = [_Panel.of(result) for result in results]
+    heights = [height for panel in panels for height in (panel.pcpus + 0.5, len(panel.lanes) + 0.5)]
+    rows = sum(panel.pcpus + len(panel.lanes) for panel in panels)
+    with mpl.rc_context({"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "svg.hashsalt": titles[0]}):
+        figure = Figure(figsize=(13, min(60.0, 0.9 + 0.7 * len(panels) + 0.34 * rows)), layout="constrained")
+        every = list(figure.subplots(len(heights), 1, sharex=True, gridspec_kw={"height_ratios": heights}))
+        for number, (panel, title) in enumerate(zip(panels, titles, strict=True)):
+            hosts, guests = every[2 * number : 2 * number + 2]
+            _draw_pcpus(hosts, panel, window)
+            _draw_vcpus(guests, panel, window)
+            hosts.set_title(title, color=INK, loc="left", fontsize=11)
+        for axes in every:
             _dress(axes)
-        guests.set_xlim(window.start_ns / NS_PER_MS, window.end_ns / NS_PER_MS)
-        guests.set_xlabel("ms of simulated time")
-        figure.suptitle(title, color=INK, x=0.01, ha="left")
-        _legend(figure, result, colours)
+        every[-1].set_xlim(window.start_ns / NS_PER_MS, window.end_ns / NS_PER_MS)
+        every[-1].set_xlabel("ms of simulated time")
+        _legend(figure, panels[0])
         figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
@@ -115,30 +142,24 @@ def _colours(result: Result) -> list[tuple[float, float, float]]:
     return colours
 
 
-def _draw_pcpus(axes: Axes, result: Result, window: Window, colours: Sequence[tuple[float, float, float]]) -> None:
-    runs = _Rows(result.timeline, "run", window)
-    for cpu in range(result.run.scenario.host.pcpus):
+def _draw_pcpus(axes: Axes, panel: _Panel, window: Window) -> None:
+    runs = _Rows(panel.result.timeline, "run", window)
+    for cpu in range(panel.pcpus):
         chosen = runs.lane == cpu
-        faces = [colours[task] for task in runs.who[chosen]]
+        faces = [panel.colours[task] for task in runs.who[chosen]]
         axes.broken_barh(runs.spans(chosen), (cpu - 0.4, 0.8), facecolors=faces, linewidth=0)
-    pcpus = result.run.scenario.host.pcpus
-    axes.set_yticks(range(pcpus), [f"pCPU {cpu}" for cpu in range(pcpus)])
-    axes.set_ylim(pcpus - 0.45, -0.55)
+    axes.set_yticks(range(panel.pcpus), [f"pCPU {cpu}" for cpu in range(panel.pcpus)])
+    axes.set_ylim(panel.pcpus - 0.45, -0.55)
 
 
-def _draw_vcpus(
-    axes: Axes,
-    result: Result,
-    window: Window,
-    colours: Sequence[tuple[float, float, float]],
-    lanes: Sequence[_Lane],
-) -> None:
-    rows = {kind: _Rows(result.timeline, kind, window) for kind in TIMELINE_KINDS}
+def _draw_vcpus(axes: Axes, panel: _Panel, window: Window) -> None:
+    rows = {kind: _Rows(panel.result.timeline, kind, window) for kind in TIMELINE_KINDS}
+    lanes = panel.lanes
     for place, lane in enumerate(lanes):
         task = lane.task
         # What spins while it waits burns nothing: the wait is drawn over it.
         for kind, colour, low, height in (
-            ("run", colours[task], -0.4, 0.8),
+            ("run", panel.colours[task], -0.4, 0.8),
             ("spin", SPINNING, -0.14, 0.28),
             ("wait", WAITING, -0.4, 0.8),
         ):
@@ -176,10 +197,10 @@ def _dress(axes: Axes) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _legend(figure: Figure, result: Result, colours: Sequence[tuple[float, float, float]]) -> None:
+def _legend(figure: Figure, panel: _Panel) -> None:
     patches: list[Artist] = []
-    for vm in result.run.scenario.vms:
-        patches.append(Patch(color=colours[result.task_of(vm.name, 0)], label=f"{vm.name} runs"))
+    for lane in (lane for lane in panel.lanes if lane.vcpu == 0):
+        patches.append(Patch(color=panel.colours[lane.task], label=f"{lane.vm} runs"))
     patches.append(Patch(color=WAITING, label="waits for a pCPU"))
     patches.append(Patch(color=SPINNING, label="spins (dots: PAUSE exits)"))
     patches.append(Patch(color=SHOOTDOWN, label="waits for a TLB flush"))
