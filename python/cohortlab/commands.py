@@ -23,7 +23,7 @@ from cohortlab.compare import INTERRUPTED, OpenPlace, Plan
 from cohortlab.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 from cohortlab.places import PlaceError
 from cohortlab.policies import KNOWN, parse_policies
-from cohortlab.progress import Bar, Lines, Progress
+from cohortlab.progress import Bar, Forecast, Lines, Progress
 from cohortlab.results import Results, write_parquet
 from cohortlab.scenario import TLB_MODES, Scenario
 from cohortlab.summary import Figure, figures, for_machines
@@ -34,6 +34,15 @@ WriteHtml = Callable[[Results, Scenario, Sequence[Figure], Path], None]
 PLACES = ("lab", "sim")
 # A simulated round takes a fraction of a second, but its figures vary little: seeds are their only difference.
 ROUNDS = {"lab": 5, "sim": 2}
+# What the lab says that it does before it can measure, and seconds of it.
+BEFORE_LAB_S = {
+    "the lab's image": 90.0,
+    "the lab's emulator": 240.0,
+    "the lab's kernel": 15.0,
+    "booting the host": 15.0,
+    "booting": 25.0,
+}
+BUILT_ONCE = frozenset(name for name in BEFORE_LAB_S if name.startswith("the lab's"))
 POLICIES = f"With commas, of {', '.join(KNOWN)}. NAME@VARIANT is NAME once more, with other --policy-args."
 
 
@@ -117,7 +126,8 @@ def compare(
         loading.join()
         _load()
 
-    progress = _progress()
+    progress = _progress(forecast(where, plan))
+    progress.watch()
     try:
         comparison.run(plan, open_place, progress, results, lambda: _keep(results, folder))
     finally:
@@ -210,9 +220,17 @@ def _folder(out: Path | None, name: str) -> Path:
     return folder
 
 
-def _progress() -> Progress:
+def forecast(where: str, plan: Plan) -> Forecast:
+    """Return what is expected of a place, on a machine of 2 cores, until it has been seen."""
+    if where == "sim":
+        return Forecast(step_s=0.3)
+    warm_ups = {f"warming up: {program}": 4.0 for program in plan.programs if plan.warm_up}
+    return Forecast(step_s=6.0, phases=BEFORE_LAB_S | warm_ups, once=BUILT_ONCE)
+
+
+def _progress(expected: Forecast) -> Progress:
     console = Console(stderr=True)
-    return Bar(console) if console.is_terminal else Lines(sys.stderr)
+    return Bar(console, expected) if console.is_terminal else Lines(sys.stderr, expected)
 
 
 def _stdout() -> Console:

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import mean
 from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as RichProgress
+
+# Of a phase or step that takes longer than expected, this part of what was expected is still to come.
+OVERDUE = 0.1
 
 
 @dataclass(frozen=True)
@@ -25,58 +29,145 @@ class Step:
     program: str
 
 
+@dataclass(frozen=True)
+class Forecast:
+    """What is expected before anything was measured.
+
+    Attributes:
+        step_s: seconds that a step takes.
+        phases: seconds of what a place does before the first step, in its order, by how its texts begin.
+        once: of these, what is done only if it has not been done on this machine: it counts when it has begun.
+    """
+
+    step_s: float
+    phases: Mapping[str, float] = field(default_factory=dict)
+    once: frozenset[str] = frozenset()
+
+    def after(self, phase: str | None) -> list[str]:
+        """Return the phases that are still to come when ``phase`` has begun; all if none has."""
+        names = list(self.phases)
+        return [name for name in names[names.index(phase) + 1 if phase else 0 :] if name not in self.once]
+
+
 class Progress:
     """Keeps the plan and estimates the time left; subclasses show it. By itself it shows nothing."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    # How often to show that time passes while nothing new happens.
+    every_s = 1.0
+
+    def __init__(self, forecast: Forecast | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._forecast = forecast
         self._clock = clock
+        # The display's own thread reads what the measuring one writes.
+        self._lock = threading.RLock()
+        self._ended = threading.Event()
+        self._ticker: threading.Thread | None = None
         self._to_come: list[Step] = []
         self._total = 0
         self._took_s: dict[tuple[str, str], list[float]] = defaultdict(list)
-        self._started: float | None = None
+        self._began_all = clock()
+        self._began: float | None = None  # what is being done now
+        self._step: Step | None = None
+        self._phases: list[str] = forecast.after(None) if forecast else []
+        self._phase: str | None = None
+        self._passed = 0.0
 
     def plan(self, steps: Sequence[Step]) -> None:
         """Set what is to be done, in any order."""
-        self._to_come = list(steps)
-        self._total = len(steps)
+        with self._lock:
+            self._to_come = list(steps)
+            self._total = len(steps)
 
     def start(self, step: Step, doing: str) -> None:
         """A step begins; ``doing`` says what it is."""
-        self._started = self._clock()
+        with self._lock:
+            # What lies between two steps (another policy, loads that settle) is part of the second.
+            if self._step is None:
+                self._began = self._clock()
+            self._step, self._phase, self._phases = step, None, []
         self._show(doing)
 
     def done(self, step: Step) -> None:
         """The step that began last is complete."""
-        if self._started is not None:
-            self._took_s[step.policy, step.program].append(self._clock() - self._started)
-        self.skip(step)
+        with self._lock:
+            now = self._clock()
+            if self._began is not None:
+                self._took_s[step.policy, step.program].append(now - self._began)
+            self._began = now
+            self.skip(step)
         self._show(None)
 
     def skip(self, step: Step) -> None:
         """The step is over, or will not be taken."""
-        if step in self._to_come:
-            self._to_come.remove(step)
+        with self._lock:
+            if step in self._to_come:
+                self._to_come.remove(step)
 
     def again(self, steps: Sequence[Step]) -> None:
-        """These steps were void and are to be done again."""
-        self._to_come = [*steps, *(step for step in self._to_come if step not in steps)]
+        """These steps were void and are to be done again, after what comes before the first step."""
+        with self._lock:
+            self._to_come = [*steps, *(step for step in self._to_come if step not in steps)]
+            self._step = None
+            if self._forecast:
+                self._phases = self._forecast.after(None)
 
     def place(self, text: str, fraction: float | None) -> None:
         """What the place does: its ``ProgressFn``."""
+        self._enter(text)
         self._show(text if fraction is None else f"{text} {fraction:.0%}")
+
+    def _enter(self, text: str) -> None:
+        """Take the phases up to the one that ``text`` tells of as over."""
+        if self._forecast is None:
+            return
+        names = list(self._forecast.phases)
+        phase = next((name for name in names if text.startswith(name)), None)
+        with self._lock:
+            if phase is not None and phase != self._phase:
+                self._phases = self._forecast.after(phase)
+                self._phase, self._began, self._step = phase, self._clock(), None
 
     def note(self, text: str) -> None:
         """Something happened that the user should still see at the end."""
 
+    def watch(self) -> None:
+        """Show from now on that time passes, until ``stop``."""
+        self._ticker = threading.Thread(target=self._tick, daemon=True)
+        self._ticker.start()
+
     def stop(self) -> None:
         """Take the display away."""
+        self._ended.set()
+        if self._ticker is not None:
+            self._ticker.join()
+
+    def _tick(self) -> None:
+        while not self._ended.wait(self.every_s):
+            self._still()
+
+    def _still(self) -> None:
+        """Show that what was shown last is still being done."""
 
     def left_s(self) -> float | None:
         """Return the estimated seconds left; None before anything is known."""
-        if not self._took_s:
-            return None
-        overall = mean(mean(took) for took in self._took_s.values())
-        return sum(self._estimate(step, overall) for step in self._to_come)
+        with self._lock:
+            if self._took_s:
+                overall = mean(mean(took) for took in self._took_s.values())
+            elif self._forecast:
+                overall = self._forecast.step_s
+            else:
+                return None
+            expected = {step: self._estimate(step, overall) for step in self._to_come}
+            coming = sum(expected.values())
+            phases = self._forecast.phases if self._forecast else {}
+            coming += sum(phases[name] for name in self._phases)
+            # What is being done now: a phase is in the sum only from here on, a step is in it already.
+            now = expected.get(self._step, 0.0) if self._step else 0.0
+            if self._phase is not None:
+                now = phases[self._phase]
+                coming += now
+            elapsed = self._clock() - self._began if self._began is not None else 0.0
+            return coming - min(elapsed, (1 - OVERDUE) * now)
 
     def _estimate(self, step: Step, otherwise: float) -> float:
         """Return the seconds a step takes: as before, else as its program under other policies, else as any."""
@@ -90,6 +181,16 @@ class Progress:
     def fraction(self) -> float:
         """Completed part of the plan, 0..1."""
         return 1 - len(self._to_come) / self._total if self._total else 0.0
+
+    @property
+    def passed(self) -> float:
+        """Part of the time that has passed, 0..1, as far as is known; it never falls."""
+        with self._lock:
+            left_s = self.left_s()
+            passed_s = self._clock() - self._began_all
+            if left_s is not None and passed_s + left_s > 0:
+                self._passed = max(self._passed, passed_s / (passed_s + left_s))
+            return self._passed
 
     def _show(self, doing: str | None) -> None:
         """Show the present state; ``doing`` is None when only the numbers changed."""
@@ -107,8 +208,10 @@ def left(seconds: float | None) -> str:
 class Bar(Progress):
     """A progress bar for a terminal."""
 
-    def __init__(self, console: Console) -> None:
-        super().__init__()
+    every_s = 0.5
+
+    def __init__(self, console: Console, forecast: Forecast | None = None) -> None:
+        super().__init__(forecast)
         columns = (
             BarColumn(bar_width=24),
             TaskProgressColumn(),
@@ -123,29 +226,61 @@ class Bar(Progress):
         self._bar.console.print(text, style="yellow", markup=False, highlight=False)
 
     def stop(self) -> None:
+        super().stop()
         self._bar.stop()
 
+    def _still(self) -> None:
+        self._show(None)
+
     def _show(self, doing: str | None) -> None:
-        self._bar.update(self._task, completed=self.fraction, left=left(self.left_s()))
+        self._bar.update(self._task, completed=self.passed, left=left(self.left_s()))
         if doing is not None:
             self._bar.update(self._task, description=doing.replace("[", "\\["))
 
 
 class Lines(Progress):
-    """One line for each new thing: for logs."""
+    """One line for each new thing, and one now and then while nothing new happens: for logs."""
 
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__()
+    every_s = 15.0
+
+    def __init__(self, stream: TextIO, forecast: Forecast | None = None) -> None:
+        super().__init__(forecast)
         self._stream = stream
         self._last = ""
+        self._shown = self._clock()
 
     def note(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
 
     def place(self, text: str, fraction: float | None) -> None:
+        self._enter(text)
         self._show(text)  # without the percentage: a log wants no line for each
 
+    def _still(self) -> None:
+        with self._lock:
+            if self._last and self._clock() - self._shown >= self.every_s / 2:
+                self._print(self._last)
+
     def _show(self, doing: str | None) -> None:
-        if doing is not None and doing != self._last:
-            self._last = doing
-            print(f"[{self.fraction:4.0%}, {left(self.left_s())}] {doing}", file=self._stream, flush=True)
+        with self._lock:
+            if doing is not None and doing != self._last:
+                self._last = doing
+                self._print(doing)
+
+    def _print(self, doing: str) -> None:
+        self._shown = self._clock()
+        print(f"[{self.passed:4.0%}, {left(self.left_s())}] {doing}", file=self._stream, flush=True)
+
+
+class Steps:
+    """A ``ProgressFn`` for what is no comparison: a line for each new thing, and for each tenth of it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._last = ""
+
+    def __call__(self, text: str, fraction: float | None) -> None:
+        line = text if fraction is None else f"{text}: {int(fraction * 10) * 10} %"
+        if line != self._last:
+            self._last = line
+            print(line, file=self._stream, flush=True)

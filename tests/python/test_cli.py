@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -72,9 +73,9 @@ def test_a_vm_without_neighbours(cohortlab: Run, path: Path) -> None:
 def test_progress_is_on_standard_error(cohortlab: Run, path: Path) -> None:
     ran = cohortlab("compare", path, "--rounds", 1, "--json", "--no-warm-up")
     lines = ran.err.splitlines()
-    assert lines[0] == "[  0%, time left not known yet] booting"
+    assert re.fullmatch(r"\[  0%, about [0-9]+ s left\] booting", lines[0])
     assert "] round 1 of 1: spin alone" in lines[1]
-    assert any("] round 1 of 1: serve under cohort" in line and line.startswith("[ 83%, about ") for line in lines)
+    assert any("] round 1 of 1: serve under cohort" in line and ", about " in line for line in lines)
 
 
 def test_without_out_the_results_go_to_a_folder_of_their_own(cohortlab: Run, path: Path) -> None:

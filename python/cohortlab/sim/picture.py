@@ -112,7 +112,9 @@ def draw(results: Sequence[Result], window: Window, titles: Sequence[str], path:
     panels = [_Panel.of(result) for result in results]
     heights = [height for panel in panels for height in (panel.pcpus + 0.5, len(panel.lanes) + 0.5)]
     rows = sum(panel.pcpus + len(panel.lanes) for panel in panels)
-    with mpl.rc_context({"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "svg.hashsalt": titles[0]}):
+    with mpl.rc_context(
+        {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "svg.hashsalt": titles[0]}
+    ):
         figure = Figure(figsize=(13, min(60.0, 0.9 + 0.7 * len(panels) + 0.34 * rows)), layout="constrained")
         every = list(figure.subplots(len(heights), 1, sharex=True, gridspec_kw={"height_ratios": heights}))
         for number, (panel, title) in enumerate(zip(panels, titles, strict=True)):
