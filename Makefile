@@ -5,7 +5,7 @@ SETUP := packages python toolchain
 BUILD := $(SETUP) binaries
 CHECK := check-rust check-c check-python check-shell
 
-.PHONY: help setup build demo test test-lab bench check format lock clean
+.PHONY: help setup build demo test test-lab bench check emulator format lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -15,10 +15,10 @@ demo: ## compare EEVDF and Cohort on real kernels; installs and builds what it n
 	@scripts/steps $(BUILD) demo
 
 test: ## run linters, unit and property tests, and one boot of the lab
-	@scripts/steps $(BUILD) $(CHECK) test-rust test-python test-lab
+	@scripts/steps $(BUILD) $(CHECK) test-rust test-python lab-emulator test-lab
 
 test-lab: ## run every test in the lab, with faults and on two kernels
-	@scripts/steps $(BUILD) test-lab-all
+	@scripts/steps $(BUILD) lab-emulator test-lab-all
 
 bench: ## measure the simulator's speed beside other simulators; one JSON object per figure
 	@scripts/steps $(BUILD) >&2
@@ -32,6 +32,9 @@ format: ## let the formatters rewrite the sources
 
 build: ## build cohort and cohort-lab-agent into build/bin/, and the simulator
 	@scripts/steps $(BUILD)
+
+emulator: ## build the lab's emulator into the cache folder, once
+	@scripts/steps $(BUILD) emulator
 
 setup: ## install packages, the Python environment and, where it is missing, Rust
 	@scripts/steps $(SETUP)

@@ -67,6 +67,7 @@ def _add_commands() -> None:
         cli.add_command(command)
     if importlib.util.find_spec("cohortlab.lab.cli") is not None:
         cli.add_command(importlib.import_module("cohortlab.lab.cli").cli, "lab")
+        cli.add_command(importlib.import_module("cohortlab.lab.build_cli").emulator)
 
 
 def _hint(error: click.ClickException) -> str:

@@ -125,6 +125,7 @@ class _Machine:
             ),
             Finding("built programs", not self.not_built, self.not_built or "cohort, cohort-lab-agent", "make build"),
             Finding("cache", True, self._cache_state()),
+            self._emulator(),
             Finding(
                 "disk space",
                 self.free_mb >= LAB_DISK_MB,
@@ -188,6 +189,19 @@ class _Machine:
             return "not in the running kernel"
         active = self._active_scheduler()
         return f"{active} is loaded" if active else "no scheduler is loaded"
+
+    def _emulator(self) -> Finding:
+        """Tell which emulator the lab would use, as far as that can be told before the lab's image is there."""
+        from cohortlab.lab import qemu, qemu_build
+
+        wanted = os.environ.get(qemu.VARIABLE)
+        if wanted:
+            return Finding("emulator", True, f"{qemu.VARIABLE}={wanted}")
+        if self.kvm.nested:
+            return Finding("emulator", True, "not needed: the lab runs under KVM")
+        built = qemu_build.built() is not None
+        found = "QEMU, patched" if built else "Debian's QEMU, at best with one byte cured: " + qemu.COSTS["cured"]
+        return Finding("emulator", built, found, "make emulator")
 
     def _has_cache(self) -> bool:
         return any(self.cache.glob("root-*"))

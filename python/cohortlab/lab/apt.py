@@ -52,15 +52,16 @@ class Apt:
         self.folder = folder
         self.config = folder / "apt.conf"
 
-    def update(self) -> None:
-        """Read what the mirror has."""
+    def update(self, *, sources: bool = False) -> None:
+        """Read what the mirror has: binary packages, or source packages."""
+        kind = "deb-src" if sources else "deb"
         for name in ("lists/partial", "archives/partial"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         # Without packages "installed", dependencies are resolved down to the C library.
         (self.folder / "status").touch()
         signed_by = f"Signed-By: {_KEYRING}\n" if _KEYRING.exists() else ""  # otherwise apt's own trusted keys
         (self.folder / "debian.sources").write_text(
-            f"Types: deb\nURIs: {archive_uri()}\nSuites: {SUITE} {BACKPORTS}\nComponents: main\n{signed_by}"
+            f"Types: {kind}\nURIs: {archive_uri()}\nSuites: {SUITE} {BACKPORTS}\nComponents: main\n{signed_by}"
         )
         self.config.write_text(
             # The machine's hooks would clean the machine's folders.
@@ -95,6 +96,14 @@ class Apt:
             if done.returncode != 0:
                 raise PlaceError(one_line(f"apt-get cannot download {' '.join(packages)}: {done.stderr}"))
         return sorted(into.glob("*.deb"))
+
+    def fetch_source(self, package: str, version: str) -> list[Path]:
+        """Download a source package; return its files. ``update`` must have read the sources."""
+        argv = ["apt-get", "-qq", "-c", str(self.config), "--download-only", "source", f"{package}={version}"]
+        done = subprocess.run(argv, cwd=self.folder, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise PlaceError(one_line(f"apt-get cannot download the source of {package} {version}: {done.stderr}"))
+        return sorted(path for path in self.folder.glob(f"{package}_*") if path.is_file())
 
 
 def unpack(package: Path, root: Path) -> None:

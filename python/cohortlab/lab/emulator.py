@@ -16,9 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cohortlab.lab import cache, cpio, turn
+from cohortlab.lab import qemu as qemus
 from cohortlab.lab.agent import AgentError, Connection, Machine
 from cohortlab.lab.image import Image
 from cohortlab.lab.kernels import Kernel, initramfs
+from cohortlab.lab.qemu import Qemu
 from cohortlab.places import PlaceCrashed, PlaceError, ProgressFn
 
 # The host under test is lost when its kernel printed one of these.
@@ -75,8 +77,9 @@ class Boot:
 class Emulator:
     """A running first level."""
 
-    def __init__(self, folder: Path, process: subprocess.Popen[bytes] | None) -> None:
+    def __init__(self, folder: Path, process: subprocess.Popen[bytes] | None, qemu: Qemu | None = None) -> None:
         self.folder = folder
+        self.qemu = qemu
         self._complained = 0
         self.console = folder / "console.log"
         self._process = process
@@ -87,14 +90,15 @@ class Emulator:
     @classmethod
     def start(cls, boot: Boot, progress: ProgressFn) -> Emulator:
         """Boot; return when the agent answers."""
+        chosen = qemus.choose(boot.image, boot.accel)
         runs = cache.root() / "run"
         runs.mkdir(exist_ok=True)
         _remove_dead(runs)
         own_turn = turn.take(runs, progress, share=boot.share)
         folder = Path(tempfile.mkdtemp(dir=runs))
         try:
-            process = _launch(boot, folder, own_turn)
-            emulator = cls(folder, process)
+            process = _launch(boot, chosen, folder, own_turn)
+            emulator = cls(folder, process, chosen)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -164,7 +168,7 @@ class Emulator:
                 continue  # whoever calls next is told
 
 
-def _launch(boot: Boot, folder: Path, own_turn: int) -> subprocess.Popen[bytes]:
+def _launch(boot: Boot, qemu: Qemu, folder: Path, own_turn: int) -> subprocess.Popen[bytes]:
     (folder / "initrd").write_bytes(_initrd(boot))
     (folder / "console.log").touch()
     cpu = {"kvm": "host", "tcg": _TCG_CPU}[boot.accel]
@@ -174,11 +178,11 @@ def _launch(boot: Boot, folder: Path, own_turn: int) -> subprocess.Popen[bytes]:
     if boot.accel == "tcg":
         # All CPUs read this machine's TSC. On a busy machine the kernel's watchdog sees long gaps and would give it up.
         cmdline += " tsc=reliable"
-    if boot.accel == "tcg" and boot.ple:
-        # The emulator honours the PAUSE intercept but does not say that it has the filter.
+    if boot.accel == "tcg" and boot.ple and not qemu.has_pause_filter:
+        # It honours the PAUSE intercept but does not say that it has the filter.
         cmdline += " setcpuid=pausefilter,pfthreshold"
     argv = [
-        *boot.image.emulator(),
+        *qemu.argv,
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-machine", MACHINE, "-accel", accel, "-cpu", cpu, "-smp", str(boot.pcpus), "-m", f"{boot.memory_mb}M"),
         *("-kernel", str(boot.kernel.vmlinuz), "-initrd", "initrd", "-append", cmdline.strip()),
@@ -199,7 +203,7 @@ def _launch(boot: Boot, folder: Path, own_turn: int) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=err,
             stderr=err,
-            env=os.environ | boot.image.emulator_env(),
+            env=os.environ | dict(qemu.env),
             pass_fds=(own_turn,),
             start_new_session=True,  # Ctrl-C is for us, who then clean up
         )

@@ -211,7 +211,7 @@ class LabPlace:
             "place": "lab",
             "kernel": lab.boot.kernel.release,
             "accelerator": lab.boot.accel,
-            "emulator": f"QEMU {lab.boot.image.emulator_version()}",
+            "emulator": lab.emulator.qemu.name if lab.emulator.qemu else "unknown",
             "ple": "on" if ple else "off",
         }
 
