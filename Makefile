@@ -11,8 +11,8 @@ CHECK := check-rust check-c check-python check-shell
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-demo: ## compare EEVDF and Cohort on real kernels; installs and builds what it needs
-	@scripts/steps $(BUILD) demo
+demo: ## compare EEVDF and Cohort, simulated and on real kernels; installs and builds what it needs
+	@scripts/steps $(BUILD) demo-sim lab-emulator demo-lab
 
 test: ## run linters, unit and property tests, and one boot of the lab
 	@scripts/steps $(BUILD) $(CHECK) test-rust test-python lab-emulator test-lab

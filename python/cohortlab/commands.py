@@ -29,7 +29,7 @@ from cohortlab.scenario import TLB_MODES, Scenario
 from cohortlab.summary import Figure, figures, for_machines
 from cohortlab.table import WIDE, print_results, remarks
 
-WriteHtml = Callable[[Results, Scenario, Sequence[Figure], Path], None]
+WriteHtml = Callable[[Results, Scenario, Sequence[Figure], Path, Path | None], None]
 
 PLACES = ("lab", "sim")
 # A simulated round takes a fraction of a second, but its figures vary little: seeds are their only difference.
@@ -64,6 +64,9 @@ POLICIES = f"With commas, of {', '.join(KNOWN)}. NAME@VARIANT is NAME once more,
 @click.option("--crashes", type=click.IntRange(0, 100), default=10, show_default=True, help="Crashes to bear.")
 @click.option("--warm-up/--no-warm-up", default=True, show_default=True, help="Run each program once first.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the results.")
+@click.option(
+    "--picture", type=click.Path(path_type=Path, dir_okay=False), help="A picture of `explain`, for the report."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else, on standard output.")
 def compare(
     scenario: Path,
@@ -78,6 +81,7 @@ def compare(
     crashes: int,
     warm_up: bool,
     out: Path | None,
+    picture: Path | None,
     as_json: bool,
 ) -> None:
     """Compare policies on a scenario's programs.
@@ -105,6 +109,7 @@ def compare(
         open_place = _simulator(plan, hardware)
     elif hardware is not None:
         raise BadInput("--hardware: only a simulated host can be chosen: --on sim")
+    _check_picture(picture)
     folder = _folder(out, chosen.name)
     results = Results(
         scenario=chosen.name,
@@ -132,7 +137,7 @@ def compare(
         comparison.run(plan, open_place, progress, results, lambda: _keep(results, folder))
     finally:
         progress.stop()
-    _hand_out(results, chosen, folder, _write_html(), as_json=as_json)
+    _hand_out(results, chosen, folder, _write_html(), picture, as_json=as_json)
 
 
 def _load() -> None:
@@ -220,6 +225,18 @@ def _folder(out: Path | None, name: str) -> Path:
     return folder
 
 
+def _check_picture(path: Path | None) -> None:
+    """Check that the report can show the picture."""
+    if path is None:
+        return
+    if path.suffix not in (".png", ".svg"):
+        raise BadInput(f"--picture: {path}: its ending must be .png or .svg")
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise BadInput(f"--picture: {path}: cannot be read: {error.strerror}") from None
+
+
 def forecast(where: str, plan: Plan) -> Forecast:
     """Return what is expected of a place, on a machine of 2 cores, until it has been seen."""
     if where == "sim":
@@ -245,14 +262,16 @@ def _keep(results: Results, folder: Path) -> None:
     write_parquet(results, folder / "measurements.parquet")
 
 
-def _hand_out(results: Results, scenario: Scenario, folder: Path, write_html: WriteHtml, *, as_json: bool) -> None:
+def _hand_out(
+    results: Results, scenario: Scenario, folder: Path, write_html: WriteHtml, picture: Path | None, *, as_json: bool
+) -> None:
     """Report what was measured and end with the exit code that says whether all of it was."""
     found = figures(results, scenario)
     if as_json:
         print(json.dumps(for_machines(results, found), indent=2))
     if found:
         _keep(results, folder)
-        write_html(results, scenario, found, folder / "report.html")
+        write_html(results, scenario, found, folder / "report.html", picture)
         if as_json:
             for line in remarks(results, found):
                 print(line, file=sys.stderr)

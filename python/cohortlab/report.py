@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +30,18 @@ class _Mode:
     place: dict[str, str]
 
 
-def write_html(results: Results, scenario: Scenario, found: Sequence[Figure], path: Path) -> None:
-    """Write the report of ``results`` to ``path``, all or nothing."""
-    write_atomically(path, render(results, scenario, found).encode())
+# What a page can show, by a file's ending.
+PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
 
 
-def render(results: Results, scenario: Scenario, found: Sequence[Figure]) -> str:
+def write_html(
+    results: Results, scenario: Scenario, found: Sequence[Figure], path: Path, picture: Path | None = None
+) -> None:
+    """Write the report of ``results`` to ``path``, all or nothing; ``picture`` becomes part of it."""
+    write_atomically(path, render(results, scenario, found, picture).encode())
+
+
+def render(results: Results, scenario: Scenario, found: Sequence[Figure], picture: Path | None = None) -> str:
     """Return the report as HTML."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("cohortlab", "."),
@@ -52,8 +59,14 @@ def render(results: Results, scenario: Scenario, found: Sequence[Figure]) -> str
         modes=[_mode(results, tlb, found) for tlb in results.tlb_modes if any(f.tlb == tlb for f in found)],
         counters=TLB_COUNTERS if has_counters else {},
         remarks=remarks(results, found),
+        picture=_embedded(picture) if picture else None,
         measured=max(row.ended for row in results.rows),
     )
+
+
+def _embedded(picture: Path) -> str:
+    """Return the picture as an address that contains it."""
+    return f"data:{PICTURES[picture.suffix]};base64,{base64.b64encode(picture.read_bytes()).decode()}"
 
 
 def _mode(results: Results, tlb: str, every: Sequence[Figure]) -> _Mode:

@@ -151,6 +151,14 @@ WRONG = {
         ["compare", "SCENARIO", "--kernel", "./no/vmlinuz"],
         "--kernel: ./no/vmlinuz: cannot be read: No such file or directory",
     ),
+    "no picture": (
+        ["compare", "SCENARIO", "--picture", "no.png"],
+        "--picture: no.png: cannot be read: No such file or directory",
+    ),
+    "another kind of picture": (
+        ["compare", "SCENARIO", "--picture", "x.pdf"],
+        "--picture: x.pdf: its ending must be .png or .svg",
+    ),
     "out is a file": (["compare", "SCENARIO", "--out", "SCENARIO/x"], None),
     "no rounds": (["compare", "SCENARIO", "--rounds", "0"], None),
     "rounds that are no number": (["compare", "SCENARIO", "--rounds", "many"], None),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import io
 from datetime import UTC, datetime
@@ -161,6 +162,13 @@ def test_report_stands_alone_and_shows_every_figure(results: Results, two: Scena
     # What comes from outside is text, not markup.
     assert "<u>" not in html
     assert "Oops &lt;int3&gt;" in html
+
+
+def test_report_contains_its_picture(results: Results, two: Scenario, tmp_path: Path) -> None:
+    picture = tmp_path / "x.svg"
+    picture.write_text("<svg/>")
+    page = Page(render(results, two, figures(results, two), picture))
+    assert page.fetched == [f"data:image/svg+xml;base64,{base64.b64encode(b'<svg/>').decode()}"]
 
 
 def test_report_is_the_same_for_the_same_results(results: Results, two: Scenario) -> None:
