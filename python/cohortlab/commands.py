@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
+import re
 import shlex
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -215,13 +218,24 @@ def _kernel(text: str | None) -> str | None:
 
 
 def _folder(out: Path | None, name: str) -> Path:
-    """Return the folder for the results, which can be made and written to: better known before hours of measuring."""
+    """Return the folder for the results, which can be made and written to: better known before hours of measuring.
+
+    It is really made and written to, since permissions do not tell what root, a read-only file system or a full disk
+    do; and removed again, so that a run without results leaves nothing.
+    """
     folder = out or Path("results") / f"{name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not existing.is_dir():
-        raise BadInput(f"--out: {folder}: {existing} is not a folder")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise BadInput(f"--out: {folder}: {existing} cannot be written to")
+    made: list[Path] = []
+    try:
+        made = [path for path in (folder, *folder.absolute().parents) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x")
+    except OSError as error:
+        raise BadInput(f"--out: {folder}: cannot be written to: {error.strerror}") from None
+    finally:
+        for path in made:
+            with contextlib.suppress(OSError):
+                path.rmdir()
     return folder
 
 

@@ -86,7 +86,8 @@ def run(
             _Mode(plan, tlb, progress, results, keep).run(open_place)
     except KeyboardInterrupt:
         results.stopped = INTERRUPTED
-    except (PlaceError, PlaceCrashed) as error:
+    except (PlaceError, PlaceCrashed, OSError) as error:
+        # An OSError is this machine's: a full disk, say. What was measured before it is as good.
         interrupted = _behind(error, KeyboardInterrupt) is not None
         results.stopped = INTERRUPTED if interrupted else one_line(str(error))
 
@@ -122,7 +123,7 @@ class _Mode:
                     open_place(self.scenario, kernel=self.plan.kernel, progress=self.progress.place)
                 )
             except PlaceCrashed as error:
-                crash = error
+                crash = _crash_behind(error)
             except PlaceError as error:
                 if self.results.rows or _behind(error, KeyboardInterrupt):
                     raise

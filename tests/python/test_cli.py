@@ -183,6 +183,40 @@ def test_wrong_input(cohortlab: Run, path: Path, place: Any, args: list[str], ex
     assert list(Path.cwd().iterdir()) == []
 
 
+UNWRITABLE = {
+    "a file in the way": lambda folder: folder / "file" / "out",
+    "a file": lambda folder: folder / "file",
+    "a name that is too long": lambda folder: folder / "new" / ("x" * 300),
+    # Permissions do not say so: to root least of all.
+    "no real file system": lambda folder: Path("/proc/self/new/out"),
+}
+
+
+@pytest.mark.parametrize("where", UNWRITABLE.values(), ids=UNWRITABLE.keys())
+def test_results_that_could_not_be_written_are_noticed_before_anything_is_measured(
+    cohortlab: Run, path: Path, place: Any, tmp_path: Path, where: Callable[[Path], Path]
+) -> None:
+    (tmp_path / "file").touch()
+    out = where(tmp_path)
+    ran = cohortlab("compare", path, "--out", out)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    # That an existing file is no folder is found by who parses the options.
+    assert ran.err.startswith(
+        (f"cohortlab: --out: {out}: cannot be written to: ", "cohortlab: Invalid value for '--out'")
+    )
+    assert place.log == []
+    assert not (tmp_path / "new").exists()
+
+
+def test_nothing_is_left_where_nothing_was_measured(cohortlab: Run, path: Path, place: Any, tmp_path: Path) -> None:
+    place.raises = {0: KeyboardInterrupt(), 1: KeyboardInterrupt()}
+    (tmp_path / "old").mkdir()
+    for out in (tmp_path / "new" / "out", tmp_path / "old"):
+        assert cohortlab("compare", path, "--out", out).code == 130
+    assert not (tmp_path / "new").exists()
+    assert list((tmp_path / "old").iterdir()) == []
+
+
 def test_wrong_scenario_names_file_and_field(cohortlab: Run, path: Path) -> None:
     path.write_text(path.read_text().replace("vcpus = 2", "vcpus = -2", 1))
     ran = cohortlab("compare", path)

@@ -344,6 +344,59 @@ def test_each_tlb_mode_has_its_own_place(run: Run, place: Any, two: Scenario) ->
     ]
 
 
+def lost_later(place: Any, second: list[BaseException]) -> None:
+    """Have the second place, and those after it, fail to open."""
+    real, opened = place.open, []
+
+    def opens(*args: Any, **options: Any) -> Any:
+        opened.append(args)
+        if len(opened) == 2:
+            place.raises_opening = second
+        return real(*args, **options)
+
+    place.open = opens
+
+
+@pytest.mark.parametrize(
+    ("failures", "stopped", "crashes"),
+    [
+        ([PlaceCrashed("at boot")] * 9, "gave up after 3 crashes of the host under test; the last one: at boot", 3),
+        ([PlaceError("no memory left")], "no memory left", 0),
+        ([PlaceCrashed("at boot"), PlaceError("no memory left")], "no memory left", 1),
+        ([OSError(28, "No space left on device")], "[Errno 28] No space left on device", 0),
+        ([KeyboardInterrupt()], INTERRUPTED, 0),
+        ([PlaceCrashed("at boot"), KeyboardInterrupt()], INTERRUPTED, 1),
+    ],
+    ids=["crashes", "refuses", "crashes, then refuses", "no space", "interrupted", "interrupted after a crash"],
+)
+def test_a_later_place_that_does_not_come_up_leaves_what_is_measured(
+    run: Run, place: Any, two: Scenario, failures: list[BaseException], stopped: str, crashes: int
+) -> None:
+    lost_later(place, list(failures))
+    modes = {mode: two.with_tlb(mode) for mode in ("ipi", "kvm-pv", "hypercall")}
+    results = run(rounds=1, modes=modes, crashes_max=2)
+    assert (results.stopped, len(results.crashes)) == (stopped, crashes)
+    assert [row.tlb for row in results.rows] == ["ipi"] * PER_ROUND
+    objects = for_machines(results, figures(results, two))
+    assert {o["tlb"] for o in objects if o["median_s"] is not None} == {"ipi"}
+
+
+@pytest.mark.parametrize("failing", [PlaceCrashed, PlaceError])
+def test_interrupted_while_booting_counts_also_when_closing_fails_after_it(
+    run: Run, place: Any, failing: type[Exception]
+) -> None:
+    def opens(*args: Any, **options: Any) -> Any:
+        place.log.append(("open",))
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise failing("cannot be closed")
+
+    place.open = opens
+    assert run().stopped == INTERRUPTED
+    assert place.log == [("open",)]
+
+
 def test_rounds_are_kept_as_they_complete(place: Any, two: Scenario, run: Run) -> None:
     kept = []
     results = run(rounds=1)

@@ -29,9 +29,14 @@ def files() -> list[Path]:
         found = [REPO / name for name in names if name]
     except (FileNotFoundError, subprocess.CalledProcessError):
         # An unpacked archive: everything but what `make` and the tools write.
-        written = re.compile(r"/(build|target|__pycache__|\.(git|hypothesis|\w+_cache))/")
+        written = re.compile(r"/(build|results|target|__pycache__|\.(git|hypothesis|\w+_cache))/")
         found = [path for path in REPO.rglob("*") if not written.search(f"/{path.relative_to(REPO)}/")]
-    return sorted(path for path in found if path.is_file() and path.name not in FOREIGN)
+    return sorted(path for path in found if path.is_file() and path.name not in FOREIGN and not of_a_run(path))
+
+
+def of_a_run(path: Path) -> bool:
+    """Return whether a comparison wrote this, wherever its --out was: its files lie in a folder with its figures."""
+    return (path.parent / "measurements.parquet").exists()
 
 
 def texts(paths: list[Path]) -> dict[str, str]:
@@ -53,6 +58,25 @@ def everything() -> dict[str, str]:
     found = texts(files())
     assert "tests/style/test_house_rules.py" in found
     return found
+
+
+def test_what_a_run_writes_is_no_source() -> None:
+    folder = REPO / "results" / "of-a-test"
+    made = [path for path in (folder, folder.parent) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    report = folder / "report.html"
+    try:
+        report.write_text("ends with a space \n\n")
+        assert report not in files(), "results/ is what a run writes where no --out is given"
+        elsewhere = REPO / "of-a-test.html"
+        assert not of_a_run(elsewhere)
+        (folder / "measurements.parquet").write_bytes(b"PAR1")
+        assert of_a_run(report)
+    finally:
+        for file in (report, folder / "measurements.parquet"):
+            file.unlink(missing_ok=True)
+        for path in made:
+            path.rmdir()
 
 
 def test_every_source_file_names_its_licence(everything: dict[str, str]) -> None:
