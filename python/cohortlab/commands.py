@@ -62,6 +62,7 @@ POLICIES = f"With commas, of {', '.join(KNOWN)}. NAME@VARIANT is NAME once more,
 @click.option("--rounds", type=click.IntRange(1, 1000), help="How often to measure. Default: 5; simulated, 2.")
 @click.option("--programs", help="Only these of the scenario's programs, with commas.")
 @click.option("--tlb", help="TLB modes in turn, with commas: ipi, kvm-pv, hypercall. Default: the scenario's.")
+@click.option("--ple", metavar="off|US", help="Catch no spinning vCPU, or after US microseconds. Default: the scenario's.")
 @click.option("--kernel", help="Kernel of the host under test, as the place understands it.")
 @click.option("--hardware", help="What the simulated host is: a name in hardware/, or a file. Default: lab.")
 @click.option("--crashes", type=click.IntRange(0, 100), default=10, show_default=True, help="Crashes to bear.")
@@ -79,6 +80,7 @@ def compare(
     rounds: int | None,
     programs: str | None,
     tlb: str | None,
+    ple: str | None,
     kernel: str | None,
     hardware: str | None,
     crashes: int,
@@ -96,7 +98,7 @@ def compare(
     """
     # Everything that can be wrong with the input is found before anything boots or is written.
     open_place = place_named(where)
-    chosen = scenarios.load(scenario)
+    chosen = with_ple(ple, scenarios.load(scenario))
     if programs is not None:
         chosen = chosen.with_programs(_split("--programs", programs, chosen.program_vm.programs))
     plan = Plan(
@@ -164,6 +166,17 @@ def tlb_modes(text: str | None, scenario: Scenario) -> dict[str, Scenario]:
         return {scenario.program_vm.tlb: scenario}
     wanted = _split("--tlb", text, TLB_MODES)
     return {mode: scenario.with_tlb(mode) for mode in TLB_MODES if mode in wanted}
+
+
+def with_ple(text: str | None, scenario: Scenario) -> Scenario:
+    """Return the scenario with the pause filter that ``--ple`` wants; as it stands, without."""
+    if text is None:
+        return scenario
+    if text == "off":
+        return scenario.with_ple(None)
+    if not re.fullmatch(r"[1-9][0-9]{0,3}|10000", text):
+        raise BadInput(f'--ple: "{text}" is not allowed: must be off, or microseconds from 1 to 10000')
+    return scenario.with_ple(int(text))
 
 
 def place_named(name: str) -> OpenPlace:

@@ -140,6 +140,15 @@ def _kernel(lab: Results) -> str | None:
     return found[0] if found else None
 
 
+def _as_in_the_lab(scenario: Scenario, lab: Results) -> Scenario:
+    """Return the scenario with the lab's pause filter."""
+    place = next(iter(lab.places.values()), {})
+    if place.get("ple") == "off":
+        return scenario.with_ple(None)
+    window = place.get("ple_window_us", "")
+    return scenario.with_ple(max(1, int(window))) if window.isdecimal() else scenario
+
+
 def _simulate(
     scenario: Scenario, lab: Results, measured: Sequence[Figure], rounds: int, kernel: str | None, hardware: str | None
 ) -> Results:
@@ -148,7 +157,7 @@ def _simulate(
     arguments = {row.policy: (row.scheduler, row.policy_args) for row in lab.rows if row.policy != ALONE}
     policies = tuple(Policy(label, *arguments[label]) for label in lab.policies if label in arguments)
     programs = tuple(dict.fromkeys(figure.program for figure in measured))
-    chosen = scenario.with_programs(programs)
+    chosen = _as_in_the_lab(scenario, lab).with_programs(programs)
     modes: dict[str, Scenario] = {tlb: chosen.with_tlb(tlb) for tlb in TLB_MODES if tlb in lab.tlb_modes}
     plan = Plan(policies=policies, rounds=rounds, modes=modes, kernel=kernel, warm_up=False)
     results = Results(

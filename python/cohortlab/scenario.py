@@ -42,6 +42,8 @@ class Guest(Model):
 
     tlb: Tlb = Field("ipi", description=TLB_RULE)
     ple: bool = Field(True, description="true or false")
+    # How long a vCPU may spin before it is caught; None: as the place has it.
+    ple_window_us: int | None = Field(None, ge=1, le=10_000, description="an integer from 1 to 10000")
 
 
 class Vm(Model):
@@ -63,7 +65,7 @@ class ScenarioFile(Model):
     name: Name = Field(description=NAME_RULE)
     description: str = Field("", description="a text")
     host: Host = Field(description="a table with pcpus")
-    guest: Guest = Field(Guest(tlb="ipi", ple=True), description="a table with tlb and ple")
+    guest: Guest = Field(Guest(), description="a table with tlb, ple and ple_window_us")
     vms: Annotated[tuple[Vm, ...], Strict(False)] = Field(
         alias="vm", min_length=1, description="one or more [[vm]] tables"
     )
@@ -104,6 +106,11 @@ class Scenario:
             guest=self.guest.model_copy(update={"tlb": tlb}),
             vms=tuple(vm.model_copy(update={"tlb": tlb}) for vm in self.vms),
         )
+
+    def with_ple(self, window_us: int | None) -> Scenario:
+        """Return the scenario with a pause filter that catches who spins for ``window_us``; None: with none."""
+        update = {"ple": window_us is not None, "ple_window_us": window_us}
+        return dataclasses.replace(self, guest=self.guest.model_copy(update=update))
 
     def with_programs(self, programs: tuple[str, ...]) -> Scenario:
         """Return the scenario with these of its programs, and no workload that only others needed."""

@@ -142,6 +142,10 @@ WRONG = {
         ["compare", "SCENARIO", "--tlb", "magic"],
         '--tlb: "magic" is not allowed: must be of ipi, kvm-pv, hypercall',
     ),
+    "a window that is none": (
+        ["compare", "SCENARIO", "--ple", "0"],
+        '--ple: "0" is not allowed: must be off, or microseconds from 1 to 10000',
+    ),
     "a TLB mode twice": (["compare", "SCENARIO", "--tlb", "ipi,ipi"], '--tlb: "ipi" is named twice'),
     "this host": (
         ["compare", "SCENARIO", "--on", "host"],

@@ -15,6 +15,11 @@ Write = Callable[..., Path]
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 WRONG = {
+    "a window of nothing": (
+        "[host]",
+        "[guest]\nple_window_us = 0\n[host]",
+        "guest.ple_window_us: 0 is not allowed: must be an integer from 1 to 10000",
+    ),
     "negative vcpus": (
         'name = "hog"\nvcpus = 2',
         'name = "hog"\nvcpus = -2',
@@ -133,7 +138,11 @@ WRONG = {
         'load = "spin"',
         'vm[1].load: "spin" is not allowed: must be an endless workload: one whose file says background = true',
     ),
-    "guest is no table": ("[host]", "guest = 3\n[host]", "guest: 3 is not allowed: must be a table with tlb and ple"),
+    "guest is no table": (
+        "[host]",
+        "guest = 3\n[host]",
+        "guest: 3 is not allowed: must be a table with tlb, ple and ple_window_us",
+    ),
     "vm is no list": (
         SystemExit,
         'name = "x"\nvm = 3\n[host]\npcpus = 1\n',
@@ -225,3 +234,11 @@ def test_shipped_scenario(path: Path) -> None:
     assert loaded.name == path.stem
     # What the issue of overcommit is about: together the VMs want more than there is.
     assert sum(vm.vcpus for vm in loaded.vms) > loaded.host.pcpus
+
+
+def test_the_pause_filter_can_be_chosen_anew(write_scenario: Write) -> None:
+    chosen = scenario.load(write_scenario())
+    assert (chosen.guest.ple, chosen.guest.ple_window_us) == (True, None)
+    assert chosen.with_ple(25).guest.ple_window_us == 25
+    off = chosen.with_ple(25).with_ple(None).guest
+    assert (off.ple, off.ple_window_us) == (False, None)

@@ -11,10 +11,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from cohortlab import scenario as scenarios
 from cohortlab.errors import BadInput
 from cohortlab.results import read_parquet
 from cohortlab.sim import Scenario
 from cohortlab.sim import run as simulate
+from cohortlab.sim.model import Run as Simulated
 from cohortlab.sim.result import TIMELINE_KINDS, Result, Traces
 
 Run = Callable[..., Any]
@@ -279,3 +281,14 @@ def test_every_shipped_scenario_and_hardware_can_be_simulated() -> None:
         for hardware in sorted((REPO / "hardware").glob("*.toml")):
             scenario = Scenario.load(path)
             assert simulate(scenario, alone=True, hardware=hardware.stem).measurement("work").value > 0
+
+
+@pytest.mark.parametrize(("window_us", "ple"), [(1, (2_500, 54_612)), (100, (250_000, 5_461_250)), (None, None)])
+def test_a_spin_is_caught_after_the_scenarios_window(
+    path: Path, window_us: int | None, ple: tuple[int, int] | None
+) -> None:
+    chosen = scenarios.load(path).with_ple(window_us)
+    made = Simulated(chosen, {"work": "tlb-flush"}).as_dict()["vms"][0]["kvm"]["ple"]
+    # In cycles of 2.5 GHz; it may grow to 65,535 PAUSEs from 3,000.
+    assert (made["mode"] == "off") == (ple is None)
+    assert ple is None or (made["window_cycles"], made["window_max_cycles"]) == ple

@@ -16,6 +16,10 @@ from cohortlab.sim.policy import KERNEL_DEFAULT, has_on_spin_bug, host_class
 from cohortlab.tomlmodel import refuse
 
 NS_PER_S = 1_000_000_000
+# The simulator's default (sim/src/kvm/config.rs).
+TSC_MHZ = 2_500
+# SVM's window, and what it may grow to: it is counted in 16 bits (KVM_SVM_DEFAULT_PLE_WINDOW).
+PAUSES, PAUSES_MAX = 3_000, 65_535
 # The loads run for so long before a program starts: about what the lab's do (half a second, and what setting up and
 # reading counters takes).
 SETTLE_NS = NS_PER_S
@@ -77,6 +81,8 @@ class Run:
         kvm = {"on_spin_bug": has_on_spin_bug(self.kernel)} | self.hardware.kvm
         if not self.scenario.guest.ple:
             kvm["ple"] = {**kvm.get("ple", {}), "mode": "off"}
+        elif self.scenario.guest.ple_window_us is not None:
+            kvm["ple"] = {**kvm.get("ple", {}), **_window(self.scenario.guest.ple_window_us, kvm)}
         made["kvm"] = kvm
         made["guest"] = {**self.hardware.guest, "tlb": vm.tlb}
         if vm.name in self.running:
@@ -84,6 +90,12 @@ class Run:
             if not self.scenario.workloads[self.running[vm.name]].background:
                 made["start_ns"] = SETTLE_NS
         return made
+
+
+def _window(window_us: int, kvm: Mapping[str, Any]) -> dict[str, int]:
+    """Return the pause filter's window, and as far as KVM lets it grow: in the same proportion as on hardware."""
+    cycles = window_us * (kvm.get("tsc_mhz") or TSC_MHZ)
+    return {"window_cycles": cycles, "window_max_cycles": cycles * PAUSES_MAX // PAUSES}
 
 
 def _machine(scenario: Scenario, hardware: Hardware) -> dict[str, Any]:
