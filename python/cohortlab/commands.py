@@ -40,7 +40,6 @@ ROUNDS = {"lab": 5, "sim": 2}
 # What the lab says that it does before it can measure, and seconds of it.
 BEFORE_LAB_S = {
     "the lab's image": 90.0,
-    "the lab's emulator": 240.0,
     "the lab's kernel": 15.0,
     "booting the host": 15.0,
     "booting": 25.0,
@@ -62,7 +61,9 @@ POLICIES = f"With commas, of {', '.join(KNOWN)}. NAME@VARIANT is NAME once more,
 @click.option("--rounds", type=click.IntRange(1, 1000), help="How often to measure. Default: 5; simulated, 2.")
 @click.option("--programs", help="Only these of the scenario's programs, with commas.")
 @click.option("--tlb", help="TLB modes in turn, with commas: ipi, kvm-pv, hypercall. Default: the scenario's.")
-@click.option("--ple", metavar="off|US", help="Catch no spinning vCPU, or after US microseconds. Default: the scenario's.")
+@click.option(
+    "--ple", metavar="off|US", help="Catch no spinning vCPU, or after US microseconds. Default: the scenario's."
+)
 @click.option("--kernel", help="Kernel of the host under test, as the place understands it.")
 @click.option("--hardware", help="What the simulated host is: a name in hardware/, or a file. Default: lab.")
 @click.option("--crashes", type=click.IntRange(0, 100), default=10, show_default=True, help="Crashes to bear.")
