@@ -31,6 +31,8 @@ struct Server {
 pub fn run() -> Result<()> {
     let path = find_port()?;
     let mut reader = OpenOptions::new().read(true).write(true).open(path)?;
+    // On the console: who waits for this machine sees how far it got.
+    eprintln!("cohort-lab-agent: waits for requests");
     let server = Arc::new(Server {
         port: Mutex::new(reader.try_clone()?),
         jobs: Jobs::in_dir(JOBS_DIR.into()),

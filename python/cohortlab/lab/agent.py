@@ -223,10 +223,10 @@ class Job:
         op = {"signal": {"name": self.name, "signal": int(number), "leader_only": leader_only}}
         self.machine.channel.call(op)
 
-    def wait(self, timeout_s: float) -> int | None:
-        """Return the exit code, or None if it still runs after ``timeout_s``."""
+    def wait(self, timeout_s: float, answer_s: float = 30) -> int | None:
+        """Return the exit code, or None if it still runs after ``timeout_s``; the answer may be ``answer_s`` late."""
         op = {"wait": {"name": self.name, "timeout_s": timeout_s}}
-        rc = self.machine.channel.call(op, timeout_s=timeout_s + 30).value["rc"]
+        rc = self.machine.channel.call(op, timeout_s=timeout_s + answer_s).value["rc"]
         return None if rc is None else int(rc)
 
     def output(self, stream: str = "stdout", offset: int = 0) -> tuple[str, int]:

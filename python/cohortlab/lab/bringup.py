@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from cohortlab.lab import binaries, guest, image, kernels
 from cohortlab.lab.agent import AgentError
 from cohortlab.lab.emulator import Boot, Emulator
 from cohortlab.lab.guest import Guest, GuestConfig
+from cohortlab.lab.patience import OwnTime, boot_times
 from cohortlab.places import PlaceCrashed, PlaceError, ProgressFn
 
 # What the host needs beside its guests: itself, page cache of the root, the payload, and per guest QEMU.
@@ -84,16 +85,34 @@ def _up(configs: Sequence[GuestConfig], boot: Boot, progress: ProgressFn) -> Lab
         guest.prepare_cgroups(emulator.host)
         progress(f"booting {len(configs)} guests", None)
         guests = [guest.start(emulator.host, config) for config in configs]
-        with ThreadPoolExecutor(max(1, len(guests))) as pool:
-            list(pool.map(Guest.wait_until_up, guests))
+        _wait_for(
+            guests, emulator.clock, f"{boot.accel}, {emulator.qemu.name if emulator.qemu else ''}, {boot.pcpus} pCPUs"
+        )
     except (AgentError, TimeoutError) as error:
+        words = emulator.last_words()
         emulator.close()
-        raise PlaceCrashed(f"the lab's host was lost while its guests booted: {error}") from None
+        raise PlaceCrashed(f"the lab's host was lost while its guests booted: {error}; {words}") from None
     except BaseException:
         emulator.close()
         raise
     progress("the lab is up", 1.0)
     return Lab(emulator, guests, boot)
+
+
+def _wait_for(guests: Sequence[Guest], clock: Callable[[], OwnTime], where: str) -> None:
+    """Return when all guests are up; raise at once what befalls the first that does not come up."""
+    vcpus = "+".join(str(guest.config.vcpus) for guest in guests)
+    times, what = boot_times(), f"{where}, guests of {vcpus} vCPUs"
+    usual_s = times.usual_s(what)
+    # Not as a context manager: that would wait for the others. They end when the lab is closed.
+    pool = ThreadPoolExecutor(max(1, len(guests)))
+    try:
+        booting = [pool.submit(guest.wait_until_up, usual_s, clock()) for guest in guests]
+        took_s = [future.result() for future in as_completed(booting)]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    if took_s:
+        times.add(what, max(took_s))
 
 
 def _check_memory(needed_mb: int) -> None:

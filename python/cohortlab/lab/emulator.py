@@ -15,27 +15,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cohortlab.lab import cache, cpio, turn
+from cohortlab.lab import cache, cpio, lastwords, turn, vmlinux
 from cohortlab.lab import qemu as qemus
 from cohortlab.lab.agent import AgentError, Connection, Machine
 from cohortlab.lab.image import Image
 from cohortlab.lab.kernels import Kernel, initramfs
+from cohortlab.lab.lastwords import DEATH, Vmm
+from cohortlab.lab.patience import BootTimes, OwnTime, Patience, boot_times
 from cohortlab.lab.qemu import Qemu
 from cohortlab.places import PlaceCrashed, PlaceError, ProgressFn
 
-# The host under test is lost when its kernel printed one of these.
-DEATH = re.compile(
-    r"Oops: |Oops\[|Kernel panic|BUG: unable to handle|kernel BUG at|general protection fault|Unable to mount"
-    r"|CPUS still haven't responded to the NMI"
-)
-# It goes on, but somebody should know.
+# The host under test goes on after these, but somebody should know.
 COMPLAINT = re.compile(
     r"BUG:|WARNING:|\bstall|lockup|hung_task|blocked for more than|sched_ext: .*(error|disabled \()|Call Trace"
 )
-# A machine that is busy with other things can take minutes for what takes seconds otherwise.
-_BOOT_TIMEOUT_S = 300
-# A host without an answer for this long is taken for hung. Its agent is an ordinary process: a scheduler under
-# test may starve it, and the kernel's watchdog needs 30 s to end that.
+# How often a host that boots is looked at.
+_LOOK_S = 2
+# A host that was up and is without an answer for this long is taken for hung. Its agent is an ordinary process: a
+# scheduler under test may starve it, and the kernel's watchdog needs 30 s to end that.
 _SILENCE_S = 120
 _PING_S = 5
 PAYLOAD = "/run/cohort-lab"
@@ -44,8 +41,14 @@ PAYLOAD = "/run/cohort-lab"
 _TCG_CPU = "max,+svm,-la57,-smap,-pku,-mpx,-umip,-vgif"
 # Without an HPET, as libvirt does: QEMU's goes on firing at 250 Hz long after a Linux guest has stopped using it.
 MACHINE = "q35,hpet=off"
-# Both levels' kernels sample their memory's use all the time by default: 1.5 % of a CPU each under the emulator.
-QUIET = "damon_stat.enabled=N"
+# What both levels' kernels are told to leave out, since the emulator makes it dear; what runs later has no use for it.
+SWITCHES = " ".join(
+    (
+        "damon_stat.enabled=N",  # sampling their memory's use, all the time: 1.5 % of a CPU each
+        "cryptomgr.notests",  # trying every cipher at boot: a second in a guest
+        "pci=lastbus=0",  # looking for devices on 255 buses, 8,160 VM exits in a guest: all are on bus 0
+    )
+)
 
 
 @dataclass
@@ -84,6 +87,8 @@ class Emulator:
         self.console = folder / "console.log"
         self._process = process
         self._closing = threading.Event()
+        self._up = process is None  # one that was left running is
+        self._pid = process.pid if process else _emulator_in(folder)
         self.connection = Connection(folder / "agent.sock", self.check)
         self.host = Machine("host", self.connection)
 
@@ -96,20 +101,20 @@ class Emulator:
         _remove_dead(runs)
         own_turn = turn.take(runs, progress, share=boot.share)
         folder = Path(tempfile.mkdtemp(dir=runs))
+        process = None
         try:
             process = _launch(boot, chosen, folder, own_turn)
             emulator = cls(folder, process, chosen)
         except BaseException:
+            if process is not None:
+                process.kill()
             shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:
             os.close(own_turn)  # the emulator has it now
         try:
-            emulator.host.ping(_BOOT_TIMEOUT_S)
-        except TimeoutError:
-            emulator.close()
-            raise PlaceCrashed(f"the lab's host did not come up in {_BOOT_TIMEOUT_S} s: {emulator._tail()}") from None
-        except (PlaceCrashed, AgentError, KeyboardInterrupt):
+            emulator.wait_until_up(boot_times(), f"{boot.accel}, {chosen.name}, host of {boot.pcpus} pCPUs")
+        except BaseException:
             emulator.close()
             raise
         threading.Thread(target=emulator._ping_now_and_then, name="lab ping", daemon=True).start()
@@ -123,17 +128,35 @@ class Emulator:
         except OSError as error:
             raise PlaceError(f"{folder}: no lab runs there: {error.strerror}") from None
 
+    def wait_until_up(self, times: BootTimes, what: str) -> None:
+        """Return when the agent answers; ``what`` is booted here, for the next time."""
+        patience = Patience(times.usual_s(what), self.clock())
+        while True:
+            try:
+                self.host.ping(_LOOK_S)
+                break
+            except TimeoutError:
+                why = patience.lost(len(self.console_text()))
+            except AgentError as error:
+                self._closing.wait(_LOOK_S)  # its emulator's port is gone a moment before its process is
+                self.check()
+                why = f"cannot be reached while it boots ({error})"
+            if why:
+                raise PlaceCrashed(f"the lab's host {why}; {self.last_words()}")
+        self._up = True
+        times.add(what, patience.elapsed_s)
+
     def check(self) -> None:
         """Raise PlaceCrashed if the host under test is dead or does not answer."""
         if self._closing.is_set():
             return
         if self._process is not None and self._process.poll() is not None:
-            raise PlaceCrashed(f"the lab's emulator ended ({self._process.returncode}): {self._tail()}")
+            raise PlaceCrashed(f"the lab's emulator ended; {self.last_words()}")
         if DEATH.search(self.console_text()):
-            raise PlaceCrashed(f"the lab's host crashed: {self._tail()}")
+            raise PlaceCrashed(f"the lab's host crashed; {self.last_words()}")
         silence_s = time.monotonic() - self.connection.last_heard
-        if silence_s > max(_SILENCE_S, _BOOT_TIMEOUT_S):
-            raise PlaceCrashed(f"the lab's host does not answer for {silence_s:.0f} s: {self._tail()}")
+        if self._up and silence_s > _SILENCE_S:
+            raise PlaceCrashed(f"the lab's host does not answer for {silence_s:.0f} s; {self.last_words()}")
 
     def console_text(self) -> str:
         return self.console.read_text(errors="replace") if self.console.exists() else ""
@@ -153,11 +176,16 @@ class Emulator:
             self._process.wait()
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _tail(self) -> str:
-        """Return the console's last words: from the line that told of death, or the last ones."""
-        lines = [line.strip() for line in self.console_text().splitlines() if line.strip()]
-        first = next((i for i, line in enumerate(lines) if DEATH.search(line)), max(0, len(lines) - 5))
-        return " | ".join(lines[first : first + 12]) or "nothing on its console"
+    def clock(self) -> OwnTime:
+        """Return a clock that passes as fast as the emulator gets the CPUs that it wants."""
+        return OwnTime(self._pid)
+
+    def last_words(self) -> str:
+        """Return how the host and its emulator are, and what both printed last."""
+        errors = self.folder / "emulator.err"
+        printed = errors.read_text(errors="replace") if errors.exists() else ""
+        code = self._process.poll() if self._process else None
+        return lastwords.of(Vmm(code, lastwords.cpu_s(self._pid or 0), printed), self.console_text())
 
     def _ping_now_and_then(self) -> None:
         """Keep ``last_heard`` young while the host lives, also when all callers wait for long commands."""
@@ -169,11 +197,12 @@ class Emulator:
 
 
 def _launch(boot: Boot, qemu: Qemu, folder: Path, own_turn: int) -> subprocess.Popen[bytes]:
+    kernel = vmlinux.bootable(boot.kernel.vmlinuz)
     (folder / "initrd").write_bytes(_initrd(boot))
     (folder / "console.log").touch()
     cpu = {"kvm": "host", "tcg": _TCG_CPU}[boot.accel]
     accel = {"kvm": "kvm", "tcg": "tcg,thread=multi"}[boot.accel]
-    cmdline = f"console=ttyS0 loglevel=6 panic=-1 oops=panic {QUIET} lab.role=host lab.ple={int(boot.ple)}"
+    cmdline = f"console=ttyS0 loglevel=6 panic=-1 oops=panic {SWITCHES} lab.role=host lab.ple={int(boot.ple)}"
     cmdline += f" {boot.extra_cmdline}"
     if boot.accel == "tcg":
         # All CPUs read this machine's TSC. On a busy machine the kernel's watchdog sees long gaps and would give it up.
@@ -185,9 +214,11 @@ def _launch(boot: Boot, qemu: Qemu, folder: Path, own_turn: int) -> subprocess.P
         *qemu.argv,
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-machine", MACHINE, "-accel", accel, "-cpu", cpu, "-smp", str(boot.pcpus), "-m", f"{boot.memory_mb}M"),
-        *("-kernel", str(boot.kernel.vmlinuz), "-initrd", "initrd", "-append", cmdline.strip()),
+        *("-kernel", str(kernel.file), "-initrd", "initrd", "-append", cmdline.strip()),
         *("-drive", f"file={boot.image.disk},format=raw,if=none,id=root,readonly=on"),
         *("-device", "virtio-blk-pci,drive=root"),
+        *("-drive", f"file={kernel.disk},format=raw,if=none,id=kernel,readonly=on"),
+        *("-device", "virtio-blk-pci,drive=kernel"),
         *("-chardev", "file,id=console,path=console.log", "-serial", "chardev:console"),
         *("-device", "virtio-serial-pci", "-chardev", "socket,id=agent,path=agent.sock,server=on,wait=off"),
         *("-device", "virtserialport,chardev=agent,name=cohort.agent"),
@@ -220,13 +251,12 @@ def _launch(boot: Boot, qemu: Qemu, folder: Path, own_turn: int) -> subprocess.P
 
 
 def _initrd(boot: Boot) -> bytes:
-    """Return the initramfs with this boot's payload, which in turn holds the guests' kernel and initramfs."""
-    base = initramfs(boot.kernel, boot.image)
+    """Return the initramfs with this boot's payload, which in turn holds the guests' initramfs."""
+    base = initramfs(boot.kernel, boot.image, "host")
     agent = {"payload/bin/cohort-lab-agent": boot.agent}
     programs = {f"payload/bin/{name}": path for name, path in boot.files.items()}
     guest: dict[str, bytes | Path] = {
-        "payload/guest/vmlinuz": boot.kernel.vmlinuz,
-        "payload/guest/initrd": base + cpio.archive(agent),
+        "payload/guest/initrd": initramfs(boot.kernel, boot.image, "guest") + cpio.archive(agent),
     }
     return base + cpio.archive({**agent, **programs, **guest})
 

@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from cohortlab.lab import lastwords, vmlinux
 from cohortlab.lab.agent import AgentError, GuestChannel, Job, Machine
-from cohortlab.lab.emulator import MACHINE, PAYLOAD, QUIET
+from cohortlab.lab.emulator import MACHINE, PAYLOAD, SWITCHES
+from cohortlab.lab.lastwords import Vmm
+from cohortlab.lab.patience import Patience
+from cohortlab.lab.sampling import usage_s
 from cohortlab.places import PlaceCrashed
 from cohortlab.scenario import Tlb
 
@@ -26,7 +32,16 @@ _TLB: dict[Tlb, tuple[str, str | None]] = {
     "kvm-pv": ("+kvm-pv-tlb-flush", "KVM setup pv remote TLB flush"),
     "hypercall": (_HYPER_V, "Hyper-V: Using hypercall for remote TLB flush"),
 }
-_BOOT_TIMEOUT_S = 300
+# Some twenty lines while it boots, which also say that it still gets on; all of them would be a VM exit per letter.
+_LOGLEVEL = 6
+# All vCPUs read this machine's TSC. A guest that does not know that compares them at boot, in which its vCPUs spin for
+# each other, and goes on watching them; its clock is KVM's or Hyper-V's in any case.
+_TSC = "tsc=reliable"
+# How often a guest that boots is looked at, and how long its host may take to say how it is.
+_LOOK_S = 2
+_ASK_S = 20
+# What its QEMU prints besides errors, when KVM gives up: registers, dozens of lines of them.
+_REGISTERS = re.compile(r"=")
 
 
 @dataclass(frozen=True)
@@ -56,30 +71,71 @@ class Guest:
         """The file in the host that counts all CPU time of this VM."""
         return f"{SLICE}/{self.config.name}.scope/cpu.stat"
 
-    def wait_until_up(self) -> None:
-        """Return when the guest's agent answers and its kernel took the TLB mode that it was offered."""
-        socket = _socket(self.config.name)
-        try:
-            self.host.check(f"for i in $(seq 600); do [ -S {socket} ] && exit; sleep 0.05; done; exit 1", 60)
-            self.machine.ping(_BOOT_TIMEOUT_S)
-        except AgentError as error:
-            raise PlaceCrashed(f"{self.config.name} did not start ({error}): {self.last_words()}") from None
-        except TimeoutError:
-            raise PlaceCrashed(f"{self.config.name} did not boot in {_BOOT_TIMEOUT_S} s: {self.last_words()}") from None
-        announced = {mode: text for mode, (_, text) in _TLB.items() if text and self.announces(text)}
+    def wait_until_up(self, usual_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> float:
+        """Return when the guest's agent answers and its kernel took the TLB mode that it was offered.
+
+        ``usual_s`` is what this takes here by ``clock``, if that is known; how long it took now is returned.
+        """
+        patience = Patience(usual_s, clock)
+        while not self._answers():
+            if (code := self.job.wait(0)) is not None:
+                raise PlaceCrashed(f"{self.config.name} ended with {code} while it booted; {self.last_words()}")
+            if why := patience.lost(len(self._file(self.console))):
+                raise PlaceCrashed(f"{self.config.name} {why}; {self.last_words()}")
+        took_s = patience.elapsed_s
+        announced = self._announced()
         wanted = self.config.tlb
-        if list(announced) != [mode for mode in (wanted,) if _TLB[mode][1]]:
+        if announced != [mode for mode in (wanted,) if _TLB[mode][1]]:
             raise PlaceCrashed(f'{self.config.name} should flush TLBs by "{wanted}", its kernel says {announced}')
+        return took_s
+
+    def _answers(self) -> bool:
+        """Return whether the agent answers; wait a little if not."""
+        try:
+            self.machine.ping(_LOOK_S)
+        except TimeoutError:
+            return False
+        except AgentError:  # its QEMU has not made the socket yet, or ends
+            time.sleep(_LOOK_S / 10)
+            return False
+        return True
 
     def announces(self, text: str) -> bool:
         """Return whether the guest's kernel log holds ``text``."""
-        return self.machine.run(f"dmesg | grep -qF {shlex.quote(text)}").rc == 0
+        return text in self._log([text])
+
+    def _announced(self) -> list[Tlb]:
+        """Return the TLB modes that the guest's kernel log speaks of."""
+        texts = {mode: text for mode, (_, text) in _TLB.items() if text}
+        log = self._log(list(texts.values()))
+        return [mode for mode, text in texts.items() if text in log]
+
+    def _log(self, texts: Sequence[str]) -> str:
+        """Return the lines of the guest's kernel log that hold one of ``texts``."""
+        return self.machine.run(f"dmesg | grep -F {' '.join(f'-e {shlex.quote(text)}' for text in texts)}").stdout
+
+    @property
+    def console(self) -> str:
+        """The file in the host that holds the guest's console."""
+        return f"{folder(self.config.name)}/console.log"
 
     def last_words(self) -> str:
-        """Return the end of the guest's console and of what its QEMU printed."""
-        place, printed = folder(self.config.name), f"{PAYLOAD}/jobs/vm-{self.config.name}.err"
-        text = self.host.run(f"tail -n 6 {place}/console.log; grep -m 3 -v = {printed}").stdout
-        return " | ".join(line.strip() for line in text.splitlines() if line.strip()) or "it printed nothing"
+        """Return how the guest and its QEMU are, and what both printed last."""
+        try:
+            code = self.job.wait(0, _ASK_S)
+            stat, printed = self._file(self.cpu_stat), self._file(f"{PAYLOAD}/jobs/{self.job.name}.err")
+            console = self._file(self.console)
+        except (AgentError, TimeoutError) as error:
+            return f"nothing more is known of it, its host does not say: {error}"
+        errors = "\n".join(line for line in printed.splitlines() if not _REGISTERS.search(line))
+        return lastwords.of(Vmm(code, usage_s(stat) if stat else None, errors), console)
+
+    def _file(self, path: str) -> str:
+        """Return a file of the host; nothing if there is none."""
+        try:
+            return str(self.host.channel.call({"read_file": {"path": path}}, timeout_s=_ASK_S).value["text"])
+        except AgentError:
+            return ""
 
     def pid(self) -> int:
         """Return the process that is the VM."""
@@ -126,8 +182,8 @@ def _qemu(config: GuestConfig, accel: str) -> list[str]:
         *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-machine", MACHINE, "-accel", accel, "-cpu", f"{_CPU},{_TLB[config.tlb][0]}"),
         *("-smp", str(config.vcpus), "-m", f"{config.memory_mb}M"),
-        *("-kernel", f"{PAYLOAD}/guest/vmlinuz", "-initrd", f"{PAYLOAD}/guest/initrd"),
-        *("-append", f"console=ttyS0 quiet panic=-1 oops=panic {QUIET} lab.role=guest"),
+        *("-kernel", f"{PAYLOAD}/kernel/{vmlinux.NAME}", "-initrd", f"{PAYLOAD}/guest/initrd"),
+        *("-append", f"console=ttyS0 loglevel={_LOGLEVEL} panic=-1 oops=panic {SWITCHES} {_TSC} lab.role=guest"),
         *("-drive", "file=/dev/vda,format=raw,if=none,id=root,readonly=on,file.locking=off"),
         *("-device", f"virtio-blk-pci,drive=root,{_LEGACY}"),
         *("-chardev", f"file,id=console,path={place}/console.log", "-serial", "chardev:console"),

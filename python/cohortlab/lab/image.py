@@ -92,12 +92,12 @@ def _build(folder: Path) -> None:
         (root / name).symlink_to(target)
     for name in _LEFT_OUT:
         shutil.rmtree(root / name, ignore_errors=True)
-    _make_disk(root, folder / "root.ext4")
+    make_disk(root, folder / "root.ext4")
     _keep_emulator(root)
     shutil.rmtree(folder / "apt")
 
 
-def _make_disk(root: Path, disk: Path) -> None:
+def make_disk(root: Path, disk: Path) -> None:
     size_mb = sum(path.lstat().st_size + 4096 for path in root.rglob("*")) // (1 << 20) * 11 // 10 + _SPARE_MB
     # Read-only for ever: no journal, no space for root.
     argv = ["mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-d", str(root), str(disk), f"{size_mb}M"]

@@ -8,6 +8,7 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from cohortlab.lab import cache, cpio
 from cohortlab.lab.apt import BACKPORTS, Apt, unpack
@@ -90,11 +91,12 @@ def _version_key(release: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", release.split("+")[0].split("-")[0])]
 
 
-def initramfs(kernel: Kernel, image: Image) -> bytes:
-    """Return the initramfs that both levels boot with ``kernel``, without a payload."""
+def initramfs(kernel: Kernel, image: Image, role: Literal["host", "guest"]) -> bytes:
+    """Return the initramfs that a level boots with ``kernel``, without a payload."""
     files: dict[str, bytes | Path] = {"init": _INIT, "bin/busybox": image.busybox}
     done: set[str] = set()
-    for folder, names in (("base", _BASE_MODULES), ("kvm", _KVM_MODULES)):
+    modules = {"base": _BASE_MODULES} if role == "guest" else {"base": _BASE_MODULES, "kvm": _KVM_MODULES}
+    for folder, names in modules.items():
         for name in names:
             for module, content in _with_needed(kernel, name, done):
                 files[f"modules/{folder}/{len(done):02}-{module}.ko"] = content

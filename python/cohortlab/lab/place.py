@@ -160,7 +160,8 @@ class LabPlace:
                 self._policy.check()
             ended = done(inner)
             if ended.timed_out:
-                raise WorkloadTimeout(f"{workload} in {vm} did not end in {program.timeout_s} s")
+                late = f"{workload} in {vm} did not end in {program.timeout_s} s"
+                raise WorkloadTimeout(f"{late}; {guest.last_words()}")
             if ended.rc != 0:
                 said = one_line(ended.stderr or ended.stdout)[-300:]
                 raise WorkloadError(f"{workload} in {vm} ended with {ended.rc}: {said}")
@@ -201,7 +202,8 @@ class LabPlace:
             progress=self._progress,
         )
         self._lab, self._guests = lab.emulator, {guest.config.name: guest for guest in lab.guests}
-        ple = sampling.has_ple(self.emulator.host)
+        with self._crash_if_lost():
+            ple = sampling.has_ple(self.emulator.host)
         if ple != scenario.guest.ple:
             has = "exits" if ple else "does not exit"
             raise PlaceError(
@@ -235,13 +237,15 @@ class LabPlace:
             yield
         except (AgentError, TimeoutError) as error:
             self.emulator.check()  # if the host died, that is the better reason
-            raise PlaceCrashed(f"the lab lost a machine: {error}{self._guests_last_words()}") from None
+            raise PlaceCrashed(f"the lab lost a machine: {error}; {self._states()}") from None
 
-    def _guests_last_words(self) -> str:
-        """Return what guests that have ended said last."""
+    def _states(self) -> str:
+        """Return how all guests are, those that have ended first; if the host does not say, how the host is."""
         try:
             # Its agent is gone a moment before its process is.
             dead = [guest for guest in self._guests.values() if guest.job.wait(_DYING_S) is not None]
-            return "".join(f"; {guest.config.name}: {guest.last_words()}" for guest in dead)
-        except (AgentError, TimeoutError, PlaceCrashed):
-            return ""
+            guests = [*dead, *(guest for guest in self._guests.values() if guest not in dead)]
+            told = [f"{guest.config.name}: {guest.last_words()}" for guest in guests]
+            return "; ".join(told)
+        except (AgentError, TimeoutError) as error:
+            return f"host: {self.emulator.last_words()}; it does not answer: {error}"

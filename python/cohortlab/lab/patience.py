@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""How long to wait for a machine that boots: by how long it took here before, and by whether it still gets on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from cohortlab.lab import cache
+
+# Of how many boots the times are kept.
+_KEPT = 7
+# A boot that takes longer than this many usual ones is one that hangs, if it also makes no progress.
+_FACTOR = 3
+# No boot is given up before.
+_FLOOR_S = 30
+# Where nothing has booted yet: a slow machine has taken 120 s, of which 30 without a word.
+_UNKNOWN_S = 180
+_UNKNOWN_SILENCE_S = 90
+# Late machines that still print get this much longer with every line, up to so many times their limit: one that does
+# nothing but complain is lost as well.
+_GRACE_S = 15
+_LIMITS_MAX = 3
+
+
+class OwnTime:
+    """A clock that passes only as fast as a process gets the CPUs that it wants.
+
+    On a machine that is busy with other things, a boot of twelve seconds has taken fifty; by this clock, twelve.
+    """
+
+    def __init__(self, process: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._process = process
+        self._clock = clock
+        self._now, self._then = 0.0, clock()
+        self._ran, self._waited = self._spent()
+
+    def __call__(self) -> float:
+        then, (ran, waited) = self._clock(), self._spent()
+        wanted = max(0, ran - self._ran) + max(0, waited - self._waited)
+        got = max(0, ran - self._ran) / wanted if wanted else 1.0
+        self._now += (then - self._then) * got
+        self._then, self._ran, self._waited = then, ran, waited
+        return self._now
+
+    def _spent(self) -> tuple[int, int]:
+        """Return for how many nanoseconds the process's threads ran, and waited for a CPU."""
+        ran = waited = 0
+        for thread in Path(f"/proc/{self._process}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError, ValueError):  # a thread that has just ended
+                numbers = thread.read_text().split()
+                ran, waited = ran + int(numbers[0]), waited + int(numbers[1])
+        return ran, waited
+
+
+class Patience:
+    """Decides when a machine that boots is given up. Its clock starts when this is made."""
+
+    def __init__(self, usual_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        """``usual_s``: what such a boot takes here, if that is known."""
+        self._clock = clock
+        self._begin = self._heard = clock()
+        self._seen = 0
+        self.usual_s = usual_s
+        self.limit_s = _UNKNOWN_S if usual_s is None else max(_FLOOR_S, _FACTOR * usual_s)
+        self._silence_s = _UNKNOWN_SILENCE_S if usual_s is None else self.limit_s
+        self._grace_s = max(_GRACE_S, usual_s or 0)
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._clock() - self._begin
+
+    def lost(self, seen: int) -> str | None:
+        """Return why to give the machine up, or None; ``seen`` is how much it has printed so far."""
+        now = self._clock()
+        if seen != self._seen:
+            self._seen, self._heard = seen, now
+        elapsed_s, silent_s = now - self._begin, now - self._heard
+        is_late = elapsed_s > self.limit_s and silent_s > self._grace_s
+        if not (is_late or silent_s > self._silence_s or elapsed_s > _LIMITS_MAX * self.limit_s):
+            return None
+        usual = (
+            "such a boot was not timed here yet" if self.usual_s is None else f"it usually takes {self.usual_s:.0f} s"
+        )
+        return f"is not up after {elapsed_s:.0f} s and has printed nothing for {silent_s:.0f} s; {usual}"
+
+
+class BootTimes:
+    """What boots took on this machine, by what was booted; a small file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def usual_s(self, what: str) -> float | None:
+        """Return the median of the last ones, or None if there were none."""
+        times = self._read().get(what)
+        return statistics.median(times) if times else None
+
+    def add(self, what: str, took_s: float) -> None:
+        """Remember one more. A file that cannot be written is no failure: the next boot is then waited for longer."""
+        all_times = self._read()
+        all_times[what] = [*all_times.get(what, []), round(took_s, 1)][-_KEPT:]
+        new = self._file.with_suffix(".new")
+        # Two labs that end their boots at once may lose a time; they never see half a file.
+        with contextlib.suppress(OSError):
+            new.write_text(json.dumps(all_times, indent=1) + "\n")
+            new.replace(self._file)
+
+    def _read(self) -> dict[str, list[float]]:
+        try:
+            found = json.loads(self._file.read_text())
+            return {str(what): [float(took) for took in times] for what, times in found.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            return {}  # none yet, or nobody's
+
+
+def boot_times() -> BootTimes:
+    """Return those of this machine."""
+    return BootTimes(cache.root() / "boot-times.json")
