@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +92,26 @@ def test_a_step_that_fails_leaves_the_half_before_it(demo: Demo) -> None:
     last = ran.stdout.splitlines()[-3:]
     assert last[0] == "Simulated: build/demo/simulated/report.html"
     assert last[2].startswith("Real kernels: missing: the step before it failed: the lab's emulator. ")
+
+
+def test_ctrl_c_ends_it_with_what_is_there(demo: Demo, tmp_path: Path) -> None:
+    assert demo(SIM="no memory").returncode == 1  # makes the tree
+    env = os.environ | {"SIM": "", "LAB": "very-slow"}
+    argv = ["scripts/steps", "demo-sim", "demo-lab"]
+    with subprocess.Popen(
+        argv, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as ran:
+        assert ran.stdout is not None
+        said = ""
+        while "On real kernels" not in said:
+            said = ran.stdout.readline()
+        # As a terminal does it: to all of them.
+        os.killpg(ran.pid, signal.SIGINT)
+        rest = ran.stdout.read()
+    assert ran.returncode != 0
+    last = rest.splitlines()[-3:]
+    assert last[0] == "Simulated: build/demo/simulated/report.html"
+    assert last[2].startswith("Real kernels: missing: it was interrupted. "), rest
 
 
 def test_a_slow_machine_shows_what_is_complete(demo: Demo) -> None:
