@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
 import os
 import socket
+import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from cohortlab.lab import apt, cache, cpio, emulator, kernels, sampling, turn
+from cohortlab.lab import apt, cache, cpio, emulator, kernels, sampling, turn, vmlinux
 from cohortlab.lab.agent import AgentError, Answer, Connection, GuestChannel, Sample
 from cohortlab.places import PlaceCrashed, PlaceError
 
@@ -197,6 +201,69 @@ def test_the_initramfs_holds_files_and_the_folders_before_them(tmp_path: Path) -
         "a/b/program": (0o100755, b"x" * 1001),
     }
     assert list(entries(whole))[-2:] == ["init", "a/b/program"]
+
+
+def elf(note: tuple[bytes, int] = (b"Xen\0", 18)) -> bytes:
+    """Return an ELF file of a header, one segment of notes and nothing else."""
+    name, kind = note
+    other = struct.pack("<III", 6, 2, 0) + b"Linux\0\0\0" + b"xx\0\0"
+    notes = other + struct.pack("<III", len(name), 8, kind) + name + bytes(8)
+    head = bytearray(64)
+    head[:5] = b"\x7fELF\x02"
+    struct.pack_into("<Q", head, 0x20, 64)
+    struct.pack_into("<HH", head, 0x36, 56, 1)
+    return bytes(head) + struct.pack("<IIQQQQQQ", 4, 0, 120, 0, 0, len(notes), len(notes), 4) + notes
+
+
+def packed(payload: bytes) -> bytes:
+    """Return a vmlinuz with a payload, and something behind it."""
+    whole = bytearray(bzimage("9.9") + b"start" + payload + b"more")
+    whole[0x1F1] = 31  # sectors of setup code, but for the first
+    whole[0x206:0x208] = (0x20F).to_bytes(2, "little")
+    whole[0x248:0x24C] = (5).to_bytes(4, "little")
+    whole[0x24C:0x250] = len(payload).to_bytes(4, "little")
+    return bytes(whole)
+
+
+def zstd(data: bytes) -> bytes:
+    import pyarrow
+
+    return bytes(pyarrow.Codec("zstd").compress(data, asbytes=True)) + len(data).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress, zstd])
+def test_a_kernel_is_unpacked_beforehand(pack: Callable[[bytes], bytes]) -> None:
+    assert vmlinux.unpacked(packed(pack(elf()))) == elf()
+
+
+@pytest.mark.parametrize(
+    "vmlinuz",
+    [
+        b"",
+        b"no kernel",
+        bzimage("9.9"),  # of a boot protocol that does not say where
+        packed(b"\x02\x21\x4c\x18 of lz4"),
+        packed(gzip.compress(elf())[:-20]),
+        packed(zstd(elf())[:-20]),
+        packed(gzip.compress(b"no ELF")),
+        packed(gzip.compress(elf()[:100])),
+        packed(gzip.compress(elf((b"Xen\0", 17)))),
+        packed(gzip.compress(elf((b"GNU\0", 18)))),
+    ],
+)
+def test_a_kernel_that_cannot_be_booted_unpacked_is_booted_as_it_is(vmlinuz: bytes) -> None:
+    assert vmlinux.unpacked(vmlinuz) is None
+
+
+def test_what_is_booted_is_made_once_and_lies_on_a_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[list[str]] = []
+    monkeypatch.setattr(vmlinux, "make_disk", lambda root, disk: made.append([file.name for file in root.iterdir()]))
+    vmlinuz = tmp_path / "vmlinuz"
+    for content, booted in ((packed(gzip.compress(elf())), elf()), (b"other", b"other")):
+        vmlinuz.write_bytes(content)
+        assert vmlinux.bootable(vmlinuz).file.read_bytes() == booted
+        assert vmlinux.bootable(vmlinuz) == vmlinux.bootable(vmlinuz)
+    assert made == [[vmlinux.NAME], [vmlinux.NAME]]
 
 
 # apt
