@@ -11,6 +11,8 @@ REPO = Path(__file__).parents[2]
 SOURCES = {".c", ".h", ".j2", ".py", ".rs", ".sh", ".toml"}
 # Written by tools, or by the licence's authors.
 FOREIGN = {"Cargo.lock", "LICENSE", "requirements.lock"}
+# Holds lines of somebody else's source, as they are.
+QUOTING = ".patch"
 LINES_MAX = 500
 
 # Each is spelt so that it does not find itself.
@@ -31,7 +33,11 @@ def files() -> list[Path]:
         # An unpacked archive: everything but what `make` and the tools write.
         written = re.compile(r"/(build|results|target|__pycache__|\.(git|hypothesis|\w+_cache))/")
         found = [path for path in REPO.rglob("*") if not written.search(f"/{path.relative_to(REPO)}/")]
-    return sorted(path for path in found if path.is_file() and path.name not in FOREIGN and not of_a_run(path))
+    return sorted(path for path in found if path.is_file() and not is_foreign(path) and not of_a_run(path))
+
+
+def is_foreign(path: Path) -> bool:
+    return path.name in FOREIGN or path.suffix == QUOTING
 
 
 def of_a_run(path: Path) -> bool:

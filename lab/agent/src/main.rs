@@ -8,6 +8,7 @@
 mod exec;
 mod init;
 mod jobs;
+mod pause;
 mod protocol;
 mod relay;
 mod server;
@@ -19,6 +20,8 @@ fn main() -> ExitCode {
     let outcome = match args.first().map(String::as_str) {
         None if std::process::id() == 1 => init::run(),
         Some("serve") if args.len() == 1 => server::run(),
+        // For the host's init, before the agent proper.
+        Some("ps-per-pause") if args.len() == 1 => pause::ps_per_pause().map(|ps| println!("{ps}")),
         _ => {
             eprintln!("cohort-lab-agent: runs as PID 1 of a lab machine (or `serve` under it), not by hand");
             return ExitCode::from(2);

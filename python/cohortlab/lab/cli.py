@@ -33,6 +33,7 @@ _EXIT_MAX = 125
 @click.option("--vm", "vms", multiple=True, metavar="NAME:VCPUS[:TLB]", help=f"A guest. TLB: {', '.join(TLB_MODES)}.")
 @click.option("--memory-mb", type=click.IntRange(128), default=512, show_default=True, help="Memory of each guest.")
 @click.option("--ple/--no-ple", default=True, show_default=True, help="Whether PAUSE in guests exits to KVM.")
+@click.option("--ple-window-us", type=click.IntRange(1), help="How long a guest may spin first. Default: as hardware.")
 @click.option("--kernel", metavar="RELEASE|FILE", help="Start of a release, such as 6.18. Default: the newest.")
 @click.option("--accel", type=click.Choice(["auto", "kvm", "tcg"]), default="auto", show_default=True)
 @click.option("--append", default="", metavar="TEXT", help="More of the host's kernel command line.")
@@ -48,6 +49,7 @@ def cli(
     vms: tuple[str, ...],
     memory_mb: int,
     ple: bool,
+    ple_window_us: int | None,
     kernel: str | None,
     accel: str,
     append: str,
@@ -85,6 +87,7 @@ def cli(
             configs,
             pcpus=pcpus,
             ple=ple,
+            ple_window_us=ple_window_us,
             kernel=kernel,
             accel=accel,
             files=programs,

@@ -36,6 +36,8 @@ _LOOK_S = 2
 _SILENCE_S = 120
 _PING_S = 5
 PAYLOAD = "/run/cohort-lab"
+# Processors of AMD count 3000 PAUSEs by default, of 40 to 140 cycles each: 50 to 160 us.
+HARDWARE_WINDOW_US = 100
 # All that the emulator has, but for features that must be switched between a guest and its host and that neither needs:
 # with them, guests and hosts died several times as often.
 _TCG_CPU = "max,+svm,-la57,-smap,-pku,-mpx,-umip,-vgif"
@@ -57,7 +59,8 @@ class Boot:
 
     Attributes:
         accel: "kvm" or "tcg".
-        ple: whether PAUSE in guests exits to the host's KVM.
+        ple: whether a guest that spins exits to the host's KVM.
+        ple_window_us: how long it may spin before, where the processor has a pause filter; None: as hardware does.
         files: programs put into the host's PATH, by name.
         extra_cmdline: more of the host's kernel command line.
         keep: the lab outlives this process.
@@ -71,6 +74,7 @@ class Boot:
     memory_mb: int
     accel: str
     ple: bool
+    ple_window_us: int | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
     extra_cmdline: str = ""
     keep: bool = False
@@ -207,6 +211,11 @@ def _launch(boot: Boot, qemu: Qemu, folder: Path, own_turn: int) -> subprocess.P
     if boot.accel == "tcg":
         # All CPUs read this machine's TSC. On a busy machine the kernel's watchdog sees long gaps and would give it up.
         cmdline += " tsc=reliable"
+    window_us = boot.ple_window_us
+    if boot.accel == "tcg" and qemu.has_pause_filter:
+        window_us = window_us or HARDWARE_WINDOW_US
+    if boot.ple and window_us:
+        cmdline += f" lab.ple_window_us={window_us}"
     if boot.accel == "tcg" and boot.ple and not qemu.has_pause_filter:
         # It honours the PAUSE intercept but does not say that it has the filter.
         cmdline += " setcpuid=pausefilter,pfthreshold"

@@ -196,6 +196,7 @@ class LabPlace:
             configs,
             pcpus=self.pcpus,
             ple=scenario.guest.ple,
+            ple_window_us=scenario.guest.ple_window_us,
             kernel=self._kernel,
             accel=self._accel,
             files=files,
@@ -209,12 +210,17 @@ class LabPlace:
             raise PlaceError(
                 f"{scenario.name}: guest.ple = {str(not ple).lower()} is not possible: KVM here {has} on PAUSE"
             )
+        qemu = self.emulator.qemu
+        if scenario.guest.ple_window_us and lab.boot.accel == "tcg" and qemu and not qemu.has_pause_filter:
+            raise PlaceError(f"{scenario.name}: guest.ple_window_us needs a pause filter: {qemu.name} has none")
+        if qemu and qemu.remark:
+            self._progress(qemu.remark, None)
         self.description = {
             "place": "lab",
             "kernel": lab.boot.kernel.release,
             "accelerator": lab.boot.accel,
-            "emulator": lab.emulator.qemu.name if lab.emulator.qemu else "unknown",
-            "ple": "on" if ple else "off",
+            "emulator": qemu.name if qemu else "unknown",
+            **(sampling.ple(self.emulator.host) if ple else {"ple": "off"}),
         }
 
     def _close(self) -> None:
