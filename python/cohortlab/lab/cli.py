@@ -124,8 +124,10 @@ def _run_all(lab: Emulator, commands: list[tuple[str, str]], timeout_s: float) -
         machine = lab.host if name == "host" else guests.machine(lab.host, name)
         try:
             done = machine.run(command, timeout_s)
-        except (AgentError, TimeoutError) as error:
+        except AgentError as error:
             raise PlaceCrashed(f"{machine.name}: {error}") from None
+        except TimeoutError as error:
+            raise PlaceCrashed(f"{machine.name}: {error}; the host: {lab.last_words()}") from None
         sys.stdout.write(done.stdout)
         sys.stdout.flush()
         sys.stderr.write(done.stderr)
