@@ -24,6 +24,9 @@
 /* A wish older than this is stale: the spin it would have ended is over. */
 #define BOOST_STALE_NS 8000000ULL
 
+/* Who got its pCPU back in the middle of a pause-loop exit is through with it in this time: what it yields for later is something else. */
+#define EXIT_REST_NS 100000ULL
+
 /*
  * A vCPU's next boost may come this much later; twice as much every time that it spins on in the same turn, up to what a boost may last: who
  * waits for several siblings, as in a TLB shootdown, needs one after the other.
@@ -151,6 +154,7 @@ static void boost_any_mode(struct task_ctx *t, struct vm_ctx *vm, struct vcpu_ct
 	v = bpf_map_lookup_elem(&vcpus, &best);
 	if (!v)
 		return;
+	spinner->exit_served = 1;
 	stat_inc(STAT_BOOST_CHOSEN);
 	stat_inc(best_class == BOOST_CLASS_IRQ	  ? STAT_BOOST_IRQ :
 		 best_class == BOOST_CLASS_KERNEL ? STAT_BOOST_KERNEL :
@@ -170,6 +174,7 @@ static void boost_on_spin(struct task_ctx *t, s32 cpu, bool in_kernel)
 	if (in_kernel)
 		stat_inc(STAT_PLE_KERNEL);
 	__sync_fetch_and_add(&vm->ple, 1);
+	spinner->exit_served = 0;
 	if (!(boost & BOOST_ANY_MODE))
 		return;
 	/* One that spins in user mode waits for nothing that a boost could give. */
@@ -189,16 +194,25 @@ static bool boost_offered(struct task_struct *from, struct task_struct *to, u64 
 	stat_inc(STAT_BOOST_OFFERED);
 	if (!f || !t || !c || !f->vm || f->vm != t->vm)
 		return false;
-	if (c->boost_pid && !time_before(c->boost_at_ns + BOOST_STALE_NS, now)) {
-		/* This exit has got its boost already, by our own choice. */
-		task_set_slice(from, 0);
-		return true;
+	spinner = vcpu_get(f);
+	if (!spinner)
+		return false;
+	if (spinner->exit_served) {
+		/*
+		 * This exit has got its boost, by our own choice. Either it is still to come, or the spinner lost its pCPU to it in the middle of the
+		 * exit and has just got it back: what it waited for may have happened, and KVM has not let it look yet.
+		 */
+		if (c->boost_pid && !time_before(c->boost_at_ns + BOOST_STALE_NS, now)) {
+			task_set_slice(from, 0);
+			return true;
+		}
+		if (time_before(now, spinner->since_ns + EXIT_REST_NS))
+			return false;
 	}
 	if (!(boost & BOOST_CANDIDATE))
 		return false;
-	spinner = vcpu_get(f);
 	target = vcpu_get(t);
-	if (!spinner || !target || target->state != VCPU_WAITING)
+	if (!target || target->state != VCPU_WAITING)
 		return false;
 	if (boost_backs_off(spinner, now)) {
 		stat_inc(STAT_PLE_BACKOFF);

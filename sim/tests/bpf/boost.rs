@@ -117,6 +117,29 @@ fn kvms_candidate_is_honoured() {
 }
 
 #[test]
+fn one_exit_gives_the_pcpu_away_once() {
+    let mut w = boosted(1, BOOST_CANDIDATE | BOOST_ANY_MODE);
+    let (spinner, waiting) = one_runs_three_wait(&mut w);
+    w.pause_exit(spinner);
+    assert!(w.is_running(waiting[0]), "the one chosen runs while the spinner is still in its exit");
+    while !w.is_running(spinner) {
+        w.run(MS / 100);
+    }
+    // KVM's loop goes on where it was: it offers the next sibling.
+    let before = w.stats().boost_granted;
+    w.yield_to(spinner, waiting[1]);
+    assert!(w.is_running(spinner), "it gave its pCPU away again, without having looked whether it still has to wait");
+    assert_eq!(w.stats().boost_granted, before);
+
+    // Long after the exit it yields for another reason: a hypercall, say.
+    w.run(MS);
+    if w.is_running(spinner) {
+        w.yield_to(spinner, waiting[1]);
+        assert!(w.is_running(waiting[1]));
+    }
+}
+
+#[test]
 fn nobody_of_another_vm_is_boosted() {
     let mut w = boosted(1, BOOST_CANDIDATE | BOOST_ANY_MODE);
     let (_, a) = busy_vm(&mut w, 1);
