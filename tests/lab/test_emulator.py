@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cohortlab.lab import qemu
-from cohortlab.lab.emulator import _TCG_CPU, MACHINE
+from cohortlab.lab.emulator import MACHINE, TCG_CPU
 from cohortlab.lab.image import image
 from cohortlab.places import PlaceError
 
@@ -112,7 +112,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         argv = [
             *chosen.argv,
             *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-m", "64M", "-smp", "2"),
-            *("-machine", MACHINE, "-accel", "tcg,thread=multi", "-cpu", _TCG_CPU),
+            *("-machine", MACHINE, "-accel", "tcg,thread=multi", "-cpu", TCG_CPU),
             *("-kernel", str(binary), "-serial", "stdio"),
         ]
         try:

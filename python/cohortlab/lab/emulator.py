@@ -40,7 +40,7 @@ PAYLOAD = "/run/cohort-lab"
 HARDWARE_WINDOW_US = 100
 # All that the emulator has, but for features that must be switched between a guest and its host and that neither needs:
 # with them, guests and hosts died several times as often.
-_TCG_CPU = "max,+svm,-la57,-smap,-pku,-mpx,-umip,-vgif"
+TCG_CPU = "max,+svm,-la57,-smap,-pku,-mpx,-umip,-vgif"
 # Without an HPET, as libvirt does: QEMU's goes on firing at 250 Hz long after a Linux guest has stopped using it.
 MACHINE = "q35,hpet=off"
 # What both levels' kernels are told to leave out, since the emulator makes it dear; what runs later has no use for it.
@@ -204,7 +204,7 @@ def _launch(boot: Boot, qemu: Qemu, folder: Path, own_turn: int) -> subprocess.P
     kernel = vmlinux.bootable(boot.kernel.vmlinuz)
     (folder / "initrd").write_bytes(_initrd(boot))
     (folder / "console.log").touch()
-    cpu = {"kvm": "host", "tcg": _TCG_CPU}[boot.accel]
+    cpu = {"kvm": "host", "tcg": TCG_CPU}[boot.accel]
     accel = {"kvm": "kvm", "tcg": "tcg,thread=multi"}[boot.accel]
     cmdline = f"console=ttyS0 loglevel=6 panic=-1 oops=panic {SWITCHES} lab.role=host lab.ple={int(boot.ple)}"
     cmdline += f" {boot.extra_cmdline}"
