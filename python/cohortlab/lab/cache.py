@@ -37,14 +37,16 @@ def built(name: str, build: Callable[[Path], None]) -> Path:
     path = root() / name
     if path.is_dir():
         return path
-    with (root() / ".lock").open("w") as lock:
+    # One lock for each: building the emulator takes minutes, for which nobody else should have to wait.
+    with (root() / f".lock-{name}").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if path.is_dir():
             return path
-        # Leftovers of a build that was killed: nobody builds now, we hold the lock.
-        for leftover in root().glob(".building-*"):
+        prefix = f".building-{name}."
+        # Leftovers of a build that was killed: nobody builds this now, we hold the lock.
+        for leftover in root().glob(f"{prefix}*"):
             shutil.rmtree(leftover, ignore_errors=True)
-        building = Path(tempfile.mkdtemp(prefix=".building-", dir=root()))
+        building = Path(tempfile.mkdtemp(prefix=prefix, dir=root()))
         try:
             build(building)
             building.chmod(0o755)
