@@ -28,6 +28,12 @@
 #define EXIT_REST_NS 100000ULL
 
 /*
+ * vcpu_ctx.exit_served: the vCPU's last pause-loop exit has got a boost of our choice. Counted down whenever the vCPU gets a pCPU: at
+ * EXIT_SERVED it has not lost it since; one less, it is back, perhaps still in that exit; 0, that exit is long over.
+ */
+#define EXIT_SERVED 2
+
+/*
  * A vCPU's next boost may come this much later; twice as much every time that it spins on in the same turn, up to what a boost may last: who
  * waits for several siblings, as in a TLB shootdown, needs one after the other.
  */
@@ -117,13 +123,13 @@ static __always_inline u32 boost_class_of(const struct vcpu_ctx *v)
 	return BOOST_CLASS_USER;
 }
 
-/* vCPU t spins on cpu: choose the sibling that should run in its place and ask for it. */
-static void boost_any_mode(struct task_ctx *t, struct vm_ctx *vm, struct vcpu_ctx *spinner, s32 cpu, u64 now)
+/* vCPU t spins on spinner_cpu: choose the sibling that should run in its place and ask for it. */
+static void boost_any_mode(struct task_ctx *t, struct vm_ctx *vm, struct vcpu_ctx *spinner, s32 spinner_cpu, u64 now)
 {
 	u32 class, best_class = BOOST_CLASS_NONE, best = 0, index;
 	u64 best_since = 0;
 	struct vcpu_ctx *v;
-	s32 i;
+	s32 i, cpu;
 
 	bpf_for(i, 0, MAX_VCPUS) {
 		if (i >= vm->vcpu_end)
@@ -154,12 +160,14 @@ static void boost_any_mode(struct task_ctx *t, struct vm_ctx *vm, struct vcpu_ct
 	v = bpf_map_lookup_elem(&vcpus, &best);
 	if (!v)
 		return;
-	spinner->exit_served = 1;
 	stat_inc(STAT_BOOST_CHOSEN);
 	stat_inc(best_class == BOOST_CLASS_IRQ	  ? STAT_BOOST_IRQ :
 		 best_class == BOOST_CLASS_KERNEL ? STAT_BOOST_KERNEL :
 						    STAT_BOOST_USER);
-	boost_kick(boost_ask(cpu, best, v, now), cpu);
+	cpu = boost_ask(spinner_cpu, best, v, now);
+	if (cpu >= 0)
+		spinner->exit_served = EXIT_SERVED;
+	boost_kick(cpu, spinner_cpu);
 }
 
 /* A pause-loop exit of the current task, t, on cpu. */

@@ -216,6 +216,8 @@ void BPF_PROG(cohort_running, struct task_struct *p)
 			__sync_fetch_and_add(&vm->wait_ns, now - t->queued_ns);
 		v = vcpu_get(t);
 		/* KVM's word is still that of the switch in which the vCPU lost its pCPU: kvm_sched_in() comes later. */
+		if (v && v->exit_served)
+			v->exit_served--;
 		if (t->preempted && v && vcpu_preempted_in_kernel((struct kvm_vcpu *)v->kvm_vcpu))
 			__sync_fetch_and_add(&vm->preempted_in_kernel, 1);
 	}

@@ -91,7 +91,7 @@ struct vcpu_ctx {
 	s32 pid;
 	s32 cpu;
 	u32 state;
-	u32 exit_served; /* its last pause-loop exit has got a boost of our choice */
+	u32 exit_served; /* see EXIT_SERVED */
 };
 
 struct {

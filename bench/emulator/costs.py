@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What emulated virtualization costs: boots, exits, pages touched again after an exit, turns after somebody else's.
 
-    bench/emulator/costs.py [ROUNDS [KIND,...]]
+    build/venv/bin/python bench/emulator/costs.py [ROUNDS [KIND,...]]
 
 Boots the lab with each emulator in turn, in alternating order, and prints a Markdown table of medians and ranges.
 """
@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cohortlab.lab import qemu, sampling
+from cohortlab.lab.agent import AgentError
 from cohortlab.lab.bringup import Lab, bring_up
 from cohortlab.lab.guest import SLICE, GuestConfig
 from cohortlab.places import PlaceCrashed
@@ -48,7 +49,7 @@ def main(rounds: int, kinds: list[str]) -> None:
                 try:
                     for what, value in _measure(program):
                         measured[what, kind].append(value)
-                except (PlaceCrashed, TimeoutError) as crash:
+                except (AgentError, PlaceCrashed, TimeoutError) as crash:
                     lost[kind] += 1
                     print(f"lost: {crash}", file=sys.stderr)
     print(f"| what | {' | '.join(kinds)} |\n|---|{'---|' * len(kinds)}")

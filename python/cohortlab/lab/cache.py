@@ -42,8 +42,8 @@ def built(name: str, build: Callable[[Path], None]) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if path.is_dir():
             return path
-        prefix = f".building-{name}."
-        # Leftovers of a build that was killed: nobody builds this now, we hold the lock.
+        prefix = f".building-{name}~"
+        # Leftovers of a build that was killed: nobody builds this now, we hold the lock. (No name has a tilde.)
         for leftover in root().glob(f"{prefix}*"):
             shutil.rmtree(leftover, ignore_errors=True)
         building = Path(tempfile.mkdtemp(prefix=prefix, dir=root()))

@@ -61,6 +61,7 @@ class Boot:
         accel: "kvm" or "tcg".
         ple: whether a guest that spins exits to the host's KVM.
         ple_window_us: how long it may spin before, where the processor has a pause filter; None: as hardware does.
+        qemu: the emulator; None: the best that is there.
         files: programs put into the host's PATH, by name.
         extra_cmdline: more of the host's kernel command line.
         keep: the lab outlives this process.
@@ -75,6 +76,7 @@ class Boot:
     accel: str
     ple: bool
     ple_window_us: int | None = None
+    qemu: Qemu | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
     extra_cmdline: str = ""
     keep: bool = False
@@ -99,7 +101,9 @@ class Emulator:
     @classmethod
     def start(cls, boot: Boot, progress: ProgressFn) -> Emulator:
         """Boot; return when the agent answers."""
-        chosen = qemus.choose(boot.image, boot.accel)
+        chosen = boot.qemu or qemus.choose(boot.image, boot.accel)
+        if boot.ple_window_us and boot.accel == "tcg" and not chosen.has_pause_filter:
+            raise PlaceError(f"guest.ple_window_us = {boot.ple_window_us} needs a pause filter: {chosen.name} has none")
         runs = cache.root() / "run"
         runs.mkdir(exist_ok=True)
         _remove_dead(runs)

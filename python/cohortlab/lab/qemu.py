@@ -91,8 +91,13 @@ def choose(image: Image, accel: str) -> Qemu:
     why_not = "" if wanted else "`make emulator` builds a better one"
     if wanted in ("patched", None):
         built = qemu_build.built()
-        if built:
-            return _started(image, "patched", built / qemu_build.BINARY, built.name.rpartition("-")[2])
+        try:
+            if built:
+                return _started(image, "patched", built / qemu_build.BINARY, built.name.rpartition("-")[2])
+        except PlaceError as error:
+            if wanted:
+                raise
+            why_not = f"{error}: remove its folder, then run `make emulator`"
         if wanted:
             raise PlaceError(f"{VARIABLE}={wanted}: it is not built yet: run `make emulator`")
     if wanted in ("cured", None):

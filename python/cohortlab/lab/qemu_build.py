@@ -152,7 +152,7 @@ class _Build:
                 if step := _STEP.match(words[-1]):
                     self.progress("building the emulator (once)", int(step[1]) / int(step[2]))
         if ninja.returncode != 0:
-            self._failed(argv[0], [word for word in words if "error" in word] or list(words)[-1:])
+            self._failed(argv[0], [word for word in words if "error:" in word] or list(words)[-1:])
 
     def _run(self, argv: list[str], cwd: Path) -> None:
         done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, env=_env(), check=False)
