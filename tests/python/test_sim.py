@@ -176,7 +176,7 @@ def test_explain_draws_policies_one_below_the_other(cohortlab: Run, path: Path) 
     assert [picture.count(text) for text in ("pCPU 0", ", eevdf, seed", ", cohort --slice-us 4000, seed")] == [3, 1, 1]
     # One time axis, all of it within the shorter run.
     assert picture.count("ms of simulated time") == 1
-    shortest_ms = min(one["outcome"]["end_ns"] for one in several) / 1e6
+    shortest_ms = min(one["outcome"]["end_ns"] for one in several[:2]) / 1e6
     ran = cohortlab(*args, "--beside", "cohort", "--from-ms", shortest_ms + 1)
     assert (ran.code, ran.out) == (2, "")
 
