@@ -126,7 +126,10 @@ fn one_exit_gives_the_pcpu_away_once() {
     // KVM's loop goes on where it was: it offers the next sibling.
     let before = w.stats().boost_granted;
     w.yield_to(spinner, waiting[1]);
-    assert!(w.is_running(spinner), "it gave its pCPU away again, without having looked whether it still has to wait");
+    assert!(
+        w.is_running(spinner),
+        "it gave its pCPU away again, without having looked whether it still has to wait"
+    );
     assert_eq!(w.stats().boost_granted, before);
 
     // The next time that it has the pCPU, that exit is over. It yields for another reason, and at once: a hypercall, say.
