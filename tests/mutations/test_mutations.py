@@ -67,6 +67,10 @@ MUTATIONS = [
         "!f->vm || f->vm != t->vm)",
         "!f->vm || f->vm == t->vm)",
     ),
+    Mutation("one exit gives the pCPU away twice", "boost.h", "if (spinner->exit_served) {", "if (!spinner) {"),
+    Mutation(
+        "an exit that had its boost is never over", "cohort.bpf.c", "v->exit_served--;", "v->exit_served = EXIT_SERVED;"
+    ),
     Mutation(
         "turns have ended when they begin", "gang.h", "vm->turn_end_ns = now + slice_ns;", "vm->turn_end_ns = now;"
     ),
