@@ -15,7 +15,7 @@ asm("takes: nop; vmmcall; jmp takes\n"
     "leaves: vmmcall; jmp leaves\n");
 
 static struct vm vm;
-static u64 virtual_came, interrupts, nmis;
+static u64 virtual_came;
 static u64 sent_interrupts, sent_nmis, entries;
 static bool stop;
 
@@ -23,19 +23,6 @@ static void virtual(struct frame *frame)
 {
 	(void)frame;
 	virtual_came++;
-}
-
-static void interrupted(struct frame *frame)
-{
-	(void)frame;
-	interrupts++;
-	eoi();
-}
-
-static void interrupted_for_good(struct frame *frame)
-{
-	(void)frame;
-	nmis++;
 }
 
 /* Return whether CPU 0 has got all; it had time and entries enough. */
@@ -70,8 +57,8 @@ void run(void)
 	u64 from, taken = 0;
 
 	on(VECTOR, virtual);
-	on(HOST_VECTOR, interrupted);
-	on(NMI, interrupted_for_good);
+	on(HOST_VECTOR, count_interrupt);
+	on(NMI, count_nmi);
 	vm_init(&vm, leaves);
 	start_second(send);
 	asm volatile("sti");

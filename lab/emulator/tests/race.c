@@ -12,26 +12,12 @@
 
 static struct vm vm;
 static u64 *seen; /* a page that nested paging has elsewhere */
-static u64 interrupts, nmis;
 static bool stop;
 
 static void guest(void)
 {
 	for (;;)
 		vmmcall(READ(*seen));
-}
-
-static void interrupted(struct frame *frame)
-{
-	(void)frame;
-	interrupts++;
-	eoi();
-}
-
-static void interrupted_for_good(struct frame *frame)
-{
-	(void)frame;
-	nmis++;
 }
 
 static void load_x87(void)
@@ -113,8 +99,8 @@ void run(void)
 		map(vm.nested, at, (void *)at, P | W | U);
 	map(vm.nested, (u64)seen, elsewhere, P | W | U);
 
-	on(VECTOR, interrupted);
-	on(NMI, interrupted_for_good);
+	on(VECTOR, count_interrupt);
+	on(NMI, count_nmi);
 	start_second(load_x87);
 	for (start = now_us(); wrong == NOTHING && now_us() < start + RUN_US; rounds++)
 		wrong = round();

@@ -295,3 +295,18 @@ void enter(u32 number)
 	for (;;)
 		asm volatile("hlt");
 }
+
+u64 interrupts, nmis;
+
+void count_interrupt(struct frame *frame)
+{
+	(void)frame;
+	interrupts++;
+	eoi();
+}
+
+void count_nmi(struct frame *frame)
+{
+	(void)frame;
+	nmis++;
+}

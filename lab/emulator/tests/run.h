@@ -32,6 +32,10 @@ struct frame {
 	u64 vector, error, rip, cs, flags, rsp, ss;
 };
 typedef void handler(struct frame *);
+
+/* Handlers that count what came, where another CPU sends it. */
+extern u64 interrupts, nmis;
+handler count_interrupt, count_nmi;
 struct table_pointer {
 	u16 limit;
 	u64 base;
