@@ -18,39 +18,43 @@ const LEAVING_MAX: Duration = Duration::from_secs(5);
 
 /// Reads the core-scheduling cookie of a thread; 0 is none.
 type CookieOf = fn(tid: i32) -> io::Result<u64>;
+/// Whether a kernel's types, described in this file, have quotas among what it tells a scheduler. None: they cannot be read.
+type TellsQuotas = fn(btf: &Path) -> Option<bool>;
 
 /// This machine, or in tests a folder that looks like one.
 pub struct Host {
     root: PathBuf,
     cookie_of: CookieOf,
+    tells_quotas: TellsQuotas,
 }
 
 impl Host {
     pub fn this_machine() -> Self {
-        Host { root: PathBuf::from("/"), cookie_of: core_sched_cookie }
+        Host { root: PathBuf::from("/"), cookie_of: core_sched_cookie, tells_quotas: quotas::told_by }
     }
 
-    fn path(&self, path: &str) -> PathBuf {
+    pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    fn exists(&self, path: &str) -> bool {
+    pub fn exists(&self, path: &str) -> bool {
         self.path(path).exists()
     }
 
-    fn read(&self, path: &str) -> Option<String> {
+    pub fn read(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.path(path)).ok().map(|text| text.trim().to_string())
     }
 
     /// Everything that stands in the way, the most basic first.
     pub fn refusals(&self) -> Vec<String> {
-        let kernel = [self.sched_ext(), self.version(), self.btf()];
+        let kernel = [self.sched_ext(), self.version(), self.btf(), self.real_time(), self.isolated_cpus()];
         let state = [
             self.capabilities(),
             self.cpus().err(),
             self.other_scheduler(),
             self.core_scheduling(),
             self.kvm_btf(),
+            self.quotas(),
         ];
         kernel.into_iter().chain(state).flatten().collect()
     }
@@ -89,6 +93,30 @@ impl Host {
             "this kernel does not describe its types (/sys/kernel/btf/vmlinux is missing): boot one built with CONFIG_DEBUG_INFO_BTF=y"
                 .to_string()
         })
+    }
+
+    /// Loading would work. But timers and interrupts are threads there, below the real-time tasks, and nobody has tried what that does to guests.
+    fn real_time(&self) -> Option<String> {
+        let flag = self.read("/sys/kernel/realtime").is_some_and(|value| value == "1");
+        let named = self.read("/proc/sys/kernel/version").is_some_and(|v| v.contains("PREEMPT_RT"));
+        (flag || named).then(|| {
+            format!(
+                "this kernel ({}) is built with PREEMPT_RT, on which the scheduler was never tested: boot one built without it",
+                self.release()
+            )
+        })
+    }
+
+    /// The kernel enables no sched_ext scheduler while CPUs are kept out of its scheduling domains since boot, and says -EINVAL. This file lists
+    /// those. What a cpuset partition isolates is not among them and does no harm, nor is `isolcpus=nohz,…` or `isolcpus=managed_irq,…`.
+    fn isolated_cpus(&self) -> Option<String> {
+        let cpus = self.read("/sys/devices/system/cpu/isolated").filter(|cpus| !cpus.is_empty())?;
+        let line = self.read("/proc/cmdline").unwrap_or_default();
+        let word = line.split_whitespace().find(|word| word.starts_with("isolcpus=")).unwrap_or("isolcpus=");
+        Some(format!(
+            "CPUs {cpus} are isolated by {word} on the kernel's command line, with which the kernel runs no sched_ext scheduler: boot without it, \
+             and isolate CPUs by a cgroup instead (cpuset.cpus.partition = isolated)"
+        ))
     }
 
     /// KVM as a module needs BTF of its own; without it no vCPU can be told from an ordinary thread.
@@ -212,5 +240,6 @@ fn core_sched_cookie(tid: i32) -> io::Result<u64> {
     }
 }
 
+mod quotas;
 #[cfg(test)]
 pub mod tests;
