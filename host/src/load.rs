@@ -11,8 +11,9 @@ use tracing::{debug, warn};
 
 use crate::bpf::{CohortSkel, CohortSkelBuilder, OpenCohortSkel};
 use crate::intf;
-use crate::policy::{Axes, Timing};
+use crate::policy::Axes;
 use crate::say::{self, Failure};
+use crate::timing::Timing;
 
 /// What the scheduler is to do.
 #[derive(Clone, Debug)]

@@ -14,6 +14,7 @@ mod policy;
 mod run;
 mod say;
 mod stats;
+mod timing;
 mod vmname;
 
 /// What the scheduler's headers define; see build/headers.rs.
