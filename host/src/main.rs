@@ -15,6 +15,8 @@ mod run;
 mod say;
 mod stats;
 mod timing;
+#[allow(dead_code)]
+mod topology;
 mod vmname;
 
 /// What the scheduler's headers define; see build/headers.rs.

@@ -54,7 +54,9 @@ mod tests {
         let mut page = Vec::new();
         super::write(&mut page).unwrap();
         let page = String::from_utf8(page).unwrap().replace("\\-", "-");
-        for wanted in ["cohort-run", "--policy", "--slice-us", "LIMITS OF TIMING", "boost_granted", "EXIT STATUS"] {
+        for wanted in
+            ["cohort-run", "--policy", "--slice-us", "LIMITS OF TIMING", "boost_granted", "EXIT STATUS"]
+        {
             assert!(page.contains(wanted), "{wanted} is missing in {page}");
         }
     }
