@@ -8,6 +8,7 @@ mod cli;
 mod libelf;
 mod load;
 mod man;
+mod maps;
 mod monitor;
 mod output;
 mod policy;
