@@ -92,6 +92,19 @@ struct vm_ctx {
 	unsigned long long preempted_in_kernel;
 } __attribute__((aligned(64)));
 
+/*
+ * Which pCPUs are near one, nearest first: in `cpu` its SMT siblings are at indices below core_end, then up to llc_end those of its last-level
+ * cache, up to node_end those of its node, then others. Each class begins with the next higher number and goes round, so that different pCPUs
+ * do not all look at the same one first. On large hosts a part: see topology/. Filled by user space, before the scheduler starts.
+ */
+struct cohort_neighbours {
+	unsigned short n; /* entries of cpu in use */
+	unsigned short core_end;
+	unsigned short llc_end;
+	unsigned short node_end;
+	unsigned short cpu[64];
+};
+
 /* --stats counters that are not per VM live in the per-pCPU array `stats`, indexed by enum cohort_stat. */
 
 #endif

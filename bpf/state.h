@@ -53,6 +53,13 @@ struct {
 	__type(value, struct cpu_ctx);
 } cpus SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_CPUS);
+	__type(key, u32);
+	__type(value, struct cohort_neighbours);
+} neighbours SEC(".maps");
+
 /* A task. */
 struct task_ctx {
 	u64 vtime;	/* own virtual run time; orders host tasks, and siblings within their VM */

@@ -6,6 +6,8 @@
 #include "cohort.bpf.c"
 #include "variables.h"
 
+_Thread_local u64 native_atomics;
+
 /* The scheduler's variables while its simulation is not running. */
 struct native_image {
 #define FIELD(name) typeof(name) name;
@@ -64,10 +66,16 @@ const u64 native_layout[] = {
 	sizeof(struct task_struct),
 	AT(cgroup, level),
 	AT(cgroup, kn),
+	AT(cgroup, dom_cgrp),
 	sizeof(struct cgroup),
 	AT(scx_init_task_args, cgroup),
 	AT(scx_exit_task_args, cancelled),
 	AT(scx_cgroup_init_args, weight),
+	AT(scx_cgroup_init_args, bw_period_us),
+	AT(scx_cgroup_init_args, bw_quota_us),
+	AT(scx_cgroup_init_args, bw_burst_us),
+	AT(scx_cgroup_init_args, sched_idle),
+	AT(scx_cpu_release_args, task),
 	AT(scx_exit_info, exit_code),
 	AT(scx_exit_info, reason),
 	AT(scx_exit_info, msg),
@@ -78,12 +86,18 @@ const u64 native_layout[] = {
 	AT(sched_ext_ops, running),
 	AT(sched_ext_ops, stopping),
 	AT(sched_ext_ops, quiescent),
+	AT(sched_ext_ops, set_cpumask),
+	AT(sched_ext_ops, cpu_acquire),
+	AT(sched_ext_ops, cpu_release),
 	AT(sched_ext_ops, yield),
 	AT(sched_ext_ops, init_task),
 	AT(sched_ext_ops, exit_task),
 	AT(sched_ext_ops, cgroup_init),
+	AT(sched_ext_ops, cgroup_exit),
 	AT(sched_ext_ops, cgroup_move),
 	AT(sched_ext_ops, cgroup_set_weight),
+	AT(sched_ext_ops, cgroup_set_bandwidth),
+	AT(sched_ext_ops, cgroup_set_idle),
 	AT(sched_ext_ops, cpu_online),
 	AT(sched_ext_ops, cpu_offline),
 	AT(sched_ext_ops, init),
@@ -118,6 +132,16 @@ void poke_apic(struct kvm_lapic *apic, bool irr_pending, bool apicv_active)
 	apic->irr_pending = irr_pending;
 	apic->apicv_active = apicv_active;
 }
+
+void poke_neighbours(u32 cpu, const struct cohort_neighbours *value)
+{
+	struct cohort_neighbours *to = bpf_map_lookup_elem(&neighbours, &cpu);
+
+	if (to)
+		*to = *value;
+}
+
+const u32 native_neighbours_size = sizeof(struct cohort_neighbours);
 
 struct peek_vm {
 	u64 kvm;

@@ -95,6 +95,7 @@ impl Host {
             ExitInfo { kind: EXIT_UNREG, exit_code: 0, reason: text, msg: text, dump: ptr::null() };
         if let AnyClass::Ext(ext) = &mut self.class {
             ext.op(&mut self.core, OpKind::Exit, NOBODY, |ops| ops.exit.map(|exit| exit(&raw mut info)));
+            ext.timers.clear();
         }
     }
 
