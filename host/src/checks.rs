@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::intf;
+use crate::kernel_ops;
 
 /// The oldest kernel on which the scheduler was tested, and is let run.
 pub const OLDEST_TESTED: &str = "6.18";
@@ -18,19 +19,19 @@ const LEAVING_MAX: Duration = Duration::from_secs(5);
 
 /// Reads the core-scheduling cookie of a thread; 0 is none.
 type CookieOf = fn(tid: i32) -> io::Result<u64>;
-/// Whether a kernel's types, described in this file, have quotas among what it tells a scheduler. None: they cannot be read.
-type TellsQuotas = fn(btf: &Path) -> Option<bool>;
+/// Reads which operations the kernel has whose types this file describes.
+type OpsOf = fn(btf: &Path) -> Option<kernel_ops::Names>;
 
 /// This machine, or in tests a folder that looks like one.
 pub struct Host {
     root: PathBuf,
     cookie_of: CookieOf,
-    tells_quotas: TellsQuotas,
+    ops_of: OpsOf,
 }
 
 impl Host {
     pub fn this_machine() -> Self {
-        Host { root: PathBuf::from("/"), cookie_of: core_sched_cookie, tells_quotas: quotas::told_by }
+        Host { root: PathBuf::from("/"), cookie_of: core_sched_cookie, ops_of: kernel_ops::of }
     }
 
     pub fn path(&self, path: &str) -> PathBuf {
@@ -156,6 +157,11 @@ impl Host {
         }
     }
 
+    /// The CPUs that are online, as the kernel writes it.
+    pub fn online_cpus(&self) -> Option<String> {
+        self.read("/sys/devices/system/cpu/online")
+    }
+
     /// The sched_ext scheduler that is loaded, if any.
     pub fn loaded_scheduler(&self) -> Option<String> {
         let state = self.read("/sys/kernel/sched_ext/state")?;
@@ -191,6 +197,11 @@ impl Host {
             "process {pid} ({name}) uses core scheduling, which can hang a host with SMT under any sched_ext scheduler: start it without \
              (cloud-hypervisor: --cpus core_scheduling=off), or switch SMT off (echo off > /sys/devices/system/cpu/smt/control)"
         ))
+    }
+
+    /// The operations of this kernel's sched_ext, if its types can be read.
+    pub fn kernel_ops(&self) -> Option<kernel_ops::Names> {
+        (self.ops_of)(&self.path("/sys/kernel/btf/vmlinux"))
     }
 
     /// KVM is loaded and initialized (or built in).

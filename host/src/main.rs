@@ -4,6 +4,7 @@
 mod bpf;
 mod checks;
 mod cli;
+mod kernel_ops;
 #[cfg(libelf_lacks_search_tree)]
 mod libelf;
 mod load;
@@ -16,7 +17,6 @@ mod run;
 mod say;
 mod stats;
 mod timing;
-#[allow(dead_code)]
 mod topology;
 mod vmname;
 

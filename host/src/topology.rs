@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Where each pCPU is: its core, its last-level cache, its NUMA node, as sysfs has them.
 //!
-//! Nothing here is an error. A host that does not say (a virtual machine without caches, a kernel without NUMA, a pCPU that is offline, whose folders
-//! are then empty) is taken for a plainer one.
+//! Nothing here is an error. A host that does not say (a virtual machine without caches, a kernel without NUMA) is taken for a plainer one.
 
 use std::collections::BTreeMap;
 use std::fs;
+
+use cohort_topology::Place;
+use libbpf_rs::{MapCore, MapFlags};
 
 use crate::checks::Host;
 use crate::intf;
@@ -14,15 +16,6 @@ const CPUS: &str = "/sys/devices/system/cpu";
 const NODES: &str = "/sys/devices/system/node";
 /// No processor has so many caches for one pCPU.
 const CACHES_MAX: u32 = 16;
-
-/// Where a pCPU is. Numbers count from 0 without holes, in the order of the pCPUs; a core is within one cache, and a cache within one node, also
-/// where the hardware's is not (as with sub-NUMA clustering), so that one is a part of the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat {
-    pub core: u32,
-    pub llc: u32,
-    pub node: u32,
-}
 
 /// What tells one last-level cache from another.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,23 +26,34 @@ enum Llc {
     OfPackage(Option<i64>),
 }
 
-/// The seat of each pCPU by its number; None where no pCPU can be.
-pub fn read(host: &Host) -> Vec<Option<Seat>> {
-    let possible = host.read(&format!("{CPUS}/possible")).unwrap_or_default();
-    let possible = cpu_list(&possible);
+/// The place of each pCPU by its number; None: one that cannot be or is offline. Which core is which is given by numbers that count from 0, in the
+/// order of the pCPUs; a core is within one cache, and a cache within one node, also where the hardware's is not (as with sub-NUMA clustering).
+pub fn read(host: &Host) -> Vec<Option<Place>> {
+    let list =
+        |file| host.read(&format!("{CPUS}/{file}")).map(|text| cpu_list(&text)).filter(|l| !l.is_empty());
+    let possible = list("possible").unwrap_or_default();
+    let online = list("online").unwrap_or_else(|| possible.clone());
     let nodes = node_of_cpus(host);
 
     let (mut cores, mut llcs, mut node_numbers) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-    let mut seats = vec![None; possible.last().map_or(0, |last| *last as usize + 1)];
-    for cpu in possible {
-        // An offline pCPU is in no node's list, but may have a link to its node.
-        let node = nodes.get(&cpu).copied().or_else(|| linked_node(host, cpu)).unwrap_or(0);
-        let node = number(&mut node_numbers, node);
+    let mut places = vec![None; possible.last().map_or(0, |last| *last as usize + 1)];
+    for cpu in online {
+        let node = number(&mut node_numbers, nodes.get(&cpu).copied().unwrap_or(0));
         let llc = number(&mut llcs, (node, llc_of(host, cpu)));
         let core = number(&mut cores, (llc, core_of(host, cpu)));
-        seats[cpu as usize] = Some(Seat { core, llc, node });
+        if let Some(place) = places.get_mut(cpu as usize) {
+            *place = Some(Place { core, llc, node });
+        }
     }
-    seats
+    places
+}
+
+/// Tell the scheduler which pCPUs are near which. It looks at a few of them only, so that this is to be told again when pCPUs come or go; one that is
+/// not told yet has no neighbours, and is nobody's.
+pub fn tell(neighbours: &impl MapCore, places: &[Option<Place>]) -> libbpf_rs::Result<()> {
+    let table = cohort_topology::neighbours(places);
+    let mut entries = table.iter().zip(0..neighbours.max_entries());
+    entries.try_for_each(|(value, cpu)| neighbours.update(&cpu.to_ne_bytes(), &value.bytes(), MapFlags::ANY))
 }
 
 /// The number of `key`, the next one if it is new.
@@ -87,10 +91,6 @@ fn node_of_cpus(host: &Host) -> BTreeMap<u32, u32> {
         (node, cpu_list(&list))
     });
     lists.flat_map(|(node, cpus)| cpus.into_iter().map(move |cpu| (cpu, node))).collect()
-}
-
-fn linked_node(host: &Host, cpu: u32) -> Option<u32> {
-    numbered(host, &format!("{CPUS}/cpu{cpu}"), "node").first().copied()
 }
 
 /// The numbers behind `prefix` in the names in a folder, in order.

@@ -5,9 +5,6 @@
 use std::fs;
 use std::path::Path;
 
-use libbpf_rs::btf::types::Struct;
-use libbpf_rs::btf::Btf;
-
 use super::Host;
 use crate::vmname::printable;
 
@@ -15,17 +12,10 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 /// So many cgroups are named; the others are counted.
 const NAMED_MAX: usize = 5;
 
-/// Whether a kernel with these types tells a scheduler about quotas: from Linux 6.17 on, with CONFIG_EXT_GROUP_SCHED.
-pub fn told_by(btf: &Path) -> Option<bool> {
-    let btf = Btf::from_path(btf).ok()?;
-    let ops: Struct<'_> = btf.type_by_name("sched_ext_ops")?;
-    let told = ops.iter().any(|member| member.name.is_some_and(|name| name == "cgroup_set_bandwidth"));
-    Some(told)
-}
-
 impl Host {
     pub(super) fn quotas(&self) -> Option<String> {
-        if (self.tells_quotas)(&self.path("/sys/kernel/btf/vmlinux"))? {
+        // Since Linux 6.17, with CONFIG_EXT_GROUP_SCHED.
+        if self.kernel_ops()?.contains("cgroup_set_bandwidth") {
             return None;
         }
         let limited = self.limited_cgroups();
@@ -70,13 +60,13 @@ fn has_quota(cgroup: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::checks::tests::FakeHost;
+    use crate::kernel_ops::Names;
 
     /// A host whose kernel knows no quotas, with one on each of these cgroups.
     fn deaf_host(limited: &[&str]) -> FakeHost {
         let host = FakeHost::good()
-            .telling_quotas(|_| Some(false))
+            .with_ops(|_| Some(Names::new()))
             .file("/sys/fs/cgroup/cgroup.procs", "1\n")
             .file("/sys/fs/cgroup/user.slice/cpu.max", "max 100000\n");
         limited
@@ -96,7 +86,7 @@ mod tests {
         ]);
         let host = deaf_host(&["/z", "/a/b", "/a"]);
         host.refused_for(&["for /a, /a/b, /z:"]);
-        let host = host.telling_quotas(|_| Some(true));
+        let host = host.with_ops(|_| Some(["cgroup_set_bandwidth".to_string()].into()));
         assert_eq!(host.host().refusals(), Vec::<String>::new(), "told, and kept");
     }
 
@@ -130,48 +120,7 @@ mod tests {
 
     #[test]
     fn kernel_whose_types_cannot_be_read_is_not_judged_by_them() {
-        let host = deaf_host(&["/a"]).telling_quotas(|_| None);
+        let host = deaf_host(&["/a"]).with_ops(|_| None);
         assert_eq!(host.host().refusals(), Vec::<String>::new());
-        assert_eq!(told_by(&FakeHost::good().host().path("/sys/kernel/btf/vmlinux")), None, "an empty file");
-    }
-
-    /// Types as a kernel describes them: one struct, with members of type void *.
-    fn btf_of(name: &str, members: &[&str]) -> Vec<u8> {
-        const KIND_PTR: u32 = 2 << 24;
-        const KIND_STRUCT: u32 = 4 << 24;
-        let mut strings = vec![0u8];
-        let mut string = |text: &str| {
-            let at = strings.len() as u32;
-            strings.extend_from_slice(text.as_bytes());
-            strings.push(0);
-            at
-        };
-        // Type 1, void *; type 2, the struct: name, kind and number of members, size; for each its name, type and offset in bits.
-        let mut types = vec![0, KIND_PTR, 0];
-        types.extend([string(name), KIND_STRUCT | members.len() as u32, 8 * members.len() as u32]);
-        for (i, member) in members.iter().enumerate() {
-            types.extend([string(member), 1, 64 * i as u32]);
-        }
-        const HEADER_LEN: u32 = 24;
-        let types_len = 4 * types.len() as u32;
-        let magic_version_flags = u32::from_ne_bytes([0x9f, 0xeb, 1, 0]);
-        let header = [magic_version_flags, HEADER_LEN, 0, types_len, types_len, strings.len() as u32];
-        let words = header.iter().chain(&types).flat_map(|word| word.to_ne_bytes());
-        words.chain(strings).collect()
-    }
-
-    #[test]
-    fn a_kernel_that_tells_quotas_is_known_by_its_types() {
-        let told = |struct_name, members: &[&str]| {
-            let file = tempfile::NamedTempFile::new().unwrap();
-            fs::write(file.path(), btf_of(struct_name, members)).unwrap();
-            told_by(file.path())
-        };
-        assert_eq!(
-            told("sched_ext_ops", &["enqueue", "cgroup_set_weight", "cgroup_set_bandwidth"]),
-            Some(true)
-        );
-        assert_eq!(told("sched_ext_ops", &["enqueue", "cgroup_set_weight"]), Some(false));
-        assert_eq!(told("other_ops", &["cgroup_set_bandwidth"]), None);
     }
 }

@@ -7,7 +7,7 @@ use super::*;
 pub struct FakeHost {
     dir: tempfile::TempDir,
     cookie_of: CookieOf,
-    tells_quotas: TellsQuotas,
+    ops_of: OpsOf,
 }
 
 impl FakeHost {
@@ -15,7 +15,7 @@ impl FakeHost {
         FakeHost {
             dir: tempfile::tempdir().unwrap(),
             cookie_of: |_| Err(io::Error::from_raw_os_error(libc::ENODEV)),
-            tells_quotas: |_| Some(true),
+            ops_of: |_| Some(["cgroup_set_bandwidth".to_string()].into()),
         }
     }
 
@@ -42,9 +42,9 @@ impl FakeHost {
         self
     }
 
-    /// Its kernel tells quotas, or not, or cannot be asked.
-    pub fn telling_quotas(mut self, tells_quotas: TellsQuotas) -> Self {
-        self.tells_quotas = tells_quotas;
+    /// Its kernel has these operations, or does not say.
+    pub fn with_ops(mut self, ops_of: OpsOf) -> Self {
+        self.ops_of = ops_of;
         self
     }
 
@@ -55,11 +55,7 @@ impl FakeHost {
     }
 
     pub fn host(&self) -> Host {
-        Host {
-            root: self.dir.path().to_path_buf(),
-            cookie_of: self.cookie_of,
-            tells_quotas: self.tells_quotas,
-        }
+        Host { root: self.dir.path().to_path_buf(), cookie_of: self.cookie_of, ops_of: self.ops_of }
     }
 
     /// The one refusal, which is one sentence on one line and names all of `wanted`.

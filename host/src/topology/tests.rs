@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::checks::tests::FakeHost;
+use libbpf_rs::{MapHandle, MapType};
 
 /// A host of pCPUs 0 to `cpus` - 1, of which nothing is known.
 fn host(cpus: u32) -> FakeHost {
@@ -33,9 +34,9 @@ fn with_node(host: FakeHost, node: u32, cpus: &str) -> FakeHost {
     host.file(&format!("{NODES}/node{node}/cpulist"), &format!("{cpus}\n"))
 }
 
-/// (core, cache, node) of each pCPU that can be.
-fn seats(host: &FakeHost) -> Vec<(u32, u32, u32)> {
-    read(&host.host()).into_iter().flatten().map(|seat| (seat.core, seat.llc, seat.node)).collect()
+/// (core, cache, node) of each pCPU that has a place.
+fn places(host: &FakeHost) -> Vec<(u32, u32, u32)> {
+    read(&host.host()).into_iter().flatten().map(|place| (place.core, place.llc, place.node)).collect()
 }
 
 #[test]
@@ -49,16 +50,16 @@ fn lists_of_the_kernel() {
 
 #[test]
 fn nothing_is_known() {
-    assert_eq!(seats(&FakeHost::new()), []);
-    assert_eq!(seats(&host(3)), [(0, 0, 0), (1, 0, 0), (2, 0, 0)]);
+    assert_eq!(places(&FakeHost::new()), []);
+    assert_eq!(places(&host(3)), [(0, 0, 0), (1, 0, 0), (2, 0, 0)]);
 }
 
 #[test]
 fn two_cpus_without_caches() {
     let host = with_core(with_core(host(2), 0, "0", 0), 1, "1", 0);
-    assert_eq!(seats(&host), [(0, 0, 0), (1, 0, 0)], "one package, so one cache");
+    assert_eq!(places(&host), [(0, 0, 0), (1, 0, 0)], "one package, so one cache");
     let host = with_core(host, 1, "1", 1);
-    assert_eq!(seats(&host), [(0, 0, 0), (1, 1, 0)]);
+    assert_eq!(places(&host), [(0, 0, 0), (1, 1, 0)]);
 }
 
 #[test]
@@ -68,9 +69,9 @@ fn threads_of_a_core() {
         let core = cpu % 4;
         with_llc(with_core(host, cpu, &format!("{core},{}", core + 4), 0), cpu, "0-7")
     });
-    let cores: Vec<u32> = seats(&host).iter().map(|seat| seat.0).collect();
+    let cores: Vec<u32> = places(&host).iter().map(|place| place.0).collect();
     assert_eq!(cores, [0, 1, 2, 3, 0, 1, 2, 3]);
-    assert!(seats(&host).iter().all(|seat| (seat.1, seat.2) == (0, 0)));
+    assert!(places(&host).iter().all(|place| (place.1, place.2) == (0, 0)));
 }
 
 #[test]
@@ -83,12 +84,12 @@ fn two_sockets_of_four_caches() {
         with_llc(with_core(host, cpu, &format!("{core},{}", core + 16), core / 8), cpu, &shared)
     });
     let host = with_node(with_node(host, 0, "0-7,16-23"), 1, "8-15,24-31");
-    let seats = seats(&host);
-    for (cpu, seat) in seats.iter().enumerate() {
+    let places = places(&host);
+    for (cpu, place) in places.iter().enumerate() {
         let core = cpu as u32 % 16;
-        assert_eq!(*seat, (core, core / 2, core / 8), "pCPU {cpu}");
+        assert_eq!(*place, (core, core / 2, core / 8), "pCPU {cpu}");
     }
-    assert_eq!(seats.len(), 32);
+    assert_eq!(places.len(), 32);
 }
 
 #[test]
@@ -99,8 +100,8 @@ fn numbers_with_holes() {
     let host = with_llc(with_core(host, 2, "2-3", 9), 2, "2-3");
     let host = with_llc(with_core(host, 3, "2-3", 9), 3, "2-3");
     let host = with_node(with_node(with_node(host, 4, "0"), 5, "\n"), 12, "2-3");
-    let seat = |core, llc, node| Some(Seat { core, llc, node });
-    assert_eq!(read(&host.host()), [seat(0, 0, 0), None, seat(1, 1, 1), seat(1, 1, 1)]);
+    let place = |core, llc, node| Some(Place { core, llc, node });
+    assert_eq!(read(&host.host()), [place(0, 0, 0), None, place(1, 1, 1), place(1, 1, 1)]);
 }
 
 #[test]
@@ -114,7 +115,7 @@ fn cores_of_two_kinds() {
         with_cache(with_core(host, cpu, &cpu.to_string(), 0), cpu, 0, 2, "Unified", "4-7")
     });
     let wanted = [(0, 0), (0, 0), (1, 0), (1, 0), (2, 1), (3, 1), (4, 1), (5, 1)];
-    assert_eq!(seats(&host), wanted.map(|(core, llc)| (core, llc, 0)));
+    assert_eq!(places(&host), wanted.map(|(core, llc)| (core, llc, 0)));
 }
 
 #[test]
@@ -122,25 +123,49 @@ fn the_cache_of_instructions_is_not_the_last() {
     let host = with_cache(host(2), 0, 0, 1, "Data", "0");
     let host = with_cache(host, 0, 1, 2, "Instruction", "0-1");
     let host = with_cache(host, 1, 0, 1, "Data", "1");
-    assert_eq!(seats(&host), [(0, 0, 0), (1, 1, 0)]);
+    assert_eq!(places(&host), [(0, 0, 0), (1, 1, 0)]);
 }
 
 #[test]
 fn a_cache_across_nodes_counts_as_one_in_each() {
     let host = (0..4).fold(host(4), |host, cpu| with_llc(host, cpu, "0-3"));
     let host = with_node(with_node(host, 0, "0-1"), 1, "2-3");
-    assert_eq!(seats(&host), [(0, 0, 0), (1, 0, 0), (2, 1, 1), (3, 1, 1)]);
+    assert_eq!(places(&host), [(0, 0, 0), (1, 0, 0), (2, 1, 1), (3, 1, 1)]);
 }
 
 #[test]
-fn an_offline_cpu_has_a_seat_of_its_own() {
-    // Its folders are empty, but for the link to its node.
+fn an_offline_cpu_has_no_place() {
+    // Threads switched off: their folders are empty.
     let host =
-        (0..3).fold(host(4), |host, cpu| with_llc(with_core(host, cpu, &cpu.to_string(), 0), cpu, "0-2"));
-    let host =
-        with_node(with_node(host, 0, "0-1"), 1, "2").file(&format!("{CPUS}/cpu3/node1/cpulist"), "2\n");
-    assert_eq!(seats(&host), [(0, 0, 0), (1, 0, 0), (2, 1, 1), (3, 2, 1)]);
-    // Without the link it is in node 0.
-    let host = (0..2).fold(self::host(3), |host, cpu| with_llc(host, cpu, "0-1"));
-    assert_eq!(seats(&with_node(host, 0, "0-1")), [(0, 0, 0), (1, 0, 0), (2, 1, 0)]);
+        (0..2).fold(host(4), |host, cpu| with_llc(with_core(host, cpu, &cpu.to_string(), 0), cpu, "0-1"));
+    let host = host.file(&format!("{CPUS}/online"), "0-1\n");
+    let place = |core| Some(Place { core, llc: 0, node: 0 });
+    assert_eq!(read(&host.host()), [place(0), place(1), None, None]);
+    // It comes while we read: online, and nothing of it is there yet.
+    let host = host.file(&format!("{CPUS}/online"), "0-2\n");
+    assert_eq!(read(&host.host())[2], Some(Place { core: 2, llc: 1, node: 0 }));
+}
+
+#[test]
+fn the_scheduler_is_told() {
+    let opts = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+        ..Default::default()
+    };
+    let size = size_of::<cohort_topology::Neighbours>() as u32;
+    // Where this user may have no map there is nobody to tell.
+    let Ok(map) = MapHandle::create(MapType::Array, None::<&str>, 4, size, 3, &opts) else { return };
+    let host = (0..2)
+        .fold(host(3), |host, cpu| with_core(host, cpu, "0-1", 0))
+        .file(&format!("{CPUS}/online"), "0-1\n");
+    tell(&map, &read(&host.host())).unwrap();
+    let told = |cpu: u32| {
+        let bytes = map.lookup(&cpu.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+        let words = bytes.chunks_exact(2).map(|b| u16::from_ne_bytes([b[0], b[1]]));
+        words.take(5).collect::<Vec<_>>()
+    };
+    // One neighbour, of the same core.
+    assert_eq!(told(0), [1, 1, 1, 1, 1]);
+    assert_eq!(told(1), [1, 1, 1, 1, 0]);
+    assert_eq!(told(2), [0; 5]);
 }
