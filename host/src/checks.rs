@@ -115,8 +115,8 @@ impl Host {
         let line = self.read("/proc/cmdline").unwrap_or_default();
         let word = line.split_whitespace().find(|word| word.starts_with("isolcpus=")).unwrap_or("isolcpus=");
         Some(format!(
-            "CPUs {cpus} are isolated by {word} on the kernel's command line, with which the kernel runs no sched_ext scheduler: boot without it, \
-             and isolate CPUs by a cgroup instead (cpuset.cpus.partition = isolated)"
+            "{word} on the kernel's command line isolates CPU {cpus}, with which the kernel runs no sched_ext scheduler: boot without it, and \
+             isolate CPUs by a cgroup instead (cpuset.cpus.partition = isolated)"
         ))
     }
 

@@ -124,12 +124,12 @@ fn cpus_isolated_since_boot() {
         .file("/sys/devices/system/cpu/isolated", "2-3\n")
         .file("/proc/cmdline", "quiet isolcpus=domain,managed_irq,2-3 nohz_full=2-3\n")
         .refused_for(&[
-            "CPUs 2-3",
+            "CPU 2-3,",
             "isolcpus=domain,managed_irq,2-3 on",
             "boot without",
             "cpuset.cpus.partition",
         ]);
-    FakeHost::good().file("/sys/devices/system/cpu/isolated", "7\n").refused_for(&["CPUs 7", "isolcpus="]);
+    FakeHost::good().file("/sys/devices/system/cpu/isolated", "7\n").refused_for(&["CPU 7,", "isolcpus="]);
     // Only ticks and interrupts are kept away: the kernel lists no CPU, and lets the scheduler start.
     let host = FakeHost::good().file("/proc/cmdline", "isolcpus=nohz,managed_irq,2-3\n");
     assert_eq!(host.host().refusals(), Vec::<String>::new());
