@@ -40,6 +40,7 @@ typedef u16 __sum16;
 #define SCX_KICK_IDLE (1ULL << 0)
 #define SCX_KICK_PREEMPT (1ULL << 1)
 #define SCX_PICK_IDLE_CORE (1ULL << 0)
+#define SCX_OPS_ENQ_LAST (1ULL << 1)
 #define SCX_TASK_QUEUED (1U << 0)
 #define SCX_DSQ_ITER_REV (1ULL << 16)
 #define SCX_SLICE_INF (~0ULL)
@@ -270,6 +271,19 @@ static __always_inline bool vcpu_irq_pending(struct kvm_vcpu *v)
 	return BPF_CORE_READ(apic, irr_pending);
 }
 
+/* The id of the cgroup that a threaded one's processes are in; 0: of a kernel that does not say. */
+static __always_inline u64 cgroup_domain_id(struct cgroup *cgrp)
+{
+	struct kernfs_node *kn;
+	struct cgroup *domain;
+
+	if (!bpf_core_field_exists(cgrp->dom_cgrp))
+		return 0;
+	domain = BPF_CORE_READ(cgrp, dom_cgrp);
+	kn = BPF_CORE_READ(domain, kn);
+	return BPF_CORE_READ(kn, id);
+}
+
 #define scx_error(fmt, args...)                                                                \
 	({                                                                                     \
 		static char ___fmt[] = fmt;                                                    \
@@ -282,6 +296,7 @@ static __always_inline bool vcpu_irq_pending(struct kvm_vcpu *v)
  * arguments point to may be NULL.
  */
 #define VERIFIED_ONCE __attribute__((noinline)) int
+#define VERIFIED_ONCE_U64 __attribute__((noinline)) u64
 
 /* Is time or virtual time a before b? Both wrap. */
 static __always_inline bool time_before(u64 a, u64 b)

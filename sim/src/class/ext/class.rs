@@ -24,6 +24,8 @@ const DEQ_SLEEP: u64 = 1;
 /// DEQUEUE_SAVE and ENQUEUE_RESTORE.
 const SAVE_RESTORE: u64 = 2;
 const KICK_IDLE: u64 = 1;
+/// The scheduler gets the last task of a pCPU in ops.enqueue().
+const OPS_ENQ_LAST: u64 = 2;
 const KICK_PREEMPT: u64 = 2;
 
 impl Ext {
@@ -66,7 +68,8 @@ impl Ext {
                 return false;
             }
         }
-        prev.is_some_and(|id| self.tasks[id.index()].is_queued())
+        // Who is left alone goes on, unless the scheduler wants to be asked: then it is put back as any other.
+        self.ops.flags & OPS_ENQ_LAST == 0 && prev.is_some_and(|id| self.tasks[id.index()].is_queued())
     }
 
     fn set_queued(&mut self, core: &Core, id: TaskId, queued: bool) {
@@ -137,9 +140,10 @@ impl Class for Ext {
     fn init(&mut self, core: &mut Core) {
         self.make_other_tasks();
         self.random = Rng::derive(core.seed, Stream::Host, RANDOM_STREAM);
-        // SAFETY: a constant of peek.c.
-        let vms_max = unsafe { ffi::native_max_vms };
+        // SAFETY: constants of peek.c.
+        let (vms_max, entities_max) = unsafe { (ffi::native_max_vms, ffi::native_max_entities) };
         self.maps.resize(&raw const ffi::vm_on_cpu as usize, vms_max * core.cpus.len() as u32);
+        self.maps.resize(&raw const ffi::clocks as usize, entities_max * core.cpus.len() as u32);
         self.fill_neighbours(core);
         let err = self.op(core, OpKind::Init, NOBODY, |ops| ops.init.map_or(0, |init| init()));
         self.must_succeed(core, OpKind::Init, err);

@@ -177,7 +177,9 @@ extern "C" {
     /// Atomic operations of this thread since it was asked last.
     pub fn native_take_atomics() -> u64;
     pub fn poke_neighbours(cpu: u32, value: *const Neighbours);
+    pub static clocks: u8;
     pub static native_max_vms: u32;
+    pub static native_max_entities: u32;
     pub static native_vcpu_size: u32;
     pub static native_apic_size: u32;
     /// Returns the node by which a thread inside KVM_RUN is known.
