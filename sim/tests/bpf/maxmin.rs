@@ -6,7 +6,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
 use crate::common::*;
-use crate::model::{Compare, Model, Pick, Rule};
+use crate::model::{Charge, Compare, Model, Pick, Rule};
 use crate::partition::{partition, Affinity, Partition};
 
 fn worst(p: &Partition, rule: Rule) -> (f64, usize, f64, f64, f64) {
@@ -30,8 +30,8 @@ fn explore() {
     let n: usize = std::env::var("EXPLORE").ok().and_then(|n| n.parse().ok()).unwrap_or(200);
     for affinity in [Affinity::None, Affinity::Cpusets, Affinity::Any] {
         for pick in [Pick::First, Pick::Displace, Pick::Matching] {
-            for compare in [Compare::Strict, Compare::Lag] {
-                let rule = Rule { pick, compare, turn: 4 };
+            for (compare, charge) in [(Compare::Strict, Charge::Before), (Compare::Lag, Charge::Before)] {
+                let rule = Rule { pick, compare, charge, turn: 4 };
                 let mut runner = TestRunner::new(cases(1));
                 let (mut bad, mut bad_thread) = (0, 0);
                 let mut smallest: Option<(usize, String)> = None;

@@ -24,8 +24,17 @@ pub enum Compare {
     Lag,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Charge {
+    /// For what was used, when it was.
+    After,
+    /// For a whole turn when it begins; what is not used of it is given back. So a node that has its share running does not look as if it lacked more.
+    Before,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
+    pub charge: Charge,
     pub pick: Pick,
     pub compare: Compare,
     /// In quanta of 1 ms.
@@ -77,8 +86,8 @@ impl<'a> Model<'a> {
                 (0..self.tree.pcpus).filter(|cpu| self.until[*cpu] <= self.now).collect::<Vec<_>>().into_iter().for_each(|cpu| self.pick(cpu));
             }
             for thread in self.runs.iter().flatten() {
-                for node in &self.paths[*thread] {
-                    self.vtime[*node] += 100.0 / self.tree.nodes[*node].weight;
+                if self.rule.charge == Charge::After {
+                    charge(&mut self.vtime, self.tree, &self.paths[*thread], 1.0);
                 }
                 self.used[*thread] += 1.0;
             }
@@ -100,18 +109,25 @@ impl<'a> Model<'a> {
         (mean - self.vtime[node]) * weight(node) / 100.0
     }
 
-    /// Less is who goes first.
+    /// What of a turn that was charged is still to come, where this thread runs.
+    fn pending(&self, thread: usize) -> f64 {
+        match self.runs.iter().position(|runs| *runs == Some(thread)) {
+            Some(cpu) if self.rule.charge == Charge::Before => self.until[cpu].saturating_sub(self.now) as f64,
+            _ => 0.0,
+        }
+    }
+
+    /// Less is who goes first. Ties end where they occur: otherwise a < b within a group, and both equal to a third outside, were no order.
     fn order(&self, a: usize, b: usize) -> Ordering {
         let (one, other) = (&self.paths[a], &self.paths[b]);
         let parts = one.iter().zip(other).position(|(a, b)| a != b);
         let Some(at) = parts else { return Ordering::Equal };
-        let strict = self.vtime[one[at]].total_cmp(&self.vtime[other[at]]);
-        if self.rule.compare == Compare::Strict {
-            return strict;
-        }
-        let margin = self.rule.turn as f64;
-        let heavier = self.tree.nodes[one[at]].weight.max(self.tree.nodes[other[at]].weight);
-        if (self.vtime[one[at]] - self.vtime[other[at]]).abs() * heavier / 100.0 > margin {
+        let weight = |node: usize| self.tree.nodes[node].weight;
+        let vtime = |path: &[usize], thread: usize| self.vtime[path[at]] - self.pending(thread) * 100.0 / weight(path[at]);
+        let (mine, its) = (vtime(one, a), vtime(other, b));
+        let strict = mine.total_cmp(&its).then(one[at].cmp(&other[at]));
+        let heavier = weight(one[at]).max(weight(other[at]));
+        if self.rule.compare == Compare::Strict || (mine - its).abs() * heavier / 100.0 > self.rule.turn as f64 {
             return strict;
         }
         // Whose lag at the levels below is more.
@@ -125,6 +141,13 @@ impl<'a> Model<'a> {
     }
 
     fn put(&mut self, cpu: usize, thread: Option<usize>) {
+        if let Some(out) = self.runs[cpu] {
+            let back = -self.pending(out);
+            charge(&mut self.vtime, self.tree, &self.paths[out], back);
+        }
+        if let (Some(thread), Charge::Before) = (thread, self.rule.charge) {
+            charge(&mut self.vtime, self.tree, &self.paths[thread], self.rule.turn as f64);
+        }
         self.runs[cpu] = thread;
         self.until[cpu] = self.now + if thread.is_some() { self.rule.turn } else { 1 };
     }
@@ -152,13 +175,11 @@ impl<'a> Model<'a> {
             Some((other, None)) => Some(other),
             _ => None,
         };
-        if self.order(waits, runs) == Ordering::Less {
-            if let Some(other) = goes(runs) {
-                self.put(other, Some(runs));
-            }
-            self.put(cpu, Some(waits));
-        } else if let Some(other) = goes(waits) {
-            self.put(other, Some(runs));
+        let better = self.order(waits, runs) == Ordering::Less;
+        let other = goes(if better { runs } else { waits });
+        if better || other.is_some() {
+            self.put(cpu, None);
+            other.into_iter().for_each(|other| self.put(other, Some(runs)));
             self.put(cpu, Some(waits));
         } else {
             self.put(cpu, Some(runs));
@@ -167,11 +188,15 @@ impl<'a> Model<'a> {
 
     /// Who runs is the first set, in order, of which each can have a pCPU.
     fn match_all(&mut self) {
-        let mut order = self.threads.clone();
-        order.sort_by(|a, b| self.order(*a, *b));
+        let mut left = self.threads.clone();
         self.runs.fill(None);
-        for thread in order {
-            self.augment(thread, &mut vec![false; self.tree.pcpus]);
+        // Turns of one quantum, all at once: none is pending.
+        self.until.fill(self.now);
+        while let Some(thread) = left.iter().copied().min_by(|a, b| self.order(*a, *b)) {
+            left.retain(|other| *other != thread);
+            if self.augment(thread, &mut vec![false; self.tree.pcpus]) && self.rule.charge == Charge::Before {
+                charge(&mut self.vtime, self.tree, &self.paths[thread], 1.0);
+            }
         }
     }
 
@@ -187,4 +212,8 @@ impl<'a> Model<'a> {
         }
         false
     }
+}
+
+fn charge(vtime: &mut [f64], tree: &Tree, path: &[usize], ms: f64) {
+    path.iter().for_each(|node| vtime[*node] += ms * 100.0 / tree.nodes[*node].weight);
 }

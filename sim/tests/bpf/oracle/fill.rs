@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Progressive filling, one level of the tree after the other.
 
-use super::flow::Graph;
+use super::flow::Bounded;
 use super::{Tree, EPSILON};
+
+/// What may be missing of demands that are met; below the precision of what outer levels have.
+const MISSING: f64 = EPSILON / 100.0;
 
 /// What each node has, in pCPUs.
 pub fn shares(tree: &Tree) -> Vec<f64> {
@@ -51,9 +54,9 @@ impl Level<'_> {
             loop {
                 let mut demands: Vec<f64> = self.nodes.iter().map(|node| has[*node].unwrap_or(0.0)).collect();
                 open.iter().for_each(|i| demands[*i] = filling * self.weights[*i]);
-                let (missing, served) = self.carry(&demands, has);
-                let blocked: Vec<usize> = open.iter().copied().filter(|i| !served[*i]).collect();
-                if missing <= EPSILON || blocked.is_empty() {
+                let (missing, lack) = self.carry(&demands, has);
+                let blocked: Vec<usize> = open.iter().copied().filter(|i| lack[*i]).collect();
+                if missing <= MISSING || blocked.is_empty() {
                     break;
                 }
                 filling -= missing / blocked.iter().map(|i| self.weights[*i]).sum::<f64>();
@@ -64,32 +67,30 @@ impl Level<'_> {
         }
     }
 
-    /// How much of the demands cannot be carried; and which of them are not what lacks.
+    /// How much of the demands cannot be carried, and which of them lack it. A flow with lower bounds: those of this level get what they demand at
+    /// least, those above exactly what they were given.
     fn carry(&self, demands: &[f64], has: &[Option<f64>]) -> (f64, Vec<bool>) {
         let (tree, depth) = (self.tree, self.depths[self.nodes[0]]);
         let (enter, leave) = (|node: usize| 2 * node, |node: usize| 2 * node + 1);
         let pcpu = |cpu: usize| 2 * tree.nodes.len() + cpu;
         let sink = pcpu(tree.pcpus);
-        let mut graph = Graph::new(sink + 1);
-        let mut wanted: f64 = demands.iter().sum();
+        let mut bounded = Bounded::new(sink + 1);
+        bounded.edge(sink, leave(0), 0.0, f64::INFINITY);
         for (node, state) in tree.nodes.iter().enumerate().skip(1) {
             let at = self.nodes.iter().position(|n| *n == node);
-            graph.edge(leave(state.parent), enter(node), at.map_or(f64::INFINITY, |at| demands[at]));
-            let outer = self.depths[node] < depth;
-            let limit = if outer { has[node] } else { state.quota };
+            bounded.edge(leave(state.parent), enter(node), at.map_or(0.0, |at| demands[at]), f64::INFINITY);
             let one = if state.allowed.is_some() { 1.0 } else { f64::INFINITY };
-            graph.edge(enter(node), leave(node), limit.unwrap_or(f64::INFINITY).min(one));
-            for cpu in state.allowed.iter().flatten() {
-                graph.edge(leave(node), pcpu(*cpu), 1.0);
+            match has[node].filter(|_| self.depths[node] < depth) {
+                Some(has) => bounded.edge(enter(node), leave(node), (has - EPSILON).max(0.0), has + EPSILON),
+                None => bounded.edge(enter(node), leave(node), 0.0, state.quota.unwrap_or(one).min(one)),
             }
-            if outer && state.allowed.is_some() {
-                wanted += has[node].unwrap_or(0.0);
+            for cpu in state.allowed.iter().flatten() {
+                bounded.edge(leave(node), pcpu(*cpu), 0.0, 1.0);
             }
         }
-        (0..tree.pcpus).for_each(|cpu| graph.edge(pcpu(cpu), sink, 1.0));
-        let flow = graph.max_flow(leave(0), sink);
-        let cut = graph.cut(leave(0));
-        let served = self.nodes.iter().map(|node| cut[leave(tree.nodes[*node].parent)] && !cut[enter(*node)]);
-        (wanted - flow, served.collect())
+        (0..tree.pcpus).for_each(|cpu| bounded.edge(pcpu(cpu), sink, 0.0, 1.0));
+        let (missing, cut) = bounded.missing();
+        let lacks = |node: &usize| cut[enter(*node)] && !cut[leave(tree.nodes[*node].parent)];
+        (missing, self.nodes.iter().map(lacks).collect())
     }
 }

@@ -4,7 +4,7 @@
 use super::EPSILON;
 
 /// Residual capacities below it count as none; well below the precision of what is asked.
-const NONE: f64 = EPSILON / 1_000.0;
+const NONE: f64 = EPSILON / 100_000.0;
 
 struct Edge {
     to: usize,
@@ -12,17 +12,17 @@ struct Edge {
 }
 
 /// Edges come in pairs: one there, and one back.
-pub struct Graph {
+struct Graph {
     edges: Vec<Edge>,
     out: Vec<Vec<usize>>,
 }
 
 impl Graph {
-    pub fn new(vertices: usize) -> Self {
+    fn new(vertices: usize) -> Self {
         Self { edges: Vec::new(), out: vec![Vec::new(); vertices] }
     }
 
-    pub fn edge(&mut self, from: usize, to: usize, capacity: f64) {
+    fn edge(&mut self, from: usize, to: usize, capacity: f64) {
         for (from, to, residual) in [(from, to, capacity), (to, from, 0.0)] {
             self.out[from].push(self.edges.len());
             self.edges.push(Edge { to, residual });
@@ -67,7 +67,7 @@ impl Graph {
         0.0
     }
 
-    pub fn max_flow(&mut self, source: usize, sink: usize) -> f64 {
+    fn max_flow(&mut self, source: usize, sink: usize) -> f64 {
         let mut flow = 0.0;
         loop {
             let level = self.levels(source);
@@ -86,7 +86,35 @@ impl Graph {
     }
 
     /// After max_flow: the source's side of a smallest cut.
-    pub fn cut(&self, source: usize) -> Vec<bool> {
+    fn cut(&self, source: usize) -> Vec<bool> {
         self.levels(source).iter().map(Option::is_some).collect()
+    }
+}
+
+/// A circulation in which edges carry something at least: what they must carry comes from a source of its own, and goes to a sink of its own.
+pub struct Bounded {
+    graph: Graph,
+    source: usize,
+    bounds: f64,
+}
+
+impl Bounded {
+    pub fn new(vertices: usize) -> Self {
+        Self { graph: Graph::new(vertices + 2), source: vertices, bounds: 0.0 }
+    }
+
+    pub fn edge(&mut self, from: usize, to: usize, least: f64, most: f64) {
+        self.graph.edge(from, to, most - least);
+        if least > 0.0 {
+            self.graph.edge(self.source, to, least);
+            self.graph.edge(from, self.source + 1, least);
+            self.bounds += least;
+        }
+    }
+
+    /// What the bounds ask for and the rest cannot carry; and, by vertex, what is on the side of those that ask too much.
+    pub fn missing(mut self) -> (f64, Vec<bool>) {
+        let flow = self.graph.max_flow(self.source, self.source + 1);
+        (self.bounds - flow, self.graph.cut(self.source))
     }
 }

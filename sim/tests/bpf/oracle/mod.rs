@@ -11,8 +11,8 @@
 //! entities of that level at once.** An entity's effective weight is its part of its siblings' weights times what its parent has been given; what the
 //! levels above have been given is never changed by those below. So an outer entity's share does not depend on how anybody's inside is cut.
 //!
-//! Quotas and fixed shares of outer levels are limits of a laminar family; what can be carried is then a polymatroid. So a level's division is unique, as much
-//! as possible is used, and demands that can be met can always be completed to what the level above was given.
+//! What the outermost level can have is a polymatroid (flows out of one source), so its division is unique and uses as much as can be used at all. The sets that
+//! the other levels choose from are convex, so theirs are unique as well.
 
 mod fill;
 mod flow;
@@ -20,8 +20,8 @@ mod tests;
 
 use crate::common::assert_near;
 
-/// What is below the precision of all this, in pCPUs.
-pub const EPSILON: f64 = 1e-9;
+/// The precision of shares, in pCPUs.
+const EPSILON: f64 = 1e-8;
 
 #[derive(Clone, Debug)]
 pub struct Node {

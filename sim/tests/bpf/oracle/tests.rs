@@ -45,7 +45,7 @@ fn what_a_heavy_vm_cannot_use_is_divided_by_weight() {
     t.thread(heavy, 100, &all);
     let others = [100, 300].map(|weight| {
         let vm = t.entity(0, weight);
-        [0; 2].map(|_| t.thread(vm, 100, &all));
+        let _threads = [0; 2].map(|_| t.thread(vm, 100, &all));
         vm
     });
     t.assert_shares(&[(heavy, 1.0), (others[0], 0.5), (others[1], 1.5)]);
@@ -108,6 +108,16 @@ fn an_entity_is_served_where_it_is_cheapest_for_the_others() {
     let b = t.thread(0, 100, &[0]);
     let crowd: Vec<usize> = (0..9).map(|_| t.thread(0, 100, &[1])).collect();
     t.assert_shares(&[(a, 0.5), (b, 0.5), (crowd[0], 1.0 / 9.0), (threads[0], 0.5), (threads[1], 0.0)]);
+}
+
+#[test]
+fn what_the_outer_levels_have_stays() {
+    // The light cgroup has pCPU 2 for its one thread; that its other one, beside a heavy VM's two, gets nothing of the rest is no reason to take from that.
+    let mut t = Tree::new(3);
+    let (light, heavy) = (t.entity(0, 1), t.entity(0, 100));
+    let (there, here) = (t.thread(light, 100, &[2]), t.thread(light, 100, &[0, 1]));
+    let _threads = [0; 2].map(|_| t.thread(heavy, 100, &[0, 1]));
+    t.assert_shares(&[(light, 1.0), (heavy, 2.0), (there, 1.0), (here, 0.0)]);
 }
 
 #[test]
