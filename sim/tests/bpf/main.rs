@@ -18,6 +18,7 @@ mod partition;
 mod placement;
 mod preempted;
 mod puppets;
+mod rules;
 mod schedule;
 mod spec;
 mod view;

@@ -30,6 +30,8 @@ pub enum Charge {
     After,
     /// For a whole turn when it begins; what is not used of it is given back. So a node that has its share running does not look as if it lacked more.
     Before,
+    /// When it was used; but each that runs counts for a turn more.
+    Running,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,8 +61,9 @@ impl<'a> Model<'a> {
     pub fn new(tree: &'a Tree, rule: Rule) -> Self {
         let threads: Vec<usize> = tree.threads().collect();
         let busy = tree.sums(|_| 1.0);
-        let children = (0..tree.nodes.len())
-            .map(|node| (1..tree.nodes.len()).filter(|n| tree.nodes[*n].parent == node && busy[*n] > 0.0).collect());
+        let children = (0..tree.nodes.len()).map(|node| {
+            (1..tree.nodes.len()).filter(|n| tree.nodes[*n].parent == node && busy[*n] > 0.0).collect()
+        });
         Self {
             tree,
             rule,
@@ -83,10 +86,14 @@ impl<'a> Model<'a> {
             if self.rule.pick == Pick::Matching {
                 self.match_all();
             } else {
-                (0..self.tree.pcpus).filter(|cpu| self.until[*cpu] <= self.now).collect::<Vec<_>>().into_iter().for_each(|cpu| self.pick(cpu));
+                (0..self.tree.pcpus)
+                    .filter(|cpu| self.until[*cpu] <= self.now)
+                    .collect::<Vec<_>>()
+                    .into_iter()
+                    .for_each(|cpu| self.pick(cpu));
             }
             for thread in self.runs.iter().flatten() {
-                if self.rule.charge == Charge::After {
+                if self.rule.charge != Charge::Before {
                     charge(&mut self.vtime, self.tree, &self.paths[*thread], 1.0);
                 }
                 self.used[*thread] += 1.0;
@@ -112,7 +119,9 @@ impl<'a> Model<'a> {
     /// What of a turn that was charged is still to come, where this thread runs.
     fn pending(&self, thread: usize) -> f64 {
         match self.runs.iter().position(|runs| *runs == Some(thread)) {
-            Some(cpu) if self.rule.charge == Charge::Before => self.until[cpu].saturating_sub(self.now) as f64,
+            Some(cpu) if self.rule.charge == Charge::Before => {
+                self.until[cpu].saturating_sub(self.now) as f64
+            }
             _ => 0.0,
         }
     }
@@ -123,11 +132,25 @@ impl<'a> Model<'a> {
         let parts = one.iter().zip(other).position(|(a, b)| a != b);
         let Some(at) = parts else { return Ordering::Equal };
         let weight = |node: usize| self.tree.nodes[node].weight;
-        let vtime = |path: &[usize], thread: usize| self.vtime[path[at]] - self.pending(thread) * 100.0 / weight(path[at]);
+        let vtime = |path: &[usize], thread: usize| {
+            let running = self
+                .runs
+                .iter()
+                .flatten()
+                .filter(|runs| **runs != thread && self.paths[**runs].contains(&path[at]));
+            let ahead = if self.rule.charge == Charge::Running {
+                (running.count() * self.rule.turn) as f64
+            } else {
+                -self.pending(thread)
+            };
+            self.vtime[path[at]] + ahead * 100.0 / weight(path[at])
+        };
         let (mine, its) = (vtime(one, a), vtime(other, b));
         let strict = mine.total_cmp(&its).then(one[at].cmp(&other[at]));
         let heavier = weight(one[at]).max(weight(other[at]));
-        if self.rule.compare == Compare::Strict || (mine - its).abs() * heavier / 100.0 > self.rule.turn as f64 {
+        if self.rule.compare == Compare::Strict
+            || (mine - its).abs() * heavier / 100.0 > self.rule.turn as f64
+        {
             return strict;
         }
         // Whose lag at the levels below is more.
@@ -135,8 +158,10 @@ impl<'a> Model<'a> {
         below(other).total_cmp(&below(one)).then(strict)
     }
 
-    fn first(&self, cpu: usize) -> Option<usize> {
-        let waits = |thread: &usize| self.allowed(*thread, cpu) && !self.runs.contains(&Some(*thread));
+    fn first(&self, cpu: usize, except: Option<usize>) -> Option<usize> {
+        let waits = |thread: &usize| {
+            self.allowed(*thread, cpu) && !self.runs.contains(&Some(*thread)) && except != Some(*thread)
+        };
         self.threads.iter().copied().filter(waits).min_by(|a, b| self.order(*a, *b))
     }
 
@@ -153,9 +178,11 @@ impl<'a> Model<'a> {
     }
 
     fn pick(&mut self, cpu: usize) {
-        let first = self.first(cpu);
-        let (Some(runs), Some(waits)) = (self.runs[cpu], first) else {
-            return self.put(cpu, self.runs[cpu].or(first));
+        // It has had its turn: while it is compared, it does not count as running.
+        let runs = self.runs[cpu].take();
+        let first = self.first(cpu, runs);
+        let (Some(runs), Some(waits)) = (runs, first) else {
+            return self.put(cpu, runs.or(first));
         };
         if self.rule.pick == Pick::First {
             // At a tie whoever runs goes on.
@@ -163,12 +190,12 @@ impl<'a> Model<'a> {
             return self.put(cpu, Some(if stays { runs } else { waits }));
         }
         // The last of those whose place the one here could take.
-        let last = (0..self.tree.pcpus)
-            .filter(|other| *other != cpu && self.allowed(runs, *other))
-            .max_by(|a, b| match (self.runs[*a], self.runs[*b]) {
+        let last = (0..self.tree.pcpus).filter(|other| *other != cpu && self.allowed(runs, *other)).max_by(
+            |a, b| match (self.runs[*a], self.runs[*b]) {
                 (Some(a), Some(b)) => self.order(a, b),
                 (a, b) => b.is_some().cmp(&a.is_some()),
-            });
+            },
+        );
         let victim = last.map(|other| (other, self.runs[other]));
         let goes = |better: usize| match victim {
             Some((other, Some(victim))) if self.order(better, victim) == Ordering::Less => Some(other),
@@ -178,7 +205,6 @@ impl<'a> Model<'a> {
         let better = self.order(waits, runs) == Ordering::Less;
         let other = goes(if better { runs } else { waits });
         if better || other.is_some() {
-            self.put(cpu, None);
             other.into_iter().for_each(|other| self.put(other, Some(runs)));
             self.put(cpu, Some(waits));
         } else {

@@ -61,6 +61,28 @@ impl Partition {
         }
     }
 
+    /// Of the thread with that number, vCPUs first.
+    pub fn set_mask(&mut self, thread: usize, mask: Mask) {
+        let vcpus = self.vms.iter_mut().flat_map(|vm| &mut vm.vcpus);
+        if let Some(of) = vcpus.chain(self.tasks.iter_mut().map(|task| &mut task.mask)).nth(thread) {
+            *of = mask;
+        }
+    }
+
+    /// Of the VM or task with that number, VMs first. Returns its threads.
+    pub fn set_cgroup(&mut self, who: usize, cgroup: usize) -> std::ops::Range<usize> {
+        let vcpus = |vms: &[Vm]| vms.iter().map(|vm| vm.vcpus.len()).sum::<usize>();
+        if let Some(vm) = self.vms.get_mut(who) {
+            vm.cgroup = cgroup;
+            let first = vcpus(&self.vms[..who]);
+            return first..first + self.vms[who].vcpus.len();
+        }
+        let task = who - self.vms.len();
+        self.tasks[task].cgroup = cgroup;
+        let first = vcpus(&self.vms) + task;
+        first..first + 1
+    }
+
     pub fn tree(&self) -> (Tree, Nodes) {
         let mut tree = Tree::new(self.pcpus);
         let mut cgroups = vec![0];
@@ -84,7 +106,7 @@ impl Partition {
 }
 
 /// From 1 to 10,000, all magnitudes alike.
-fn weight() -> impl Strategy<Value = u32> {
+pub fn weight() -> impl Strategy<Value = u32> {
     prop_oneof![
         2 => Just(100u32),
         1 => 1..10u32,
@@ -113,7 +135,10 @@ fn mask(affinity: Affinity) -> BoxedStrategy<Mask> {
 
 fn cgroups() -> impl Strategy<Value = Vec<Cgroup>> {
     prop::collection::vec((0..100usize, weight()), 0..5).prop_map(|all| {
-        let cgroup = |(index, (parent, weight)): (usize, (usize, u32))| Cgroup { parent: parent % (index + 1), weight };
+        let cgroup = |(index, (parent, weight)): (usize, (usize, u32))| Cgroup {
+            parent: parent % (index + 1),
+            weight,
+        };
         all.into_iter().enumerate().map(cgroup).collect()
     })
 }

@@ -14,7 +14,8 @@ pub fn shares(tree: &Tree) -> Vec<f64> {
     let mut has: Vec<Option<f64>> = busy.iter().map(|threads| (*threads == 0.0).then_some(0.0)).collect();
     let depths: Vec<usize> = (0..tree.nodes.len()).map(|node| tree.depth(node)).collect();
     for depth in 1..=depths.iter().copied().max().unwrap_or(0) {
-        let nodes: Vec<usize> = (1..tree.nodes.len()).filter(|n| depths[*n] == depth && has[*n].is_none()).collect();
+        let nodes: Vec<usize> =
+            (1..tree.nodes.len()).filter(|n| depths[*n] == depth && has[*n].is_none()).collect();
         Level { tree, weights: effective_weights(tree, &nodes, &has), nodes, depths: &depths }.fill(&mut has);
     }
     let mut shares: Vec<f64> = has.into_iter().map(|has| has.unwrap_or(0.0)).collect();

@@ -48,7 +48,14 @@ impl Graph {
         level
     }
 
-    fn push(&mut self, at: usize, sink: usize, most: f64, level: &[Option<usize>], tried: &mut [usize]) -> f64 {
+    fn push(
+        &mut self,
+        at: usize,
+        sink: usize,
+        most: f64,
+        level: &[Option<usize>],
+        tried: &mut [usize],
+    ) -> f64 {
         if at == sink {
             return most;
         }

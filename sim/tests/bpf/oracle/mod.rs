@@ -75,8 +75,9 @@ impl Tree {
 
     /// The node and those above it, without the root; the outermost first.
     pub fn path(&self, node: usize) -> Vec<usize> {
-        let mut path: Vec<usize> =
-            std::iter::successors(Some(node), |node| Some(self.nodes[*node].parent)).take_while(|node| *node != 0).collect();
+        let mut path: Vec<usize> = std::iter::successors(Some(node), |node| Some(self.nodes[*node].parent))
+            .take_while(|node| *node != 0)
+            .collect();
         path.reverse();
         path
     }
@@ -102,7 +103,7 @@ impl Tree {
     }
 
     #[track_caller]
-    fn assert_shares(&self, expected: &[(usize, f64)]) {
+    pub fn assert_shares(&self, expected: &[(usize, f64)]) {
         let shares = self.shares();
         for (node, share) in expected {
             assert_near(shares[*node], *share, 1e-6);
