@@ -86,11 +86,11 @@ impl<'a> Model<'a> {
             if self.rule.pick == Pick::Matching {
                 self.match_all();
             } else {
-                (0..self.tree.pcpus)
-                    .filter(|cpu| self.until[*cpu] <= self.now)
-                    .collect::<Vec<_>>()
-                    .into_iter()
-                    .for_each(|cpu| self.pick(cpu));
+                for cpu in 0..self.tree.pcpus {
+                    if self.until[cpu] <= self.now {
+                        self.pick(cpu);
+                    }
+                }
             }
             for thread in self.runs.iter().flatten() {
                 if self.rule.charge != Charge::Before {
