@@ -101,8 +101,13 @@ fn audit_entities(w: &mut World, known: &[(TaskId, PeekTask)]) {
             .skip(1)
             .filter(|child| child.kind != 0 && child.parent as usize == slot && child.nr_active > 0)
             .count();
-        assert_eq!(entity.nr_active as usize, own + children, "nr_active of entity {slot}: {own} + {children}");
-        let runs = known.iter().zip(&running).filter(|((_, task), runs)| **runs && task.run_leaf as usize == slot);
+        assert_eq!(
+            entity.nr_active as usize,
+            own + children,
+            "nr_active of entity {slot}: {own} + {children}"
+        );
+        let runs =
+            known.iter().zip(&running).filter(|((_, task), runs)| **runs && task.run_leaf as usize == slot);
         assert_eq!(entity.nr_running as usize, runs.count(), "nr_running of entity {slot}");
     }
 }
@@ -129,8 +134,7 @@ pub fn audit(w: &mut World) {
             // Freed; what is left in it counts for nothing.
             continue;
         }
-        let vcpus: Vec<_> =
-            known.iter().filter(|(_, task)| task.vm == number && task.vcpu >= 0).collect();
+        let vcpus: Vec<_> = known.iter().filter(|(_, task)| task.vm == number && task.vcpu >= 0).collect();
         // Where each is believed to be is compared with the truth below.
         let active = vcpus.iter().filter(|(_, task)| task.cpu >= 0).count();
         assert_eq!(vm.nr_vcpus as usize, vcpus.len(), "nr_vcpus of VM {number}");

@@ -21,5 +21,6 @@ mod puppets;
 mod rules;
 mod schedule;
 mod spec;
+mod survey;
 mod view;
 mod world;
