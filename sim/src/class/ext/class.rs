@@ -11,7 +11,7 @@ use crate::ids::{CpuId, GroupId, TaskId, VmId};
 use crate::rng::{Rng, Stream};
 use crate::time::Ns;
 
-use super::dsq::{ENQ_HEAD, ENQ_REENQ, ENQ_WAKEUP};
+use super::dsq::{ENQ_HEAD, ENQ_LAST, ENQ_REENQ, ENQ_WAKEUP};
 use super::ffi::{self, CpuReleaseArgs, ExitTaskArgs, InitTaskArgs};
 use super::ops::{one, OpKind, NOBODY};
 use super::task::{ExtTask, Opaque, Queue, Vcpu, PF_EXITING, PID_FIRST, SLICE_DEFAULT_NS};
@@ -100,6 +100,13 @@ impl Ext {
                 self.tasks[id.index()].set_slice(SLICE_DEFAULT_NS);
                 self.insert_local(core, cpu, id, flags);
             }
+        }
+    }
+
+    /// scx_update_idle()
+    fn now_idle(&mut self, core: &Core, cpu: CpuId) {
+        if core.cpu(cpu).online {
+            self.idle.insert(cpu);
         }
     }
 
@@ -278,10 +285,11 @@ impl Class for Ext {
         if let Some(id) = next.filter(|id| self.slice(*id) == 0) {
             self.tasks[id.index()].set_slice(SLICE_DEFAULT_NS);
         }
+        self.cpus[cpu.index()].goes_idle = next.is_none();
         // An idle pCPU that finds nothing is idle again, whoever had claimed it.
-        if next.is_none() && core.cpu(cpu).online {
-            self.idle.insert(cpu);
-            if prev.is_none() && self.cpus[cpu.index()].after_higher {
+        if next.is_none() && prev.is_none() {
+            self.now_idle(core, cpu);
+            if self.cpus[cpu.index()].after_higher {
                 self.switched(core, cpu, None, None);
             }
         }
@@ -294,7 +302,9 @@ impl Class for Ext {
         if self.slice(id) > 0 {
             self.insert_local(core, cpu, id, ENQ_HEAD);
         } else {
-            self.do_enqueue(core, id, 0);
+            // In the local queue it would wait until something else makes the pCPU schedule: 7.3 does that by itself, 6.18 does not.
+            let last = self.cpus[cpu.index()].goes_idle && !core.cpu(cpu).taken;
+            self.do_enqueue(core, id, if last { ENQ_LAST } else { 0 });
         }
     }
 
@@ -316,6 +326,10 @@ impl Class for Ext {
                     ops.cpu_release.map(|op| op(cpu.0 as i32, &raw mut args))
                 });
             }
+        }
+        if next.is_none() && !taken {
+            // set_next_task_idle(): only now.
+            self.now_idle(core, cpu);
         }
         let after_higher = std::mem::take(&mut self.cpus[cpu.index()].after_higher);
         if let Some(program) = self.on_switch {

@@ -16,6 +16,7 @@ pub const ENQ_WAKEUP: u64 = 1;
 pub const ENQ_HEAD: u64 = 1 << 4;
 pub const ENQ_PREEMPT: u64 = 1 << 32;
 pub const ENQ_REENQ: u64 = 1 << 40;
+pub const ENQ_LAST: u64 = 1 << 41;
 /// The kernel's own mark for insertion by virtual time.
 pub const ENQ_PRIQ: u64 = 1 << 57;
 

@@ -177,15 +177,13 @@ pub extern "C" fn scx_bpf_test_and_clear_cpu_idle(cpu: i32) -> bool {
 
 #[no_mangle]
 pub extern "C" fn scx_bpf_kick_cpu(cpu: i32, flags: u64) {
-    counted(Cost::KickCpu, |core, ext| {
+    counted(Cost::KickCpu, |_, ext| {
         let Some(cpu) = ext.cpu_of(cpu) else { return };
         if flags & KICK_IDLE != 0 && flags != KICK_IDLE {
             return ext.refuse("PREEMPT/WAIT cannot be used with SCX_KICK_IDLE");
         }
-        let busy = core.cpu(cpu).is_busy() && !core.cpu(cpu).picking;
-        if flags & KICK_IDLE == 0 || !busy {
-            ext.kicks.push_back((cpu, flags));
-        }
+        // Whether it idles is asked when the kick goes out: by then this pCPU may.
+        ext.kicks.push_back((cpu, flags));
     });
 }
 

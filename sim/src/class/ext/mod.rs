@@ -100,6 +100,8 @@ struct ExtCpu {
     running: u32,
     /// A higher class has taken it from a task: ops.cpu_release() was called, ops.cpu_acquire() was not yet.
     released: bool,
+    /// What was chosen last is nobody.
+    goes_idle: bool,
     /// A higher class has left it, and nobody has come since.
     after_higher: bool,
 }

@@ -12,7 +12,7 @@ use crate::host::TaskSpec;
 use crate::ids::CpuId;
 use crate::machine::Costs;
 
-use super::dsq::{DSQ_LOCAL, DSQ_LOCAL_ON, ENQ_HEAD, ENQ_PREEMPT, ENQ_WAKEUP};
+use super::dsq::{DSQ_LOCAL, DSQ_LOCAL_ON, ENQ_HEAD, ENQ_LAST, ENQ_PREEMPT, ENQ_WAKEUP};
 use super::ffi::Ops;
 use super::kfuncs::*;
 use super::small::*;
@@ -65,6 +65,36 @@ fn the_global_queue_is_for_all_pcpus_that_may() {
     // 2 is the first in the queue, but not for pCPU 0.
     assert_eq!(w.turns_ms(0), [(0, 0), (3, 3)]);
     assert_eq!(w.turns_ms(1), [(0, 1), (3, 2)]);
+}
+
+extern "C" fn to_shared_and_kick_self(p: Task, flags: u64) {
+    to_shared(p, flags);
+    if flags & ENQ_LAST != 0 {
+        assert!(!scx_bpf_test_and_clear_cpu_idle(0), "it does not idle yet");
+        scx_bpf_kick_cpu(0, KICK_IDLE);
+    }
+}
+
+extern "C" fn last_to_local(p: Task, flags: u64) {
+    scx_bpf_dsq_insert(p, if flags & ENQ_LAST != 0 { DSQ_LOCAL } else { SHARED }, SLICE_NS, flags);
+}
+
+#[test]
+fn the_last_one_goes_on_unless_the_scheduler_wants_to_be_asked() {
+    const ASKS: Ops = Ops { flags: 2, select_cpu: Some(idle_first), ..NONE };
+    static FORGETS: Ops = Ops { enqueue: Some(to_shared), ..ASKS };
+    static KICKS: Ops = Ops { enqueue: Some(to_shared_and_kick_self), ..ASKS };
+    static LOCAL: Ops = Ops { enqueue: Some(last_to_local), ..ASKS };
+    let idles = vec![(0, Some(0)), (3_000, None)];
+    let goes_on = vec![(0, Some(0)), (3_000, None), (3_000, Some(0)), (6_000, None), (6_000, Some(0))];
+    for (ops, turns) in
+        [(&FIFO, vec![(0, Some(0))]), (&FORGETS, idles.clone()), (&KICKS, goes_on), (&LOCAL, idles)]
+    {
+        let mut w = World::new(ops, 1, Costs::free());
+        w.busy();
+        w.until(8 * MS);
+        assert_eq!(w.turns_us(0), turns);
+    }
 }
 
 extern "C" fn to_local_urgently(p: Task, flags: u64) {
