@@ -204,13 +204,13 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 			rank_of(t, best.now, &best.prev);
 		}
 	}
-	recall_aside(cpu, best.now);
+	recall_aside(cpu, SEARCH_MAX, best.now);
 	if (boost_redeem(&best)) {
 		c->out_of_turn = 1;
 		return;
 	}
 	if (queue_is_marked(cpu)) {
-		search_overdue(cpu, best.now);
+		search_overdue(cpu, SEARCH_MAX, best.now);
 		if (take_overdue(cpu) || resume(cpu, best.now))
 			return;
 		best_waiter(cpu, QUEUE_SCAN, 0, &best);
@@ -350,7 +350,7 @@ void BPF_PROG(cohort_tick, struct task_struct *p)
 	cpu = scx_bpf_task_cpu(p);
 	if (!quota_charge(t, fair_charge(p, t, now), now))
 		task_set_slice(p, 0);
-	fair_forget(t, cpu, now);
+	fair_forget(t, cpu);
 	/* A thread that became a vCPU, or its VMM's VM, while it ran, and that nobody competes with, passes here only. */
 	if (identity_is_stale(p, t)) {
 		quota_charge(t, fair_stop(p, t, now), now);

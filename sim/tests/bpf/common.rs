@@ -166,7 +166,7 @@ pub fn assert_work_conserving(w: &mut World) {
     w.settle();
     // For one that has only now begun to wait, somebody may be on the way.
     let long_ago_ns = w.now_ns - 4 * w.config.ipi_ns;
-    for cpu in (0..w.cpus.len()).filter(|cpu| w.cpus[*cpu].online && w.cpus[*cpu].curr.is_none()) {
+    for cpu in (0..w.cpus.len()).filter(|cpu| w.cpus[*cpu].idles()) {
         // Tasks that exit or may not migrate are put in a local queue by the kernel, which shows them to nobody. Such a task, or a kernel
         // thread, may also get to a pCPU before the one that the pCPU was woken for.
         let movable = |i: &usize| !w.tasks[*i].is_exiting() && !w.tasks[*i].migration_disabled;

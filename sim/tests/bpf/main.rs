@@ -9,6 +9,7 @@ mod entitlement;
 mod fairness;
 mod gang;
 mod histories;
+mod kernel;
 mod lending;
 mod lifecycle;
 mod maxmin;
