@@ -47,6 +47,7 @@ struct pick {
 	s32 pid;   /* 0: nobody yet */
 	s32 queue; /* the pCPU in whose queue it waits, or GOES_ON */
 	u32 urgency;
+	bool restricted; /* some pCPUs are forbidden to it */
 	bool anybody; /* even where a sibling is: nothing that can run waits for an idle pCPU */
 };
 
@@ -169,6 +170,7 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 		best->pid = p->pid;
 		best->queue = queue;
 		best->urgency = urgency;
+		best->restricted = !t->everywhere;
 	}
 	return 0;
 }

@@ -282,6 +282,11 @@ pub extern "C" fn bpf_get_prandom_u32() -> u32 {
 }
 
 #[no_mangle]
+pub extern "C" fn bpf_get_smp_processor_id() -> u32 {
+    with(|core, _| core.this_cpu.0)
+}
+
+#[no_mangle]
 pub extern "C" fn bpf_get_current_task_btf() -> TaskPtr {
     with(|core, ext| match core.cpu(core.this_cpu).curr {
         Some(id) => ext.tasks[id.index()].ptr(),
