@@ -56,7 +56,7 @@ MUTATIONS = [
         "if (time_before(vtime, clock - lag_ns))",
         "if (time_before(vtime + (1ULL << 60), clock))",
     ),
-    Mutation("a newcomer is owed the past", "fair.h", "if (!waited_ns)\n\t\treturn clock;", "if (!clock)\n\t\treturn 0;"),
+    Mutation("a newcomer is owed the past", "fair.h", "if (!waited_ns)\n\t\treturn clock;", "if (!waited_ns)\n\t\treturn 0;"),
     Mutation(
         "one clock for all pCPUs lifts who competes elsewhere",
         "state.h",
@@ -69,10 +69,10 @@ MUTATIONS = [
     Mutation("a turn is paid for afterwards", "fair.h", "t->paid_until_ns = now + slice;", "return;"),
     Mutation("time since a later moment is very long", "state.h", "return (s64)(now - then) > 0 ? now - then : 0;", "return now - then;"),
     Mutation(
-        "a charge since a later moment is counted twice",
-        "fair.h",
-        "t->charged_ns += delta;",
-        "t->charged_ns = now;",
+        "who runs beyond its turn, by another pCPU's clock, has paid for all time",
+        "placement.h",
+        "unused = elapsed_ns(c->turn_end_ns, now);",
+        "unused = c->turn_end_ns - now;",
     ),
     Mutation(
         "a thread of the VMM waits for its VM's turn", "fair.h", "return t->vm && t->vcpu < 0 ? lag_ns : 0;", "return 0;"
@@ -182,6 +182,8 @@ def run_tests(bpf: Path) -> tuple[bool, str]:
         "CARGO_PROFILE_DEV_DEBUG": "0",
     }
     argv = ["scripts/in-toolchain", "cargo", "test", "--locked", "--package", "cohort-sim", "--test", "bpf"]
+    # Random partitions, measured against the ideal: a mistake is to be found by a test that says what is expected.
+    argv += ["--", "--skip", "maxmin::"]
     # A mistake may let a test run for ever; that is found too.
     try:
         done = subprocess.run(argv, cwd=REPO, env=environment, capture_output=True, text=True, timeout=900, check=False)
