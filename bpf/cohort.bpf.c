@@ -282,8 +282,8 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
 	if (!c)
 		return;
 	identify(p, t);
-	if (t->cpu < 0)
-		arrive(p, t, cpu, now, false);
+	/* Also who became part of another entity while it ran, and goes on without ever having been queued as such. */
+	arrive(p, t, cpu, now, false);
 	account_place(t, cpu);
 	gang_start(t, cpu, now);
 	fair_start(p, t, now);
