@@ -176,7 +176,10 @@ class Bench:
         known = {machine.name: len(_log(machine)) for machine in machines}
         yield
         for machine in machines:
-            damage = [line for line in _log(machine)[known[machine.name] :] if DAMAGE.search(line)]
+            new = _log(machine)[known[machine.name] :]
+            damage = [line for line in new if DAMAGE.search(line)]
+            if damage:
+                print(machine.name, *new, sep="\n")
             assert not damage, f"{machine.name}: its kernel says: {damage}"
 
 

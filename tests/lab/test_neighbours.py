@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.lab, pytest.mark.long, KERNELS]
 
 REALTIME_S = 5
-# Much more than any turn, much less than the real-time task runs.
-WAIT_MAX_S = 0.5
+# Much more than any turn, much less than the real-time task runs. The kernel's own scheduler lets the two move apart only
+# by and by.
+WAIT_MAX_S = {"eevdf": 2.0, "cohort": 0.5}
 # Whatever a user may do to the scheduler: start and end, sleep and wake, move, yield, change class and priority.
 STRESSORS = {
     "cpu": 8,
@@ -34,9 +35,14 @@ STRESSORS = {
     "sleep": 2,
     "wait": 2,
 }
-STRESS_S = 60
+# The kernel's own scheduler is there to see that this runs at all: on 6.18, a third of the share is left to the VMs.
+STRESS_S = {"eevdf": 10, "cohort": 60}
+# Kernel threads work for them as well, and are in no cgroup: those that move tasks, and RCU.
+STRESS_BUSY_MIN = 0.75
 # An hour by COHORT_LAB_CHURN_S=3600.
 CHURN_S = float(os.environ.get("COHORT_LAB_CHURN_S", "60"))
+# Wide, but whoever is to end must get as far as that.
+WEIGHTS = (20, 2_000)
 # The daemon prints every second, and a thread that has ended is noticed a little later.
 COUNT_S = 20
 
@@ -54,7 +60,7 @@ def test_vcpus_do_not_wait_for_a_real_time_task(bench: Bench, policy: str) -> No
             ground.host.check(f"echo 1 >{ground.folder('realtime')}/cgroup.kill")
         assert got["realtime"] > 0.9, got
         assert min(got["work"], got["pv"]) > 0.4, got
-        assert max(waits.values()) < WAIT_MAX_S, waits
+        assert max(waits.values()) * (1 - ground.away) < WAIT_MAX_S[policy], (waits, ground.away)
 
 
 @policies
@@ -62,12 +68,15 @@ def test_an_unprivileged_user_takes_no_more_than_its_share(bench: Bench, policy:
     with Ground(bench, policy) as ground:
         ground.group("user", weight=100)
         options = " ".join(f"--{name} {count}" for name, count in STRESSORS.items())
-        command = f"cd /tmp && exec {NOBODY} stress-ng --quiet --timeout {STRESS_S + 30} {options}"
+        command = f"cd /tmp && exec {NOBODY} stress-ng --quiet --timeout {STRESS_S[policy] + 30} {options}"
         stress = ground.run_in("user", command)
         ground.busy("work", "pv")
-        got = ground.got("work", "pv", "user", window_s=STRESS_S, settle_s=3)
+        got = ground.got("work", "pv", "user", window_s=STRESS_S[policy], settle_s=3)
         assert stress.wait(0) is None, stress.output("stderr")[0]
-        ground.divided(got, {"work": 1, "pv": 1, "user": 1}, 2)
+        if policy == "eevdf":
+            assert min(got.values()) > 0.05, got
+        else:
+            ground.divided(got, {"work": 1, "pv": 1, "user": 1}, 2, busy_min=STRESS_BUSY_MIN)
 
 
 @policies
@@ -100,10 +109,10 @@ def churn(bench: Bench, dice: random.Random) -> None:
                 inner.callback(victim.kill)
             names = [f"churn/{number}" for number in range(dice.randint(1, 4))]
             for name in names:
-                inner.group(name, weight=dice.randint(1, 10_000))
+                inner.group(name, weight=dice.randint(*WEIGHTS))
                 inner.loops(name, dice.randint(1, 3))
             for _ in range(dice.randint(1, 6)):
                 name = dice.choice([*names, "work", "pv", "hyper"])
-                inner.set(name, "cpu.weight", dice.randint(1, 10_000))
+                inner.set(name, "cpu.weight", dice.randint(*WEIGHTS))
                 inner.set(name, "cpu.max", dice.choice(["max 100000", "20000 100000", "5000 10000", "150000 100000"]))
                 time.sleep(dice.random())
