@@ -49,17 +49,20 @@ static __always_inline bool in_turn(const struct vm_ctx *vm, u64 now)
 }
 
 /* Return true if the spinner has had its boost and must wait for the next. */
-static bool boost_backs_off(struct vcpu_ctx *spinner, u64 now)
+static __always_inline bool boost_backs_off(const struct vcpu_ctx *spinner, u64 now)
 {
-	if (time_before(now, spinner->boost_after_ns))
-		return true;
-	if (now - spinner->boost_after_ns > slice_ns)
+	return time_before(now, spinner->boost_after_ns);
+}
+
+/* It gets one now: the next one later. */
+static void boost_charge(struct vcpu_ctx *spinner, u64 now)
+{
+	if (elapsed_ns(now, spinner->boost_after_ns) > slice_ns)
 		spinner->backoff_ns = 0;
 	spinner->backoff_ns = spinner->backoff_ns ? spinner->backoff_ns * 2 : BOOST_BACKOFF_MIN_NS;
 	if (spinner->backoff_ns > boost_slice_ns)
 		spinner->backoff_ns = boost_slice_ns;
 	spinner->boost_after_ns = now + spinner->backoff_ns;
-	return false;
 }
 
 /* Where a vCPU runs or waits, or -1; it may change at any moment, so this is read once. */
@@ -70,13 +73,29 @@ static __always_inline s32 vcpu_cpu(const struct vcpu_ctx *v)
 	return cpu >= 0 && cpu < nr_cpus ? cpu : -1;
 }
 
-/* Ask that vCPU `index` runs next: on the spinner's pCPU, or where it waits. Return the pCPU asked, or -1. */
-static s32 boost_ask(s32 spinner_cpu, u32 index, const struct vcpu_ctx *target, u64 now)
+/* May that vCPU run on the pCPU? */
+static bool vcpu_allowed_on(const struct vcpu_ctx *v, s32 cpu)
+{
+	struct task_struct *p;
+	bool allowed;
+
+	if (!v->restricted)
+		return true;
+	p = bpf_task_from_pid(v->pid);
+	if (!p)
+		return false;
+	allowed = task_allowed_on(p, cpu);
+	bpf_task_release(p);
+	return allowed;
+}
+
+/* Ask that vCPU `index` of a VM runs next: on the spinner's pCPU if it may come there, or where it waits. Return the pCPU asked, or -1. */
+static s32 boost_ask(s32 spinner_cpu, u32 vm_id, u32 index, const struct vcpu_ctx *target, u64 now)
 {
 	s32 cpu = spinner_cpu;
 	struct cpu_ctx *c;
 
-	if (!(boost & BOOST_MIGRATE))
+	if (!(boost & BOOST_MIGRATE) || !vcpu_allowed_on(target, cpu))
 		cpu = vcpu_cpu(target);
 	if (cpu < 0)
 		return -1;
@@ -84,6 +103,7 @@ static s32 boost_ask(s32 spinner_cpu, u32 index, const struct vcpu_ctx *target, 
 	if (!c)
 		return -1;
 	c->boost_vcpu = index;
+	c->boost_vm = vm_id;
 	c->boost_at_ns = now;
 	c->boost_migrate = cpu == spinner_cpu;
 	c->boost_pid = target->pid;
@@ -126,20 +146,25 @@ static __always_inline u32 boost_class_of(const struct vcpu_ctx *v)
 /* vCPU t spins on spinner_cpu: choose the sibling that should run in its place and ask for it. */
 static void boost_any_mode(struct task_ctx *t, struct vm_ctx *vm, struct vcpu_ctx *spinner, s32 spinner_cpu, u64 now)
 {
-	u32 class, best_class = BOOST_CLASS_NONE, best = 0, index;
+	u32 class, best_class = BOOST_CLASS_NONE;
 	u64 best_since = 0;
 	struct vcpu_ctx *v;
-	s32 i, cpu;
+	s32 i, cpu, index, best = 0;
 
+	/* First: in a storm this is all that an exit costs. */
+	if (boost_backs_off(spinner, now)) {
+		stat_inc(STAT_PLE_BACKOFF);
+		return;
+	}
 	bpf_for(i, 0, MAX_VCPUS) {
 		if (i >= vm->vcpu_end)
 			break;
 		if (i == t->vcpu)
 			continue;
-		index = vcpu_index(t->vm - 1, i);
-		v = bpf_map_lookup_elem(&vcpus, &index);
-		if (!v)
-			break;
+		index = vcpu_index(vm, i);
+		v = vcpu_at(index);
+		if (index < 0 || !v)
+			continue;
 		class = boost_class_of(v);
 		if (class < best_class || class == BOOST_CLASS_NONE)
 			continue;
@@ -153,18 +178,15 @@ static void boost_any_mode(struct task_ctx *t, struct vm_ctx *vm, struct vcpu_ct
 		stat_inc(STAT_PLE_NO_SIBLING);
 		return;
 	}
-	if (boost_backs_off(spinner, now)) {
-		stat_inc(STAT_PLE_BACKOFF);
-		return;
-	}
-	v = bpf_map_lookup_elem(&vcpus, &best);
+	v = vcpu_at(best);
 	if (!v)
 		return;
+	boost_charge(spinner, now);
 	stat_inc(STAT_BOOST_CHOSEN);
 	stat_inc(best_class == BOOST_CLASS_IRQ	  ? STAT_BOOST_IRQ :
 		 best_class == BOOST_CLASS_KERNEL ? STAT_BOOST_KERNEL :
 						    STAT_BOOST_USER);
-	cpu = boost_ask(spinner_cpu, best, v, now);
+	cpu = boost_ask(spinner_cpu, t->vm, best, v, now);
 	if (cpu >= 0)
 		spinner->exit_served = EXIT_SERVED;
 	boost_kick(cpu, spinner_cpu);
@@ -181,7 +203,7 @@ static void boost_on_spin(struct task_ctx *t, s32 cpu, bool in_kernel)
 	stat_inc(STAT_PLE);
 	if (in_kernel)
 		stat_inc(STAT_PLE_KERNEL);
-	__sync_fetch_and_add(&vm->ple, 1);
+	atomic_add(&vm->ple, 1);
 	spinner->exit_served = 0;
 	if (!(boost & BOOST_ANY_MODE))
 		return;
@@ -226,7 +248,8 @@ static bool boost_offered(struct task_struct *from, struct task_struct *to, u64 
 		stat_inc(STAT_PLE_BACKOFF);
 		return false;
 	}
-	asked = boost_ask(cpu, vcpu_index(t->vm - 1, t->vcpu), target, now);
+	boost_charge(spinner, now);
+	asked = boost_ask(cpu, t->vm, t->vcpu_at, target, now);
 	if (asked < 0)
 		return false;
 	if (asked != cpu)
@@ -236,48 +259,60 @@ static bool boost_offered(struct task_struct *from, struct task_struct *to, u64 
 }
 
 /*
- * May a vCPU of this VM run before those that wait here, and the one that ran? Its VM may borrow, but not without limit: what is never repaid
- * would be a share taken from others.
+ * May waiting vCPU t run before those that wait here, and the one that ran? Its VM may borrow, but not without limit: what is never repaid would be
+ * a share taken from others.
  */
-static bool boost_affordable(const struct vm_ctx *vm, u32 vm_id, const struct pick *search)
+static bool boost_affordable(struct task_ctx *t, struct pick *search)
 {
 	struct pick rival = { .cpu = search->cpu, .now = search->now };
-	struct rank rank = { .entity = vm_vtime(vm, search->now), .vm = vm_id };
-
 	u64 margin_ns = boost & BOOST_UNFAIR ? lag_ns : 0;
+	struct rank rank;
 
 	if (fair != FAIR_VM)
 		return true;
-	if (search->prev_queued && search->prev.vm != vm_id && rank_before(&search->prev, &rank, margin_ns))
+	rank_of(t, &rank);
+	if (search->prev_queued && !rank_same_leaf(&search->prev, &rank) &&
+	    rank_before(&search->prev, &rank, margin_ns, search->now))
 		return false;
-	best_waiter(search->cpu, QUEUE_SCAN, 0, &rival, 0);
-	if (!rival.pid || rival.rank.vm == vm_id)
+	best_waiter(search->cpu, QUEUE_SCAN, 0, &rival);
+	if (!rival.pid || rank_same_leaf(&rival.rank, &rank))
 		return true;
-	return !rank_before(&rival.rank, &rank, margin_ns);
+	return !rank_before(&rival.rank, &rank, margin_ns, search->now);
+}
+
+/* May the thread of that pid be boosted here and now, as far as its quota and its VM's credit go? */
+static bool boost_granted(s32 pid, struct pick *search)
+{
+	struct task_struct *p = bpf_task_from_pid(pid);
+	struct task_ctx *t;
+	bool granted;
+
+	if (!p)
+		return false;
+	t = task_get(p);
+	granted = t && may_run(t, search->now) && boost_affordable(t, search);
+	bpf_task_release(p);
+	return granted;
 }
 
 /* Dispatch: run the vCPU that this pCPU was asked to run, if it still waits. */
-static bool boost_redeem(struct cpu_ctx *c, const struct pick *search)
+static bool boost_redeem(struct cpu_ctx *c, struct pick *search)
 {
-	u32 pid = c->boost_pid, index = c->boost_vcpu, vm_slot = index / MAX_VCPUS;
 	u64 slice = boost_slice_ns, now = search->now;
+	struct vcpu_ctx *v = vcpu_at(c->boost_vcpu);
+	struct vm_ctx *vm = vm_at(c->boost_vm);
 	s32 from, cpu = search->cpu;
-	struct vcpu_ctx *v;
-	struct vm_ctx *vm;
+	u32 pid = c->boost_pid;
 
 	if (!pid)
 		return false;
 	c->boost_pid = 0;
-	v = bpf_map_lookup_elem(&vcpus, &index);
-	vm = bpf_map_lookup_elem(&vms, &vm_slot);
 	if (!v || !vm || v->pid != pid || v->state != VCPU_WAITING || time_before(c->boost_at_ns + BOOST_STALE_NS, now))
 		goto missed;
 	from = vcpu_cpu(v);
-	if (from != cpu && !c->boost_migrate)
+	if (from < 0 || (from != cpu && !c->boost_migrate))
 		goto missed;
-	if (from < 0)
-		goto missed;
-	if (!boost_affordable(vm, vm_slot + 1, search))
+	if (!boost_granted(pid, search))
 		goto missed;
 	if (in_turn(vm, now))
 		slice = vm->turn_end_ns - now;
@@ -286,7 +321,7 @@ static bool boost_redeem(struct cpu_ctx *c, const struct pick *search)
 	stat_inc(STAT_BOOST_GRANTED);
 	if (from != cpu)
 		stat_inc(STAT_BOOST_MIGRATED);
-	__sync_fetch_and_add(&vm->boosts, 1);
+	atomic_add(&vm->boosts, 1);
 	return true;
 missed:
 	stat_inc(STAT_BOOST_MISSED);

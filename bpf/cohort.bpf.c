@@ -6,17 +6,22 @@
  *
  *   kernel.h     the kernel's types and functions, and what differs between versions
  *   intf.h       limits, knob values and counters, shared with user space
- *   state.h      what is remembered about pCPUs, tasks, vCPUs and VMs; the knobs
+ *   state.h      what is remembered about pCPUs, tasks, vCPUs, VMs and cgroups; the knobs
+ *   tree.h       who competes with whom: cgroups, and the VMs in them
  *   registry.h   which tasks are vCPUs, of which VM, and where they are
- *   fair.h       weighted virtual run time, between VMs and within them
+ *   fair.h       weighted virtual run time in that tree
+ *   quota.h      cpu.max
+ *   topology.h   which pCPUs are near one another
  *   placement.h  where a task is queued
  *   runqueue.h   the queues, and who runs next
+ *   turn.h       turns that end on time
  *   boost.h      pause-loop exits and directed yields
  *   gang.h       turns that a VM's vCPUs take together
  *
  * Suits: KVM hosts of any VMM, with ordinary tasks beside the VMs. Every choice is made from state in the kernel; user space may stop or
- * die at any moment. Caveat: cgroup bandwidth limits (cpu.max) of sched_ext tasks are not enforced by the kernel.
+ * die at any moment.
  */
+#include "turn.h"
 #include "gang.h"
 
 char _license[] SEC("license") = "GPL";
@@ -27,38 +32,42 @@ VARIABLE s64 exit_code;
 VARIABLE char exit_reason[128];
 VARIABLE char exit_msg[1024];
 
-/* A task becomes runnable after sleeping, or for the first time. */
-static void activate(struct task_struct *p, struct task_ctx *t)
+/* A task is about to be queued on cpu, or to run there at once. */
+static void arrive(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now, bool queued)
 {
-	identify(p, t);
-	fair_refresh_weight(p, t);
-	if (t->cpu < 0)
-		fair_activate(t);
+	if (t->cpu < 0 || !t->waited_ns)
+		fair_arrive(t, cpu, now, queued);
 }
 
 SEC("struct_ops/select_cpu")
 s32 BPF_PROG(cohort_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
 	struct task_ctx *t = task_get(p);
+	u64 now = now_ns();
 	bool idle = false;
 	s32 cpu;
 
 	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
 	if (!t)
 		return cpu;
+	identify(p, t);
 	/* An idle pCPU has nobody, so no sibling either. */
 	if (idle) {
-		activate(p, t);
+		if (!quota_may_run(t))
+			return cpu;
+		arrive(p, t, cpu, now, false);
 		account_place(t, cpu);
 		stat_inc(STAT_WAKEUPS_IDLE);
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, 0);
 		return cpu;
 	}
-	return place(p, t, prev_cpu, now_ns());
+	cpu = place(p, t, prev_cpu, now);
+	t->placed = cpu + 1;
+	return cpu;
 }
 
 /* Make somebody look at p, just queued on cpu: an idle pCPU, or the one whose runner deserves it less. */
-static void notify(struct task_struct *p, const struct task_ctx *t, s32 cpu, u64 now)
+static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
 	struct rank rank;
@@ -80,11 +89,26 @@ static void notify(struct task_struct *p, const struct task_ctx *t, s32 cpu, u64
 	/* Nobody runs: the pCPU is between two tasks, and has chosen, or will look here. */
 	if (!c->curr_pid || c->curr_pid == p->pid)
 		return;
-	rank_of(t, now, &rank);
+	rank_of(t, &rank);
 	if (would_preempt(c, &rank, now)) {
 		stat_inc(STAT_PREEMPT_WAKEUP);
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+		return;
 	}
+	turn_watch(cpu, now);
+}
+
+/* A pinned kernel thread that wakes does a little work for the kernel, at once; whoever it interrupts goes on after it. */
+static void run_kthread(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 enq_flags)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+
+	if (c && c->curr_pid && c->curr_pid != c->resume_pid) {
+		c->resume_pid = c->curr_pid;
+		c->resume_end_ns = c->turn_end_ns;
+	}
+	account_place(t, cpu);
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags | SCX_ENQ_PREEMPT);
 }
 
 SEC("struct_ops/enqueue")
@@ -100,29 +124,57 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags);
 		return;
 	}
-	woken = t->cpu < 0;
-	activate(p, t);
+	woken = t->cpu < 0 && !t->aside;
+	identify(p, t);
+	cpu = scx_bpf_task_cpu(p);
 
-	/* A pinned kernel thread that wakes does a little work for the kernel; once it has used a slice it queues like everybody. */
+	/* Once it has used a slice it queues like everybody. */
 	if (woken && (p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1) {
-		account_place(t, scx_bpf_task_cpu(p));
-		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags | SCX_ENQ_PREEMPT);
+		arrive(p, t, cpu, now, false);
+		run_kthread(p, t, cpu, enq_flags);
+		return;
+	}
+	if (!t->queued_ns)
+		t->queued_ns = now;
+	t->aside = !may_run(t, now);
+	if (t->aside) {
+		account_place(t, -1);
+		vcpu_set_state(t, VCPU_ASLEEP, -1, now);
+		scx_bpf_dsq_insert(p, ASIDE_DSQ(cpu), slice_ns, enq_flags);
+		mark_aside(cpu, true);
+		stat_inc(STAT_THROTTLED);
 		return;
 	}
 
-	cpu = scx_bpf_task_cpu(p);
-	cpu = place(p, t, cpu, now);
+	if (t->placed != cpu + 1)
+		cpu = place(p, t, cpu, now);
+	t->placed = 0;
 	vm = vm_get(t);
 	if (vm && siblings_on(t, cpu)) {
 		stat_inc(STAT_STACKED);
-		__sync_fetch_and_add(&vm->stacked, 1);
+		atomic_add(&vm->stacked, 1);
 	}
+	arrive(p, t, cpu, now, true);
 	account_place(t, cpu);
-	if (!t->queued_ns)
-		t->queued_ns = now;
 	vcpu_set_state(t, VCPU_WAITING, cpu, t->queued_ns);
 	queue_insert(p, t, cpu, enq_flags, now);
 	notify(p, t, cpu, now);
+}
+
+/* Whose turn a kernel thread has interrupted here goes on, if there is enough of it left. */
+static bool resume(struct cpu_ctx *c, s32 cpu, u64 now)
+{
+	s32 pid = c->resume_pid;
+
+	if (!pid)
+		return false;
+	c->resume_pid = 0;
+	if (!time_before(now + TURN_REST_MIN_NS, c->resume_end_ns))
+		return false;
+	if (!take(pid, cpu, cpu, c->resume_end_ns - now))
+		return false;
+	stat_inc(STAT_RESUMED);
+	return true;
 }
 
 SEC("struct_ops/dispatch")
@@ -131,70 +183,104 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	struct pick best = { .cpu = cpu, .now = now_ns() };
 	struct cpu_ctx *c = cpu_get(cpu);
 	struct task_ctx *t = NULL;
+	u64 slice;
 
 	if (!c)
 		return;
+	c->out_of_turn = 0;
 	if (prev && task_is_queued(prev)) {
 		t = task_get(prev);
 		if (t) {
-			fair_charge(prev, t, best.now);
+			if (!quota_charge(t, fair_charge(prev, t, best.now), best.now))
+				t = NULL;
+		}
+		if (t) {
 			best.leaving_vm = t->vm;
 			best.prev_queued = true;
-			rank_of(t, best.now, &best.prev);
+			rank_of(t, &best.prev);
 		}
 	}
-	if (boost_redeem(c, &best))
+	recall_aside(cpu, best.now);
+	if (boost_redeem(c, &best)) {
+		c->out_of_turn = 1;
 		return;
-
-	best_waiter(cpu, QUEUE_SCAN, 0, &best, 0);
-	best_waiter(cpu, TAIL_SCAN, 0, &best, SCX_DSQ_ITER_REV);
-	if (prev && t && !best.starved && (!best.pid || !rank_before(&best.rank, &best.prev, 0))) {
+	}
+	if (queue_is_marked(cpu)) {
+		search_overdue(c, cpu, best.now);
+		if (take_overdue(c, cpu))
+			return;
+		if (resume(c, cpu, best.now))
+			return;
+		best_waiter(cpu, QUEUE_SCAN, 0, &best);
+		if (scx_bpf_dsq_nr_queued(cpu) <= 0 && scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) <= 0) {
+			queue_unmark(cpu);
+			/* Somebody may have come in between. */
+			if (scx_bpf_dsq_nr_queued(cpu) > 0)
+				queue_mark(cpu);
+		}
+	}
+	if (t && !best.urgency && (!best.pid || !rank_before(&best.rank, &best.prev, 0, best.now))) {
 		best.rank = best.prev;
 		best.pid = prev->pid;
-		best.queue = -1;
+		best.vm = best.leaving_vm;
+		best.queue = GOES_ON;
 	}
-	if (!best.starved)
+	if (!best.urgency)
 		best_remote_waiter(slice_ns, &best);
 
-	if (prev && best.pid && best.queue < 0) {
-		task_set_slice(prev, turn_slice(best.leaving_vm, best.now));
-		if (t) {
-			fair_advance_clock(t);
-			gang_start(t, cpu, best.now);
+	if (best.pid && best.queue != GOES_ON) {
+		slice = best.urgency == URGENCY_OVERDUE ? OVERDUE_SLICE_NS : turn_slice(best.vm, cpu, best.now);
+		if (take(best.pid, best.queue, cpu, slice)) {
+			if (best.urgency)
+				stat_inc(STAT_STARVED);
+			if (best.queue != cpu)
+				stat_inc(t ? STAT_PULLS : STAT_STEALS);
+			c->out_of_turn = best.urgency || (best.queue != cpu && !t);
+			return;
 		}
+	}
+	if (t) {
+		slice = turn_slice(best.leaving_vm, cpu, best.now);
+		task_set_slice(prev, slice);
+		c->turn_end_ns = best.now + slice;
+		fair_advance_clocks(t, cpu);
+		gang_start(t, cpu, best.now);
+		if (queue_is_marked(cpu))
+			turn_watch(cpu, best.now);
 		return;
 	}
-	if (best.pid && take(best.pid, best.queue, cpu, turn_slice(best.rank.vm, best.now))) {
-		if (best.starved)
-			stat_inc(STAT_STARVED);
-		if (best.queue != cpu)
-			stat_inc(t ? STAT_PULLS : STAT_STEALS);
-		return;
-	}
-	if (!t)
-		take_any(cpu);
+	c->out_of_turn = 1;
+	take_any(cpu, best.now);
 }
 
 /* p has this pCPU from now on. */
 static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
-	struct vm_ctx *vm;
 
 	if (!c)
 		return;
 	identify(p, t);
+	if (t->cpu < 0)
+		arrive(p, t, cpu, now, false);
 	account_place(t, cpu);
 	gang_start(t, cpu, now);
 	fair_start(t, now);
+	if (!c->out_of_turn)
+		fair_advance_clocks(t, cpu);
 	vcpu_set_state(t, VCPU_RUNNING, cpu, now);
 
-	vm = vm_get(t);
 	c->curr_vm = t->vm;
+	c->curr_leaf = t->leaf;
 	c->curr_vtime = t->vtime;
-	c->curr_weight = own_weight(p, t, vm);
+	c->curr_weight = p->scx.weight;
 	c->curr_since_ns = now;
+	c->turn_end_ns = now + p->scx.slice;
 	c->curr_pid = p->pid;
+	if (c->resume_pid == (u32)p->pid)
+		c->resume_pid = 0;
+	if (queue_is_marked(cpu) || c->boost_pid)
+		turn_watch(cpu, now);
 }
 
 SEC("struct_ops/running")
@@ -211,18 +297,20 @@ void BPF_PROG(cohort_running, struct task_struct *p)
 	stat_inc(STAT_SWITCHES);
 	vm = vm_get(t);
 	if (vm && t->vcpu >= 0) {
-		__sync_fetch_and_add(&vm->switches, 1);
+		atomic_add(&vm->switches, 1);
 		if (t->queued_ns)
-			__sync_fetch_and_add(&vm->wait_ns, now - t->queued_ns);
+			atomic_add(&vm->wait_ns, elapsed_ns(now, t->queued_ns));
 		v = vcpu_get(t);
 		/* KVM's word is still that of the switch in which the vCPU lost its pCPU: kvm_sched_in() comes later. */
 		if (v && v->exit_served)
 			v->exit_served--;
 		if (t->preempted && v && vcpu_preempted_in_kernel((struct kvm_vcpu *)v->kvm_vcpu))
-			__sync_fetch_and_add(&vm->preempted_in_kernel, 1);
+			atomic_add(&vm->preempted_in_kernel, 1);
 	}
 	t->queued_ns = 0;
+	t->placed = 0;
 	t->preempted = false;
+	t->aside = false;
 }
 
 SEC("struct_ops/stopping")
@@ -233,11 +321,13 @@ void BPF_PROG(cohort_stopping, struct task_struct *p, bool runnable)
 	struct cpu_ctx *c = cpu_get(cpu);
 	u64 now = now_ns();
 
-	if (c)
+	if (c) {
 		c->curr_pid = 0;
+		c->turn_end_ns = 0;
+	}
 	if (!t)
 		return;
-	fair_stop(p, t, now);
+	quota_charge(t, fair_stop(p, t, now), now);
 	if (runnable) {
 		t->queued_ns = now;
 		t->preempted = true;
@@ -249,15 +339,18 @@ void BPF_PROG(cohort_tick, struct task_struct *p)
 {
 	struct task_ctx *t = task_get(p);
 	u64 now = now_ns();
+	s32 cpu;
 
 	if (!t)
 		return;
-	fair_charge(p, t, now);
-	fair_refresh_weight(p, t);
+	cpu = scx_bpf_task_cpu(p);
+	if (!quota_charge(t, fair_charge(p, t, now), now))
+		task_set_slice(p, 0);
+	fair_forget(t, cpu, now);
 	/* A thread that became a vCPU, or its VMM's VM, while it ran, and that nobody competes with, passes here only. */
 	if (identity_is_stale(p, t)) {
-		fair_stop(p, t, now);
-		start_running(p, t, scx_bpf_task_cpu(p), now);
+		quota_charge(t, fair_stop(p, t, now), now);
+		start_running(p, t, cpu, now);
 	}
 }
 
@@ -271,6 +364,18 @@ void BPF_PROG(cohort_quiescent, struct task_struct *p, u64 deq_flags)
 	account_place(t, -1);
 	vcpu_set_state(t, VCPU_ASLEEP, -1, now_ns());
 	t->queued_ns = 0;
+	t->placed = 0;
+	t->aside = false;
+}
+
+/* What it used, or did not, where it was does not count where it is going, beyond the bounds. */
+SEC("struct_ops/set_cpumask")
+void BPF_PROG(cohort_set_cpumask, struct task_struct *p, const struct cpumask *mask)
+{
+	struct task_ctx *t = task_get(p);
+
+	if (t)
+		t->tree_generation = 0;
 }
 
 SEC("struct_ops/yield")
@@ -301,10 +406,9 @@ s32 BPF_PROG(cohort_init_task, struct task_struct *p, struct scx_init_task_args 
 
 	if (!t)
 		return -ENOMEM;
-	t->vtime = vclock;
 	t->vcpu = -1;
 	t->cpu = -1;
-	t->weight = WEIGHT_DEFAULT;
+	t->home = -1;
 	return 0;
 }
 
@@ -320,22 +424,37 @@ void BPF_PROG(cohort_exit_task, struct task_struct *p, struct scx_exit_task_args
 SEC("struct_ops/cgroup_init")
 s32 BPF_PROG(cohort_cgroup_init, struct cgroup *cgrp, struct scx_cgroup_init_args *args)
 {
-	u32 *weight = bpf_cgrp_storage_get(&cgroup_weights, cgrp, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-
-	if (!weight)
-		return -ENOMEM;
-	*weight = args->weight;
+	tree_add_cgroup(cgrp, args->weight);
+	if (bpf_core_field_exists(args->bw_quota_us))
+		quota_set(cgrp, args->bw_period_us, args->bw_quota_us, args->bw_burst_us);
+	if (bpf_core_field_exists(args->sched_idle) && args->sched_idle)
+		tree_set_idle(cgrp, true);
 	return 0;
+}
+
+SEC("struct_ops/cgroup_exit")
+void BPF_PROG(cohort_cgroup_exit, struct cgroup *cgrp)
+{
+	quota_drop(cgrp);
+	tree_remove_cgroup(cgrp);
 }
 
 SEC("struct_ops/cgroup_set_weight")
 void BPF_PROG(cohort_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
 {
-	u32 *own = bpf_cgrp_storage_get(&cgroup_weights, cgrp, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	tree_set_weight(cgrp, weight);
+}
 
-	if (own)
-		*own = weight;
-	__sync_fetch_and_add(&weight_generation, 1);
+SEC("struct_ops/cgroup_set_bandwidth")
+void BPF_PROG(cohort_cgroup_set_bandwidth, struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burst_us)
+{
+	quota_set(cgrp, period_us, quota_us, burst_us);
+}
+
+SEC("struct_ops/cgroup_set_idle")
+void BPF_PROG(cohort_cgroup_set_idle, struct cgroup *cgrp, bool idle)
+{
+	tree_set_idle(cgrp, idle);
 }
 
 SEC("struct_ops/cgroup_move")
@@ -344,7 +463,7 @@ void BPF_PROG(cohort_cgroup_move, struct task_struct *p, struct cgroup *from, st
 	struct task_ctx *t = task_get(p);
 
 	if (t)
-		t->weight_generation = 0;
+		t->tree_generation = 0;
 }
 
 SEC("struct_ops/cpu_online")
@@ -352,8 +471,10 @@ void BPF_PROG(cohort_cpu_online, s32 cpu)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
 
-	if (c)
+	if (c && !c->online) {
 		c->online = 1;
+		atomic_add(&nr_online, 1);
+	}
 }
 
 /* What waits in its queue goes to the local one: the kernel's hotplug pushes it from there to a pCPU that is online, through ops.enqueue. */
@@ -363,13 +484,45 @@ void BPF_PROG(cohort_cpu_offline, s32 cpu)
 	struct cpu_ctx *c = cpu_get(cpu);
 	struct task_struct *p;
 
-	if (c) {
+	if (c && c->online) {
 		c->online = 0;
 		c->boost_pid = 0;
 		c->curr_pid = 0;
+		atomic_add(&nr_online, -1);
 	}
 	bpf_for_each(scx_dsq, p, cpu, 0)
 		scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
+	bpf_for_each(scx_dsq, p, OVERDUE_DSQ(cpu), 0)
+		scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
+	bpf_for_each(scx_dsq, p, ASIDE_DSQ(cpu), 0)
+		scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
+	queue_unmark(cpu);
+}
+
+/* A task of a higher class takes the pCPU: who waits there or was running goes elsewhere if it can. */
+static void pcpu_taken(s32 cpu)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+
+	if (!c)
+		return;
+	c->taken = 1;
+	reenqueue_local();
+}
+
+SEC("struct_ops/cpu_release")
+void BPF_PROG(cohort_cpu_release, s32 cpu, struct scx_cpu_release_args *args)
+{
+	pcpu_taken(cpu);
+}
+
+SEC("struct_ops/cpu_acquire")
+void BPF_PROG(cohort_cpu_acquire, s32 cpu, struct scx_cpu_acquire_args *args)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+
+	if (c)
+		c->taken = 0;
 }
 
 SEC("struct_ops.s/init")
@@ -384,18 +537,24 @@ s32 BPF_PROG(cohort_init)
 		if (i >= nr_cpus)
 			break;
 		c = cpu_get(i);
-		if (c)
-			c->online = bpf_cpumask_test_cpu(i, online);
+		if (c && bpf_cpumask_test_cpu(i, online)) {
+			c->online = 1;
+			nr_online++;
+		}
 	}
 	scx_bpf_put_cpumask(online);
 	bpf_for(i, 0, MAX_CPUS) {
 		if (i >= nr_cpus)
 			break;
 		err = scx_bpf_create_dsq(i, -1);
+		if (!err)
+			err = scx_bpf_create_dsq(OVERDUE_DSQ(i), -1);
+		if (!err)
+			err = scx_bpf_create_dsq(ASIDE_DSQ(i), -1);
 		if (err)
 			return err;
 	}
-	return 0;
+	return turn_init();
 }
 
 SEC("struct_ops/exit")
@@ -416,16 +575,23 @@ struct sched_ext_ops cohort_ops = {
 	.running = (void *)cohort_running,
 	.stopping = (void *)cohort_stopping,
 	.quiescent = (void *)cohort_quiescent,
+	.set_cpumask = (void *)cohort_set_cpumask,
+	.cpu_acquire = (void *)cohort_cpu_acquire,
+	.cpu_release = (void *)cohort_cpu_release,
 	.yield = (void *)cohort_yield,
 	.init_task = (void *)cohort_init_task,
 	.exit_task = (void *)cohort_exit_task,
 	.cgroup_init = (void *)cohort_cgroup_init,
+	.cgroup_exit = (void *)cohort_cgroup_exit,
+	.cgroup_set_bandwidth = (void *)cohort_cgroup_set_bandwidth,
+	.cgroup_set_idle = (void *)cohort_cgroup_set_idle,
 	.cgroup_set_weight = (void *)cohort_cgroup_set_weight,
 	.cgroup_move = (void *)cohort_cgroup_move,
 	.cpu_online = (void *)cohort_cpu_online,
 	.cpu_offline = (void *)cohort_cpu_offline,
 	.init = (void *)cohort_init,
 	.exit = (void *)cohort_exit,
-	.timeout_ms = 10000,
+	.flags = SCX_OPS_ENQ_LAST,
+	.timeout_ms = 30000,
 	.name = "cohort",
 };

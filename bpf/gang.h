@@ -13,46 +13,44 @@
 
 #include "boost.h"
 
-/* siblings asked to join at the start of a turn, at most */
-#define GANG_SCAN 64
+/* siblings asked to join at the start of a turn, at most: all */
+#define GANG_SCAN MAX_VCPUS
 
-/* How long a vCPU of this VM (as task_ctx.vm), or with 0 a host task, runs when it starts now. */
-static u64 turn_slice(u32 vm_id, u64 now)
+/* How long a vCPU of this VM (as task_ctx.vm), or with 0 a host task, runs when it starts on cpu now. */
+static u64 turn_slice(u32 vm_id, s32 cpu, u64 now)
 {
-	struct vm_ctx *vm;
-	u32 slot = vm_id - 1;
+	struct vm_ctx *vm = vm_at(vm_id);
 
-	if (gang != GANG_ALIGNED || !vm_id)
-		return slice_ns;
-	vm = bpf_map_lookup_elem(&vms, &slot);
-	if (!vm)
-		return slice_ns;
-	return in_turn(vm, now) ? vm->turn_end_ns - now : slice_ns;
+	if (gang != GANG_ALIGNED || !vm || !in_turn(vm, now))
+		return slice_for(cpu);
+	return vm->turn_end_ns - now;
 }
 
 /* t has been given this pCPU, or goes on: if that begins its VM's turn, ask the siblings. */
-static void gang_start(const struct task_ctx *t, s32 cpu, u64 now)
+VERIFIED_ONCE gang_start(struct task_ctx *t, s32 cpu, u64 now)
 {
-	struct vm_ctx *vm = vm_get(t);
+	struct vm_ctx *vm;
 	struct rank rank;
 	struct vcpu_ctx *v;
 	struct cpu_ctx *c;
-	u32 index;
-	s32 i, there;
+	s32 i, there, index;
 
-	if (gang != GANG_ALIGNED || !vm || t->vcpu < 0 || fair != FAIR_VM)
-		return;
+	if (!t || gang != GANG_ALIGNED)
+		return 0;
+	vm = vm_get(t);
+	if (!vm || t->vcpu < 0 || fair != FAIR_VM)
+		return 0;
 	if (in_turn(vm, now))
-		return;
+		return 0;
 	vm->turn_end_ns = now + slice_ns;
-	rank_of(t, now, &rank);
+	rank_of(t, &rank);
 	bpf_for(i, 0, GANG_SCAN) {
 		if (i >= vm->vcpu_end)
 			break;
-		index = vcpu_index(t->vm - 1, i);
-		v = bpf_map_lookup_elem(&vcpus, &index);
-		if (!v)
-			break;
+		index = vcpu_index(vm, i);
+		v = vcpu_at(index);
+		if (index < 0 || !v)
+			continue;
 		there = vcpu_cpu(v);
 		if (v->state != VCPU_WAITING || there < 0 || there == cpu)
 			continue;
@@ -60,9 +58,10 @@ static void gang_start(const struct task_ctx *t, s32 cpu, u64 now)
 		if (!c || c->boost_pid || !c->curr_pid || c->curr_vm == t->vm || !would_preempt(c, &rank, now))
 			continue;
 		stat_inc(STAT_GANG_STARTS);
-		boost_ask(there, index, v, now);
+		boost_ask(there, t->vm, index, v, now);
 		scx_bpf_kick_cpu(there, SCX_KICK_PREEMPT);
 	}
+	return 0;
 }
 
 #endif

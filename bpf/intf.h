@@ -8,8 +8,15 @@
 enum cohort_limits {
 	MAX_CPUS = 1024,
 	/* A VM or vCPU beyond these is scheduled as ordinary host tasks, fairly, and counted in STAT_REGISTRY_FULL. */
-	MAX_VMS = 512,
+	MAX_VMS = 4096,	 /* number 0 is nobody's */
 	MAX_VCPUS = 256, /* of one VM */
+	/* vCPUs of all VMs, in blocks that VMs take as they need them. */
+	VCPU_BLOCK = 16,
+	MAX_VCPU_BLOCKS = 4096,
+	VM_BLOCKS = 16, /* MAX_VCPUS / VCPU_BLOCK */
+	/* VMs and cgroups. What is beyond this, or nested deeper, competes as part of its parent. */
+	MAX_ENTITIES = 8192,
+	MAX_DEPTH = 8,
 };
 
 /* --placement */
@@ -50,6 +57,8 @@ enum cohort_stat {
 	STAT_STEALS,	      /* tasks taken from another pCPU's queue by an idle pCPU */
 	STAT_STACKED,	      /* vCPUs queued where a sibling runs or waits */
 	STAT_STARVED,	      /* tasks run because they had waited for the starvation limit */
+	STAT_RESUMED,	      /* turns that went on after a kernel thread had its pCPU */
+	STAT_THROTTLED,	      /* tasks put aside because a cgroup had used up its quota */
 	STAT_PLE,	      /* pause-loop exits */
 	STAT_PLE_KERNEL,      /* of these, taken in kernel mode */
 	STAT_PLE_NO_SIBLING,  /* of these, with no sibling waiting for a pCPU: nothing to boost */
@@ -65,32 +74,91 @@ enum cohort_stat {
 	STAT_BOOST_MISSED,    /* boosts whose sibling had run, slept or left meanwhile */
 	STAT_GANG_STARTS,     /* pCPUs asked to join a VM's turn */
 	STAT_VCPUS_FOUND,
-	STAT_REGISTRY_FULL, /* vCPUs or VMs beyond MAX_VMS or MAX_VCPUS */
+	STAT_REGISTRY_FULL, /* VMs, vCPUs or cgroups beyond what there is room for */
 	NR_STATS,
 };
 
-/* One VM, as user space sees it: a slot of the map `vms`, in use while kvm is not 0. */
+/* One VM, as user space sees it: an element of the map `vms`, in use while kvm is not 0. */
 struct vm_ctx {
 	unsigned long long kvm; /* identity: address of the kernel's struct kvm */
-	unsigned long long generation;
-	int tgid; /* the VMM's process */
-	unsigned int weight;
-	unsigned int nr_vcpus;		  /* known vCPU threads */
-	unsigned int nr_active;		  /* of these, running or waiting for a pCPU */
-	unsigned int vcpu_end;		  /* 1 + highest vcpu_id seen */
-	unsigned int nr_running;	  /* threads of the VM on a pCPU now, its VMM's included */
-	unsigned long long vtime;	  /* virtual run time, ns at weight 100 */
+	unsigned int generation;
+	int tgid;		     /* the VMM's process */
+	unsigned int weight;	     /* of the cgroup that it is in */
+	unsigned int nr_vcpus;	     /* known vCPU threads */
+	unsigned int vcpu_end;	     /* 1 + highest vcpu_id seen */
+	unsigned int entity;	     /* as which it competes */
+	unsigned short blocks[16];   /* 1 + block of the map `vcpus` for each VCPU_BLOCK of vcpu_ids; 0: none yet */
+
+	/* What changes all the time has lines of its own. */
+	unsigned long long turn_end_ns __attribute__((aligned(64))); /* gang aligned: when its present turn ends */
 	unsigned long long sibling_clock; /* furthest vCPU's own virtual run time */
-	unsigned long long run_start_sum; /* sum over its running threads of the time up to which each is charged */
-	unsigned long long turn_end_ns;	  /* gang aligned: when the VM's present turn ends */
-	unsigned long long runtime_ns;	  /* CPU time of the VM's vCPUs and its VMM's other threads */
-	unsigned long long wait_ns;	  /* time its vCPUs were runnable and not running */
+	unsigned int nr_active;		  /* vCPUs that run or wait for a pCPU */
+
+	unsigned long long runtime_ns __attribute__((aligned(64))); /* CPU time of its vCPUs and its VMM's other threads */
+	unsigned long long wait_ns; /* time its vCPUs were runnable and not running */
 	unsigned long long switches;
 	unsigned long long ple;
 	unsigned long long boosts; /* granted */
 	unsigned long long stacked;
 	unsigned long long preempted_in_kernel;
 } __attribute__((aligned(64)));
+
+enum cohort_entity_kind {
+	ENTITY_NONE = 0,
+	ENTITY_GROUP = 1,
+	ENTITY_VM = 2,
+};
+
+/*
+ * What competes for CPU time: a cgroup, or a VM within its cgroup. An element of the map `entities`; number 0 is the root cgroup.
+ */
+struct entity_ctx {
+	unsigned long long id; /* of the cgroup, or address of the struct kvm */
+	unsigned int generation;
+	unsigned int kind;
+	unsigned int parent;
+	unsigned int depth;	/* 1: below the root */
+	unsigned short path[8]; /* from below the root down to itself */
+	unsigned int weight;
+	unsigned int inv_weight; /* virtual time per time, see scale_by_weight() */
+	unsigned int idle;	 /* cpu.idle */
+	unsigned int quota_on;
+
+	/* What changes all the time has lines of its own. */
+	unsigned long long vtime __attribute__((aligned(64))); /* virtual run time, ns at weight 100 */
+	unsigned long long running; /* who runs, and since when: see fair.h */
+	unsigned long long waited_ns; /* last had to wait for a pCPU */
+	unsigned long long served_ns; /* last got a pCPU */
+	unsigned long long free_clock; /* how far those children have come that may run everywhere */
+	int home;		      /* the pCPU for which it last waited */
+	int nr_active;		      /* its tasks and child entities that run or wait for a pCPU */
+
+	/* cpu.max */
+	unsigned long long quota_ns __attribute__((aligned(64))); /* per period; 0: no limit */
+	unsigned long long period_ns;
+	unsigned long long burst_ns;
+	long long budget_ns; /* left of this period; below 0: overdrawn, to be repaid */
+	unsigned long long used_ns; /* in all, while it had a quota */
+	unsigned long long used_at_refill_ns;
+	unsigned long long nr_periods;
+	unsigned long long nr_throttled;
+	unsigned long long throttled_ns;
+	unsigned long long throttled_since_ns; /* 0: not throttled */
+	unsigned int timer_on;
+} __attribute__((aligned(64)));
+
+/*
+ * Which pCPUs are near one, nearest first: in `cpu` its SMT siblings are at indices below core_end, then up to llc_end those of its last-level
+ * cache, up to node_end those of its node, then others. Each class begins with the next higher number and goes round, so that different pCPUs
+ * do not all look at the same one first. On large hosts a part: see topology/. Filled by user space, before the scheduler starts.
+ */
+struct cohort_neighbours {
+	unsigned short n; /* entries of cpu in use */
+	unsigned short core_end;
+	unsigned short llc_end;
+	unsigned short node_end;
+	unsigned short cpu[64];
+};
 
 /* --stats counters that are not per VM live in the per-pCPU array `stats`, indexed by enum cohort_stat. */
 

@@ -36,14 +36,17 @@ typedef u16 __sum16;
 #define SCX_DSQ_LOCAL_ON 0xC000000000000000ULL
 #define SCX_ENQ_WAKEUP (1ULL << 0)
 #define SCX_ENQ_PREEMPT (1ULL << 32)
+#define SCX_ENQ_REENQ (1ULL << 40) /* to ops.enqueue: from scx_bpf_reenqueue_local() */
 #define SCX_KICK_IDLE (1ULL << 0)
 #define SCX_KICK_PREEMPT (1ULL << 1)
 #define SCX_PICK_IDLE_CORE (1ULL << 0)
+#define SCX_OPS_ENQ_LAST (1ULL << 1)
 #define SCX_TASK_QUEUED (1U << 0)
 #define SCX_DSQ_ITER_REV (1ULL << 16)
 #define SCX_SLICE_INF (~0ULL)
 #define PF_KTHREAD 0x00200000
 #define ENOMEM 12
+#define CLOCK_MONOTONIC 1
 
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 
@@ -69,6 +72,9 @@ bool scx_bpf_dsq_move_to_local(u64 dsq_id) __ksym;
 bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p, u64 dsq_id, u64 enq_flags) __ksym;
 void scx_bpf_dsq_move_set_slice(struct bpf_iter_scx_dsq *it__iter, u64 slice) __ksym;
 s32 scx_bpf_dsq_nr_queued(u64 dsq_id) __ksym;
+/* To a queue in order of virtual time: the one set just before for this move, or the one the task had. A queue takes one kind of task at a time. */
+bool scx_bpf_dsq_move_vtime(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p, u64 dsq_id, u64 enq_flags) __ksym;
+void scx_bpf_dsq_move_set_vtime(struct bpf_iter_scx_dsq *it__iter, u64 vtime) __ksym;
 int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, u64 dsq_id, u64 flags) __ksym;
 struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it) __ksym;
 void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) __ksym;
@@ -83,10 +89,22 @@ const struct cpumask *scx_bpf_get_online_cpumask(void) __ksym;
 void scx_bpf_put_cpumask(const struct cpumask *mask) __ksym;
 bool bpf_cpumask_test_cpu(u32 cpu, const struct cpumask *mask) __ksym;
 
+/* The idle mask itself, not a copy: bits come and go while one looks. */
+const struct cpumask *scx_bpf_get_idle_cpumask(void) __ksym;
+void scx_bpf_put_idle_cpumask(const struct cpumask *mask) __ksym;
+
+/*
+ * What waits in this pCPU's local queue goes through ops.enqueue again, with SCX_ENQ_REENQ. Until 6.18 in ops.cpu_release alone, and at once.
+ * The form without a result exists since 6.19: from anywhere (tracing programs too), and done when the run queue's lock is given up.
+ * 7.3 ejects a scheduler that keeps sending one task round without its running.
+ */
+u32 scx_bpf_reenqueue_local___v1(void) __ksym __weak;
+void scx_bpf_reenqueue_local___v2___compat(void) __ksym __weak;
+
 /* sched_ext: since 6.19; plain writes to p->scx before. */
 bool scx_bpf_task_set_slice(struct task_struct *p, u64 slice) __ksym __weak;
 
-/* Since 6.14; a clock read once per scheduling event. */
+/* Since 6.14; a clock read once per scheduling event. Monotonic on one pCPU; between two of them nothing is promised. */
 u64 scx_bpf_now(void) __ksym __weak;
 
 /* Only with CONFIG_EXT_GROUP_SCHED. */
@@ -103,6 +121,33 @@ void bpf_cgroup_release(struct cgroup *cgrp) __ksym;
 void bpf_rcu_read_lock(void) __ksym;
 void bpf_rcu_read_unlock(void) __ksym;
 
+/*
+ * Timers: a struct bpf_timer in the value of an array map, and `static int cb(void *map, int *key, struct value *v)`.
+ *
+ * - bpf_timer_init() and bpf_timer_set_callback() in ops.init: the first allocates, and since 7.1 the callback may call what the operation that
+ *   sets it may call. Set there it may do what ops.init may without sleeping: scx_bpf_dsq_move() and its kin, kicks, slices; no dsq_insert, no
+ *   dsq_move_to_local. No run queue is locked while it runs, and it is no task's business: scx_bpf_task_cgroup() is refused.
+ * - bpf_timer_start() anywhere, BPF_F_TIMER_CPU_PIN to have it on the pCPU that starts it; a timer that is set already is set anew. With
+ *   interrupts off (all operations that hold a run queue's lock) 7.x puts that off to an interrupt of its own on the same pCPU: one allocation
+ *   that may fail, and some 1 us. So start few, and never depend on one alone.
+ * - bpf_timer_cancel() not with a run queue locked: 7.x refuses (-EOPNOTSUPP); 6.18 waits for a callback that may wait for that lock. Let it
+ *   fire, and find nothing to do.
+ */
+#define TIMER_HERE BPF_F_TIMER_CPU_PIN
+
+/*
+ * Atomic operations on shared memory, in one place so that the native build can count them: each is a cache line that travels. The BPF object
+ * is built with -mcpu=v3 (host/build.rs), which has all of these; the result of atomic_add() and its kin is the old value, and costs nothing
+ * where it is not used.
+ */
+#ifndef COHORT_NATIVE
+#define atomic_add(ptr, n) __sync_fetch_and_add((ptr), (n))
+#define atomic_and(ptr, bits) __sync_fetch_and_and((ptr), (bits))
+#define atomic_or(ptr, bits) __sync_fetch_and_or((ptr), (bits))
+#define atomic_xchg(ptr, value) __sync_lock_test_and_set((ptr), (value))
+#define atomic_cas(ptr, expected, value) __sync_val_compare_and_swap((ptr), (expected), (value))
+#endif
+
 /* The iterator of the bpf_for_each() around it. */
 #define BPF_FOR_EACH_ITER (&___it)
 
@@ -112,6 +157,15 @@ static __always_inline u64 now_ns(void)
 	if (bpf_ksym_exists(scx_bpf_now))
 		return scx_bpf_now();
 	return bpf_ktime_get_ns();
+}
+
+/* See scx_bpf_reenqueue_local___v1(). */
+static __always_inline void reenqueue_local(void)
+{
+	if (bpf_ksym_exists(scx_bpf_reenqueue_local___v2___compat))
+		scx_bpf_reenqueue_local___v2___compat();
+	else if (bpf_ksym_exists(scx_bpf_reenqueue_local___v1))
+		scx_bpf_reenqueue_local___v1();
 }
 
 /* How much longer p may run if it is on a pCPU. */
@@ -213,6 +267,19 @@ static __always_inline bool vcpu_irq_pending(struct kvm_vcpu *v)
 	return BPF_CORE_READ(apic, irr_pending);
 }
 
+/* The id of the cgroup that a threaded one's processes are in; 0: of a kernel that does not say. */
+static __always_inline u64 cgroup_domain_id(struct cgroup *cgrp)
+{
+	struct cgroup *domain;
+	struct kernfs_node *kn;
+
+	if (!bpf_core_field_exists(cgrp->dom_cgrp))
+		return 0;
+	domain = BPF_CORE_READ(cgrp, dom_cgrp);
+	kn = BPF_CORE_READ(domain, kn);
+	return BPF_CORE_READ(kn, id);
+}
+
 #define scx_error(fmt, args...)                                                                \
 	({                                                                                     \
 		static char ___fmt[] = fmt;                                                    \
@@ -225,6 +292,7 @@ static __always_inline bool vcpu_irq_pending(struct kvm_vcpu *v)
  * arguments point to may be NULL.
  */
 #define VERIFIED_ONCE __attribute__((noinline)) int
+#define VERIFIED_ONCE_U64 __attribute__((noinline)) u64
 
 /* Is time or virtual time a before b? Both wrap. */
 static __always_inline bool time_before(u64 a, u64 b)

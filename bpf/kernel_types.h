@@ -23,6 +23,8 @@ enum {
 	BPF_NOEXIST = 1,
 	BPF_F_NO_PREALLOC = 1,
 	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
+	BPF_F_TIMER_ABS = 1,
+	BPF_F_TIMER_CPU_PIN = 2,
 };
 
 enum scx_exit_kind {
@@ -53,6 +55,7 @@ struct kernfs_node {
 struct cgroup {
 	s32 level;
 	struct kernfs_node *kn;
+	struct cgroup *dom_cgrp; /* itself; of a threaded one the nearest ancestor that is not */
 };
 
 struct sched_ext_entity {
@@ -101,8 +104,21 @@ struct scx_exit_task_args {
 	bool cancelled;
 };
 
+/* The bandwidth since 6.17, in us; a quota of NO_QUOTA: no limit. The last field since 7.1, with ops.cgroup_set_idle: ask whether it exists. */
+#define NO_QUOTA (~0ULL)
 struct scx_cgroup_init_args {
 	u32 weight;
+	u64 bw_period_us;
+	u64 bw_quota_us;
+	u64 bw_burst_us;
+	bool sched_idle;
+};
+
+struct scx_cpu_acquire_args {
+};
+
+struct scx_cpu_release_args {
+	struct task_struct *task; /* of the higher class */
 };
 
 struct scx_exit_info {
@@ -115,6 +131,11 @@ struct scx_exit_info {
 
 #pragma clang attribute pop
 
+/* The verifier knows it by its name and size. */
+struct bpf_timer {
+	u64 __opaque[2];
+} __attribute__((aligned(8)));
+
 struct bpf_iter_scx_dsq {
 	u64 __opaque[6];
 } __attribute__((aligned(8)));
@@ -123,7 +144,16 @@ struct bpf_iter_num {
 	u64 __opaque[1];
 } __attribute__((aligned(8)));
 
-/* The operations implemented; libbpf finds each in the kernel's own struct by name. */
+/*
+ * The operations implemented; libbpf finds each in the kernel's own struct by name. One that the running kernel's struct has not must be
+ * set to NULL before loading: cgroup_set_bandwidth before 6.17, cgroup_set_idle before 7.1.
+ *
+ * cpu_acquire and cpu_release say that a higher class takes the pCPU and gives it back. Both lab kernels call them, from the same places: release
+ * at the switch from a sched_ext task to one of a higher class (not when that one finds the pCPU idle), after ops.stopping and, if its slice
+ * is used up, ops.enqueue; acquire before the next ops.dispatch(), or what stands for one. Since 6.19 they are deprecated: the kernel logs a
+ * warning at every load that has one of them, and wants a tracing program on sched_switch instead, which then may call
+ * scx_bpf_reenqueue_local().
+ */
 struct sched_ext_ops {
 	s32 (*select_cpu)(struct task_struct *p, s32 prev_cpu, u64 wake_flags);
 	void (*enqueue)(struct task_struct *p, u64 enq_flags);
@@ -132,12 +162,18 @@ struct sched_ext_ops {
 	void (*running)(struct task_struct *p);
 	void (*stopping)(struct task_struct *p, bool runnable);
 	void (*quiescent)(struct task_struct *p, u64 deq_flags);
+	void (*set_cpumask)(struct task_struct *p, const struct cpumask *mask);
+	void (*cpu_acquire)(s32 cpu, struct scx_cpu_acquire_args *args);
+	void (*cpu_release)(s32 cpu, struct scx_cpu_release_args *args);
 	bool (*yield)(struct task_struct *from, struct task_struct *to);
 	s32 (*init_task)(struct task_struct *p, struct scx_init_task_args *args);
 	void (*exit_task)(struct task_struct *p, struct scx_exit_task_args *args);
 	s32 (*cgroup_init)(struct cgroup *cgrp, struct scx_cgroup_init_args *args);
+	void (*cgroup_exit)(struct cgroup *cgrp);
 	void (*cgroup_move)(struct task_struct *p, struct cgroup *from, struct cgroup *to);
 	void (*cgroup_set_weight)(struct cgroup *cgrp, u32 weight);
+	void (*cgroup_set_bandwidth)(struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burst_us);
+	void (*cgroup_set_idle)(struct cgroup *cgrp, bool idle);
 	void (*cpu_online)(s32 cpu);
 	void (*cpu_offline)(s32 cpu);
 	s32 (*init)(void);

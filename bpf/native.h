@@ -66,7 +66,37 @@ void *native_cgrp_storage(const void *map, struct cgroup *owner, u32 value_size,
 	})
 
 u64 bpf_ktime_get_ns(void);
+u32 bpf_get_prandom_u32(void);
 struct task_struct *bpf_get_current_task_btf(void);
+
+/* A map is known by the address of its definition. */
+long native_timer_init(struct bpf_timer *timer, const void *map, u64 flags);
+long native_timer_set_callback(struct bpf_timer *timer, void *callback);
+#define bpf_timer_init(timer, map, flags) native_timer_init((timer), (map), (flags))
+#define bpf_timer_set_callback(timer, callback) native_timer_set_callback((timer), (void *)(callback))
+long bpf_timer_start(struct bpf_timer *timer, u64 nsecs, u64 flags);
+long bpf_timer_cancel(struct bpf_timer *timer);
+
+/* A simulation has one thread, so nothing need be atomic: counted instead. */
+extern _Thread_local u64 native_atomics;
+#define __native_atomic(ptr, value, new)        \
+	({                                      \
+		typeof(ptr) ___at = (ptr);      \
+		typeof(*___at) ___old = *___at; \
+		typeof(*___at) ___by = (value); \
+		native_atomics++;               \
+		*___at = (new);                 \
+		___old;                         \
+	})
+#define atomic_add(ptr, n) __native_atomic(ptr, n, ___old + ___by)
+#define atomic_and(ptr, bits) __native_atomic(ptr, bits, ___old &___by)
+#define atomic_or(ptr, bits) __native_atomic(ptr, bits, ___old | ___by)
+#define atomic_xchg(ptr, value) __native_atomic(ptr, value, ___by)
+#define atomic_cas(ptr, expected, value)                                             \
+	({                                                                           \
+		typeof(*(ptr)) ___expected = (expected);                             \
+		__native_atomic(ptr, value, ___old == ___expected ? ___by : ___old); \
+	})
 
 static inline long bpf_probe_read_kernel_str(void *dst, u32 size, const void *src)
 {

@@ -3,79 +3,105 @@
  * Where a task is queued.
  *
  * balance ("BAL" in the co-scheduling literature): a vCPU is never queued where a sibling runs or waits while an allowed pCPU without one
- * exists; otherwise where the fewest siblings are, then where the queue is shortest. Two siblings on one pCPU cannot run together, and one
- * that spins for the other then wastes the very time that the other needs.
+ * exists among those looked at; otherwise where the fewest siblings are, then where it gets the pCPU soonest, then on a core without a sibling,
+ * then near where it was. Two siblings on one pCPU cannot run together, and one that spins for the other then wastes the very time that the
+ * other needs.
  *
  * any: where it last ran.
  */
 #ifndef COHORT_PLACEMENT_H
 #define COHORT_PLACEMENT_H
 
-#include "fair.h"
-
-/* pCPUs examined for one placement, at most. */
-#define PLACEMENT_SCAN 64
+#include "order.h"
+#include "topology.h"
 
 /* The runner's rank, as far as pCPU's context tells. Return false if nobody runs there. */
 static bool rank_of_runner(const struct cpu_ctx *c, u64 now, struct rank *r)
 {
-	struct vm_ctx *vm;
-	u32 slot;
-
 	if (!c->curr_pid)
 		return false;
-	r->own = c->curr_vtime + scale_by_weight(now - c->curr_since_ns, c->curr_weight);
-	r->entity = r->own;
-	r->vm = 0;
-	if (c->curr_vm && fair == FAIR_VM) {
-		slot = c->curr_vm - 1;
-		vm = bpf_map_lookup_elem(&vms, &slot);
-		if (!vm)
-			return false;
-		r->entity = vm_vtime(vm, now);
-		r->vm = c->curr_vm;
-	}
+	rank_of_leaf(c->curr_leaf, c->curr_vtime + scale_by_weight(elapsed_ns(now, c->curr_since_ns), c->curr_weight), r);
 	return true;
 }
 
 /* Would a task of this rank preempt what runs on the pCPU? */
-static __always_inline bool would_preempt(const struct cpu_ctx *c, const struct rank *r, u64 now)
+VERIFIED_ONCE would_preempt(struct cpu_ctx *c, struct rank *r, u64 now)
 {
 	struct rank runner;
 
+	if (!c || !r || c->taken)
+		return 0;
 	if (!rank_of_runner(c, now, &runner))
-		return true;
-	return rank_before(r, &runner, wakeup_gran_ns);
+		return 1;
+	return rank_before(r, &runner, wakeup_gran_ns, now);
 }
 
-/* The pCPU to queue p on. prev is where it was last, or where the kernel would put it; ties stay there. */
-static s32 place(const struct task_struct *p, const struct task_ctx *t, s32 prev, u64 now)
+/* Do siblings of t run or wait on other threads of cpu's core? */
+VERIFIED_ONCE core_has_sibling(struct task_ctx *t, s32 cpu)
 {
-	u64 cost, best_cost = ~0ULL;
-	struct cpu_ctx *c;
+	struct cohort_neighbours *near = neighbours_of(cpu);
+	s32 i;
+
+	if (!t || !near)
+		return 0;
+	for (i = 0; i < 8; i++) {
+		if (i >= near->core_end)
+			break;
+		if (siblings_on(t, neighbour(near, i)))
+			return 1;
+	}
+	return 0;
+}
+
+/* What speaks against queueing t there; ~0: it cannot. */
+static __always_inline u64 placement_cost(const struct task_struct *p, struct task_ctx *t, struct rank *rank, s32 cpu, u64 now)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+	u64 cost;
+
+	if (!c || !c->online || !task_allowed_on(p, cpu))
+		return ~0ULL;
+	cost = (u64)siblings_on(t, cpu) << 32;
+	cost += (u64)!!c->taken << 24;
+	if (queue_is_marked(cpu))
+		cost += (u64)scx_bpf_dsq_nr_queued(cpu) << 2;
+	if (!would_preempt(c, rank, now))
+		cost += 2;
+	if (core_has_sibling(t, cpu))
+		cost += 1;
+	return cost;
+}
+
+/*
+ * The pCPU to queue p on. prev is where it was last, or where the kernel would put it. It stays there unless another is clearly better; the
+ * farther away, the more so.
+ */
+static s32 place(const struct task_struct *p, struct task_ctx *t, s32 prev, u64 now)
+{
+	struct cohort_neighbours *near;
+	u64 cost, best_cost;
 	struct rank rank;
 	s32 i, cpu, best = prev;
 
-	if (placement == PLACEMENT_ANY || t->vcpu < 0 || task_is_pinned(p)) {
-		c = cpu_get(prev);
-		if (c && c->online && task_allowed_on(p, prev))
-			return prev;
-	}
-
-	rank_of(t, now, &rank);
-	bpf_for(i, 0, PLACEMENT_SCAN) {
-		if (i >= nr_cpus)
+	rank_of(t, &rank);
+	best_cost = placement_cost(p, t, &rank, prev, now);
+	if (best_cost != ~0ULL && (placement == PLACEMENT_ANY || t->vcpu < 0 || task_is_pinned(p)))
+		return prev;
+	near = neighbours_of(prev);
+	if (!near)
+		return prev;
+	bpf_for(i, 0, NEIGHBOURS) {
+		if (!best_cost)
 			break;
-		cpu = prev + i;
-		if (cpu >= nr_cpus)
-			cpu -= nr_cpus;
-		c = cpu_get(cpu);
-		if (!c || !c->online || !task_allowed_on(p, cpu))
+		cpu = neighbour(near, i);
+		if (cpu < 0)
+			break;
+		cost = placement_cost(p, t, &rank, cpu, now);
+		if (cost == ~0ULL)
 			continue;
-		cost = (u64)siblings_on(t, cpu) << 32;
-		cost += (u64)scx_bpf_dsq_nr_queued(cpu) << 1;
-		if (!would_preempt(c, &rank, now))
-			cost += 1;
+		/* A waiter more or less is no reason to leave a cache, four none to leave a node. */
+		if (i >= near->llc_end)
+			cost += i >= near->node_end ? 16 : 4;
 		if (cost < best_cost) {
 			best_cost = cost;
 			best = cpu;

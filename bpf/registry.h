@@ -3,49 +3,57 @@
  * Which tasks are vCPUs, and of which VM.
  *
  * A vCPU is recognized when it is queued or starts to run, by KVM's preempt notifier (kernel.h, task_vcpu()); the VM is the kernel's struct
- * kvm it points to. A VM's slot lives until its last vCPU thread exits. vCPU hotplug is threads that come and go. The VMM's other
+ * kvm it points to. A VM's number is its own until its last vCPU thread exits. vCPU hotplug is threads that come and go. The VMM's other
  * threads belong to the VM too, so that what a guest makes its VMM do is charged to that guest.
  */
 #ifndef COHORT_REGISTRY_H
 #define COHORT_REGISTRY_H
 
-#include "state.h"
+#include "tree.h"
 
-static __always_inline u32 *vm_on_cpu_get(u32 vm_slot, s32 cpu)
+static __always_inline u32 *vm_on_cpu_get(u32 vm, s32 cpu)
 {
-	u32 index = vm_slot * nr_cpus + cpu;
+	u32 index = vm * nr_cpus + cpu;
 
 	return bpf_map_lookup_elem(&vm_on_cpu, &index);
 }
 
-/* t now runs or waits on cpu, or (-1) sleeps: keep the VM's counts of where its vCPUs are. */
-static void account_place(struct task_ctx *t, s32 cpu)
+/* t now runs or waits on cpu, or (-1) sleeps: keep the counts of its entity, and of where its VM's vCPUs are. */
+VERIFIED_ONCE account_place(struct task_ctx *t, s32 cpu)
 {
 	struct vm_ctx *vm;
-	s32 from = t->cpu;
 	u32 *n;
+	s32 from;
 
-	if (from == cpu)
-		return;
+	if (!t || t->cpu == cpu)
+		return 0;
+	from = t->cpu;
 	t->cpu = cpu;
+	if (from < 0)
+		active_add(t->leaf, 1);
+	else if (cpu < 0)
+		active_add(t->leaf, -1);
+	if (t->vcpu < 0)
+		return 0;
 	vm = vm_get(t);
-	if (!vm || t->vcpu < 0)
-		return;
+	if (!vm)
+		return 0;
 
 	if (from >= 0) {
-		n = vm_on_cpu_get(t->vm - 1, from);
+		n = vm_on_cpu_get(t->vm, from);
 		if (n)
-			__sync_fetch_and_add(n, -1);
+			atomic_add(n, -1);
 	} else {
-		__sync_fetch_and_add(&vm->nr_active, 1);
+		atomic_add(&vm->nr_active, 1);
 	}
 	if (cpu >= 0) {
-		n = vm_on_cpu_get(t->vm - 1, cpu);
+		n = vm_on_cpu_get(t->vm, cpu);
 		if (n)
-			__sync_fetch_and_add(n, 1);
+			atomic_add(n, 1);
 	} else {
-		__sync_fetch_and_add(&vm->nr_active, -1);
+		atomic_add(&vm->nr_active, -1);
 	}
+	return 0;
 }
 
 /* How many siblings of t, itself not counted, run or wait on cpu. */
@@ -55,51 +63,95 @@ static __always_inline u32 siblings_on(const struct task_ctx *t, s32 cpu)
 
 	if (!t->vm || t->vcpu < 0)
 		return 0;
-	n = vm_on_cpu_get(t->vm - 1, cpu);
+	n = vm_on_cpu_get(t->vm, cpu);
 	if (!n || !*n)
 		return 0;
 	return t->cpu == cpu ? *n - 1 : *n;
 }
 
-static __always_inline void vcpu_set_state(const struct task_ctx *t, u32 state, s32 cpu, u64 now)
+VERIFIED_ONCE vcpu_set_state(struct task_ctx *t, u32 state, s32 cpu, u64 now)
 {
-	struct vcpu_ctx *v = vcpu_get(t);
+	struct vcpu_ctx *v;
 
+	if (!t)
+		return 0;
+	v = vcpu_get(t);
 	if (!v)
-		return;
+		return 0;
 	v->cpu = cpu;
 	v->since_ns = now;
 	v->state = state;
+	v->restricted = !t->everywhere;
+	return 0;
 }
 
-/* Find or make the slot of a VM. Return MAX_VMS if there is none left. */
-static u32 vm_slot(u64 kvm, u32 tgid)
+/* Give back what a VM holds, and its number. */
+VERIFIED_ONCE vm_free(u32 id)
+{
+	u32 tgid, block, free = 0, *known, *owner;
+	struct vm_ctx *vm = vm_at(id);
+	u64 kvm;
+	s32 i;
+
+	if (!vm)
+		return 0;
+	tgid = vm->tgid;
+	kvm = vm->kvm;
+	known = bpf_map_lookup_elem(&vm_slots, &kvm);
+	if (known && *known == id)
+		bpf_map_delete_elem(&vm_slots, &kvm);
+	/* A process with several VMs is known by the last. */
+	known = bpf_map_lookup_elem(&vm_by_tgid, &tgid);
+	if (known && *known == id)
+		bpf_map_delete_elem(&vm_by_tgid, &tgid);
+	/* Threads that still refer to the number see another generation from here on. */
+	vm->generation++;
+	for (i = 0; i < VM_BLOCKS; i++) {
+		block = vm->blocks[i];
+		vm->blocks[i] = 0;
+		if (!block)
+			continue;
+		block--;
+		owner = bpf_map_lookup_elem(&vcpu_blocks, &block);
+		if (owner)
+			*owner = free;
+	}
+	entity_free(vm->entity);
+	vm->entity = 0;
+	vm->kvm = 0;
+	atomic_add(&registry_generation, 1);
+	return 0;
+}
+
+/* Find or make the number of a VM. Return 0 if there is none left. */
+VERIFIED_ONCE vm_number(u64 kvm, u32 tgid)
 {
 	struct vm_ctx *vm;
-	u32 *known, slot;
+	u32 *known, *n, id;
 	s32 i;
 
 	known = bpf_map_lookup_elem(&vm_slots, &kvm);
-	if (known)
-		return *known;
+	if (known) {
+		vm = vm_at(*known);
+		if (vm && vm->kvm == kvm && vm->tgid == tgid)
+			return *known;
+		/* Another process' VM, at the address of one whose threads are still there: they may keep their number, the address goes on. */
+		bpf_map_delete_elem(&vm_slots, &kvm);
+	}
 
-	bpf_for(i, 0, MAX_VMS) {
-		slot = i;
-		vm = bpf_map_lookup_elem(&vms, &slot);
-		if (!vm || vm->kvm || __sync_val_compare_and_swap(&vm->kvm, 0, kvm))
+	bpf_for(i, 1, MAX_VMS) {
+		id = i;
+		vm = vm_at(id);
+		if (!vm || vm->kvm || atomic_cas(&vm->kvm, 0, kvm))
 			continue;
 
-		/* Nobody else can find the slot before it is in vm_slots. */
+		/* Nobody else can find the number before it is in vm_slots. */
 		vm->generation++;
 		vm->tgid = tgid;
-		vm->weight = 100;
+		vm->weight = WEIGHT_DEFAULT;
 		vm->nr_vcpus = 0;
 		vm->nr_active = 0;
-		vm->nr_running = 0;
-		vm->run_start_sum = 0;
 		vm->vcpu_end = 0;
-		vm->vtime = vclock;
-		vm->sibling_clock = vclock;
 		vm->turn_end_ns = 0;
 		vm->runtime_ns = 0;
 		vm->wait_ns = 0;
@@ -108,27 +160,61 @@ static u32 vm_slot(u64 kvm, u32 tgid)
 		vm->boosts = 0;
 		vm->stacked = 0;
 		vm->preempted_in_kernel = 0;
-		if (bpf_map_update_elem(&vm_slots, &kvm, &slot, BPF_NOEXIST)) {
-			/* Two vCPUs of a new VM started at once; the other one's slot it is. */
+		if (bpf_map_update_elem(&vm_slots, &kvm, &id, BPF_NOEXIST)) {
+			/* Two vCPUs of a new VM started at once; the other one's number it is. */
 			vm->kvm = 0;
 			known = bpf_map_lookup_elem(&vm_slots, &kvm);
-			return known ? *known : MAX_VMS;
+			return known ? *known : 0;
 		}
-		bpf_map_update_elem(&vm_by_tgid, &tgid, &slot, BPF_ANY);
-		__sync_fetch_and_add(&registry_generation, 1);
-		return slot;
+		vm->entity = entity_alloc(kvm, ENTITY_VM);
+		bpf_map_update_elem(&vm_by_tgid, &tgid, &id, BPF_ANY);
+		atomic_add(&registry_generation, 1);
+		break;
 	}
-	return MAX_VMS;
+	if (i >= MAX_VMS)
+		return 0;
+	bpf_for(i, 0, MAX_CPUS) {
+		if (i >= nr_cpus)
+			break;
+		n = vm_on_cpu_get(id, i);
+		if (n)
+			*n = 0;
+	}
+	return id;
+}
+
+/* Where in the map vcpus the VM's vCPU of that number is to be, or -1 if there is no room. */
+VERIFIED_ONCE vcpu_room(u32 id, s32 vcpu)
+{
+	u32 part = (u32)vcpu / VCPU_BLOCK, block, *owner;
+	struct vm_ctx *vm = vm_at(id);
+	s32 i;
+
+	if (!vm || part >= VM_BLOCKS)
+		return -1;
+	if (vm->blocks[part])
+		return vcpu_index(vm, vcpu);
+	bpf_for(i, 0, MAX_VCPU_BLOCKS) {
+		block = i;
+		owner = bpf_map_lookup_elem(&vcpu_blocks, &block);
+		if (!owner || *owner || atomic_cas(owner, 0, id))
+			continue;
+		/* Another vCPU of the VM may have been faster; then one block too many is held until the VM goes. */
+		vm->blocks[part] = block + 1;
+		return vcpu_index(vm, vcpu);
+	}
+	return -1;
 }
 
 /* t, thread pid, is no longer part of its VM: it exits, or turned out to be another VM's. */
-static void vm_leave(struct task_ctx *t, s32 pid)
+VERIFIED_ONCE vm_leave(struct task_ctx *t, s32 pid)
 {
-	struct vm_ctx *vm = vm_get(t);
 	struct vcpu_ctx *v;
-	u32 tgid, *slot;
-	u64 kvm;
+	struct vm_ctx *vm;
 
+	if (!t)
+		return 0;
+	vm = vm_get(t);
 	if (vm && t->vcpu >= 0) {
 		account_place(t, -1);
 		v = vcpu_get(t);
@@ -138,67 +224,60 @@ static void vm_leave(struct task_ctx *t, s32 pid)
 			v->pid = 0;
 			v->kvm_vcpu = 0;
 		}
-		if (__sync_fetch_and_add(&vm->nr_vcpus, -1) == 1) {
-			kvm = vm->kvm;
-			tgid = vm->tgid;
-			bpf_map_delete_elem(&vm_slots, &kvm);
-			/* A process with several VMs is known by the last. */
-			slot = bpf_map_lookup_elem(&vm_by_tgid, &tgid);
-			if (slot && *slot == t->vm - 1)
-				bpf_map_delete_elem(&vm_by_tgid, &tgid);
-			/* Threads that still refer to the slot see another generation from here on. */
-			vm->generation++;
-			vm->kvm = 0;
-			__sync_fetch_and_add(&registry_generation, 1);
-		}
+		if (atomic_add(&vm->nr_vcpus, -1) == 1)
+			vm_free(t->vm);
 	}
+	account_place(t, -1);
 	t->vm = 0;
 	t->vcpu = -1;
 	t->kvm = 0;
-	t->cpu = -1;
+	t->tree_generation = 0;
+	return 0;
 }
 
 /* Make t vCPU number id of VM kvm. */
 static void vcpu_join(struct task_struct *p, struct task_ctx *t, struct kvm_vcpu *kvm_vcpu, u64 kvm, s32 id)
 {
-	s32 cpu = t->cpu;
+	s32 cpu = t->cpu, index;
 	struct vcpu_ctx *v;
 	struct vm_ctx *vm;
-	u32 slot, index;
+	u32 number;
 
 	vm_leave(t, p->pid);
-	/* Remember even what has no room, so that it is counted once. */
+	/* Remember even what has no room, so that it is counted once, and tried again when a VM has gone. */
 	t->kvm = kvm;
-	if (id < 0 || id >= MAX_VCPUS) {
+	t->registry_generation = registry_generation;
+	number = id >= 0 && id < MAX_VCPUS ? vm_number(kvm, p->tgid) : 0;
+	vm = vm_at(number);
+	if (!vm) {
 		stat_inc(STAT_REGISTRY_FULL);
+		account_place(t, cpu);
 		return;
 	}
-	slot = vm_slot(kvm, p->tgid);
-	if (slot >= MAX_VMS) {
+	index = vcpu_room(number, id);
+	v = vcpu_at(index);
+	if (index < 0 || !v) {
 		stat_inc(STAT_REGISTRY_FULL);
+		account_place(t, cpu);
 		return;
 	}
-	vm = bpf_map_lookup_elem(&vms, &slot);
-	index = vcpu_index(slot, id);
-	v = bpf_map_lookup_elem(&vcpus, &index);
-	if (!vm || !v)
-		return;
 
-	t->vm = slot + 1;
+	t->vm = number;
 	t->vm_generation = vm->generation;
 	t->vcpu = id;
-	if (fair == FAIR_VM)
-		t->vtime = vm->sibling_clock;
-	t->weight_generation = 0;
+	t->vcpu_at = index;
+	t->waited_ns = 0;
 	v->kvm_vcpu = (u64)kvm_vcpu;
 	v->pid = p->pid;
 	v->boost_after_ns = 0;
 	v->backoff_ns = 0;
 	v->exit_served = 0;
-	__sync_fetch_and_add(&vm->nr_vcpus, 1);
+	atomic_add(&vm->nr_vcpus, 1);
 	if (vm->vcpu_end < id + 1)
 		vm->vcpu_end = id + 1;
 	stat_inc(STAT_VCPUS_FOUND);
+	/* Its entity, before it counts there. */
+	leaf_refresh(p, t);
 	account_place(t, cpu);
 }
 
@@ -207,25 +286,28 @@ static void vmm_thread_join(struct task_struct *p, struct task_ctx *t)
 {
 	struct vm_ctx *vm;
 	u32 tgid = p->tgid;
-	u32 *slot;
+	u32 *known;
 
 	t->registry_generation = registry_generation;
-	slot = bpf_map_lookup_elem(&vm_by_tgid, &tgid);
-	if (!slot) {
-		if (t->vm) {
-			t->vm = 0;
-			if (fair == FAIR_VM)
-				t->vtime = vclock;
-		}
+	known = bpf_map_lookup_elem(&vm_by_tgid, &tgid);
+	vm = known ? vm_at(*known) : NULL;
+	if (!vm) {
+		if (t->vm)
+			t->tree_generation = 0;
+		t->vm = 0;
 		return;
 	}
-	vm = bpf_map_lookup_elem(&vms, slot);
-	if (!vm || (t->vm == *slot + 1 && t->vm_generation == vm->generation))
+	if (t->vm == *known && t->vm_generation == vm->generation)
 		return;
-	t->vm = *slot + 1;
+	t->vm = *known;
 	t->vm_generation = vm->generation;
-	if (fair == FAIR_VM)
-		t->vtime = vm->sibling_clock;
+	t->tree_generation = 0;
+}
+
+/* May a VM that had no room have some now? */
+static __always_inline bool registry_retries(const struct task_ctx *t)
+{
+	return !t->vm && t->registry_generation != registry_generation;
 }
 
 /* Would identify() change anything? */
@@ -233,28 +315,34 @@ static __always_inline bool identity_is_stale(struct task_struct *p, const struc
 {
 	struct kvm_vcpu *v;
 
+	if (t->tree_generation != tree_generation)
+		return true;
 	if (p->flags & PF_KTHREAD)
 		return false;
 	v = task_vcpu(p);
-	return v ? vcpu_kvm(v) != t->kvm : t->vcpu < 0 && t->registry_generation != registry_generation;
+	if (v)
+		return vcpu_kvm(v) != t->kvm || registry_retries(t);
+	return t->vcpu < 0 && t->registry_generation != registry_generation;
 }
 
-/* Bring t's membership up to date; cheap when nothing changed. Not while t's run time is being charged to a VM. */
+/* Bring t's membership up to date; cheap when nothing changed. Not while t's run time is being charged. */
 static void identify(struct task_struct *p, struct task_ctx *t)
 {
 	struct kvm_vcpu *v;
 	u64 kvm;
 
-	if (p->flags & PF_KTHREAD)
-		return;
-	v = task_vcpu(p);
-	if (v) {
-		kvm = vcpu_kvm(v);
-		if (kvm && kvm != t->kvm)
-			vcpu_join(p, t, v, kvm, vcpu_id(v));
-	} else if (t->vcpu < 0 && t->registry_generation != registry_generation) {
-		vmm_thread_join(p, t);
+	if (!(p->flags & PF_KTHREAD)) {
+		v = task_vcpu(p);
+		if (v) {
+			kvm = vcpu_kvm(v);
+			if (kvm && (kvm != t->kvm || registry_retries(t)))
+				vcpu_join(p, t, v, kvm, vcpu_id(v));
+		} else if (t->vcpu < 0 && t->registry_generation != registry_generation) {
+			vmm_thread_join(p, t);
+		}
 	}
+	if (t->tree_generation != tree_generation)
+		leaf_refresh(p, t);
 }
 
 #endif

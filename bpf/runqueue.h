@@ -1,22 +1,38 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Run queues: one DSQ per pCPU, ordered by virtual time; the choice of who runs next; and what a pCPU takes from others' queues.
+ * Run queues: one DSQ per pCPU; the choice of who runs next; and what a pCPU takes from others' queues.
  *
- * A DSQ's order is fixed when a task is inserted, and a VM's virtual time moves on while its vCPUs wait. So the order in the DSQ is
- * only approximate, and who runs next is found by looking at the ranks of those that wait, as they are now, up to QUEUE_SCAN of them.
+ * A DSQ's order is fixed when a task is inserted, and virtual times move on while it waits. So a task is queued by the time that its entity is
+ * expected to have when its turn comes, and who runs next is found by looking at the ranks of the first QUEUE_SCAN of the queue, as they are now.
+ * What is further back than that is not forgotten: the whole queue is looked through now and then, and whoever has waited for too long goes to a queue
+ * of its own, from which every other choice is made.
  */
 #ifndef COHORT_RUNQUEUE_H
 #define COHORT_RUNQUEUE_H
 
 #include "placement.h"
+#include "quota.h"
 
 #define QUEUE_SCAN 32
 #define REMOTE_QUEUE_SCAN 8
-#define REMOTE_CPU_SCAN 16
-#define TAIL_SCAN 4
 
-/* After this many times starve_ns a task runs next even if its VM has had far more than its share. */
+/* Other pCPUs' queues that a busy pCPU looks at for one choice: the nearest, and as many of the others in turn. */
+#define REMOTE_NEAR 2
+#define REMOTE_FAR 2
+
+/* Tasks looked at when the whole queue is searched, at most; what is moved away makes room for the next time. */
+#define SEARCH_MAX 1024
+
+/* After this many times starve_ns a vCPU runs next even if its VM has had far more than its share. */
 #define STARVE_MAX 10
+
+/* ... and any other task: its cgroup may have many, who wait for one another. A third of what the kernel's watchdog allows. */
+#define OVERDUE_NS 10000000000ULL
+
+/* How long one runs whose turn it is only because it has waited for so long. */
+#define OVERDUE_SLICE_NS 1000000ULL
+
+#define OVERDUE_DSQ(cpu) (0x10000ULL + (cpu))
 
 /* The search for who runs next on pCPU cpu, and the best found so far. */
 struct pick {
@@ -27,109 +43,193 @@ struct pick {
 	bool prev_queued;
 	struct rank rank;
 	u64 queued_ns;
+	u32 vm;
 	s32 pid;   /* 0: nobody yet */
-	s32 queue; /* the pCPU in whose queue it waits; -1: it is on cpu and goes on */
-	bool starved;
+	s32 queue; /* the pCPU in whose queue it waits, or GOES_ON */
+	u32 urgency;
+	bool anybody; /* even where a sibling is: nothing that can run waits for an idle pCPU */
 };
+
+/* pick.urgency */
+enum {
+	URGENCY_NONE,
+	URGENCY_STARVED, /* it has waited for too long */
+	URGENCY_OVERDUE, /* ... although it has had more than its share */
+};
+
+/* pick.queue: it is on the pCPU, and goes on. */
+#define GOES_ON -1
 
 /* Would taking t from queue put it where a sibling is? One that leaves the pCPU in exchange does not count. */
 static __always_inline bool would_stack(const struct pick *best, const struct task_ctx *t, s32 queue)
 {
 	u32 siblings;
 
-	if (queue == best->cpu || placement != PLACEMENT_BALANCE)
+	if (queue == best->cpu || placement != PLACEMENT_BALANCE || best->anybody)
 		return false;
 	siblings = siblings_on(t, best->cpu);
 	return siblings > (best->leaving_vm && best->leaving_vm == t->vm ? 1 : 0);
 }
 
-/* Has t waited too long? A vCPU whose VM is ahead of vclock waits for its VM's sake and must be more patient. */
-static __always_inline bool is_starved(const struct task_ctx *t, const struct rank *r, u64 now)
+/* Has t waited so long that it must run, whoever deserves it more? */
+static __always_inline bool is_overdue(const struct task_ctx *t, u64 now)
 {
-	u64 waited = t->queued_ns ? now - t->queued_ns : 0;
+	u64 waited = t->queued_ns ? elapsed_ns(now, t->queued_ns) : 0;
 
-	if (waited <= starve_ns)
-		return false;
-	return waited > STARVE_MAX * starve_ns || !time_before(vclock + lag_ns, r->entity);
+	return waited > (t->vcpu >= 0 || !t->leaf ? STARVE_MAX * starve_ns : OVERDUE_NS);
+}
+
+/* Has t waited too long? One whose entity is ahead of the others here waits for its entity's sake and must be more patient. */
+VERIFIED_ONCE urgency_of(struct task_ctx *t, struct rank *r, s32 cpu, u64 now)
+{
+	struct entity_ctx *top;
+	u64 *clock, vtime;
+
+	if (!t || !r || !t->queued_ns || elapsed_ns(now, t->queued_ns) <= starve_ns)
+		return URGENCY_NONE;
+	/* Of the many that a cgroup may have each waits for the others. */
+	if (t->leaf && t->vcpu < 0)
+		return is_overdue(t, now) ? URGENCY_OVERDUE : URGENCY_NONE;
+	clock = clock_get(0, cpu);
+	vtime = r->own;
+	if (r->path[0]) {
+		top = entity_get(r->path[0]);
+		if (!top)
+			return URGENCY_NONE;
+		vtime = entity_vtime(top, now);
+	}
+	if (clock && !time_before(*clock + lag_ns, vtime))
+		return URGENCY_STARVED;
+	return is_overdue(t, now) ? URGENCY_OVERDUE : URGENCY_NONE;
 }
 
 /* Does a waiting task, starved or not, replace the best found so far? */
-static __always_inline bool is_better(const struct pick *best, const struct task_ctx *t, const struct rank *r,
-				      bool starved, u64 margin_ns)
+static __always_inline bool is_better(struct pick *best, const struct task_ctx *t, struct rank *r, u32 urgency, u64 margin_ns)
 {
 	if (!best->pid)
 		return true;
-	if (best->starved != starved)
-		return starved;
+	if (!best->urgency != !urgency)
+		return urgency;
 	/* Among the starved, rank is what starved them. */
-	if (starved)
+	if (urgency)
 		return time_before(t->queued_ns, best->queued_ns);
-	return rank_before(r, &best->rank, margin_ns);
+	return rank_before(r, &best->rank, margin_ns, best->now);
+}
+
+/* May t run now? Asked wherever a task is given a pCPU. */
+static __always_inline bool may_run(struct task_ctx *t, u64 now)
+{
+	return quota_may_run(t) || (t->queued_ns && elapsed_ns(now, t->queued_ns) > ASIDE_MAX_NS);
+}
+
+/* A quota keeps p, which waits in the queue behind the iterator, from running: out of the way with it. */
+static void put_aside(struct bpf_iter_scx_dsq *it, struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
+{
+	if (!scx_bpf_dsq_move(it, p, ASIDE_DSQ(cpu), 0))
+		return;
+	t->aside = true;
+	account_place(t, -1);
+	vcpu_set_state(t, VCPU_ASLEEP, -1, now);
+	mark_aside(cpu, true);
+	stat_inc(STAT_THROTTLED);
 }
 
 /*
  * Let the best of the first `scan` that wait in queue replace *best if it deserves the pCPU more by margin_ns. A starved task goes before
- * everybody, and with flags SCX_DSQ_ITER_REV only such are looked for, from the queue's end, where the lightest are.
+ * everybody.
  */
-VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best, u64 flags)
+VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 {
 	struct task_struct *p;
 	struct task_ctx *t;
 	struct rank rank;
-	bool starved;
-	u32 seen = 0;
+	u32 seen = 0, urgency;
 
 	if (!best)
 		return 0;
-	bpf_for_each(scx_dsq, p, queue, flags) {
+	bpf_for_each(scx_dsq, p, queue, 0) {
 		if (seen++ >= scan)
 			break;
 		t = task_get(p);
 		if (!t || !task_allowed_on(p, best->cpu) || would_stack(best, t, queue))
 			continue;
-		rank_of(t, best->now, &rank);
-		starved = is_starved(t, &rank, best->now);
-		if ((flags && !starved) || !is_better(best, t, &rank, starved, margin_ns))
+		if (!may_run(t, best->now)) {
+			if (queue == best->cpu)
+				put_aside(BPF_FOR_EACH_ITER, p, t, queue, best->now);
+			continue;
+		}
+		rank_of(t, &rank);
+		urgency = urgency_of(t, &rank, best->cpu, best->now);
+		if (!is_better(best, t, &rank, urgency, margin_ns))
 			continue;
 		best->rank = rank;
 		best->queued_ns = t->queued_ns;
+		best->vm = t->vm;
 		best->pid = p->pid;
 		best->queue = queue;
-		best->starved = starved;
+		best->urgency = urgency;
 	}
 	return 0;
 }
 
-/* Look for somebody in other pCPUs' queues. An idle pCPU takes from the longest queue; a busy one only who deserves it much more. */
+/* Look for somebody in other pCPUs' queues. An idle pCPU takes from the longest queue near it; a busy one only who deserves it much more. */
 VERIFIED_ONCE best_remote_waiter(u64 margin_ns, struct pick *best)
 {
+	struct cohort_neighbours *near;
 	s32 i, from, queued, most = 0, longest = -1;
+	struct cpu_ctx *c;
+	u32 index, looked = 0, start;
 
 	if (!best)
 		return 0;
-	bpf_for(i, 1, REMOTE_CPU_SCAN) {
-		if (i >= nr_cpus)
+	near = neighbours_of(best->cpu);
+	c = cpu_get(best->cpu);
+	if (!near || !c || !near->n)
+		return 0;
+	if (best->pid) {
+		start = c->rotation;
+		bpf_for(i, 0, NEIGHBOURS) {
+			if (i >= near->n || looked >= REMOTE_NEAR + REMOTE_FAR)
+				break;
+			/* The nearest first, then on from where the last search ended. */
+			index = i < REMOTE_NEAR ? i : REMOTE_NEAR + (start + i) % NEIGHBOURS;
+			if (index >= near->n) {
+				if (near->n <= REMOTE_NEAR)
+					break;
+				index = REMOTE_NEAR + (index - REMOTE_NEAR) % (near->n - REMOTE_NEAR);
+			}
+			if (i >= REMOTE_NEAR)
+				c->rotation++;
+			from = neighbour(near, index);
+			if (from < 0 || !queue_is_marked(from))
+				continue;
+			looked++;
+			best_waiter(from, REMOTE_QUEUE_SCAN, margin_ns * (1 + distance(near, index)), best);
+		}
+		return 0;
+	}
+	bpf_for(i, 0, NEIGHBOURS) {
+		from = neighbour(near, i);
+		if (from < 0)
 			break;
-		from = best->cpu + i;
-		if (from >= nr_cpus)
-			from -= nr_cpus;
-		queued = scx_bpf_dsq_nr_queued(from);
-		if (queued <= 0)
+		/* Somebody near is better than more of them far away. */
+		if (longest >= 0 && (i == near->llc_end || i == near->node_end))
+			break;
+		if (!queue_is_marked(from))
 			continue;
-		if (best->pid) {
-			best_waiter(from, REMOTE_QUEUE_SCAN, margin_ns, best, 0);
-		} else if (queued > most) {
+		queued = scx_bpf_dsq_nr_queued(from);
+		if (queued > most) {
 			most = queued;
 			longest = from;
 		}
 	}
-	if (!best->pid && longest >= 0)
-		best_waiter(longest, QUEUE_SCAN, 0, best, 0);
+	if (longest >= 0)
+		best_waiter(longest, QUEUE_SCAN, 0, best);
 	return 0;
 }
 
 /* Put waiting task pid, from queue, on this pCPU, cpu. Return false if it is no longer there. */
-static bool take(s32 pid, s32 queue, s32 cpu, u64 slice)
+static bool take(s32 pid, u64 queue, s32 cpu, u64 slice)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
@@ -157,43 +257,120 @@ static bool take(s32 pid, s32 queue, s32 cpu, u64 slice)
 	return taken;
 }
 
-/* Last resort, so that nothing that can run waits for an idle pCPU: the first movable task of any queue. */
-static bool take_any(s32 cpu)
+/* Last resort, so that nothing that can run waits for an idle pCPU: somebody out of any queue. */
+VERIFIED_ONCE take_any(s32 cpu, u64 now)
 {
+	struct pick best = { .cpu = cpu, .now = now, .anybody = true };
 	s32 i, from;
 
-	if (scx_bpf_dsq_move_to_local(cpu))
-		return true;
-	bpf_for(i, 1, MAX_CPUS) {
+	if (scx_bpf_dsq_move_to_local(OVERDUE_DSQ(cpu)))
+		return 1;
+	bpf_for(i, 0, MAX_CPUS) {
 		if (i >= nr_cpus)
 			break;
 		from = cpu + i;
 		if (from >= nr_cpus)
 			from -= nr_cpus;
-		if (scx_bpf_dsq_nr_queued(from) > 0 && scx_bpf_dsq_move_to_local(from))
-			return true;
+		if (!queue_is_marked(from))
+			continue;
+		best_waiter(from, SEARCH_MAX, 0, &best);
+		if (best.pid && take(best.pid, from, cpu, slice_ns))
+			return 1;
+		best.pid = 0;
+		if (from != cpu && scx_bpf_dsq_move_to_local(OVERDUE_DSQ(from)))
+			return 1;
 	}
-	return false;
+	return 0;
+}
+
+/* How long a task runs: less where many wait. */
+static __always_inline u64 slice_for(s32 cpu)
+{
+	s32 queued = queue_is_marked(cpu) ? scx_bpf_dsq_nr_queued(cpu) : 0;
+
+	return queued > QUEUE_SCAN ? slice_ns * QUEUE_SCAN / queued : slice_ns;
 }
 
 /* Queue p on cpu. */
 static void queue_insert(struct task_struct *p, const struct task_ctx *t, s32 cpu, u64 enq_flags, u64 now)
 {
-	struct rank rank;
-	u64 key;
+	struct entity_ctx *leaf = entity_get(t->leaf), *top;
+	u64 key = t->vtime;
+	s32 before;
 
-	rank_of(t, now, &rank);
-	key = rank.entity;
-	/* Siblings in one queue, in their own order, no further apart than the slice. */
-	if (rank.vm) {
-		struct vm_ctx *vm = vm_get(t);
-		s64 behind = vm ? (s64)(vm->sibling_clock - rank.own) : 0;
-
-		if (behind < 0)
-			behind = 0;
-		key -= (u64)behind < slice_ns ? (u64)behind : slice_ns;
+	/* At the time that its entity will have come to when those of it that wait already have had their turns. */
+	if (t->leaf && leaf) {
+		top = entity_get(leaf->path[0]);
+		before = leaf->nr_active - (s32)nr_running(leaf) - 1;
+		if (top)
+			key = entity_vtime(top, now) + (before > 0 ? before * scale_by_entity(slice_ns, top) : 0);
 	}
 	scx_bpf_dsq_insert_vtime(p, cpu, slice_ns, key, enq_flags);
+	queue_mark(cpu);
+}
+
+/* Every starve_ns, if the queue is longer than what a choice looks at: whoever is overdue goes to the queue of the overdue. */
+static void search_overdue(struct cpu_ctx *c, s32 cpu, u64 now)
+{
+	struct task_struct *p;
+	struct task_ctx *t;
+	u32 seen = 0;
+
+	if (elapsed_ns(now, c->searched_ns) < starve_ns)
+		return;
+	c->searched_ns = now;
+	if (scx_bpf_dsq_nr_queued(cpu) <= QUEUE_SCAN)
+		return;
+	bpf_for_each(scx_dsq, p, cpu, 0) {
+		if (seen++ >= SEARCH_MAX)
+			break;
+		t = task_get(p);
+		if (t && is_overdue(t, now))
+			scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, OVERDUE_DSQ(cpu), 0);
+	}
+}
+
+/* Every other choice is one of the overdue, if there are any. */
+static bool take_overdue(struct cpu_ctx *c, s32 cpu)
+{
+	if (c->overdue_last) {
+		c->overdue_last = 0;
+		return false;
+	}
+	if (scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) <= 0 || !scx_bpf_dsq_move_to_local(OVERDUE_DSQ(cpu)))
+		return false;
+	c->overdue_last = 1;
+	c->out_of_turn = 1;
+	stat_inc(STAT_STARVED);
+	return true;
+}
+
+/* Let those that were put aside and may run again compete; and one that has been aside for too long. */
+static void recall_aside(s32 cpu, u64 now)
+{
+	struct task_struct *p;
+	struct task_ctx *t;
+	u32 seen = 0;
+
+	if (!has_aside(cpu))
+		return;
+	mark_aside(cpu, false);
+	bpf_for_each(scx_dsq, p, ASIDE_DSQ(cpu), 0) {
+		if (seen++ >= SEARCH_MAX)
+			break;
+		t = task_get(p);
+		if (!t || !may_run(t, now))
+			continue;
+		fair_arrive(t, cpu, now, true);
+		t->aside = false;
+		account_place(t, cpu);
+		vcpu_set_state(t, VCPU_WAITING, cpu, now);
+		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->vtime);
+		scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, cpu, 0);
+		queue_mark(cpu);
+	}
+	if (scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu)) > 0)
+		mark_aside(cpu, true);
 }
 
 #endif

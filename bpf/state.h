@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the scheduler remembers: about a pCPU, a task, a vCPU and a VM; and the knobs.
+ * What the scheduler remembers: about a pCPU, a task, a vCPU, a VM and a cgroup; and the knobs.
  */
 #ifndef COHORT_STATE_H
 #define COHORT_STATE_H
@@ -35,15 +35,29 @@ KNOB u32 boost = 0;
 /* A pCPU. Its run queue is the DSQ of the same number. */
 struct cpu_ctx {
 	u32 online;
-	u32 curr_pid;	   /* 0: nobody */
-	u32 curr_vm;	   /* as task_ctx.vm */
-	u32 boost_pid;	   /* run this waiting vCPU next; 0: none */
-	u32 boost_vcpu;	   /* its index in the map vcpus */
-	u32 boost_migrate; /* it may come from another pCPU's queue */
-	u64 boost_at_ns;   /* when that was asked */
-	u64 curr_vtime;	   /* of the runner, as of curr_since_ns, if it is a host task */
+	u32 taken;	 /* by a real-time or deadline task */
+	u32 curr_pid;	 /* 0: nobody */
+	u32 curr_vm;	 /* as task_ctx.vm */
+	u32 curr_leaf;	 /* as task_ctx.leaf */
+	u32 out_of_turn; /* the runner was not chosen by rank: boosted, starved, or taken because the pCPU was idle */
+	u64 curr_vtime;	 /* of the runner, as of curr_since_ns */
 	u64 curr_weight;
 	u64 curr_since_ns;
+	u64 turn_end_ns; /* when the runner's slice ends */
+
+	/* A wish: run this waiting vCPU next. */
+	u32 boost_pid;	   /* 0: none */
+	u32 boost_vcpu;	   /* its index in the map vcpus */
+	u32 boost_vm;	   /* as task_ctx.vm */
+	u32 boost_migrate; /* it may come from another pCPU's queue */
+	u64 boost_at_ns;   /* when that was asked */
+
+	/* Whose turn a kernel thread interrupted, and when that turn ends. */
+	u32 resume_pid;
+	u32 overdue_last; /* the last choice was an overdue task */
+	u64 resume_end_ns;
+	u64 searched_ns; /* the whole queue was last looked through */
+	u32 rotation;	 /* of the far pCPUs to look at */
 } __attribute__((aligned(64)));
 
 struct {
@@ -53,20 +67,35 @@ struct {
 	__type(value, struct cpu_ctx);
 } cpus SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_CPUS);
+	__type(key, u32);
+	__type(value, struct cohort_neighbours);
+} neighbours SEC(".maps");
+
 /* A task. */
 struct task_ctx {
-	u64 vtime;	/* own virtual run time; orders host tasks, and siblings within their VM */
+	u64 vtime;	/* own virtual run time; orders the tasks of one entity */
 	u64 charged_ns; /* run time is charged up to here; 0: not running */
 	u64 queued_ns;	/* waiting for a pCPU since; 0: not waiting */
+	u64 waited_ns;	/* last had to wait for a pCPU */
 	u64 kvm;	/* VM whose vCPU it is; 0: none known */
-	u64 vm_generation;
-	u32 vm;	    /* 1 + slot in vms of the VM it belongs to; 0: a host task */
-	s32 vcpu;   /* vcpu_id; -1: not a vCPU */
-	s32 cpu;    /* where it runs or waits; -1: asleep */
-	u32 weight; /* of its cgroup and ancestors, 100 = default */
-	u32 weight_generation;
+	u32 leaf;	/* the entity that it is part of; 0: the root cgroup */
+	u32 vm;		/* number in vms of the VM it belongs to; 0: a host task */
+	u32 vm_generation;
+	s32 vcpu; /* vcpu_id; -1: not a vCPU */
+	u32 vcpu_at;   /* its index in the map vcpus */
+	s32 cpu;       /* where it runs or waits; -1: asleep, or put aside */
+	s32 home;      /* the pCPU for which it last waited */
+	u32 limits;    /* the innermost cgroup that it is in, if that or one above has a quota; 0: none has */
+	u32 tree_generation;
 	u32 registry_generation;
+	s32 placed;	   /* 1 + the pCPU that ops.select_cpu has chosen for this wake-up; 0: none */
+	u16 run_path[MAX_DEPTH]; /* the entities that its present turn is charged to */
+	bool everywhere;   /* no pCPU is forbidden */
 	bool preempted;
+	bool aside;	   /* out of the queues until a quota is refilled */
 };
 
 struct {
@@ -76,7 +105,7 @@ struct {
 	__type(value, struct task_ctx);
 } tasks SEC(".maps");
 
-/* A vCPU, as its siblings see it. Index: slot of its VM * MAX_VCPUS + vcpu_id. */
+/* A vCPU, as its siblings see it. Index: block * VCPU_BLOCK + vcpu_id % VCPU_BLOCK. */
 enum vcpu_state {
 	VCPU_ASLEEP = 0,
 	VCPU_WAITING = 1,
@@ -92,14 +121,23 @@ struct vcpu_ctx {
 	s32 cpu;
 	u32 state;
 	u32 exit_served; /* see EXIT_SERVED */
+	u32 restricted;	 /* some pCPUs are forbidden */
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_VMS * MAX_VCPUS);
+	__uint(max_entries, MAX_VCPU_BLOCKS *VCPU_BLOCK);
 	__type(key, u32);
 	__type(value, struct vcpu_ctx);
 } vcpus SEC(".maps");
+
+/* The VM that holds a block of vcpus; 0: nobody. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_VCPU_BLOCKS);
+	__type(key, u32);
+	__type(value, u32);
+} vcpu_blocks SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -108,7 +146,14 @@ struct {
 	__type(value, struct vm_ctx);
 } vms SEC(".maps");
 
-/* How many vCPUs of a VM run or wait on a pCPU. Index: slot * nr_cpus + pCPU; user space sizes it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_ENTITIES);
+	__type(key, u32);
+	__type(value, struct entity_ctx);
+} entities SEC(".maps");
+
+/* How many vCPUs of a VM run or wait on a pCPU. Index: VM * nr_cpus + pCPU; user space sizes it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, MAX_VMS);
@@ -116,7 +161,15 @@ struct {
 	__type(value, u32);
 } vm_on_cpu SEC(".maps");
 
-/* struct kvm -> slot in vms. */
+/* How far the virtual time of an entity's children has come on a pCPU. Index: entity * nr_cpus + pCPU; user space sizes it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_ENTITIES);
+	__type(key, u32);
+	__type(value, u64);
+} clocks SEC(".maps");
+
+/* struct kvm -> number in vms. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_VMS);
@@ -124,7 +177,7 @@ struct {
 	__type(value, u32);
 } vm_slots SEC(".maps");
 
-/* VMM process -> slot in vms, so that its other threads (I/O, vhost) are scheduled and charged with their VM. */
+/* VMM process -> number in vms, so that its other threads (I/O, vhost) are scheduled and charged with their VM. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_VMS);
@@ -132,13 +185,13 @@ struct {
 	__type(value, u32);
 } vm_by_tgid SEC(".maps");
 
-/* cgroup -> its own cpu.weight. */
+/* cgroup's id -> number in entities. */
 struct {
-	__uint(type, BPF_MAP_TYPE_CGRP_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_ENTITIES);
+	__type(key, u64);
 	__type(value, u32);
-} cgroup_weights SEC(".maps");
+} cgroup_slots SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -147,14 +200,19 @@ struct {
 	__type(value, u64);
 } stats SEC(".maps");
 
-/* Bumped when a cgroup's weight changes or a task moves: weights are computed anew on next use. */
-VARIABLE u32 weight_generation = 1;
+/* Bumped when a task may be part of another entity or under another quota than it knows. */
+VARIABLE u32 tree_generation = 1;
 
 /* Bumped when a VM appears or goes: threads look up anew whether they belong to one. */
 VARIABLE u32 registry_generation = 1;
 
-/* The virtual time at which the furthest runner started: what newcomers and sleepers are measured against. */
-VARIABLE u64 vclock;
+/* Quotas that are set; while there are none, nobody asks for them. */
+VARIABLE u32 nr_quotas;
+
+VARIABLE u32 nr_online;
+
+/* Which pCPUs' queues are not empty, 64 to a word. A bit may be set for an empty queue, never the other way round for long. */
+VARIABLE u64 queued_mask[MAX_CPUS / 64];
 
 static __always_inline void stat_add(u32 id, u64 n)
 {
@@ -169,6 +227,14 @@ static __always_inline void stat_inc(u32 id)
 	stat_add(id, 1);
 }
 
+/*
+ * Time since then. Each pCPU reads its own clock, and nobody promises an order between them: what another pCPU wrote may be later than now.
+ */
+static __always_inline u64 elapsed_ns(u64 now, u64 then)
+{
+	return (s64)(now - then) > 0 ? now - then : 0;
+}
+
 static __always_inline struct cpu_ctx *cpu_get(s32 cpu)
 {
 	u32 key = cpu;
@@ -181,34 +247,70 @@ static __always_inline struct task_ctx *task_get(struct task_struct *p)
 	return bpf_task_storage_get(&tasks, p, 0, 0);
 }
 
+static __always_inline struct entity_ctx *entity_get(u32 slot)
+{
+	return bpf_map_lookup_elem(&entities, &slot);
+}
+
+static __always_inline u64 *clock_get(u32 entity, s32 cpu)
+{
+	u32 index = entity * nr_cpus + cpu;
+
+	return bpf_map_lookup_elem(&clocks, &index);
+}
+
+static __always_inline struct vm_ctx *vm_at(u32 vm)
+{
+	return vm ? bpf_map_lookup_elem(&vms, &vm) : NULL;
+}
+
 /* The VM that t belongs to, or NULL for a host task. A slot that was freed and taken again does not count. */
 static __always_inline struct vm_ctx *vm_get(const struct task_ctx *t)
 {
-	struct vm_ctx *vm;
-	u32 slot;
+	struct vm_ctx *vm = vm_at(t->vm);
 
-	if (!t->vm)
-		return NULL;
-	slot = t->vm - 1;
-	vm = bpf_map_lookup_elem(&vms, &slot);
-	if (!vm || vm->generation != t->vm_generation)
-		return NULL;
-	return vm;
+	return vm && vm->generation == t->vm_generation ? vm : NULL;
 }
 
-static __always_inline u32 vcpu_index(u32 vm_slot, s32 vcpu)
+/* Where the vCPU of that number is in the map vcpus, or -1. */
+static __always_inline s32 vcpu_index(const struct vm_ctx *vm, s32 vcpu)
 {
-	return vm_slot * MAX_VCPUS + vcpu;
+	u32 part = (u32)vcpu / VCPU_BLOCK;
+	u32 block;
+
+	if (part >= VM_BLOCKS)
+		return -1;
+	block = vm->blocks[part];
+	return block ? (s32)((block - 1) * VCPU_BLOCK + (u32)vcpu % VCPU_BLOCK) : -1;
+}
+
+static __always_inline struct vcpu_ctx *vcpu_at(u32 index)
+{
+	return bpf_map_lookup_elem(&vcpus, &index);
 }
 
 static __always_inline struct vcpu_ctx *vcpu_get(const struct task_ctx *t)
 {
-	u32 index;
-
-	if (!t->vm || t->vcpu < 0)
+	if (t->vcpu < 0 || !vm_get(t))
 		return NULL;
-	index = vcpu_index(t->vm - 1, t->vcpu);
-	return bpf_map_lookup_elem(&vcpus, &index);
+	return vcpu_at(t->vcpu_at);
+}
+
+/* Does somebody wait in the queue of that pCPU? */
+static __always_inline bool queue_is_marked(s32 cpu)
+{
+	return READ_ONCE(queued_mask[(u32)cpu / 64 % (MAX_CPUS / 64)]) >> ((u32)cpu % 64) & 1;
+}
+
+static __always_inline void queue_mark(s32 cpu)
+{
+	if (!queue_is_marked(cpu))
+		atomic_or(&queued_mask[(u32)cpu / 64 % (MAX_CPUS / 64)], 1ULL << ((u32)cpu % 64));
+}
+
+static __always_inline void queue_unmark(s32 cpu)
+{
+	atomic_and(&queued_mask[(u32)cpu / 64 % (MAX_CPUS / 64)], ~(1ULL << ((u32)cpu % 64)));
 }
 
 #endif

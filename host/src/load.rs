@@ -93,7 +93,7 @@ fn open<'obj>(
         config.timing.apply(knobs);
     }
     open.maps.vm_on_cpu.set_max_entries(intf::MAX_VMS * place.nr_cpus)?;
-    open.maps.vcpus.set_max_entries(intf::MAX_VMS * intf::MAX_VCPUS)?;
+    open.maps.clocks.set_max_entries(intf::MAX_ENTITIES * place.nr_cpus)?;
     open.progs.cohort_on_spin.set_autoload(watch_spin);
     if config.verbose > 1 {
         for mut prog in open.open_object_mut().progs_mut() {

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Gate quota: cpu.max of cgroups, as in the kernel (Documentation/admin-guide/cgroup-v2.rst, "Bandwidth control"): in each period a cgroup with all that is
+ * below it gets `quota` of CPU time, plus up to `burst` that it left in periods before.
+ *
+ * Run time is charged when it is charged to virtual time. Whoever has used it up loses its pCPU at the next tick at the latest; what was overdrawn until
+ * then is taken from the next period, so that the rate is kept. Tasks that may not run are put aside: out of the run queue, where they would be in the way of
+ * the search, and not counted as active, so that their share goes to others meanwhile.
+ *
+ * A timer per cgroup refills it, as long as something happens there.
+ */
+#ifndef COHORT_QUOTA_H
+#define COHORT_QUOTA_H
+
+#include "fair.h"
+
+/* The queue of those on cpu that a quota keeps from running. */
+#define ASIDE_DSQ(cpu) (0x20000ULL + (cpu))
+
+/* Put aside for so long, a task runs all the same, for a moment: the kernel would eject a scheduler that keeps it for 30 s. */
+#define ASIDE_MAX_NS 15000000000ULL
+
+struct quota_timer {
+	struct bpf_timer timer;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_ENTITIES);
+	__type(key, u32);
+	__type(value, struct quota_timer);
+} quota_timers SEC(".maps");
+
+/* Which pCPUs have tasks put aside, as queued_mask. */
+VARIABLE u64 aside_mask[MAX_CPUS / 64];
+
+static __always_inline bool has_aside(s32 cpu)
+{
+	return READ_ONCE(aside_mask[(u32)cpu / 64 % (MAX_CPUS / 64)]) >> ((u32)cpu % 64) & 1;
+}
+
+static __always_inline void mark_aside(s32 cpu, bool has)
+{
+	u64 *word = &aside_mask[(u32)cpu / 64 % (MAX_CPUS / 64)], bit = 1ULL << ((u32)cpu % 64);
+
+	if (has)
+		atomic_or(word, bit);
+	else
+		atomic_and(word, ~bit);
+}
+
+/* May t run, as far as the cgroups that it is in are concerned? */
+VERIFIED_ONCE quota_may_run(struct task_ctx *t)
+{
+	struct entity_ctx *e;
+	u32 slot;
+	s32 i;
+
+	if (!t || !nr_quotas || !t->limits)
+		return 1;
+	slot = t->limits;
+	for (i = 0; i < MAX_DEPTH; i++) {
+		e = entity_get(slot);
+		if (!slot || !e)
+			break;
+		if (e->quota_ns && e->budget_ns <= 0)
+			return 0;
+		slot = e->parent;
+	}
+	return 1;
+}
+
+/* A new period begins for e, or several have. Return false if nothing happens there any more. */
+static bool quota_refill(struct entity_ctx *e, u64 now)
+{
+	s64 most = e->quota_ns + e->burst_ns, budget;
+	u64 used = e->used_ns;
+
+	if (used == e->used_at_refill_ns && !e->throttled_since_ns && e->budget_ns >= (s64)e->quota_ns)
+		return false;
+	e->used_at_refill_ns = used;
+	e->nr_periods++;
+	budget = e->budget_ns + (s64)e->quota_ns;
+	if (budget > most)
+		atomic_add(&e->budget_ns, most - e->budget_ns);
+	else
+		atomic_add(&e->budget_ns, (s64)e->quota_ns);
+	if (e->throttled_since_ns && e->budget_ns > 0) {
+		e->throttled_ns += elapsed_ns(now, e->throttled_since_ns);
+		e->throttled_since_ns = 0;
+	}
+	return true;
+}
+
+/* The pCPUs that have put tasks aside look at them again. */
+VERIFIED_ONCE quota_recheck(void)
+{
+	s32 i, word;
+
+	bpf_for(word, 0, MAX_CPUS / 64) {
+		if (word * 64 >= nr_cpus)
+			break;
+		if (!READ_ONCE(aside_mask[word & (MAX_CPUS / 64 - 1)]))
+			continue;
+		bpf_for(i, 0, 64) {
+			if (word * 64 + i < nr_cpus && has_aside(word * 64 + i))
+				scx_bpf_kick_cpu(word * 64 + i, SCX_KICK_PREEMPT);
+		}
+	}
+	return 0;
+}
+
+static int quota_period(void *map, int *key, struct quota_timer *timer)
+{
+	struct entity_ctx *e = entity_get(*key);
+	bool was_throttled;
+
+	if (!e || !e->quota_ns) {
+		if (e)
+			e->timer_on = 0;
+		return 0;
+	}
+	was_throttled = e->throttled_since_ns;
+	if (!quota_refill(e, now_ns())) {
+		e->timer_on = 0;
+		return 0;
+	}
+	bpf_timer_start(&timer->timer, e->period_ns, 0);
+	if (was_throttled && !e->throttled_since_ns)
+		quota_recheck();
+	return 0;
+}
+
+/* Something runs under e's quota: its periods go on. */
+static void quota_start_timer(struct entity_ctx *e, u32 slot)
+{
+	struct quota_timer *timer = bpf_map_lookup_elem(&quota_timers, &slot);
+
+	if (!timer || atomic_cas(&e->timer_on, 0, 1))
+		return;
+	bpf_timer_start(&timer->timer, e->period_ns, 0);
+}
+
+/* t has run for delta_ns. Return false if it must not go on. */
+VERIFIED_ONCE quota_charge(struct task_ctx *t, u64 delta_ns, u64 now)
+{
+	struct entity_ctx *e;
+	bool may_run = true;
+	u32 slot;
+	s32 i;
+
+	if (!t || !nr_quotas || !t->limits)
+		return 1;
+	slot = t->limits;
+	for (i = 0; i < MAX_DEPTH; i++) {
+		e = entity_get(slot);
+		if (!slot || !e)
+			break;
+		if (e->quota_ns) {
+			if (!e->timer_on)
+				quota_start_timer(e, slot);
+			atomic_add(&e->used_ns, delta_ns);
+			if (atomic_add(&e->budget_ns, -(s64)delta_ns) <= (s64)delta_ns) {
+				may_run = false;
+				if (!e->throttled_since_ns) {
+					e->throttled_since_ns = now;
+					e->nr_throttled++;
+				}
+			}
+		}
+		slot = e->parent;
+	}
+	return may_run;
+}
+
+/* cpu.max of a cgroup is now this. */
+static void quota_set(struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burst_us)
+{
+	bool had, has = quota_us != NO_QUOTA && quota_us && period_us;
+	struct entity_ctx *e = cgroup_entity(cgrp);
+	u32 slot = cgroup_slot(cgroup_id(cgrp));
+	struct quota_timer *timer;
+
+	if (!e)
+		return;
+	timer = bpf_map_lookup_elem(&quota_timers, &slot);
+	if (has && timer) {
+		/* Fails if it was done before; then nothing has to be. */
+		bpf_timer_init(&timer->timer, &quota_timers, CLOCK_MONOTONIC);
+		bpf_timer_set_callback(&timer->timer, quota_period);
+	}
+	had = e->quota_ns;
+	e->quota_ns = 0;
+	e->period_ns = period_us * 1000;
+	e->burst_ns = has ? burst_us * 1000 : 0;
+	e->budget_ns = has ? quota_us * 1000 : 0;
+	e->throttled_since_ns = 0;
+	e->quota_ns = has ? quota_us * 1000 : 0;
+	if (has && !had)
+		atomic_add(&nr_quotas, 1);
+	if (!has && had)
+		atomic_add(&nr_quotas, -1);
+	atomic_add(&tree_generation, 1);
+	quota_recheck();
+}
+
+/* The cgroup goes. */
+static void quota_drop(const struct cgroup *cgrp)
+{
+	struct entity_ctx *e = cgroup_entity(cgrp);
+
+	if (e && e->quota_ns) {
+		e->quota_ns = 0;
+		atomic_add(&nr_quotas, -1);
+	}
+}
+
+#endif

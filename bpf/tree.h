@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Who competes with whom: a tree of cgroups, with the VMs in it as its leaves.
+ *
+ * An entity divides what it gets among its children by their weights, as cgroups do in the kernel: child cgroups, VMs and tasks. A cgroup beyond
+ * MAX_DEPTH, or for which there is no room, is its parent as far as this is concerned. With --fair task VMs are no entities, only cgroups are.
+ *
+ * Numbers are taken again when a cgroup or VM is gone. What is counted in an entity is taken back by whoever counted it, so that nothing has to be
+ * reset then: a thread that outlives its VM's entry gives back what it holds when it next sleeps.
+ */
+#ifndef COHORT_TREE_H
+#define COHORT_TREE_H
+
+#include "state.h"
+
+/* Virtual time per run time is a fraction of this. */
+#define INV_WEIGHT_SHIFT 22
+
+#define WEIGHT_DEFAULT 100
+
+/* The weight of cgroups with cpu.idle: the kernel's 3 of 1024, rounded up to what a weight can be. */
+#define WEIGHT_IDLE 1
+
+static __always_inline void entity_set_weight(struct entity_ctx *e, u32 weight)
+{
+	if (e->idle || !weight)
+		weight = WEIGHT_IDLE;
+	e->inv_weight = (WEIGHT_DEFAULT << INV_WEIGHT_SHIFT) / weight;
+}
+
+/* A free number, now taken, or 0. */
+VERIFIED_ONCE entity_alloc(u64 id, u32 kind)
+{
+	struct entity_ctx *e;
+	u32 slot;
+	s32 i;
+
+	bpf_for(i, 1, MAX_ENTITIES) {
+		slot = i;
+		e = entity_get(slot);
+		if (!e || e->kind || atomic_cas(&e->kind, ENTITY_NONE, kind))
+			continue;
+		e->id = id;
+		e->generation++;
+		e->idle = 0;
+		e->weight = WEIGHT_DEFAULT;
+		e->vtime = 0;
+		e->waited_ns = 0;
+		e->served_ns = 0;
+		e->home = -1;
+		e->free_clock = 0;
+		entity_set_weight(e, WEIGHT_DEFAULT);
+		return slot;
+	}
+	stat_inc(STAT_REGISTRY_FULL);
+	return 0;
+}
+
+static void entity_free(u32 slot)
+{
+	struct entity_ctx *e = entity_get(slot);
+
+	if (!e || !slot)
+		return;
+	e->generation++;
+	e->id = 0;
+	e->kind = ENTITY_NONE;
+}
+
+/* One more (1) or one less (-1) of the entity's own runs or waits; the first and the last count for its parent too. */
+VERIFIED_ONCE active_add(u32 slot, s32 n)
+{
+	struct entity_ctx *e;
+	s32 i, old;
+
+	bpf_for(i, 0, MAX_DEPTH) {
+		e = entity_get(slot);
+		if (!slot || !e)
+			break;
+		old = atomic_add(&e->nr_active, n);
+		if (old != (n > 0 ? 0 : 1))
+			break;
+		slot = e->parent;
+	}
+	return 0;
+}
+
+/* Put an entity below another. Return false if that is too deep. */
+VERIFIED_ONCE entity_attach(u32 slot, u32 parent)
+{
+	struct entity_ctx *e = entity_get(slot), *up = entity_get(parent);
+	u32 from;
+	s32 i;
+
+	if (!e || !up || up->depth >= MAX_DEPTH)
+		return 0;
+	from = e->parent;
+	for (i = 0; i < MAX_DEPTH; i++)
+		e->path[i] = i < up->depth ? up->path[i] : 0;
+	i = up->depth;
+	if (i >= 0 && i < MAX_DEPTH)
+		e->path[i] = slot;
+	e->depth = up->depth + 1;
+	e->parent = parent;
+	if (from != parent && e->nr_active > 0) {
+		active_add(from, -1);
+		active_add(parent, 1);
+	}
+	return 1;
+}
+
+static __always_inline u64 cgroup_id(const struct cgroup *cgrp)
+{
+	struct kernfs_node *kn = BPF_CORE_READ(cgrp, kn);
+
+	return BPF_CORE_READ(kn, id);
+}
+
+/* The entity of the cgroup with that id; 0: the root's. */
+static __always_inline u32 cgroup_slot(u64 id)
+{
+	u32 *slot = bpf_map_lookup_elem(&cgroup_slots, &id);
+
+	return slot ? *slot : 0;
+}
+
+/* A cgroup appears. */
+static void tree_add_cgroup(struct cgroup *cgrp, u32 weight)
+{
+	u64 id = cgroup_id(cgrp);
+	struct entity_ctx *e;
+	struct cgroup *up;
+	u32 parent = 0, slot;
+
+	if (cgrp->level <= 0)
+		return;
+	up = bpf_cgroup_ancestor(cgrp, cgrp->level - 1);
+	if (up) {
+		parent = cgroup_slot(cgroup_id(up));
+		bpf_cgroup_release(up);
+	}
+	slot = entity_alloc(id, ENTITY_GROUP);
+	if (slot && !entity_attach(slot, parent)) {
+		entity_free(slot);
+		slot = 0;
+	}
+	e = entity_get(slot);
+	if (slot && e) {
+		e->weight = weight;
+		entity_set_weight(e, weight);
+	} else {
+		slot = parent;
+	}
+	bpf_map_update_elem(&cgroup_slots, &id, &slot, BPF_ANY);
+}
+
+/* The cgroup's own entity, or NULL if it has none: the root, or one that is part of its parent. */
+static struct entity_ctx *cgroup_entity(const struct cgroup *cgrp)
+{
+	u64 id = cgroup_id(cgrp);
+	struct entity_ctx *e = entity_get(cgroup_slot(id));
+
+	return e && e->kind == ENTITY_GROUP && e->id == id ? e : NULL;
+}
+
+static void tree_set_weight(const struct cgroup *cgrp, u32 weight)
+{
+	struct entity_ctx *e = cgroup_entity(cgrp);
+
+	if (!e)
+		return;
+	e->weight = weight;
+	entity_set_weight(e, weight);
+	/* VMs show their cgroup's weight. */
+	atomic_add(&tree_generation, 1);
+}
+
+static void tree_set_idle(const struct cgroup *cgrp, bool idle)
+{
+	struct entity_ctx *e = cgroup_entity(cgrp);
+
+	if (!e)
+		return;
+	e->idle = idle;
+	entity_set_weight(e, e->weight);
+}
+
+/* A cgroup goes: nobody is in it. */
+static void tree_remove_cgroup(const struct cgroup *cgrp)
+{
+	u64 id = cgroup_id(cgrp);
+
+	if (cgroup_entity(cgrp))
+		entity_free(cgroup_slot(id));
+	bpf_map_delete_elem(&cgroup_slots, &id);
+}
+
+/* t is part of that entity from now on. Not while t's run time is being charged. */
+static void leaf_set(struct task_ctx *t, u32 slot)
+{
+	if (t->leaf == slot)
+		return;
+	if (t->cpu >= 0) {
+		active_add(t->leaf, -1);
+		active_add(slot, 1);
+	}
+	t->leaf = slot;
+	t->waited_ns = 0;
+}
+
+/* Bring up to date which entity t is part of, and which quotas it is under. Only from operations that hold p's run queue, while p is not charged. */
+static void leaf_refresh(struct task_struct *p, struct task_ctx *t)
+{
+	struct vm_ctx *vm = vm_get(t);
+	u32 slot = 0, domain = 0;
+	struct cgroup *cgrp;
+	struct entity_ctx *e;
+	u64 id;
+
+	t->tree_generation = tree_generation;
+	t->everywhere = p->nr_cpus_allowed >= nr_online;
+	if (bpf_ksym_exists(scx_bpf_task_cgroup)) {
+		cgrp = scx_bpf_task_cgroup(p);
+		if (cgrp) {
+			slot = cgroup_slot(cgroup_id(cgrp));
+			/* A VMM's threads may be in cgroups of their own below the VM's, made for limits; the VM is where the process is. */
+			id = cgroup_domain_id(cgrp);
+			domain = id ? cgroup_slot(id) : slot;
+			bpf_cgroup_release(cgrp);
+		}
+	}
+	t->limits = nr_quotas ? slot : 0;
+	if (!vm || fair != FAIR_VM) {
+		leaf_set(t, slot);
+		return;
+	}
+	e = entity_get(vm->entity);
+	if (!e || !vm->entity) {
+		leaf_set(t, slot);
+		return;
+	}
+	if (t->vcpu >= 0 && e->parent != domain)
+		entity_attach(vm->entity, domain);
+	if (t->vcpu >= 0) {
+		e = entity_get(domain);
+		vm->weight = e && domain ? e->weight : WEIGHT_DEFAULT;
+	}
+	leaf_set(t, vm->entity);
+}
+
+#endif

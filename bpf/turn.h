@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The end of a turn. The kernel looks at a task's slice when it ticks, which is every 4 ms on most kernels and every millisecond at best: a boost of 0.4 ms
+ * would last up to ten times as long. A timer per pCPU ends turns on time.
+ *
+ * It is set for the end of the present turn only if it is not set for an earlier moment; when it fires too early it is set anew. So tasks that come and
+ * go in quick succession cost nothing, and a pCPU on which nobody waits is left alone.
+ */
+#ifndef COHORT_TURN_H
+#define COHORT_TURN_H
+
+#include "state.h"
+
+/* Not worth another timer. */
+#define TURN_EARLY_NS 20000ULL
+
+struct turn_timer {
+	struct bpf_timer timer;
+	u64 set_for_ns; /* 0: not set */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_CPUS);
+	__type(key, u32);
+	__type(value, struct turn_timer);
+} turn_timers SEC(".maps");
+
+VERIFIED_ONCE turn_watch(s32 cpu, u64 now)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+	struct turn_timer *timer;
+	u32 key = cpu;
+	u64 end;
+
+	if (!c)
+		return 0;
+	end = c->turn_end_ns;
+	timer = bpf_map_lookup_elem(&turn_timers, &key);
+	if (!timer || !end || !time_before(now, end))
+		return 0;
+	if (timer->set_for_ns && !time_before(end, timer->set_for_ns) && !time_before(timer->set_for_ns + slice_ns, now))
+		return 0;
+	timer->set_for_ns = end;
+	bpf_timer_start(&timer->timer, end - now, 0);
+	return 0;
+}
+
+static int turn_over(void *map, int *key, struct turn_timer *timer)
+{
+	struct cpu_ctx *c = cpu_get(*key);
+	u64 now = now_ns();
+
+	timer->set_for_ns = 0;
+	if (!c || !c->curr_pid || !(queue_is_marked(*key) || c->boost_pid))
+		return 0;
+	if (time_before(now + TURN_EARLY_NS, c->turn_end_ns))
+		turn_watch(*key, now);
+	else
+		scx_bpf_kick_cpu(*key, SCX_KICK_PREEMPT);
+	return 0;
+}
+
+static s32 turn_init(void)
+{
+	struct turn_timer *timer;
+	u32 key;
+	s32 i;
+
+	bpf_for(i, 0, MAX_CPUS) {
+		if (i >= nr_cpus)
+			break;
+		key = i;
+		timer = bpf_map_lookup_elem(&turn_timers, &key);
+		if (!timer || bpf_timer_init(&timer->timer, &turn_timers, CLOCK_MONOTONIC))
+			return -ENOMEM;
+		bpf_timer_set_callback(&timer->timer, turn_over);
+	}
+	return 0;
+}
+
+#endif
