@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.lab, pytest.mark.long, KERNELS]
 
 REALTIME_S = 5
-# Much more than any turn, much less than the real-time task runs. The kernel's own scheduler lets the two move apart only
-# by and by.
+# Much more than any turn, much less than the real-time task runs. The kernel's own scheduler moves the others away from
+# it only by and by.
 WAIT_MAX_S = {"eevdf": 2.0, "cohort": 0.5}
 # Whatever a user may do to the scheduler: start and end, sleep and wake, move, yield, change class and priority.
 STRESSORS = {
