@@ -272,12 +272,12 @@ static bool boost_affordable(struct task_ctx *t, struct pick *search)
 		return true;
 	rank_of(t, &rank);
 	if (search->prev_queued && !rank_same_leaf(&search->prev, &rank) &&
-	    rank_before(&search->prev, &rank, margin_ns, search->now))
+	    rank_before(&search->prev, &rank, margin_ns))
 		return false;
 	best_waiter(search->cpu, QUEUE_SCAN, 0, &rival);
 	if (!rival.pid || rank_same_leaf(&rival.rank, &rank))
 		return true;
-	return !rank_before(&rival.rank, &rank, margin_ns, search->now);
+	return !rank_before(&rival.rank, &rank, margin_ns);
 }
 
 /* May the thread of that pid be boosted here and now, as far as its quota and its VM's credit go? */

@@ -193,6 +193,8 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		if (t) {
 			if (!quota_charge(t, fair_charge(prev, t, best.now), best.now))
 				t = NULL;
+			else
+				fair_settle(prev, t, best.now);
 		}
 		if (t) {
 			best.leaving_vm = t->vm;
@@ -219,7 +221,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 				queue_mark(cpu);
 		}
 	}
-	if (t && !best.urgency && (!best.pid || !rank_before(&best.rank, &best.prev, 0, best.now))) {
+	if (t && !best.urgency && (!best.pid || !rank_before(&best.rank, &best.prev, 0))) {
 		best.rank = best.prev;
 		best.pid = prev->pid;
 		best.vm = best.leaving_vm;
@@ -245,6 +247,8 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		c->turn_end_ns = best.now + slice;
 		fair_advance_clocks(t, cpu);
 		gang_start(t, cpu, best.now);
+		fair_prepay(prev, t, slice, best.now);
+		c->curr_vtime = t->vtime;
 		if (queue_is_marked(cpu))
 			turn_watch(cpu, best.now);
 		return;
@@ -265,16 +269,15 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
 		arrive(p, t, cpu, now, false);
 	account_place(t, cpu);
 	gang_start(t, cpu, now);
-	fair_start(t, now);
+	fair_start(p, t, now);
 	if (!c->out_of_turn)
 		fair_advance_clocks(t, cpu);
+	fair_prepay(p, t, p->scx.slice, now);
 	vcpu_set_state(t, VCPU_RUNNING, cpu, now);
 
 	c->curr_vm = t->vm;
 	c->curr_leaf = t->leaf;
 	c->curr_vtime = t->vtime;
-	c->curr_weight = p->scx.weight;
-	c->curr_since_ns = now;
 	c->turn_end_ns = now + p->scx.slice;
 	c->curr_pid = p->pid;
 	if (c->resume_pid == (u32)p->pid)
@@ -543,14 +546,13 @@ s32 BPF_PROG(cohort_init)
 		}
 	}
 	scx_bpf_put_cpumask(online);
-	bpf_for(i, 0, MAX_CPUS) {
-		if (i >= nr_cpus)
+	bpf_for(i, 0, MAX_CPUS * 3) {
+		if (i >= nr_cpus * 3)
 			break;
-		err = scx_bpf_create_dsq(i, -1);
-		if (!err)
-			err = scx_bpf_create_dsq(OVERDUE_DSQ(i), -1);
-		if (!err)
-			err = scx_bpf_create_dsq(ASIDE_DSQ(i), -1);
+		err = scx_bpf_create_dsq(i < nr_cpus	 ? i :
+					 i < nr_cpus * 2 ? OVERDUE_DSQ(i - nr_cpus) :
+							   ASIDE_DSQ(i - nr_cpus * 2),
+					 -1);
 		if (err)
 			return err;
 	}

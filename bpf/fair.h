@@ -25,31 +25,14 @@
 /* Clocks that many pCPUs share move in steps of this, so that their cache lines do not. */
 #define CLOCK_STEP_NS 250000ULL
 
-/* A thread's run time that is not charged yet is at most a tick; what is far beyond was read on a pCPU whose clock is behind. */
-#define UNCHARGED_MAX_UNITS 65536
-
-/*
- * entity_ctx.running: how many of its threads run, from this bit on; below, the sum of the times up to which each is charged, in units of 1,024 ns
- * modulo 2^32. One word, so that it is read as one.
- */
-#define RUNNING_SHIFT 48
-
 /* A task's place in the order. */
 struct rank {
 	u64 own;
+	u64 unused_ns; /* of a runner: what is left of the turn that it has paid for */
 	u64 credit_ns; /* it may go before others by so much */
+	u64 behind_ns; /* of a vCPU: how far it is behind its furthest sibling */
 	u16 path[MAX_DEPTH];
 };
-
-static __always_inline u64 running_units(u64 ns)
-{
-	return (u32)(ns >> 10);
-}
-
-static __always_inline u32 nr_running(const struct entity_ctx *e)
-{
-	return READ_ONCE(e->running) >> RUNNING_SHIFT;
-}
 
 static __always_inline u64 scale_by_weight(u64 delta_ns, u64 weight)
 {
@@ -61,26 +44,17 @@ static __always_inline u64 scale_by_entity(u64 delta_ns, const struct entity_ctx
 	return delta_ns * e->inv_weight >> INV_WEIGHT_SHIFT;
 }
 
-/* The entity's virtual time, with what its running threads have run since they were charged. */
-static __always_inline u64 entity_vtime(const struct entity_ctx *e, u64 now)
-{
-	u64 running = READ_ONCE(e->running);
-	u32 n = running >> RUNNING_SHIFT;
-	u32 units = n * (u32)running_units(now) - (u32)running;
-
-	if (!n || units > n * UNCHARGED_MAX_UNITS)
-		return e->vtime;
-	return e->vtime + scale_by_entity((u64)units << 10, e);
-}
-
 static __always_inline void rank_of_leaf(u32 leaf, u64 own, struct rank *r)
 {
 	struct entity_ctx *e = entity_get(leaf);
 
 	__builtin_memset(r, 0, sizeof(*r));
 	r->own = own;
-	if (leaf && e)
-		__builtin_memcpy(r->path, e->path, sizeof(r->path));
+	if (!leaf || !e)
+		return;
+	__builtin_memcpy(r->path, e->path, sizeof(r->path));
+	if (e->kind == ENTITY_VM && time_before(own, e->child_clock))
+		r->behind_ns = e->child_clock - own;
 }
 
 /*
@@ -101,40 +75,57 @@ VERIFIED_ONCE rank_of(struct task_ctx *t, struct rank *r)
 	return 0;
 }
 
-/* Return true if a deserves the pCPU more than b, by at least margin_ns of virtual time. */
-VERIFIED_ONCE rank_is_before(struct rank *a, struct rank *b, u64 margin_ns, u64 now)
+/* Virtual time where a's and b's ways part, at this entity of r's path or (0) at its own. */
+static __always_inline u64 rank_vtime(const struct rank *r, u32 slot)
 {
-	struct entity_ctx *e;
-	u64 of_a, of_b;
+	struct entity_ctx *e = entity_get(slot);
+
+	if (!slot || !e)
+		return r->own - r->unused_ns - r->credit_ns;
+	return e->vtime - scale_by_entity(r->unused_ns, e) - r->credit_ns;
+}
+
+/* The virtual time that a turn costs there. */
+static __always_inline u64 rank_turn(u32 slot)
+{
+	struct entity_ctx *e = entity_get(slot);
+
+	return slot && e ? scale_by_entity(slice_ns, e) : slice_ns;
+}
+
+/*
+ * Return true if a deserves the pCPU more than b, by at least margin_ns of virtual time.
+ *
+ * Where their ways part within less than a turn, neither deserves it more than the other, for turns are what is given. Then that one goes first
+ * which its own siblings have left behind. Otherwise threads of two VMs that are pinned in the same way would never take turns: that of one VM here and
+ * that of the other there could go on for ever, each VM having its share.
+ */
+VERIFIED_ONCE rank_is_before(struct rank *a, struct rank *b, u64 margin_ns)
+{
+	u64 of_a, of_b, turn;
 	u32 i;
 
 	if (!a || !b)
 		return 0;
-	of_a = a->own;
-	of_b = b->own;
 	for (i = 0; i < MAX_DEPTH; i++) {
 		if (a->path[i] == b->path[i])
 			continue;
-		if (a->path[i]) {
-			e = entity_get(a->path[i]);
-			if (e)
-				of_a = entity_vtime(e, now);
-		}
-		if (b->path[i]) {
-			e = entity_get(b->path[i]);
-			if (e)
-				of_b = entity_vtime(e, now);
-		}
-		of_a -= a->credit_ns;
-		of_b -= b->credit_ns;
-		break;
+		of_a = rank_vtime(a, a->path[i]);
+		of_b = rank_vtime(b, b->path[i]);
+		turn = rank_turn(b->path[i]);
+		if (b->behind_ns > a->behind_ns + 2 * slice_ns && time_before(of_b, of_a + turn))
+			return 0;
+		turn = rank_turn(a->path[i]);
+		if (!margin_ns && a->behind_ns > b->behind_ns + 2 * slice_ns && time_before(of_a, of_b + turn))
+			return 1;
+		return time_before(of_a + margin_ns, of_b);
 	}
-	return time_before(of_a + margin_ns, of_b);
+	return time_before(a->own + margin_ns, b->own - b->unused_ns);
 }
 
-static __always_inline bool rank_before(struct rank *a, struct rank *b, u64 margin_ns, u64 now)
+static __always_inline bool rank_before(struct rank *a, struct rank *b, u64 margin_ns)
 {
-	return rank_is_before(a, b, margin_ns, now);
+	return rank_is_before(a, b, margin_ns);
 }
 
 /* Are both of one entity, so that only their own times count? */
@@ -261,87 +252,105 @@ VERIFIED_ONCE fair_advance_clocks(struct task_ctx *t, s32 cpu)
 		parent = slot;
 	}
 	clock_follow(parent, cpu, t->vtime, t->everywhere);
+	e = entity_get(parent);
+	if (parent && e && time_before(e->child_clock + CLOCK_STEP_NS, t->vtime))
+		e->child_clock = t->vtime;
 	return 0;
 }
 
-/* Those of whom t is a part have run for delta_ns: by `change` their word `running`. */
-VERIFIED_ONCE fair_charge_path(struct task_ctx *t, u64 delta_ns, u64 change)
+/* Charge those of whom t is a part with delta_ns, or pay it back if negative. */
+VERIFIED_ONCE fair_charge_path(struct task_ctx *t, s64 delta_ns)
 {
 	struct entity_ctx *e;
 	u32 slot;
 	s32 i;
 
-	if (!t)
+	if (!t || !delta_ns)
 		return 0;
 	for (i = 0; i < MAX_DEPTH; i++) {
 		slot = t->run_path[i];
 		e = entity_get(slot);
 		if (!slot || !e)
 			break;
-		atomic_add(&e->running, change);
-		if (delta_ns)
+		if (delta_ns < 0)
+			atomic_add(&e->vtime, -scale_by_entity(-delta_ns, e));
+		else
 			atomic_add(&e->vtime, scale_by_entity(delta_ns, e));
 	}
 	return 0;
 }
 
-/* What t has run since it was charged; charges t itself and its VM's statistics. */
-static u64 fair_charge_own(const struct task_struct *p, struct task_ctx *t, u64 now)
+/*
+ * A turn is paid for when it begins, by all of whom the task is a part, and what is not used is paid back when it ends. If it were paid for afterwards, an
+ * entity that is entitled to one of two pCPUs would be behind for both at once, and have two threads run half of the time where it should have its best
+ * one run all the time.
+ */
+static void fair_prepay(const struct task_struct *p, struct task_ctx *t, u64 slice, u64 now)
 {
-	u64 delta = elapsed_ns(now, t->charged_ns);
-	struct vm_ctx *vm;
-
-	if (!delta)
-		return 0;
-	t->vtime += scale_by_weight(delta, p->scx.weight);
-	vm = vm_get(t);
-	if (vm)
-		atomic_add(&vm->runtime_ns, delta);
-	return delta;
+	t->paid_until_ns = now + slice;
+	t->vtime += scale_by_weight(slice, p->scx.weight);
+	fair_charge_path(t, slice);
 }
 
-/* Charge a running task for what it has run since the last time. Return how much that was. */
+/* The turn has lasted until now, and no longer. */
+static void fair_settle(const struct task_struct *p, struct task_ctx *t, u64 now)
+{
+	s64 more = now - t->paid_until_ns;
+
+	if (more < 0)
+		t->vtime -= scale_by_weight(-more, p->scx.weight);
+	else
+		t->vtime += scale_by_weight(more, p->scx.weight);
+	fair_charge_path(t, more);
+	t->paid_until_ns = now;
+}
+
+/* Count what a running task has run since the last time; charge what it has not paid for. Return how much it has run. */
 static u64 fair_charge(const struct task_struct *p, struct task_ctx *t, u64 now)
 {
+	struct vm_ctx *vm;
 	u64 delta;
 
 	if (!t->charged_ns)
 		return 0;
-	delta = fair_charge_own(p, t, now);
-	if (delta) {
-		fair_charge_path(t, delta, running_units(now) - running_units(t->charged_ns));
-		t->charged_ns = now;
-	}
+	delta = elapsed_ns(now, t->charged_ns);
+	t->charged_ns += delta;
+	vm = vm_get(t);
+	if (vm && delta)
+		atomic_add(&vm->runtime_ns, delta);
+	if (time_before(t->paid_until_ns, t->charged_ns))
+		fair_settle(p, t, t->charged_ns);
 	return delta;
 }
 
-VERIFIED_ONCE fair_start(struct task_ctx *t, u64 now)
+static void fair_start(const struct task_struct *p, struct task_ctx *t, u64 now)
 {
-	struct entity_ctx *leaf;
+	struct entity_ctx *leaf = entity_get(t->leaf);
 
-	if (!t)
-		return 0;
-	leaf = entity_get(t->leaf);
 	__builtin_memset(t->run_path, 0, sizeof(t->run_path));
+	t->run_leaf = t->leaf;
 	if (t->leaf && leaf) {
 		__builtin_memcpy(t->run_path, leaf->path, sizeof(t->run_path));
+		atomic_add(&leaf->nr_running, 1);
 		if (elapsed_ns(now, leaf->served_ns) > 1000000)
 			leaf->served_ns = now;
 	}
 	t->charged_ns = now;
-	fair_charge_path(t, 0, (1ULL << RUNNING_SHIFT) + running_units(now));
-	return 0;
 }
 
 /* Return how much it has run since it was last charged. */
 static u64 fair_stop(const struct task_struct *p, struct task_ctx *t, u64 now)
 {
+	struct entity_ctx *leaf;
 	u64 delta;
 
 	if (!t->charged_ns)
 		return 0;
-	delta = fair_charge_own(p, t, now);
-	fair_charge_path(t, delta, -((1ULL << RUNNING_SHIFT) + running_units(t->charged_ns)));
+	delta = fair_charge(p, t, now);
+	fair_settle(p, t, t->charged_ns);
+	leaf = entity_get(t->run_leaf);
+	if (t->run_leaf && leaf)
+		atomic_add(&leaf->nr_running, -1);
 	t->charged_ns = 0;
 	return delta;
 }
@@ -357,7 +366,7 @@ VERIFIED_ONCE fair_forget(struct task_ctx *t, s32 cpu, u64 now)
 	if (!t)
 		return 0;
 	e = entity_get(t->leaf);
-	if (!t->leaf || !e || !t->everywhere || (s32)nr_running(e) < e->nr_active)
+	if (!t->leaf || !e || !t->everywhere || e->nr_running < e->nr_active)
 		return 0;
 	least = clock_of(e->parent, cpu, true) - LAG_APART * lag_ns;
 	if (time_before(e->vtime, least))

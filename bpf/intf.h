@@ -91,7 +91,6 @@ struct vm_ctx {
 
 	/* What changes all the time has lines of its own. */
 	unsigned long long turn_end_ns __attribute__((aligned(64))); /* gang aligned: when its present turn ends */
-	unsigned long long sibling_clock; /* furthest vCPU's own virtual run time */
 	unsigned int nr_active;		  /* vCPUs that run or wait for a pCPU */
 
 	unsigned long long runtime_ns __attribute__((aligned(64))); /* CPU time of its vCPUs and its VMM's other threads */
@@ -126,11 +125,12 @@ struct entity_ctx {
 
 	/* What changes all the time has lines of its own. */
 	unsigned long long vtime __attribute__((aligned(64))); /* virtual run time, ns at weight 100 */
-	unsigned long long running; /* who runs, and since when: see fair.h */
+	unsigned long long child_clock; /* how far the furthest of its tasks has come */
 	unsigned long long waited_ns; /* last had to wait for a pCPU */
 	unsigned long long served_ns; /* last got a pCPU */
 	unsigned long long free_clock; /* how far those children have come that may run everywhere */
 	int home;		      /* the pCPU for which it last waited */
+	int nr_running;		      /* its tasks that run */
 	int nr_active;		      /* its tasks and child entities that run or wait for a pCPU */
 
 	/* cpu.max */

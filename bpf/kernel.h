@@ -125,7 +125,7 @@ void bpf_rcu_read_unlock(void) __ksym;
  * Timers: a struct bpf_timer in the value of an array map, and `static int cb(void *map, int *key, struct value *v)`.
  *
  * - bpf_timer_init() and bpf_timer_set_callback() in ops.init: the first allocates, and since 7.1 the callback may call what the operation that
- *   sets it may call. Set there it may do what ops.init may without sleeping: scx_bpf_dsq_move() and its kin, kicks, slices; no dsq_insert, no
+ *   sets it may call (before, what any code without a run queue's lock may). Set there it may do what ops.init may without sleeping: scx_bpf_dsq_move() and its kin, kicks, slices; no dsq_insert, no
  *   dsq_move_to_local. No run queue is locked while it runs, and it is no task's business: scx_bpf_task_cgroup() is refused.
  * - bpf_timer_start() anywhere, BPF_F_TIMER_CPU_PIN to have it on the pCPU that starts it; a timer that is set already is set anew. With
  *   interrupts off (all operations that hold a run queue's lock) 7.x puts that off to an interrupt of its own on the same pCPU: one allocation
@@ -270,8 +270,8 @@ static __always_inline bool vcpu_irq_pending(struct kvm_vcpu *v)
 /* The id of the cgroup that a threaded one's processes are in; 0: of a kernel that does not say. */
 static __always_inline u64 cgroup_domain_id(struct cgroup *cgrp)
 {
-	struct cgroup *domain;
 	struct kernfs_node *kn;
+	struct cgroup *domain;
 
 	if (!bpf_core_field_exists(cgrp->dom_cgrp))
 		return 0;

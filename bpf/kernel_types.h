@@ -104,7 +104,7 @@ struct scx_exit_task_args {
 	bool cancelled;
 };
 
-/* The bandwidth since 6.17, in us; a quota of NO_QUOTA: no limit. The last field since 7.1, with ops.cgroup_set_idle: ask whether it exists. */
+/* The bandwidth since 6.17, in us; a quota of NO_QUOTA: no limit. The last field since 7.3: ask whether it exists. */
 #define NO_QUOTA (~0ULL)
 struct scx_cgroup_init_args {
 	u32 weight;
@@ -146,7 +146,7 @@ struct bpf_iter_num {
 
 /*
  * The operations implemented; libbpf finds each in the kernel's own struct by name. One that the running kernel's struct has not must be
- * set to NULL before loading: cgroup_set_bandwidth before 6.17, cgroup_set_idle before 7.1.
+ * set to NULL before loading: cgroup_set_bandwidth before 6.17, cgroup_set_idle before 6.19.
  *
  * cpu_acquire and cpu_release say that a higher class takes the pCPU and gives it back. Both lab kernels call them, from the same places: release
  * at the switch from a sched_ext task to one of a higher class (not when that one finds the pCPU idle), after ops.stopping and, if its slice

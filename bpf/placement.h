@@ -20,7 +20,8 @@ static bool rank_of_runner(const struct cpu_ctx *c, u64 now, struct rank *r)
 {
 	if (!c->curr_pid)
 		return false;
-	rank_of_leaf(c->curr_leaf, c->curr_vtime + scale_by_weight(elapsed_ns(now, c->curr_since_ns), c->curr_weight), r);
+	rank_of_leaf(c->curr_leaf, c->curr_vtime, r);
+	r->unused_ns = elapsed_ns(c->turn_end_ns, now);
 	return true;
 }
 
@@ -33,7 +34,7 @@ VERIFIED_ONCE would_preempt(struct cpu_ctx *c, struct rank *r, u64 now)
 		return 0;
 	if (!rank_of_runner(c, now, &runner))
 		return 1;
-	return rank_before(r, &runner, wakeup_gran_ns, now);
+	return rank_before(r, &runner, wakeup_gran_ns);
 }
 
 /* Do siblings of t run or wait on other threads of cpu's core? */

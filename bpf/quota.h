@@ -205,7 +205,7 @@ static void quota_set(struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burs
 }
 
 /* The cgroup goes. */
-static void quota_drop(const struct cgroup *cgrp)
+static void quota_drop(struct cgroup *cgrp)
 {
 	struct entity_ctx *e = cgroup_entity(cgrp);
 

@@ -96,7 +96,7 @@ VERIFIED_ONCE urgency_of(struct task_ctx *t, struct rank *r, s32 cpu, u64 now)
 		top = entity_get(r->path[0]);
 		if (!top)
 			return URGENCY_NONE;
-		vtime = entity_vtime(top, now);
+		vtime = top->vtime;
 	}
 	if (clock && !time_before(*clock + lag_ns, vtime))
 		return URGENCY_STARVED;
@@ -113,7 +113,7 @@ static __always_inline bool is_better(struct pick *best, const struct task_ctx *
 	/* Among the starved, rank is what starved them. */
 	if (urgency)
 		return time_before(t->queued_ns, best->queued_ns);
-	return rank_before(r, &best->rank, margin_ns, best->now);
+	return rank_before(r, &best->rank, margin_ns);
 }
 
 /* May t run now? Asked wherever a task is given a pCPU. */
@@ -301,9 +301,9 @@ static void queue_insert(struct task_struct *p, const struct task_ctx *t, s32 cp
 	/* At the time that its entity will have come to when those of it that wait already have had their turns. */
 	if (t->leaf && leaf) {
 		top = entity_get(leaf->path[0]);
-		before = leaf->nr_active - (s32)nr_running(leaf) - 1;
+		before = leaf->nr_active - leaf->nr_running - 1;
 		if (top)
-			key = entity_vtime(top, now) + (before > 0 ? before * scale_by_entity(slice_ns, top) : 0);
+			key = top->vtime + (before > 0 ? before * scale_by_entity(slice_ns, top) : 0);
 	}
 	scx_bpf_dsq_insert_vtime(p, cpu, slice_ns, key, enq_flags);
 	queue_mark(cpu);

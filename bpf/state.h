@@ -40,9 +40,7 @@ struct cpu_ctx {
 	u32 curr_vm;	 /* as task_ctx.vm */
 	u32 curr_leaf;	 /* as task_ctx.leaf */
 	u32 out_of_turn; /* the runner was not chosen by rank: boosted, starved, or taken because the pCPU was idle */
-	u64 curr_vtime;	 /* of the runner, as of curr_since_ns */
-	u64 curr_weight;
-	u64 curr_since_ns;
+	u64 curr_vtime;	 /* of the runner, its turn paid */
 	u64 turn_end_ns; /* when the runner's slice ends */
 
 	/* A wish: run this waiting vCPU next. */
@@ -77,7 +75,8 @@ struct {
 /* A task. */
 struct task_ctx {
 	u64 vtime;	/* own virtual run time; orders the tasks of one entity */
-	u64 charged_ns; /* run time is charged up to here; 0: not running */
+	u64 charged_ns; /* run time is counted up to here; 0: not running */
+	u64 paid_until_ns; /* virtual time is charged up to here */
 	u64 queued_ns;	/* waiting for a pCPU since; 0: not waiting */
 	u64 waited_ns;	/* last had to wait for a pCPU */
 	u64 kvm;	/* VM whose vCPU it is; 0: none known */
@@ -92,6 +91,7 @@ struct task_ctx {
 	u32 tree_generation;
 	u32 registry_generation;
 	s32 placed;	   /* 1 + the pCPU that ops.select_cpu has chosen for this wake-up; 0: none */
+	u32 run_leaf;	 /* the entity of its present turn */
 	u16 run_path[MAX_DEPTH]; /* the entities that its present turn is charged to */
 	bool everywhere;   /* no pCPU is forbidden */
 	bool preempted;

@@ -43,6 +43,7 @@ VERIFIED_ONCE entity_alloc(u64 id, u32 kind)
 		e->id = id;
 		e->generation++;
 		e->idle = 0;
+		e->depth = 0;
 		e->weight = WEIGHT_DEFAULT;
 		e->vtime = 0;
 		e->waited_ns = 0;
@@ -109,7 +110,7 @@ VERIFIED_ONCE entity_attach(u32 slot, u32 parent)
 	return 1;
 }
 
-static __always_inline u64 cgroup_id(const struct cgroup *cgrp)
+static __always_inline u64 cgroup_id(struct cgroup *cgrp)
 {
 	struct kernfs_node *kn = BPF_CORE_READ(cgrp, kn);
 
@@ -155,7 +156,7 @@ static void tree_add_cgroup(struct cgroup *cgrp, u32 weight)
 }
 
 /* The cgroup's own entity, or NULL if it has none: the root, or one that is part of its parent. */
-static struct entity_ctx *cgroup_entity(const struct cgroup *cgrp)
+static struct entity_ctx *cgroup_entity(struct cgroup *cgrp)
 {
 	u64 id = cgroup_id(cgrp);
 	struct entity_ctx *e = entity_get(cgroup_slot(id));
@@ -163,7 +164,7 @@ static struct entity_ctx *cgroup_entity(const struct cgroup *cgrp)
 	return e && e->kind == ENTITY_GROUP && e->id == id ? e : NULL;
 }
 
-static void tree_set_weight(const struct cgroup *cgrp, u32 weight)
+static void tree_set_weight(struct cgroup *cgrp, u32 weight)
 {
 	struct entity_ctx *e = cgroup_entity(cgrp);
 
@@ -175,7 +176,7 @@ static void tree_set_weight(const struct cgroup *cgrp, u32 weight)
 	atomic_add(&tree_generation, 1);
 }
 
-static void tree_set_idle(const struct cgroup *cgrp, bool idle)
+static void tree_set_idle(struct cgroup *cgrp, bool idle)
 {
 	struct entity_ctx *e = cgroup_entity(cgrp);
 
@@ -186,7 +187,7 @@ static void tree_set_idle(const struct cgroup *cgrp, bool idle)
 }
 
 /* A cgroup goes: nobody is in it. */
-static void tree_remove_cgroup(const struct cgroup *cgrp)
+static void tree_remove_cgroup(struct cgroup *cgrp)
 {
 	u64 id = cgroup_id(cgrp);
 
@@ -239,7 +240,7 @@ static void leaf_refresh(struct task_struct *p, struct task_ctx *t)
 		leaf_set(t, slot);
 		return;
 	}
-	if (t->vcpu >= 0 && e->parent != domain)
+	if (t->vcpu >= 0 && (e->parent != domain || !e->depth))
 		entity_attach(vm->entity, domain);
 	if (t->vcpu >= 0) {
 		e = entity_get(domain);

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::intf;
+use crate::kernel_ops;
 
 /// The oldest kernel on which the scheduler was tested, and is let run.
 pub const OLDEST_TESTED: &str = "6.18";
@@ -18,39 +19,43 @@ const LEAVING_MAX: Duration = Duration::from_secs(5);
 
 /// Reads the core-scheduling cookie of a thread; 0 is none.
 type CookieOf = fn(tid: i32) -> io::Result<u64>;
+/// Reads which operations the kernel has whose types this file describes.
+type OpsOf = fn(btf: &Path) -> Option<kernel_ops::Names>;
 
 /// This machine, or in tests a folder that looks like one.
 pub struct Host {
     root: PathBuf,
     cookie_of: CookieOf,
+    ops_of: OpsOf,
 }
 
 impl Host {
     pub fn this_machine() -> Self {
-        Host { root: PathBuf::from("/"), cookie_of: core_sched_cookie }
+        Host { root: PathBuf::from("/"), cookie_of: core_sched_cookie, ops_of: kernel_ops::of }
     }
 
-    fn path(&self, path: &str) -> PathBuf {
+    pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    fn exists(&self, path: &str) -> bool {
+    pub fn exists(&self, path: &str) -> bool {
         self.path(path).exists()
     }
 
-    fn read(&self, path: &str) -> Option<String> {
+    pub fn read(&self, path: &str) -> Option<String> {
         fs::read_to_string(self.path(path)).ok().map(|text| text.trim().to_string())
     }
 
     /// Everything that stands in the way, the most basic first.
     pub fn refusals(&self) -> Vec<String> {
-        let kernel = [self.sched_ext(), self.version(), self.btf()];
+        let kernel = [self.sched_ext(), self.version(), self.btf(), self.real_time(), self.isolated_cpus()];
         let state = [
             self.capabilities(),
             self.cpus().err(),
             self.other_scheduler(),
             self.core_scheduling(),
             self.kvm_btf(),
+            self.quotas(),
         ];
         kernel.into_iter().chain(state).flatten().collect()
     }
@@ -91,6 +96,30 @@ impl Host {
         })
     }
 
+    /// Loading would work. But timers and interrupts are threads there, below the real-time tasks, and nobody has tried what that does to guests.
+    fn real_time(&self) -> Option<String> {
+        let flag = self.read("/sys/kernel/realtime").is_some_and(|value| value == "1");
+        let named = self.read("/proc/sys/kernel/version").is_some_and(|v| v.contains("PREEMPT_RT"));
+        (flag || named).then(|| {
+            format!(
+                "this kernel ({}) is built with PREEMPT_RT, on which the scheduler was never tested: boot one built without it",
+                self.release()
+            )
+        })
+    }
+
+    /// The kernel enables no sched_ext scheduler while CPUs are kept out of its scheduling domains since boot, and says -EINVAL. This file lists
+    /// those. What a cpuset partition isolates is not among them and does no harm, nor is `isolcpus=nohz,…` or `isolcpus=managed_irq,…`.
+    fn isolated_cpus(&self) -> Option<String> {
+        let cpus = self.read("/sys/devices/system/cpu/isolated").filter(|cpus| !cpus.is_empty())?;
+        let line = self.read("/proc/cmdline").unwrap_or_default();
+        let word = line.split_whitespace().find(|word| word.starts_with("isolcpus=")).unwrap_or("isolcpus=");
+        Some(format!(
+            "{word} on the kernel's command line isolates CPU {cpus}, with which the kernel runs no sched_ext scheduler: boot without it, and \
+             isolate CPUs by a cgroup instead (cpuset.cpus.partition = isolated)"
+        ))
+    }
+
     /// KVM as a module needs BTF of its own; without it no vCPU can be told from an ordinary thread.
     fn kvm_btf(&self) -> Option<String> {
         let is_module = self.exists("/sys/module/kvm/initstate");
@@ -128,6 +157,11 @@ impl Host {
         }
     }
 
+    /// The CPUs that are online, as the kernel writes it.
+    pub fn online_cpus(&self) -> Option<String> {
+        self.read("/sys/devices/system/cpu/online")
+    }
+
     /// The sched_ext scheduler that is loaded, if any.
     pub fn loaded_scheduler(&self) -> Option<String> {
         let state = self.read("/sys/kernel/sched_ext/state")?;
@@ -163,6 +197,11 @@ impl Host {
             "process {pid} ({name}) uses core scheduling, which can hang a host with SMT under any sched_ext scheduler: start it without \
              (cloud-hypervisor: --cpus core_scheduling=off), or switch SMT off (echo off > /sys/devices/system/cpu/smt/control)"
         ))
+    }
+
+    /// The operations of this kernel's sched_ext, if its types can be read.
+    pub fn kernel_ops(&self) -> Option<kernel_ops::Names> {
+        (self.ops_of)(&self.path("/sys/kernel/btf/vmlinux"))
     }
 
     /// KVM is loaded and initialized (or built in).
@@ -212,5 +251,6 @@ fn core_sched_cookie(tid: i32) -> io::Result<u64> {
     }
 }
 
+mod quotas;
 #[cfg(test)]
 pub mod tests;

@@ -11,8 +11,10 @@ use tracing::{debug, warn};
 
 use crate::bpf::{CohortSkel, CohortSkelBuilder, OpenCohortSkel};
 use crate::intf;
-use crate::policy::{Axes, Timing};
+use crate::kernel_ops;
+use crate::policy::Axes;
 use crate::say::{self, Failure};
+use crate::timing::Timing;
 
 /// What the scheduler is to do.
 #[derive(Clone, Debug)]
@@ -24,12 +26,14 @@ pub struct Config {
 }
 
 /// What this host looks like, as far as loading depends on it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Place {
     /// 1 + the highest possible CPU number.
     pub nr_cpus: u32,
     /// KVM is there, so its functions can be watched.
     pub kvm: bool,
+    /// The operations of its kernel's sched_ext, if that is known.
+    pub ops: Option<kernel_ops::Names>,
 }
 
 /// The memory that libbpf-rs keeps its object in; a second place for the second try.
@@ -51,7 +55,7 @@ pub struct Running<'obj> {
 pub fn load<'obj>(
     storage: &'obj mut Storage,
     config: &Config,
-    place: Place,
+    place: &Place,
 ) -> Result<CohortSkel<'obj>, Failure> {
     let first = storage.first.insert(Box::new(MaybeUninit::uninit()));
     let second = storage.second.insert(Box::new(MaybeUninit::uninit()));
@@ -72,7 +76,7 @@ pub fn load<'obj>(
 fn open_and_load<'obj>(
     storage: &'obj mut MaybeUninit<OpenObject>,
     config: &Config,
-    place: Place,
+    place: &Place,
     watch_spin: bool,
 ) -> libbpf_rs::Result<CohortSkel<'obj>> {
     open(storage, config, place, watch_spin)?.load()
@@ -82,7 +86,7 @@ fn open_and_load<'obj>(
 fn open<'obj>(
     storage: &'obj mut MaybeUninit<OpenObject>,
     config: &Config,
-    place: Place,
+    place: &Place,
     watch_spin: bool,
 ) -> libbpf_rs::Result<OpenCohortSkel<'obj>> {
     let mut open = CohortSkelBuilder::default().open(storage)?;
@@ -92,6 +96,10 @@ fn open<'obj>(
         config.axes.apply(knobs);
         config.timing.apply(knobs);
     }
+    if let Some(kernel) = &place.ops {
+        kernel_ops::leave_out_missing(open.struct_ops.cohort_ops_mut(), kernel);
+    }
+    open.maps.neighbours.set_max_entries(place.nr_cpus)?;
     open.maps.vm_on_cpu.set_max_entries(intf::MAX_VMS * place.nr_cpus)?;
     open.maps.clocks.set_max_entries(intf::MAX_ENTITIES * place.nr_cpus)?;
     open.progs.cohort_on_spin.set_autoload(watch_spin);
@@ -104,7 +112,7 @@ fn open<'obj>(
 }
 
 /// Put the loaded scheduler in charge of all CPUs.
-pub fn attach(mut skel: CohortSkel<'_>, place: Place) -> Result<Running<'_>, Failure> {
+pub fn attach<'obj>(mut skel: CohortSkel<'obj>, place: &Place) -> Result<Running<'obj>, Failure> {
     let ops = skel.maps.cohort_ops.attach_struct_ops().map_err(|error| {
         let why = Ending::read(&skel).map(|e| format!(" ({e})")).unwrap_or_default();
         Failure::failed(format!("the kernel did not let the scheduler start: {error:#}{why}"))
@@ -250,12 +258,16 @@ mod tests {
             verbose: 0,
         };
         let mut storage = MaybeUninit::uninit();
-        let open = open(&mut storage, &config, Place { nr_cpus: 24, kvm: true }, false).unwrap();
+        let place = Place { nr_cpus: 24, kvm: true, ops: Some(["enqueue".to_string()].into()) };
+        let open = open(&mut storage, &config, &place, false).unwrap();
         let knobs = open.maps.rodata_data.as_deref().unwrap();
         assert_eq!((knobs.nr_cpus, knobs.slice_ns, knobs.boost), (24, 1_234_000, 0));
         assert_eq!(open.maps.vm_on_cpu.max_entries(), intf::MAX_VMS * 24);
         assert_eq!(open.maps.stats.max_entries() as usize, intf::STATS.len());
+        assert_eq!(open.maps.neighbours.max_entries(), 24);
         assert!(!open.progs.cohort_on_spin.autoload());
+        assert!(open.struct_ops.cohort_ops().cgroup_init.is_null(), "this kernel has no groups");
+        assert!(!open.struct_ops.cohort_ops().enqueue.is_null());
     }
 
     fn ending(kind: i32, code: i64, reason: &str, message: &str) -> Ending {

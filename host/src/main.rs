@@ -4,16 +4,20 @@
 mod bpf;
 mod checks;
 mod cli;
+mod kernel_ops;
 #[cfg(libelf_lacks_search_tree)]
 mod libelf;
 mod load;
 mod man;
+mod maps;
 mod monitor;
 mod output;
 mod policy;
 mod run;
 mod say;
 mod stats;
+mod timing;
+mod topology;
 mod vmname;
 
 /// What the scheduler's headers define; see build/headers.rs.

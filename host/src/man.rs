@@ -9,6 +9,7 @@ use clap_mangen::Man;
 
 use crate::cli::Cli;
 use crate::intf;
+use crate::timing::AT_MOST;
 
 pub fn write(out: &mut impl io::Write) -> io::Result<()> {
     let mut cohort = Cli::command();
@@ -22,6 +23,12 @@ pub fn write(out: &mut impl io::Write) -> io::Result<()> {
     man.render_options_section(out)?;
 
     let mut roff = Roff::new();
+    roff.control("SH", ["LIMITS OF TIMING"]);
+    roff.text([roman("Knobs that contradict each other are refused:")]);
+    for (less, more) in &AT_MOST {
+        let (less, more) = (less.to_string(), more.to_string());
+        roff.control("TP", []).text([bold(less)]).text([roman("at most "), bold(more)]);
+    }
     roff.control("SH", ["STATISTICS"]);
     roff.text([roman(
         "Counters of the totals, in the table as rates, in JSON since the scheduler was loaded.",
@@ -47,7 +54,9 @@ mod tests {
         let mut page = Vec::new();
         super::write(&mut page).unwrap();
         let page = String::from_utf8(page).unwrap().replace("\\-", "-");
-        for wanted in ["cohort-run", "--policy", "--slice-us", "boost_granted", "EXIT STATUS"] {
+        for wanted in
+            ["cohort-run", "--policy", "--slice-us", "LIMITS OF TIMING", "boost_granted", "EXIT STATUS"]
+        {
             assert!(page.contains(wanted), "{wanted} is missing in {page}");
         }
     }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Policies and knobs: what the command line says, and the values that the scheduler gets.
+//! Policies: what the command line says, and the values that the scheduler gets. Timing is in timing.rs.
 //!
 //! A policy is a preset: one choice per axis. Each axis has its own flag, which overrides the preset.
 
 use std::fmt;
-use std::ops::RangeInclusive;
 
 use clap::{Args, ValueEnum};
 
@@ -194,54 +193,6 @@ impl fmt::Display for Axes {
 /// A value as it is written on the command line.
 fn value_name(value: impl ValueEnum) -> String {
     value.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default()
-}
-
-/// Declares the timing knobs: help text, name of the flag, name in the scheduler, allowed range. All in microseconds here and in
-/// nanoseconds there; the default is the scheduler's own.
-macro_rules! timing_knobs {
-    ($($(#[doc = $help:literal])+ $flag:ident => $knob:ident / $default:ident, $range:expr;)+) => {
-        /// Timing, in microseconds.
-        #[derive(Args, Clone, Debug)]
-        pub struct Timing {
-            $(
-                $(#[doc = $help])+
-                #[arg(
-                    long,
-                    value_name = "US",
-                    default_value_t = intf::default::$default / 1000,
-                    value_parser = micros($range)
-                )]
-                $flag: u64,
-            )+
-        }
-
-        impl Timing {
-            pub fn apply(&self, knobs: &mut rodata) {
-                $(knobs.$knob = self.$flag * 1000;)+
-            }
-        }
-    };
-}
-
-/// A parser for whole microseconds within a range.
-fn micros(range: RangeInclusive<u64>) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync {
-    move |text| match text.parse() {
-        Ok(us) if range.contains(&us) => Ok(us),
-        _ => Err(format!("allowed: whole microseconds from {} to {}", range.start(), range.end())),
-    }
-}
-
-timing_knobs! {
-    /// How long a task runs before others of its rank get their turn [100..100000]
-    slice_us => slice_ns / SLICE_NS, 100..=100_000;
-    /// How long a boosted vCPU runs at most, if its VM's turn has less left [50..100000]
-    boost_slice_us => boost_slice_ns / BOOST_SLICE_NS, 50..=100_000;
-    /// How much unused virtual time a sleeper may claim when it wakes [0..1000000]
-    lag_us => lag_ns / LAG_NS, 0..=1_000_000;
-    /// After waiting this long a task runs next, whatever its rank [1000..4000000]
-    starve_us => starve_ns / STARVE_NS, 1_000..=4_000_000;
-    /// By how much a woken task's virtual time must be behind the runner's to preempt it [0..1000000]
-    wakeup_gran_us => wakeup_gran_ns / WAKEUP_GRAN_NS, 0..=1_000_000;
 }
 
 #[cfg(test)]

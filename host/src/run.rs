@@ -22,6 +22,7 @@ use crate::monitor;
 use crate::output::Output;
 use crate::say::{self, Failure};
 use crate::stats::{self, Snapshot};
+use crate::topology;
 use crate::vmname::VmNames;
 
 /// How often to look whether the kernel put the scheduler out, or KVM appeared.
@@ -127,17 +128,25 @@ fn schedule(
     stops: &Stops,
     reporter: &mut Option<Reporter>,
 ) -> Result<End, Failure> {
-    let place = Place { nr_cpus: host.cpus().map_err(Failure::refused)?, kvm: host.kvm_is_live() };
+    let place = Place {
+        nr_cpus: host.cpus().map_err(Failure::refused)?,
+        kvm: host.kvm_is_live(),
+        ops: host.kernel_ops(),
+    };
     if !place.kvm {
         warn!("the kvm module is not loaded: there is no vCPU to see until it is; the scheduler will then be loaded again by itself");
     }
     let mut storage = Storage::default();
-    let skel = load::load(&mut storage, config, place)?;
+    let skel = load::load(&mut storage, config, &place)?;
     if let Some(signal) = stops.signal() {
         return Ok(End::Signal(signal));
     }
+    let mut online = host.online_cpus();
+    topology::tell(&skel.maps.neighbours, &topology::read(host)).map_err(|e| {
+        Failure::failed(format!("cannot tell the scheduler which CPUs are near which: {e:#}"))
+    })?;
     // Another scheduler may have come since the checks.
-    let attached = load::attach(skel, place);
+    let attached = load::attach(skel, &place);
     let mut running = attached.map_err(|failure| host.other_scheduler().map_or(failure, Failure::refused))?;
     info!("scheduling with policy {}", config.policy);
     info!("{}", config.axes);
@@ -157,8 +166,15 @@ fn schedule(
         if !place.kvm && host.kvm_is_live() {
             break End::KvmAppeared;
         }
+        let maps = &running.skel.maps;
+        let now_online = host.online_cpus();
+        if now_online != online {
+            online = now_online;
+            if let Err(error) = topology::tell(&maps.neighbours, &topology::read(host)) {
+                warn!("cannot tell the scheduler of CPUs that came or went: {error:#}");
+            }
+        }
         if let Some(reporter) = reporter.as_mut() {
-            let maps = &running.skel.maps;
             reporter.report(|names| stats::read(&maps.vms, &maps.stats, host, names));
             if reporter.output.is_closed() {
                 break End::ReaderGone;

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Statistics: read from the scheduler's maps, and shown as a table of rates or as JSON.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use libbpf_rs::{MapCore, MapFlags};
+use libbpf_rs::MapCore;
 use serde_json::{json, Map, Value};
 
 use crate::bpf::types::vm_ctx;
 use crate::checks::Host;
 use crate::intf;
+use crate::maps;
 use crate::vmname::VmNames;
 
 /// All counters at one moment.
@@ -20,6 +22,7 @@ pub struct Snapshot {
     time_s: f64,
     /// In the order of intf::STATS.
     totals: Vec<u64>,
+    /// In the order of their slots.
     vms: Vec<Vm>,
 }
 
@@ -32,23 +35,21 @@ struct Vm {
 
 /// Read the counters out of the maps `stats` and `vms`.
 pub fn read<M: MapCore>(vms: &M, stats: &M, host: &Host, names: &mut VmNames) -> libbpf_rs::Result<Snapshot> {
-    let mut totals = Vec::with_capacity(intf::STATS.len());
-    for id in 0..intf::STATS.len() as u32 {
-        let per_cpu = stats.lookup_percpu(&id.to_ne_bytes(), MapFlags::ANY)?.unwrap_or_default();
-        totals.push(per_cpu.iter().map(|bytes| u64_from(bytes)).sum());
-    }
+    let mut totals = vec![0; intf::STATS.len()];
+    maps::for_each(stats, |id, per_cpu| {
+        if let Some(total) = totals.get_mut(id as usize) {
+            *total = per_cpu.chunks_exact(size_of::<u64>()).map(u64_from).sum();
+        }
+    })?;
     let mut found = Vec::new();
-    for slot in 0..vms.max_entries() {
-        let Some(ctx) = vms.lookup(&slot.to_ne_bytes(), MapFlags::ANY)?.and_then(|bytes| vm_from(&bytes))
-        else {
-            continue;
-        };
+    maps::for_each(vms, |slot, bytes| {
         // A slot without a process is being taken at this moment.
-        if ctx.kvm != 0 && ctx.tgid != 0 {
+        if let Some(ctx) = vm_from(bytes).filter(|ctx| ctx.kvm != 0 && ctx.tgid != 0) {
             found.push(Vm { slot, name: names.get(host, ctx.tgid, ctx.kvm), ctx });
         }
-    }
-    names.keep(|tgid, kvm| found.iter().any(|vm| (vm.ctx.tgid, vm.ctx.kvm) == (tgid, kvm)));
+    })?;
+    let alive: HashSet<_> = found.iter().map(|vm| (vm.ctx.tgid, vm.ctx.kvm)).collect();
+    names.keep(|tgid, kvm| alive.contains(&(tgid, kvm)));
     let time_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64());
     Ok(Snapshot { at: Instant::now(), time_s, totals, vms: found })
 }
@@ -109,8 +110,9 @@ impl Snapshot {
             );
         }
         for vm in &self.vms {
-            let then =
-                before.vms.iter().find(|then| then.is_same(vm)).map(|then| then.ctx).unwrap_or_default();
+            // Both are in the order of the slots.
+            let then = before.vms.binary_search_by_key(&vm.slot, |then| then.slot).map(|at| &before.vms[at]);
+            let then = then.ok().filter(|then| then.is_same(vm)).map(|then| then.ctx).unwrap_or_default();
             let _ = writeln!(out, "{}", vm.row(&then, secs));
         }
         out

@@ -66,7 +66,7 @@ fn qemu_guest(value: &str) -> String {
 }
 
 /// Names come from other people's command lines and go to a terminal.
-fn printable(name: &str) -> String {
+pub fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { '?' } else { c }).take(NAME_MAX).collect()
 }
 

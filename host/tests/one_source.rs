@@ -68,11 +68,10 @@ fn only_kernel_access_depends_on_the_build() {
             .lines()
             .filter(asks)
             .filter(|line| !line.starts_with("#ifndef COHORT_") || !line.ends_with("_H"))
+            .filter(|line| {
+                name != "kernel.h" || !["#ifdef COHORT_NATIVE", "#ifndef COHORT_NATIVE"].contains(line)
+            })
             .collect();
-        let allowed: &[&str] = match name.as_str() {
-            "kernel.h" => &["#ifdef COHORT_NATIVE"],
-            _ => &[],
-        };
-        assert_eq!(asked, allowed, "{name}");
+        assert!(asked.is_empty(), "{name}: {asked:?}");
     }
 }

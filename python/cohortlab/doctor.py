@@ -162,6 +162,10 @@ class _Machine:
             missing.append("the running kernel has no sched_ext")
         if not self.has_btf:
             missing.append("the running kernel has no BTF")
+        if _read(self.root / "sys/kernel/realtime") == "1":
+            missing.append("the running kernel is built with PREEMPT_RT")
+        if isolated := _read(self.root / "sys/devices/system/cpu/isolated"):
+            missing.append(f"CPUs {isolated} are isolated by isolcpus= on the kernel's command line")
         if not (self.is_root or self.has_sudo):
             missing.append("you are not root and there is no sudo")
         if self._active_scheduler():

@@ -21,6 +21,8 @@ pub enum Event {
     Push(CpuId),
     /// The ext class looks for tasks that have waited for too long.
     Watchdog,
+    /// A timer of the class's own; void if it was set anew since.
+    ClassTimer { id: u32, generation: u32 },
     /// The fair class's periodic balancing of a pCPU.
     Balance(CpuId),
     /// An interrupt arrives at the pCPU where this task runs; `what` is the bodies' business. See [`crate::body::Bodies::interrupt`].

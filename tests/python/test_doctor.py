@@ -98,6 +98,17 @@ def test_no_btf(machine: Path) -> None:
     assert concluded["cohort run"]["how"] == "no, because the running kernel has no BTF"
 
 
+def test_real_time_kernel_and_isolated_cpus(machine: Path) -> None:
+    (machine / "sys/kernel/realtime").write_text("1\n")
+    (machine / "sys/devices/system/cpu").mkdir(parents=True, exist_ok=True)
+    (machine / "sys/devices/system/cpu/isolated").write_text("2-3\n")
+    _, concluded = findings(machine)
+    assert concluded["cohort run"]["how"] == (
+        "no, because the running kernel is built with PREEMPT_RT"
+        " and CPUs 2-3 are isolated by isolcpus= on the kernel's command line"
+    )
+
+
 def test_another_scheduler_is_loaded(machine: Path) -> None:
     (machine / "sys/kernel/sched_ext/state").write_text("enabled\n")
     (machine / "sys/kernel/sched_ext/root").mkdir()

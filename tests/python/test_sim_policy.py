@@ -29,6 +29,17 @@ def test_ranges_are_those_of_the_guide() -> None:
     assert {name: (int(low), int(high)) for name, low, high in rows} == policy.TIMING
 
 
+def test_rules_are_those_of_the_guide() -> None:
+    rules = re.findall(r"^\| `--([a-z-]+-us)` ≤ `--([a-z-]+-us)` \|", GUIDE, re.MULTILINE)
+    assert tuple(rules) == policy.AT_MOST
+
+
+def test_defaults_are_those_of_the_scheduler() -> None:
+    found = re.findall(r"^KNOB u64 (\w+)_ns = (\d+)000;", STATE, re.MULTILINE)
+    defaults = {f"{name.replace('_', '-')}-us": int(us) for name, us in found}
+    assert {name: defaults[name] for name in policy.TIMING} == policy.DEFAULTS
+
+
 @pytest.mark.parametrize("enum", ["PLACEMENT", "FAIR", "GANG", "BOOST"])
 def test_values_are_those_of_the_scheduler(enum: str) -> None:
     found = {name.lower().replace("_", "-"): int(value) for name, value in re.findall(rf"\b{enum}_(\w+) = (\d+)", INTF)}
@@ -37,17 +48,17 @@ def test_values_are_those_of_the_scheduler(enum: str) -> None:
 
 def test_knobs_exist_in_the_scheduler() -> None:
     names = set(re.findall(r"^KNOB u\d+ (\w+)", STATE, re.MULTILINE))
-    args = [part for name in policy.TIMING for part in (f"--{name}", "5000")]
+    args = [part for name in policy.TIMING for part in (f"--{name}", "5000")]  # equal, so they contradict nothing
     assert set(policy.knobs("cohort", args)) <= names
 
 
 def test_a_flag_overrides_the_preset() -> None:
-    assert policy.knobs("vtime", ["--fair=vm", "--boost", "candidate,migrate", "--slice-us", "500"]) == {
+    assert policy.knobs("vtime", ["--fair=vm", "--boost", "candidate,migrate", "--slice-us", "5000"]) == {
         "placement": 0,
         "fair": 1,
         "gang": 0,
         "boost": 9,
-        "slice_ns": 500_000,
+        "slice_ns": 5_000_000,
     }
 
 
@@ -121,6 +132,19 @@ def test_the_kernel_takes_no_other_arguments(args: list[str]) -> None:
         ("cohort", ["--slice-us"], "7.3", "--slice-us: its value is missing"),
         ("cohort", ["--slice-us", "99"], "7.3", '--slice-us: "99" is not allowed: must be whole microseconds from 100'),
         ("cohort", ["--slice-us", "١٢٣"], "7.3", "must be whole microseconds from 100"),
+        ("cohort", ["--lag-us", "0"], "7.3", '--lag-us: "0" is not allowed: must be whole microseconds from 1000'),
+        (
+            "cohort",
+            ["--slice-us", "300"],
+            "7.3",
+            "--boost-slice-us 400 (the default) contradicts --slice-us 300: --boost-slice-us must be at most --slice",
+        ),
+        (
+            "cohort",
+            ["--starve-us=9000", "--slice-us=10000"],
+            "7.3",
+            "--slice-us 10000 contradicts --starve-us 9000: --slice-us must be at most --starve-us",
+        ),
         ("cohort", ["--boost", "unfair"], "7.3", '--boost: "unfair" alone boosts nobody'),
         ("cohort", ["--boost", "on"], "7.3", '--boost: "on" is not allowed: must be one of candidate, '),
         ("cohort", ["--fair", "task", "--gang", "aligned"], "7.3", "--gang aligned needs --fair vm"),

@@ -7,6 +7,7 @@ use super::*;
 pub struct FakeHost {
     dir: tempfile::TempDir,
     cookie_of: CookieOf,
+    ops_of: OpsOf,
 }
 
 impl FakeHost {
@@ -14,6 +15,7 @@ impl FakeHost {
         FakeHost {
             dir: tempfile::tempdir().unwrap(),
             cookie_of: |_| Err(io::Error::from_raw_os_error(libc::ENODEV)),
+            ops_of: |_| Some(["cgroup_set_bandwidth".to_string()].into()),
         }
     }
 
@@ -21,6 +23,9 @@ impl FakeHost {
     pub fn good() -> Self {
         FakeHost::new()
             .file("/proc/sys/kernel/osrelease", "7.3.4+deb13-amd64\n")
+            .file("/proc/sys/kernel/version", "#1 SMP PREEMPT_DYNAMIC Debian 7.3.4-1\n")
+            .file("/proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/vda1 quiet\n")
+            .file("/sys/devices/system/cpu/isolated", "\n")
             .file("/proc/self/status", "Name:\tcohort\nCapEff:\t000001ffffffffff\n")
             .file("/sys/kernel/sched_ext/state", "disabled\n")
             .file("/sys/kernel/btf/vmlinux", "")
@@ -37,6 +42,12 @@ impl FakeHost {
         self
     }
 
+    /// Its kernel has these operations, or does not say.
+    pub fn with_ops(mut self, ops_of: OpsOf) -> Self {
+        self.ops_of = ops_of;
+        self
+    }
+
     fn without(self, path: &str) -> Self {
         let path = self.host().path(path);
         if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
@@ -44,11 +55,11 @@ impl FakeHost {
     }
 
     pub fn host(&self) -> Host {
-        Host { root: self.dir.path().to_path_buf(), cookie_of: self.cookie_of }
+        Host { root: self.dir.path().to_path_buf(), cookie_of: self.cookie_of, ops_of: self.ops_of }
     }
 
     /// The one refusal, which is one sentence on one line and names all of `wanted`.
-    fn refused_for(&self, wanted: &[&str]) {
+    pub fn refused_for(&self, wanted: &[&str]) {
         let refusals = self.host().refusals();
         let [line] = refusals.as_slice() else { panic!("one refusal expected: {refusals:?}") };
         assert!(!line.contains('\n'), "{line}");
@@ -94,6 +105,34 @@ fn kernel_without_btf() {
     FakeHost::good()
         .without("/sys/kernel/btf/kvm")
         .refused_for(&["/sys/kernel/btf/kvm", "CONFIG_DEBUG_INFO_BTF_MODULES=y"]);
+}
+
+#[test]
+fn real_time_kernel() {
+    let wanted = ["7.3.4", "PREEMPT_RT", "without it"];
+    FakeHost::good().file("/sys/kernel/realtime", "1\n").refused_for(&wanted);
+    FakeHost::good()
+        .file("/proc/sys/kernel/version", "#1 SMP PREEMPT_RT Debian 7.3.4-1\n")
+        .refused_for(&wanted);
+    let host = FakeHost::good().file("/sys/kernel/realtime", "0\n");
+    assert_eq!(host.host().refusals(), Vec::<String>::new());
+}
+
+#[test]
+fn cpus_isolated_since_boot() {
+    FakeHost::good()
+        .file("/sys/devices/system/cpu/isolated", "2-3\n")
+        .file("/proc/cmdline", "quiet isolcpus=domain,managed_irq,2-3 nohz_full=2-3\n")
+        .refused_for(&[
+            "CPU 2-3,",
+            "isolcpus=domain,managed_irq,2-3 on",
+            "boot without",
+            "cpuset.cpus.partition",
+        ]);
+    FakeHost::good().file("/sys/devices/system/cpu/isolated", "7\n").refused_for(&["CPU 7,", "isolcpus="]);
+    // Only ticks and interrupts are kept away: the kernel lists no CPU, and lets the scheduler start.
+    let host = FakeHost::good().file("/proc/cmdline", "isolcpus=nohz,managed_irq,2-3\n");
+    assert_eq!(host.host().refusals(), Vec::<String>::new());
 }
 
 #[test]

@@ -28,10 +28,25 @@ PRESETS = {
 TIMING = {
     "slice-us": (100, 100_000),
     "boost-slice-us": (50, 100_000),
-    "lag-us": (0, 1_000_000),
-    "starve-us": (1_000, 4_000_000),
-    "wakeup-gran-us": (0, 1_000_000),
+    "lag-us": (1_000, 1_000_000),
+    "starve-us": (1_000, 1_000_000),
+    "wakeup-gran-us": (0, 100_000),
 }
+# What the scheduler has when nobody sets them, in microseconds.
+DEFAULTS = {
+    "slice-us": 16_000,
+    "boost-slice-us": 400,
+    "lag-us": 20_000,
+    "starve-us": 100_000,
+    "wakeup-gran-us": 1_000,
+}
+# The first of each pair is at most as long as the second.
+AT_MOST = (
+    ("slice-us", "starve-us"),
+    ("boost-slice-us", "slice-us"),
+    ("wakeup-gran-us", "slice-us"),
+    ("wakeup-gran-us", "lag-us"),
+)
 FLAGS = (*(f"--{axis}" for axis in PRESETS["cohort"]), *(f"--{name}" for name in TIMING))
 
 # The kernel's own scheduler: which form of the fair class a kernel has.
@@ -113,7 +128,7 @@ def knobs(name: str, args: Sequence[str]) -> dict[str, int]:
         if option in axes:
             axes[option] = value
         elif option in TIMING:
-            timing[option.replace("-", "_").removesuffix("_us") + "_ns"] = _micros(flag, value) * 1000
+            timing[option] = _micros(flag, value)
         else:
             raise PlaceError(f"{flag} is not known to the simulator: must be of {', '.join(FLAGS)}")
     chosen = {
@@ -124,7 +139,8 @@ def knobs(name: str, args: Sequence[str]) -> dict[str, int]:
     }
     if chosen["gang"] and not chosen["fair"]:
         raise PlaceError("--gang aligned needs --fair vm")
-    return chosen | timing
+    _contradictions(timing)
+    return chosen | {f"{option.replace('-', '_').removesuffix('_us')}_ns": us * 1000 for option, us in timing.items()}
 
 
 def _pairs(args: Sequence[str]) -> list[tuple[str, str]]:
@@ -164,3 +180,16 @@ def _micros(flag: str, value: str) -> int:
     if not (value.isascii() and value.isdecimal() and low <= int(value) <= high):
         raise PlaceError(f'{flag}: "{value}" is not allowed: must be whole microseconds from {low} to {high}')
     return int(value)
+
+
+def _contradictions(given: dict[str, int]) -> None:
+    """Refuse timing that contradicts itself, or the defaults of what is not given, in the words of ``cohort``."""
+    timing = DEFAULTS | given
+
+    def said(option: str) -> str:
+        default = " (the default)" if timing[option] == DEFAULTS[option] else ""
+        return f"--{option} {timing[option]}{default}"
+
+    for less, more in AT_MOST:
+        if timing[less] > timing[more]:
+            raise PlaceError(f"{said(less)} contradicts {said(more)}: --{less} must be at most --{more}")

@@ -45,7 +45,11 @@ pub trait Class {
     /// After the last switch away from it.
     fn task_dead(&mut self, _core: &mut Core, _task: TaskId) {}
     fn group_new(&mut self, _core: &mut Core, _group: GroupId) {}
+    /// No task and no group is in it any more.
+    fn group_removed(&mut self, _core: &mut Core, _group: GroupId) {}
     fn group_weight_changed(&mut self, _core: &mut Core, _group: GroupId) {}
+    fn group_bandwidth_changed(&mut self, _core: &mut Core, _group: GroupId) {}
+    fn group_idle_changed(&mut self, _core: &mut Core, _group: GroupId) {}
     /// The task is in another group; called between dequeue and enqueue if it is queued.
     fn group_moved(&mut self, _core: &mut Core, _task: TaskId, _from: GroupId) {}
     fn affinity_changed(&mut self, _core: &mut Core, _task: TaskId) {}
@@ -81,7 +85,7 @@ pub trait Class {
     fn has_ticks(&self) -> bool {
         true
     }
-    /// Events of the class's own: [`Event::Watchdog`], [`Event::Balance`].
+    /// Events of the class's own: [`Event::Watchdog`], [`Event::Balance`], [`Event::ClassTimer`], which says itself on which pCPU it is.
     fn event(&mut self, _core: &mut Core, _event: Event) {}
 
     /// sched_yield().
@@ -133,7 +137,10 @@ impl Class for AnyClass {
         fn task_new(&mut self, core: &mut Core, task: TaskId);
         fn task_dead(&mut self, core: &mut Core, task: TaskId);
         fn group_new(&mut self, core: &mut Core, group: GroupId);
+        fn group_removed(&mut self, core: &mut Core, group: GroupId);
         fn group_weight_changed(&mut self, core: &mut Core, group: GroupId);
+        fn group_bandwidth_changed(&mut self, core: &mut Core, group: GroupId);
+        fn group_idle_changed(&mut self, core: &mut Core, group: GroupId);
         fn group_moved(&mut self, core: &mut Core, task: TaskId, from: GroupId);
         fn affinity_changed(&mut self, core: &mut Core, task: TaskId);
         fn vm_new(&mut self, core: &mut Core, vm: VmId);

@@ -50,6 +50,35 @@ pub struct Group {
     pub parent: Option<GroupId>,
     /// cpu.weight: 1 to 10000, 100 is the default.
     pub weight: u32,
+    pub bandwidth: Bandwidth,
+    /// cpu.idle
+    pub idle: bool,
+    /// It is gone; its number is not given again.
+    pub removed: bool,
+}
+
+/// cpu.max and cpu.max.burst, as sched_ext is told of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bandwidth {
+    pub period_us: u64,
+    /// [`NO_QUOTA`]: "max".
+    pub quota_us: u64,
+    pub burst_us: u64,
+}
+
+/// The kernel's RUNTIME_INF.
+pub const NO_QUOTA: u64 = u64::MAX;
+
+impl Default for Bandwidth {
+    fn default() -> Self {
+        Self { period_us: 100_000, quota_us: NO_QUOTA, burst_us: 0 }
+    }
+}
+
+impl Group {
+    pub(crate) fn new(parent: Option<GroupId>, weight: u32, bandwidth: Bandwidth) -> Self {
+        Self { parent, weight, bandwidth, idle: false, removed: false }
+    }
 }
 
 pub struct Core {
@@ -111,7 +140,7 @@ impl Core {
             idle: CpuSet::first(machine.cpus()),
             machine,
             tasks: Vec::new(),
-            groups: vec![Group { parent: None, weight: 100 }],
+            groups: vec![Group::new(None, 100, Bandwidth::default())],
             vms: Vec::new(),
             events: EventQueue::default(),
             observers: Observers::default(),

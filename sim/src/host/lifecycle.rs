@@ -7,7 +7,7 @@ use crate::events::Event;
 use crate::ids::{CpuId, GroupId, TaskId};
 use crate::observe::Stop;
 
-use super::core::{Core, Group};
+use super::core::{Bandwidth, Core, Group};
 use super::task::{State, Task, TaskSpec};
 use super::Host;
 
@@ -44,15 +44,55 @@ impl Host {
 
     /// Make a cgroup; `weight` as cpu.weight: 100 is the default.
     pub fn new_group(&mut self, parent: GroupId, weight: u32) -> GroupId {
+        self.new_limited_group(parent, weight, Bandwidth::default())
+    }
+
+    /// Make a cgroup that has had its cpu.max before the scheduler hears of it.
+    pub fn new_limited_group(&mut self, parent: GroupId, weight: u32, bandwidth: Bandwidth) -> GroupId {
         let id = GroupId::from(self.core.groups.len());
-        self.core.groups.push(Group { parent: Some(parent), weight });
+        self.core.groups.push(Group::new(Some(parent), weight, bandwidth));
         self.class.group_new(&mut self.core, id);
         id
     }
 
+    /// Remove a cgroup. Return false, and do nothing, if a task or a group is in it (rmdir's EBUSY), or if it is the root.
+    pub fn remove_group(&mut self, group: GroupId) -> bool {
+        let groups = &self.core.groups;
+        let occupied = self.core.tasks.iter().any(|task| task.group == group && task.state != State::Dead)
+            || groups.iter().any(|other| other.parent == Some(group) && !other.removed);
+        let known = &groups[group.index()];
+        if occupied || known.parent.is_none() || known.removed {
+            return false;
+        }
+        self.core.groups[group.index()].removed = true;
+        self.class.group_removed(&mut self.core, group);
+        true
+    }
+
     pub fn set_group_weight(&mut self, group: GroupId, weight: u32) {
-        self.core.groups[group.index()].weight = weight;
-        self.class.group_weight_changed(&mut self.core, group);
+        let known = &mut self.core.groups[group.index()];
+        if known.weight != weight {
+            known.weight = weight;
+            self.class.group_weight_changed(&mut self.core, group);
+        }
+    }
+
+    /// cpu.max and cpu.max.burst.
+    pub fn set_group_bandwidth(&mut self, group: GroupId, bandwidth: Bandwidth) {
+        let known = &mut self.core.groups[group.index()];
+        if known.bandwidth != bandwidth {
+            known.bandwidth = bandwidth;
+            self.class.group_bandwidth_changed(&mut self.core, group);
+        }
+    }
+
+    /// cpu.idle
+    pub fn set_group_idle(&mut self, group: GroupId, idle: bool) {
+        let known = &mut self.core.groups[group.index()];
+        if known.idle != idle {
+            known.idle = idle;
+            self.class.group_idle_changed(&mut self.core, group);
+        }
     }
 
     pub fn move_to_group(&mut self, task: TaskId, group: GroupId) {

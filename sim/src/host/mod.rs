@@ -10,7 +10,7 @@ mod schedule;
 pub mod task;
 pub mod vcpu;
 
-pub use self::core::{Core, Cpu, Group};
+pub use self::core::{Bandwidth, Core, Cpu, Group, NO_QUOTA};
 pub use self::schedule::Switch;
 pub use self::task::{State, Task, TaskSpec};
 

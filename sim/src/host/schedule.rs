@@ -204,6 +204,10 @@ impl Host {
             Event::Migrate(task) => self.stopper_moves(task),
             Event::Push(cpu) => self.push_away(cpu),
             Event::Watchdog | Event::Balance(_) => self.class.event(&mut self.core, event),
+            Event::ClassTimer { .. } => {
+                self.class.event(&mut self.core, event);
+                self.class.finish(&mut self.core);
+            }
             Event::Interrupt { .. } | Event::Body { .. } => {}
         }
     }

@@ -6,6 +6,8 @@
 
 use proptest::test_runner::{Config as ProptestConfig, RngSeed};
 
+use cohort_sim::class::ext::{PeekEntity, PeekTask};
+
 use crate::spec::{Config, Knobs, Spec};
 use crate::view::{Queue, State};
 use crate::world::{TaskId, World};
@@ -87,6 +89,24 @@ pub fn assert_near(value: f64, expected: f64, tolerance: f64) {
     assert!((value - expected).abs() <= tolerance, "{value:.3} is not {expected:.3} +- {tolerance}");
 }
 
+/// Each entity counts those of its own that are active, and of its tasks those that run.
+#[track_caller]
+fn audit_entities(w: &mut World, known: &[(TaskId, PeekTask)]) {
+    let entities: Vec<PeekEntity> = (0..64).map(|slot| w.peek_entity(slot)).collect();
+    let running: Vec<bool> = known.iter().map(|(id, _)| w.is_running(*id)).collect();
+    for (slot, entity) in entities.iter().enumerate().skip(1).filter(|(_, entity)| entity.kind != 0) {
+        let own = known.iter().filter(|(_, task)| task.leaf as usize == slot && task.cpu >= 0).count();
+        let children = entities
+            .iter()
+            .skip(1)
+            .filter(|child| child.kind != 0 && child.parent as usize == slot && child.nr_active > 0)
+            .count();
+        assert_eq!(entity.nr_active as usize, own + children, "nr_active of entity {slot}: {own} + {children}");
+        let runs = known.iter().zip(&running).filter(|((_, task), runs)| **runs && task.run_leaf as usize == slot);
+        assert_eq!(entity.nr_running as usize, runs.count(), "nr_running of entity {slot}");
+    }
+}
+
 /// Every task is in one place; the scheduler's counts are those of a recount.
 #[track_caller]
 pub fn audit(w: &mut World) {
@@ -102,30 +122,31 @@ pub fn audit(w: &mut World) {
 
     let alive: Vec<TaskId> = tasks.into_iter().filter(|id| w.task(*id).state != State::Dead).collect();
     let known: Vec<_> = alive.iter().map(|id| (*id, w.peek_task(*id))).collect();
-    let slots = known.iter().map(|(_, task)| task.vm).max().unwrap_or(0);
-    for slot in 0..slots {
-        let vm = w.peek_vm(slot);
+    let last = known.iter().map(|(_, task)| task.vm).max().unwrap_or(0);
+    for number in 1..=last {
+        let vm = w.peek_vm(number);
         if vm.kvm == 0 {
             // Freed; what is left in it counts for nothing.
             continue;
         }
-        let threads: Vec<_> = known.iter().filter(|(_, task)| task.vm == slot + 1).collect();
-        let vcpus: Vec<_> = threads.iter().filter(|(_, task)| task.vcpu >= 0).collect();
+        let vcpus: Vec<_> =
+            known.iter().filter(|(_, task)| task.vm == number && task.vcpu >= 0).collect();
         // Where each is believed to be is compared with the truth below.
         let active = vcpus.iter().filter(|(_, task)| task.cpu >= 0).count();
-        let running = threads.iter().filter(|(id, _)| w.is_running(*id)).count();
-        assert_eq!(vm.nr_vcpus as usize, vcpus.len(), "nr_vcpus of slot {slot}");
-        assert_eq!(vm.nr_active as usize, active, "nr_active of slot {slot}");
-        assert_eq!(vm.nr_running as usize, running, "nr_running of slot {slot}");
+        assert_eq!(vm.nr_vcpus as usize, vcpus.len(), "nr_vcpus of VM {number}");
+        assert_eq!(vm.nr_active as usize, active, "nr_active of VM {number}");
         for cpu in 0..w.cpus.len() {
             let there = vcpus.iter().filter(|(_, task)| task.cpu == cpu as i32).count();
-            assert_eq!(w.vm_on_cpu(slot, cpu) as usize, there, "vm_on_cpu of slot {slot} on pCPU {cpu}");
+            assert_eq!(w.vm_on_cpu(number, cpu) as usize, there, "vm_on_cpu of VM {number} on pCPU {cpu}");
         }
     }
+    audit_entities(w, &known);
     for (id, task) in &known {
         let truth = match (w.task(*id).state, w.task(*id).queue) {
             (State::Asleep | State::Dead, _) => -1,
-            (State::Runnable, Some(Queue::User(dsq))) => dsq as i32,
+            // After the run queues come those of the overdue, then those of who must not run now.
+            (State::Runnable, Some(Queue::User(dsq))) if dsq as usize >= 2 * w.cpus.len() => -1,
+            (State::Runnable, Some(Queue::User(dsq))) => (dsq as usize % w.cpus.len()) as i32,
             (State::Runnable, _) => w.task(*id).cpu as i32,
         };
         // Of those that the kernel has put elsewhere by its own choice the scheduler learns when they run.

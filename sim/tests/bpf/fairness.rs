@@ -102,17 +102,36 @@ fn a_vm_weighs_what_its_cgroup_weighs() {
 }
 
 #[test]
-fn nested_cgroups_weights_multiply() {
+fn nested_weights_divide_what_their_parent_has() {
     let mut w = world(1);
-    let outer = w.new_cgroup(0, 200);
-    let inner = w.new_cgroup(outer, 150);
+    let (outer, beside) = (w.new_cgroup(0, 100), w.new_cgroup(0, 100));
+    let (greedy, modest) = (w.new_cgroup(outer, 10_000), w.new_cgroup(outer, 100));
     let vm = w.new_vm(1);
-    let a = w.spawn(Spec::busy().vcpu(vm, 0).cgroup(inner));
-    let host = w.spawn(Spec::busy());
+    let a = w.spawn(Spec::busy().vcpu(vm, 0).cgroup(greedy));
+    let b = w.spawn(Spec::busy().cgroup(modest));
+    let c = w.spawn(Spec::busy().cgroup(beside));
     w.run(500 * MS);
-    // 2.0 * 1.5 = 3 times the default.
-    assert_near(shares(&mut w, 4_000 * MS, &[a, host])[0], 0.75, 0.01);
-    assert_eq!(w.peek_task(a).weight, 300);
+    // The child's weight is taken from its sibling's part, not from its parent's neighbour's.
+    let shares = shares(&mut w, 10_000 * MS, &[a, b, c]);
+    assert_near(shares[0], 0.5 * 100.0 / 101.0, 0.005);
+    assert_near(shares[1], 0.5 / 101.0, 0.005);
+    assert_near(shares[2], 0.5, 0.005);
+}
+
+#[test]
+fn weights_hold_on_a_partitioned_host() {
+    let mut w = world(2);
+    let one = |w: &mut World, weight: u32, cpu: usize| {
+        let (cgroup, vm) = (w.new_cgroup(0, weight), w.new_vm(1));
+        w.spawn(Spec::busy().vcpu(vm, 0).cgroup(cgroup).on(&[cpu]))
+    };
+    let (heavy, light) = (one(&mut w, 900, 0), one(&mut w, 100, 0));
+    // It is alone on its pCPU, and its virtual time runs away from theirs.
+    one(&mut w, 100, 1);
+    w.run(1_000 * MS);
+    let shares = shares(&mut w, 10_000 * MS, &[heavy, light]);
+    assert_near(shares[0], 0.9, 0.01);
+    assert_near(shares[1], 0.1, 0.01);
 }
 
 #[test]

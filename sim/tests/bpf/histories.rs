@@ -176,7 +176,7 @@ fn books_agree(w: &mut World) {
     let busy = |w: &World| w.cpus.iter().map(|cpu| cpu.busy_ns).sum::<u64>();
     let (before, busy_before) = (look(w), busy(w));
     let slots = before.iter().map(|(vm, _)| *vm).max().unwrap_or(0);
-    let runtime = |w: &mut World| (0..slots).map(|slot| w.peek_vm(slot).runtime_ns).collect::<Vec<u64>>();
+    let runtime = |w: &mut World| (1..=slots).map(|slot| w.peek_vm(slot).runtime_ns).collect::<Vec<u64>>();
     let runtime_before = runtime(w);
     w.run(20 * tick_ns);
     let (after, busy_after, runtime_after) = (look(w), busy(w), runtime(w));
@@ -185,10 +185,10 @@ fn books_agree(w: &mut World) {
     assert_eq!(used, busy_after - busy_before);
     let all_live = tasks.iter().all(|id| w.task(*id).state != State::Dead);
     if all_live && before.iter().map(|(vm, _)| vm).eq(after.iter().map(|(vm, _)| vm)) {
-        for slot in 0..slots {
-            let of_vm = before.iter().zip(&after).filter(|(before, _)| before.0 == slot + 1);
+        for slot in 1..=slots {
+            let of_vm = before.iter().zip(&after).filter(|(before, _)| before.0 == slot);
             let used: u64 = of_vm.map(|(before, after)| after.1 - before.1).sum();
-            let charged = runtime_after[slot as usize] - runtime_before[slot as usize];
+            let charged = runtime_after[slot as usize - 1] - runtime_before[slot as usize - 1];
             assert_eq!(charged, used, "charged to slot {slot}");
         }
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A host with the scheduler, moved by hand. What a test sees of tasks and pCPUs is a copy, taken after everything that happens.
 
-use cohort_sim::class::ext::{self, Ext, ExtConfig, PeekStats, PeekTask, PeekVm};
+use cohort_sim::class::ext::{self, Ext, ExtConfig, PeekEntity, PeekStats, PeekTask, PeekVm};
 use cohort_sim::class::AnyClass;
 use cohort_sim::host::{self, Host, TaskSpec};
 use cohort_sim::machine::{Costs, MachineConfig};
@@ -262,6 +262,10 @@ impl World {
 
     pub fn peek_vm(&mut self, slot: u32) -> PeekVm {
         self.sim.host.peek_vm(slot)
+    }
+
+    pub fn peek_entity(&mut self, slot: u32) -> PeekEntity {
+        self.sim.host.peek_entity(slot)
     }
 
     pub fn peek_task(&mut self, id: TaskId) -> PeekTask {

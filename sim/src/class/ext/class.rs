@@ -1,24 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The hooks of the scheduling class, as kernel/sched/ext.c has them.
 
+use cohort_topology::Place;
+
 use crate::class::{Class, Dequeue, Enqueue};
 use crate::error::SimError;
 use crate::events::Event;
 use crate::host::{Core, State};
 use crate::ids::{CpuId, GroupId, TaskId, VmId};
+use crate::rng::{Rng, Stream};
 use crate::time::Ns;
 
-use super::dsq::{ENQ_HEAD, ENQ_WAKEUP};
+use super::dsq::{ENQ_HEAD, ENQ_REENQ, ENQ_WAKEUP};
 use super::ffi::{self, ExitTaskArgs, InitTaskArgs};
 use super::ops::{one, OpKind, NOBODY};
 use super::task::{ExtTask, Opaque, Queue, Vcpu, PF_EXITING, PID_FIRST, SLICE_DEFAULT_NS};
 use super::Ext;
 
+/// What bpf_get_prandom_u32() draws from: no pCPU's.
+const RANDOM_STREAM: u64 = 1 << 32;
 const WAKE_TTWU: u64 = 8;
 const DEQ_SLEEP: u64 = 1;
 /// DEQUEUE_SAVE and ENQUEUE_RESTORE.
 const SAVE_RESTORE: u64 = 2;
 const KICK_IDLE: u64 = 1;
+/// The scheduler gets the last task of a pCPU in ops.enqueue().
+const OPS_ENQ_LAST: u64 = 2;
 const KICK_PREEMPT: u64 = 2;
 
 impl Ext {
@@ -56,7 +63,8 @@ impl Ext {
                 return false;
             }
         }
-        prev.is_some_and(|id| self.tasks[id.index()].is_queued())
+        // Who is left alone goes on, unless the scheduler wants to be asked: then it is put back as any other.
+        self.ops.flags & OPS_ENQ_LAST == 0 && prev.is_some_and(|id| self.tasks[id.index()].is_queued())
     }
 
     fn set_queued(&mut self, core: &Core, id: TaskId, queued: bool) {
@@ -90,6 +98,23 @@ impl Ext {
         }
     }
 
+    /// What user space does before it lets the scheduler start.
+    fn fill_neighbours(&mut self, core: &mut Core) {
+        self.maps.resize(&raw const ffi::neighbours as usize, core.cpus.len() as u32);
+        let (llc, node) = core.machine.spans();
+        let place = |cpu: CpuId| {
+            let core = cpu.0 / core.machine.threads_per_core();
+            Some(Place { core, llc: cpu.0 / llc, node: cpu.0 / node })
+        };
+        let places: Vec<Option<Place>> = core.machine.all().map(place).collect();
+        for (cpu, neighbours) in cohort_topology::neighbours(&places).iter().enumerate() {
+            // SAFETY: the struct of intf.h, by its size (check_layout()).
+            self.call(core, OpKind::Tracing, NOBODY, || unsafe {
+                ffi::poke_neighbours(cpu as u32, neighbours)
+            });
+        }
+    }
+
     fn watchdog(&mut self, core: &mut Core) {
         let timeout_ns = self.timeout_ns();
         let stalled = |id: &TaskId| {
@@ -109,9 +134,12 @@ impl Ext {
 impl Class for Ext {
     fn init(&mut self, core: &mut Core) {
         self.make_idle_task();
-        // SAFETY: a constant of peek.c.
-        let vms_max = unsafe { ffi::native_max_vms };
+        self.random = Rng::derive(core.seed, Stream::Host, RANDOM_STREAM);
+        // SAFETY: constants of peek.c.
+        let (vms_max, entities_max) = unsafe { (ffi::native_max_vms, ffi::native_max_entities) };
         self.maps.resize(&raw const ffi::vm_on_cpu as usize, vms_max * core.cpus.len() as u32);
+        self.maps.resize(&raw const ffi::clocks as usize, entities_max * core.cpus.len() as u32);
+        self.fill_neighbours(core);
         let err = self.op(core, OpKind::Init, NOBODY, |ops| ops.init.map_or(0, |init| init()));
         self.must_succeed(core, OpKind::Init, err);
         self.new_cgroup(core, GroupId(0));
@@ -126,7 +154,7 @@ impl Class for Ext {
         self.forest.reserve(self.tasks.len());
         let p = self.tasks[id.index()].ptr();
         let group = core.task(id).group.index();
-        let mut args = InitTaskArgs { fork: true, cgroup: self.cgroups[group].kern.as_ptr() };
+        let mut args = InitTaskArgs { fork: true, cgroup: self.cgroups[group].ptr() };
         let err = self
             .op(core, OpKind::InitTask, one(id), |ops| ops.init_task.map_or(0, |op| op(p, &raw mut args)));
         self.must_succeed(core, OpKind::InitTask, err);
@@ -143,6 +171,18 @@ impl Class for Ext {
         self.new_cgroup(core, group);
     }
 
+    fn group_removed(&mut self, core: &mut Core, group: GroupId) {
+        self.cgroup_removed(core, group);
+    }
+
+    fn group_bandwidth_changed(&mut self, core: &mut Core, group: GroupId) {
+        self.cgroup_bandwidth_changed(core, group);
+    }
+
+    fn group_idle_changed(&mut self, core: &mut Core, group: GroupId) {
+        self.cgroup_idle_changed(core, group);
+    }
+
     fn group_weight_changed(&mut self, core: &mut Core, group: GroupId) {
         self.cgroup_weight_changed(core, group);
     }
@@ -153,7 +193,12 @@ impl Class for Ext {
 
     fn affinity_changed(&mut self, core: &mut Core, id: TaskId) {
         let cpus = core.cpus.len();
-        self.tasks[id.index()].sync_affinity(core.task(id), cpus);
+        let task = &mut self.tasks[id.index()];
+        // set_cpus_allowed_scx(): only if it is another set. That migrate_disable() narrows it when the task leaves the pCPU is not modelled.
+        if task.sync_affinity(core.task(id), cpus) {
+            let (p, mask) = (task.ptr(), task.kern().kern.cpus_ptr);
+            self.op(core, OpKind::SetCpumask, one(id), |ops| ops.set_cpumask.map(|op| op(p, mask)));
+        }
     }
 
     fn vm_new(&mut self, _core: &mut Core, _vm: VmId) {
@@ -263,8 +308,10 @@ impl Class for Ext {
     }
 
     fn event(&mut self, core: &mut Core, event: Event) {
-        if event == Event::Watchdog {
-            self.watchdog(core);
+        match event {
+            Event::Watchdog => self.watchdog(core),
+            Event::ClassTimer { id, generation } => self.timer_fires(core, id, generation),
+            _ => {}
         }
     }
 
@@ -310,8 +357,15 @@ impl Class for Ext {
         self.cpus[cpu.index()].local.front().copied()
     }
 
-    /// The kicks asked for, by irq_work: kick_one_cpu().
+    /// What was put off to when no run queue is locked: local queues put through ops.enqueue() again (reenq_local()), and the kicks asked for, by
+    /// irq_work (kick_one_cpu()).
     fn finish(&mut self, core: &mut Core) {
+        while let Some(cpu) = self.reenqueues.pop_front() {
+            for id in self.cpus[cpu.index()].local.clone() {
+                self.unqueue(id);
+                self.do_enqueue(core, id, ENQ_REENQ);
+            }
+        }
         while let Some((cpu, flags)) = self.kicks.pop_front() {
             let target = core.cpu(cpu);
             if !target.online && cpu != core.this_cpu || flags & KICK_IDLE != 0 && target.curr.is_some() {

@@ -15,6 +15,7 @@ pub const DSQ_LOCAL_ON: u64 = 0xC000_0000_0000_0000;
 pub const ENQ_WAKEUP: u64 = 1;
 pub const ENQ_HEAD: u64 = 1 << 4;
 pub const ENQ_PREEMPT: u64 = 1 << 32;
+pub const ENQ_REENQ: u64 = 1 << 40;
 /// The kernel's own mark for insertion by virtual time.
 pub const ENQ_PRIQ: u64 = 1 << 57;
 
@@ -106,7 +107,7 @@ impl Ext {
         self.tasks[id.index()].queue = Some(Queue::Global);
     }
 
-    fn insert_user(&mut self, core: &mut Core, id: TaskId, name: u64, flags: u64) {
+    pub(super) fn insert_user(&mut self, core: &mut Core, id: TaskId, name: u64, flags: u64) {
         let by_vtime = flags & ENQ_PRIQ != 0;
         let Some(index) = self.dsq_index(name) else {
             return self.insert_refused(core, id, format!("non-existent DSQ {name:#x}"));

@@ -4,6 +4,8 @@
 use std::mem::{offset_of, size_of};
 use std::ptr;
 
+use cohort_topology::Neighbours;
+
 use crate::cpuset::CpuSet;
 
 /// pCPUs that a mask has room for.
@@ -52,9 +54,15 @@ pub struct TaskStruct {
 }
 
 #[repr(C)]
+pub struct KernfsNode {
+    pub id: u64,
+}
+
+#[repr(C)]
 pub struct Cgroup {
     pub level: i32,
-    pub kn: *const u64,
+    pub kn: *const KernfsNode,
+    pub dom_cgrp: *mut Cgroup,
 }
 
 #[repr(C)]
@@ -71,6 +79,15 @@ pub struct ExitTaskArgs {
 #[repr(C)]
 pub struct CgroupInitArgs {
     pub weight: u32,
+    pub bw_period_us: u64,
+    pub bw_quota_us: u64,
+    pub bw_burst_us: u64,
+    pub sched_idle: bool,
+}
+
+#[repr(C)]
+pub struct CpuReleaseArgs {
+    pub task: Task,
 }
 
 #[repr(C)]
@@ -84,18 +101,25 @@ pub struct ExitInfo {
 
 /// `struct bpf_iter_scx_dsq`; what the kernel keeps in it is the kernel's business, and here the model's.
 #[repr(C, align(8))]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct DsqIter {
-    /// The queue's number; `u64::MAX`: none.
-    pub dsq: u64,
-    /// Tasks queued later are not part of the walk.
-    pub seq: u64,
-    /// The caller's and the kernel's own; above them 1 + the number of the task returned last.
-    pub flags: u64,
-    /// That one's place in the order.
+    /// The queue's number; `u32::MAX`: none.
+    pub dsq: u32,
+    /// The caller's and the kernel's own.
+    pub flags: u32,
+    /// 1 + the number of the task returned last; 0: none yet.
+    pub last: u32,
+    /// Tasks queued later are not part of the walk. Wraps, as the kernel's does.
+    pub seq: u32,
+    /// The last one's place in the order.
     pub key: (i64, u64),
     pub slice: u64,
+    pub vtime: u64,
 }
+
+const _: () = assert!(size_of::<DsqIter>() == 48);
+
+type Task = *mut TaskStruct;
 
 /// `struct native_knob` of peek.c.
 #[repr(C)]
@@ -108,8 +132,6 @@ pub struct KnobEntry {
 // SAFETY: constants; the name is a string literal.
 unsafe impl Sync for KnobEntry {}
 
-type Task = *mut TaskStruct;
-
 #[repr(C)]
 pub struct Ops {
     pub select_cpu: Option<extern "C" fn(Task, i32, u64) -> i32>,
@@ -119,12 +141,18 @@ pub struct Ops {
     pub running: Option<extern "C" fn(Task)>,
     pub stopping: Option<extern "C" fn(Task, bool)>,
     pub quiescent: Option<extern "C" fn(Task, u64)>,
+    pub set_cpumask: Option<extern "C" fn(Task, *const CpuMask)>,
+    pub cpu_acquire: Option<extern "C" fn(i32, *mut u8)>,
+    pub cpu_release: Option<extern "C" fn(i32, *mut CpuReleaseArgs)>,
     pub r#yield: Option<extern "C" fn(Task, Task) -> bool>,
     pub init_task: Option<extern "C" fn(Task, *mut InitTaskArgs) -> i32>,
     pub exit_task: Option<extern "C" fn(Task, *mut ExitTaskArgs)>,
     pub cgroup_init: Option<extern "C" fn(*mut Cgroup, *mut CgroupInitArgs) -> i32>,
+    pub cgroup_exit: Option<extern "C" fn(*mut Cgroup)>,
     pub cgroup_move: Option<extern "C" fn(Task, *mut Cgroup, *mut Cgroup)>,
     pub cgroup_set_weight: Option<extern "C" fn(*mut Cgroup, u32)>,
+    pub cgroup_set_bandwidth: Option<extern "C" fn(*mut Cgroup, u64, u64, u64)>,
+    pub cgroup_set_idle: Option<extern "C" fn(*mut Cgroup, bool)>,
     pub cpu_online: Option<extern "C" fn(i32)>,
     pub cpu_offline: Option<extern "C" fn(i32)>,
     pub init: Option<extern "C" fn() -> i32>,
@@ -138,7 +166,12 @@ extern "C" {
     /// The program on fentry/kvm_vcpu_on_spin.
     pub fn cohort_on_spin(vcpu: *mut u64, in_kernel: bool) -> i32;
     pub static vm_on_cpu: u8;
+    pub static neighbours: u8;
+    static native_neighbours_size: u32;
+    pub fn poke_neighbours(cpu: u32, value: *const Neighbours);
+    pub static clocks: u8;
     pub static native_max_vms: u32;
+    pub static native_max_entities: u32;
     pub static native_vcpu_size: u32;
     pub static native_apic_size: u32;
     /// Returns the node by which a thread inside KVM_RUN is known.
@@ -155,7 +188,7 @@ extern "C" {
 }
 
 /// In the order of `native_layout` in peek.c.
-const LAYOUT: [usize; 39] = [
+const LAYOUT: [usize; 51] = [
     offset_of!(TaskStruct, flags),
     offset_of!(TaskStruct, pid),
     offset_of!(TaskStruct, tgid),
@@ -169,10 +202,16 @@ const LAYOUT: [usize; 39] = [
     size_of::<TaskStruct>(),
     offset_of!(Cgroup, level),
     offset_of!(Cgroup, kn),
+    offset_of!(Cgroup, dom_cgrp),
     size_of::<Cgroup>(),
     offset_of!(InitTaskArgs, cgroup),
     offset_of!(ExitTaskArgs, cancelled),
     offset_of!(CgroupInitArgs, weight),
+    offset_of!(CgroupInitArgs, bw_period_us),
+    offset_of!(CgroupInitArgs, bw_quota_us),
+    offset_of!(CgroupInitArgs, bw_burst_us),
+    offset_of!(CgroupInitArgs, sched_idle),
+    offset_of!(CpuReleaseArgs, task),
     offset_of!(ExitInfo, exit_code),
     offset_of!(ExitInfo, reason),
     offset_of!(ExitInfo, msg),
@@ -183,12 +222,18 @@ const LAYOUT: [usize; 39] = [
     offset_of!(Ops, running),
     offset_of!(Ops, stopping),
     offset_of!(Ops, quiescent),
+    offset_of!(Ops, set_cpumask),
+    offset_of!(Ops, cpu_acquire),
+    offset_of!(Ops, cpu_release),
     offset_of!(Ops, r#yield),
     offset_of!(Ops, init_task),
     offset_of!(Ops, exit_task),
     offset_of!(Ops, cgroup_init),
+    offset_of!(Ops, cgroup_exit),
     offset_of!(Ops, cgroup_move),
     offset_of!(Ops, cgroup_set_weight),
+    offset_of!(Ops, cgroup_set_bandwidth),
+    offset_of!(Ops, cgroup_set_idle),
     offset_of!(Ops, cpu_online),
     offset_of!(Ops, cpu_offline),
     offset_of!(Ops, init),
@@ -202,6 +247,7 @@ pub fn check_layout() {
     // SAFETY: constants of peek.c, initialized by the compiler; the length is compared before the contents.
     let theirs = unsafe {
         assert_eq!(native_layout_len as usize, LAYOUT.len(), "peek.c and ffi.rs list different fields");
+        assert_eq!(native_neighbours_size as usize, size_of::<Neighbours>(), "topology/ and intf.h differ");
         ptr::addr_of!(native_layout).read()
     };
     for (index, (ours, theirs)) in LAYOUT.iter().zip(theirs).enumerate() {

@@ -5,11 +5,12 @@
 use std::ffi::c_char;
 use std::ptr;
 
+use super::cgroup::cgroup_at;
 use super::dsq::{Dsq, DSQ_LOCAL, DSQ_LOCAL_ON, ENQ_PRIQ};
 use super::ffi::{Cgroup, CpuMask, DsqIter, TaskStruct};
 use super::ops::{with, OpKind};
 use super::task::Queue;
-use super::verdicts::{task_at, ITER_HAS_SLICE};
+use super::verdicts::{task_at, ITER_HAS_SLICE, ITER_HAS_VTIME};
 use super::BOOT_NS;
 
 const EBUSY: i32 = 16;
@@ -22,7 +23,9 @@ type TaskPtr = *mut TaskStruct;
 #[no_mangle]
 pub extern "C" fn scx_bpf_create_dsq(dsq: u64, _node: i32) -> i32 {
     with(|_, ext| {
-        if !ext.may("scx_bpf_create_dsq", &[], true) || ext.dsq_index(dsq).is_some() {
+        // It sleeps.
+        let timer = ext.op.is_some_and(|op| op.kind == OpKind::Timer);
+        if !ext.may("scx_bpf_create_dsq", &[], !timer) || ext.dsq_index(dsq).is_some() {
             return -EEXIST;
         }
         ext.dsq_names.push(dsq);
@@ -68,6 +71,18 @@ pub extern "C" fn scx_bpf_dsq_move(iter: &mut DsqIter, p: TaskPtr, dsq: u64, fla
 }
 
 #[no_mangle]
+pub extern "C" fn scx_bpf_dsq_move_vtime(iter: &mut DsqIter, p: TaskPtr, dsq: u64, flags: u64) -> bool {
+    with(|core, ext| ext.dsq_move(core, iter, p, dsq, flags | ENQ_PRIQ))
+}
+
+#[no_mangle]
+pub extern "C" fn scx_bpf_dsq_move_set_vtime(iter: &mut DsqIter, vtime: u64) {
+    with(|_, ext| ext.may("scx_bpf_dsq_move_set_vtime", &[OpKind::Dispatch], true));
+    iter.flags |= ITER_HAS_VTIME;
+    iter.vtime = vtime;
+}
+
+#[no_mangle]
 pub extern "C" fn scx_bpf_dsq_move_set_slice(iter: &mut DsqIter, slice: u64) {
     with(|_, ext| ext.may("scx_bpf_dsq_move_set_slice", &[OpKind::Dispatch], true));
     iter.flags |= ITER_HAS_SLICE;
@@ -88,7 +103,7 @@ pub extern "C" fn scx_bpf_dsq_nr_queued(dsq: u64) -> i32 {
 #[no_mangle]
 pub extern "C" fn bpf_iter_scx_dsq_new(iter: &mut DsqIter, dsq: u64, flags: u64) -> i32 {
     // next() is called even if this failed: over a queue that does not exist, which ends at once.
-    *iter = DsqIter { dsq: u64::MAX, seq: 0, flags: 0, key: (0, 0), slice: 0 };
+    *iter = DsqIter { dsq: u32::MAX, ..DsqIter::default() };
     with(|_, ext| match ext.iter_new(dsq, flags) {
         Some(new) => {
             *iter = new;
@@ -177,6 +192,29 @@ pub extern "C" fn scx_bpf_get_online_cpumask() -> *const CpuMask {
 #[no_mangle]
 pub extern "C" fn scx_bpf_put_cpumask(_mask: *const CpuMask) {}
 
+#[no_mangle]
+pub extern "C" fn scx_bpf_get_idle_cpumask() -> *const CpuMask {
+    with(|_, ext| {
+        *ext.idle_mask = CpuMask::of(&ext.idle);
+        &raw const *ext.idle_mask
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn scx_bpf_put_idle_cpumask(_mask: *const CpuMask) {}
+
+/// The scheduler calls the newer form where both exist.
+#[no_mangle]
+pub extern "C" fn scx_bpf_reenqueue_local___v1() -> u32 {
+    scx_bpf_reenqueue_local___v2___compat();
+    0
+}
+
+#[no_mangle]
+pub extern "C" fn scx_bpf_reenqueue_local___v2___compat() {
+    with(|core, ext| ext.reenqueues.push_back(core.this_cpu));
+}
+
 /// # Safety
 /// `mask` is a mask of the model's.
 #[no_mangle]
@@ -201,7 +239,7 @@ pub extern "C" fn scx_bpf_now() -> u64 {
 
 #[no_mangle]
 pub extern "C" fn bpf_ktime_get_ns() -> u64 {
-    with(|core, ext| (core.now_ns + BOOT_NS).wrapping_add_signed(ext.config.ktime_ahead_ns))
+    with(|core, ext| ext.ktime_ns(core))
 }
 
 #[no_mangle]
@@ -212,7 +250,7 @@ pub extern "C" fn scx_bpf_task_cgroup(p: TaskPtr) -> *mut Cgroup {
             ext.refuse("scx_bpf_task_cgroup of a task that the operation is not about");
         }
         let group = id.map_or(0, |id| core.task(id).group.index());
-        ext.cgroups[group].kern.as_ptr()
+        ext.cgroups[group].ptr()
     })
 }
 
@@ -223,6 +261,11 @@ pub unsafe extern "C" fn scx_bpf_error_bstr(fmt: *const c_char, _data: *const u6
     // SAFETY: the caller's promise.
     let text = unsafe { std::ffi::CStr::from_ptr(fmt) }.to_string_lossy().into_owned();
     with(|_, ext| ext.refuse(text));
+}
+
+#[no_mangle]
+pub extern "C" fn bpf_get_prandom_u32() -> u32 {
+    with(|_, ext| ext.random.next_u64() as u32)
 }
 
 #[no_mangle]
@@ -247,14 +290,20 @@ pub extern "C" fn bpf_task_release(_p: TaskPtr) {}
 #[no_mangle]
 pub extern "C" fn bpf_cgroup_ancestor(cgroup: *mut Cgroup, level: i32) -> *mut Cgroup {
     with(|core, ext| {
-        let mut at = ext.cgroup_at(cgroup);
+        let mut at = cgroup_at(cgroup);
         while let Some(group) = at.filter(|group| core.group_level(*group) as i32 > level) {
             at = core.groups[group.index()].parent;
         }
         let found = at.filter(|group| core.group_level(*group) as i32 == level);
-        found.map_or(ptr::null_mut(), |group| ext.cgroups[group.index()].kern.as_ptr())
+        found.map_or(ptr::null_mut(), |group| ext.cgroups[group.index()].ptr())
     })
 }
 
 #[no_mangle]
 pub extern "C" fn bpf_cgroup_release(_cgroup: *mut Cgroup) {}
+
+#[no_mangle]
+pub extern "C" fn bpf_rcu_read_lock() {}
+
+#[no_mangle]
+pub extern "C" fn bpf_rcu_read_unlock() {}

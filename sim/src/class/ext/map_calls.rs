@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The helpers for maps and storage that native.h names, with what it found out about each map's definition.
 
+use super::cgroup::KernCgroup;
 use super::ffi::{Cgroup, TaskStruct};
 use super::maps::Shape;
 use super::ops::with;
@@ -79,12 +80,20 @@ unsafe extern "C" fn native_task_storage(
     unsafe { (*owner.cast::<KernTask>()).storages.get(map, value_size, flags & CREATE != 0) }
 }
 
+/// # Safety
+/// `owner` is a cgroup of the model's.
 #[no_mangle]
-extern "C" fn native_cgrp_storage(map: usize, owner: *mut Cgroup, value_size: u32, flags: u64) -> *mut u8 {
-    with(|_, ext| match ext.cgroup_at(owner) {
-        Some(group) => ext.cgroups[group.index()].storages.get(map, value_size, flags & CREATE != 0),
-        None => std::ptr::null_mut(),
-    })
+unsafe extern "C" fn native_cgrp_storage(
+    map: usize,
+    owner: *mut Cgroup,
+    value_size: u32,
+    flags: u64,
+) -> *mut u8 {
+    if owner.is_null() {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the caller's promise: it is the first field of a KernCgroup, whose storages nobody else uses while the scheduler runs.
+    unsafe { (*owner.cast::<KernCgroup>()).storages.get(map, value_size, flags & CREATE != 0) }
 }
 
 #[no_mangle]

@@ -106,6 +106,13 @@ impl Maps {
         self.arrays.len() - 1
     }
 
+    /// Of an array map that has been looked at: the entry that this address is in, its number and where it begins.
+    pub fn entry_at(&self, map: usize, at: *const u8) -> Option<(u32, *mut u8)> {
+        let array = self.arrays.iter().find(|array| array.map == map && array.copies == 1)?;
+        let index = (at as usize).checked_sub(array.memory.at(0) as usize)? / array.stride;
+        (index < array.entries).then(|| (index as u32, array.memory.at(index * array.stride)))
+    }
+
     /// # Safety
     /// `key` points to a key of the map's size.
     pub unsafe fn lookup(&mut self, shape: Shape, key: *const u8, cpu: usize) -> *mut u8 {

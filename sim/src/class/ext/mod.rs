@@ -22,6 +22,7 @@ mod refusals;
 #[cfg(test)]
 mod small;
 mod task;
+mod timers;
 mod verdicts;
 
 use std::cell::{Cell, RefCell};
@@ -35,6 +36,7 @@ use crate::error::SimError;
 use crate::host::{Core, State, Task, TaskSpec};
 use crate::ids::{CpuId, TaskId};
 use crate::machine::MachineConfig;
+use crate::rng::{Rng, Stream};
 use crate::time::Ns;
 use crate::tree::Forest;
 
@@ -44,8 +46,9 @@ use self::image::Image;
 use self::maps::Maps;
 use self::ops::Op;
 use self::task::{ExtTask, Opaque};
+use self::timers::Timers;
 
-pub use self::peek::{PeekStats, PeekTask, PeekVm};
+pub use self::peek::{PeekEntity, PeekStats, PeekTask, PeekVm};
 pub use self::task::Queue;
 
 /// The scheduler's clock when the simulation starts: to it, a time of 0 means "never".
@@ -110,11 +113,17 @@ pub struct Ext {
     global: VecDeque<TaskId>,
     vms: Vec<Opaque>,
     cgroups: Vec<ExtCgroup>,
-    maps: Maps,
+    maps: Box<Maps>,
     op: Option<Op>,
     refused: Option<String>,
     kicks: VecDeque<(CpuId, u64)>,
+    /// pCPUs whose local queue is to be put through ops.enqueue().
+    reenqueues: VecDeque<CpuId>,
+    timers: Box<Timers>,
+    random: Rng,
     online_mask: Box<ffi::CpuMask>,
+    /// As the scheduler sees it.
+    idle_mask: Box<ffi::CpuMask>,
 }
 
 impl Ext {
@@ -144,11 +153,15 @@ impl Ext {
             global: VecDeque::new(),
             vms: Vec::new(),
             cgroups: Vec::new(),
-            maps: Maps::new(cpus),
+            maps: Box::new(Maps::new(cpus)),
             op: None,
             refused: None,
             kicks: VecDeque::new(),
+            reenqueues: VecDeque::new(),
+            timers: Box::default(),
+            random: Rng::derive(0, Stream::Host, 0),
             online_mask: Box::new(ffi::CpuMask::of(&CpuSet::first(cpus))),
+            idle_mask: Box::new(ffi::CpuMask::of(&CpuSet::first(cpus))),
         })
     }
 
@@ -177,6 +190,11 @@ impl Ext {
     fn task_by_pid(&self, core: &Core, pid: i32) -> Option<TaskId> {
         let id = TaskId(u32::try_from(pid).ok()?.checked_sub(task::PID_FIRST)?);
         core.tasks.get(id.index()).filter(|task| task.state != State::Dead).map(|_| id)
+    }
+
+    /// CLOCK_MONOTONIC, on the executing pCPU.
+    fn ktime_ns(&self, core: &Core) -> Ns {
+        (core.now_ns + BOOT_NS).wrapping_add_signed(self.config.ktime_ahead_ns)
     }
 
     fn make_idle_task(&mut self) {

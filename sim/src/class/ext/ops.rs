@@ -20,16 +20,26 @@ pub enum OpKind {
     Running,
     Stopping,
     Quiescent,
+    SetCpumask,
+    #[expect(dead_code, reason = "no higher class takes a pCPU yet")]
+    CpuAcquire,
+    #[expect(dead_code, reason = "no higher class takes a pCPU yet")]
+    CpuRelease,
     Yield,
     InitTask,
     ExitTask,
     CgroupInit,
+    CgroupExit,
     CgroupMove,
     CgroupSetWeight,
+    CgroupSetBandwidth,
+    CgroupSetIdle,
     CpuOnline,
     CpuOffline,
     Init,
     Exit,
+    /// A timer's callback.
+    Timer,
     /// A tracing program, not an operation.
     Tracing,
 }
@@ -38,7 +48,20 @@ impl OpKind {
     /// Operations that hold no run queue's lock.
     pub fn is_unlocked(self) -> bool {
         use OpKind::*;
-        matches!(self, InitTask | CgroupInit | CgroupSetWeight | CpuOnline | CpuOffline | Init | Exit)
+        matches!(
+            self,
+            InitTask
+                | CgroupInit
+                | CgroupExit
+                | CgroupSetWeight
+                | CgroupSetBandwidth
+                | CgroupSetIdle
+                | CpuOnline
+                | CpuOffline
+                | Init
+                | Exit
+                | Timer
+        )
     }
 
     pub fn name(self) -> &'static str {
@@ -51,16 +74,23 @@ impl OpKind {
             Running => "running",
             Stopping => "stopping",
             Quiescent => "quiescent",
+            SetCpumask => "set_cpumask",
+            CpuAcquire => "cpu_acquire",
+            CpuRelease => "cpu_release",
             Yield => "yield",
             InitTask => "init_task",
             ExitTask => "exit_task",
             CgroupInit => "cgroup_init",
+            CgroupExit => "cgroup_exit",
             CgroupMove => "cgroup_move",
             CgroupSetWeight => "cgroup_set_weight",
+            CgroupSetBandwidth => "cgroup_set_bandwidth",
+            CgroupSetIdle => "cgroup_set_idle",
             CpuOnline => "cpu_online",
             CpuOffline => "cpu_offline",
             Init => "init",
             Exit => "exit",
+            Timer => "timer",
             Tracing => "tracing",
         }
     }

@@ -6,6 +6,8 @@
 #include "cohort.bpf.c"
 #include "variables.h"
 
+_Thread_local u64 native_atomics;
+
 /* The scheduler's variables while its simulation is not running. */
 struct native_image {
 #define FIELD(name) typeof(name) name;
@@ -64,10 +66,16 @@ const u64 native_layout[] = {
 	sizeof(struct task_struct),
 	AT(cgroup, level),
 	AT(cgroup, kn),
+	AT(cgroup, dom_cgrp),
 	sizeof(struct cgroup),
 	AT(scx_init_task_args, cgroup),
 	AT(scx_exit_task_args, cancelled),
 	AT(scx_cgroup_init_args, weight),
+	AT(scx_cgroup_init_args, bw_period_us),
+	AT(scx_cgroup_init_args, bw_quota_us),
+	AT(scx_cgroup_init_args, bw_burst_us),
+	AT(scx_cgroup_init_args, sched_idle),
+	AT(scx_cpu_release_args, task),
 	AT(scx_exit_info, exit_code),
 	AT(scx_exit_info, reason),
 	AT(scx_exit_info, msg),
@@ -78,12 +86,18 @@ const u64 native_layout[] = {
 	AT(sched_ext_ops, running),
 	AT(sched_ext_ops, stopping),
 	AT(sched_ext_ops, quiescent),
+	AT(sched_ext_ops, set_cpumask),
+	AT(sched_ext_ops, cpu_acquire),
+	AT(sched_ext_ops, cpu_release),
 	AT(sched_ext_ops, yield),
 	AT(sched_ext_ops, init_task),
 	AT(sched_ext_ops, exit_task),
 	AT(sched_ext_ops, cgroup_init),
+	AT(sched_ext_ops, cgroup_exit),
 	AT(sched_ext_ops, cgroup_move),
 	AT(sched_ext_ops, cgroup_set_weight),
+	AT(sched_ext_ops, cgroup_set_bandwidth),
+	AT(sched_ext_ops, cgroup_set_idle),
 	AT(sched_ext_ops, cpu_online),
 	AT(sched_ext_ops, cpu_offline),
 	AT(sched_ext_ops, init),
@@ -94,6 +108,7 @@ const u64 native_layout[] = {
 
 const u32 native_layout_len = sizeof(native_layout) / sizeof(native_layout[0]);
 const u32 native_max_vms = MAX_VMS;
+const u32 native_max_entities = MAX_ENTITIES;
 
 /* KVM's structs as the model writes them, whatever else they may hold. */
 const u32 native_vcpu_size = sizeof(struct kvm_vcpu);
@@ -119,6 +134,17 @@ void poke_apic(struct kvm_lapic *apic, bool irr_pending, bool apicv_active)
 	apic->apicv_active = apicv_active;
 }
 
+void poke_neighbours(u32 cpu, const struct cohort_neighbours *value)
+{
+	struct cohort_neighbours *to = bpf_map_lookup_elem(&neighbours, &cpu);
+
+	if (to)
+		*to = *value;
+}
+
+const u32 native_neighbours_size = sizeof(struct cohort_neighbours);
+
+/* The windows count VMs and entities as the scheduler does, from 1. */
 struct peek_vm {
 	u64 kvm;
 	u64 generation;
@@ -127,34 +153,68 @@ struct peek_vm {
 	u64 boosts;
 	u64 stacked;
 	u64 preempted_in_kernel;
-	u64 run_start_sum;
+	u32 entity;
 	u32 weight;
 	u32 nr_vcpus;
 	u32 nr_active;
 	u32 nr_running;
 };
 
-void peek_vm(u32 slot, struct peek_vm *to)
+void peek_vm(u32 number, struct peek_vm *to)
 {
-	struct vm_ctx *vm = bpf_map_lookup_elem(&vms, &slot);
+	struct vm_ctx *vm = bpf_map_lookup_elem(&vms, &number);
+	struct entity_ctx *e = entity_get(vm->entity);
 
 	to->kvm = vm->kvm;
 	to->generation = vm->generation;
-	to->vtime = vm->vtime;
+	to->vtime = e->vtime;
 	to->runtime_ns = vm->runtime_ns;
 	to->boosts = vm->boosts;
 	to->stacked = vm->stacked;
 	to->preempted_in_kernel = vm->preempted_in_kernel;
-	to->run_start_sum = vm->run_start_sum;
+	to->entity = vm->entity;
 	to->weight = vm->weight;
 	to->nr_vcpus = vm->nr_vcpus;
 	to->nr_active = vm->nr_active;
-	to->nr_running = vm->nr_running;
+	to->nr_running = e->nr_running;
 }
 
-u32 peek_vm_on_cpu(u32 slot, s32 cpu)
+struct peek_entity {
+	u64 id;
+	u64 vtime;
+	u64 nr_periods;
+	u64 nr_throttled;
+	u64 throttled_ns;
+	s64 budget_ns;
+	u32 kind;
+	u32 parent;
+	u32 depth;
+	u32 weight;
+	s32 nr_active;
+	u32 nr_running;
+};
+
+void peek_entity(u32 slot, struct peek_entity *to)
 {
-	u32 *n = vm_on_cpu_get(slot, cpu);
+	struct entity_ctx *e = entity_get(slot);
+
+	to->id = e->id;
+	to->vtime = e->vtime;
+	to->nr_periods = e->nr_periods;
+	to->nr_throttled = e->nr_throttled;
+	to->throttled_ns = e->throttled_ns;
+	to->budget_ns = e->budget_ns;
+	to->kind = e->kind;
+	to->parent = e->parent;
+	to->depth = e->depth;
+	to->weight = e->weight;
+	to->nr_active = e->nr_active;
+	to->nr_running = e->nr_running;
+}
+
+u32 peek_vm_on_cpu(u32 number, s32 cpu)
+{
+	u32 *n = vm_on_cpu_get(number, cpu);
 
 	return n ? *n : 0;
 }
@@ -163,10 +223,12 @@ struct peek_task {
 	u64 vtime;
 	u64 queued_ns;
 	u64 backoff_ns; /* of a vCPU */
-	u32 vm;		/* 1 + slot of the VM it belongs to, 0: none */
+	u32 vm; /* 0: none */
 	s32 vcpu;
 	s32 cpu;
-	u32 weight;
+	u32 leaf;
+	u32 run_leaf;
+	u16 run_path[MAX_DEPTH];
 };
 
 void peek_task(struct task_struct *p, struct peek_task *to)
@@ -184,7 +246,9 @@ void peek_task(struct task_struct *p, struct peek_task *to)
 	to->vm = vm_get(t) ? t->vm : 0;
 	to->vcpu = t->vcpu;
 	to->cpu = t->cpu;
-	to->weight = t->weight;
+	to->leaf = t->leaf;
+	to->run_leaf = t->run_leaf;
+	__builtin_memcpy(to->run_path, t->run_path, sizeof(to->run_path));
 }
 
 u64 native_percpu_sum(const void *map, u32 type, u32 key_size, u32 value_size, u32 max_entries, u32 key);
@@ -208,6 +272,8 @@ struct peek_stats {
 	u64 boost_migrated;
 	u64 boost_missed;
 	u64 gang_starts;
+	u64 resumed;
+	u64 throttled;
 };
 
 #define SUM(id) native_percpu_sum(__native_map(&stats), id)
@@ -232,4 +298,6 @@ void peek_stats(struct peek_stats *to)
 	to->boost_migrated = SUM(STAT_BOOST_MIGRATED);
 	to->boost_missed = SUM(STAT_BOOST_MISSED);
 	to->gang_starts = SUM(STAT_GANG_STARTS);
+	to->resumed = SUM(STAT_RESUMED);
+	to->throttled = SUM(STAT_THROTTLED);
 }

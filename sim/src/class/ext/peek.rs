@@ -16,7 +16,7 @@ use super::Ext;
 /// SCX_EXIT_UNREG
 const EXIT_UNREG: i32 = 64;
 
-/// One of the scheduler's VM slots.
+/// One of the scheduler's VMs.
 #[repr(C)]
 #[derive(Clone, Debug, Default)]
 pub struct PeekVm {
@@ -27,10 +27,29 @@ pub struct PeekVm {
     pub boosts: u64,
     pub stacked: u64,
     pub preempted_in_kernel: u64,
-    pub run_start_sum: u64,
+    /// As which it competes.
+    pub entity: u32,
     pub weight: u32,
     pub nr_vcpus: u32,
     pub nr_active: u32,
+    pub nr_running: u32,
+}
+
+/// A cgroup or VM, as one of those that compete.
+#[repr(C)]
+#[derive(Clone, Debug, Default)]
+pub struct PeekEntity {
+    pub id: u64,
+    pub vtime: u64,
+    pub nr_periods: u64,
+    pub nr_throttled: u64,
+    pub throttled_ns: u64,
+    pub budget_ns: i64,
+    pub kind: u32,
+    pub parent: u32,
+    pub depth: u32,
+    pub weight: u32,
+    pub nr_active: i32,
     pub nr_running: u32,
 }
 
@@ -41,11 +60,15 @@ pub struct PeekTask {
     pub vtime: u64,
     pub queued_ns: u64,
     pub backoff_ns: u64,
-    /// 1 + slot; 0: a host task.
+    /// 0: a host task.
     pub vm: u32,
     pub vcpu: i32,
     pub cpu: i32,
-    pub weight: u32,
+    /// The entity that it is part of.
+    pub leaf: u32,
+    pub run_leaf: u32,
+    /// Those that its present turn is charged to, from below the root.
+    pub run_path: [u16; 8],
 }
 
 /// The scheduler's counters, of all pCPUs.
@@ -70,11 +93,14 @@ pub struct PeekStats {
     pub boost_migrated: u64,
     pub boost_missed: u64,
     pub gang_starts: u64,
+    pub resumed: u64,
+    pub throttled: u64,
 }
 
 extern "C" {
-    fn peek_vm(slot: u32, to: *mut PeekVm);
-    fn peek_vm_on_cpu(slot: u32, cpu: i32) -> u32;
+    fn peek_vm(number: u32, to: *mut PeekVm);
+    fn peek_entity(slot: u32, to: *mut PeekEntity);
+    fn peek_vm_on_cpu(number: u32, cpu: i32) -> u32;
     fn peek_task(p: *mut TaskStruct, to: *mut PeekTask);
     fn peek_stats(to: *mut PeekStats);
 }
@@ -95,10 +121,19 @@ impl Host {
             ExitInfo { kind: EXIT_UNREG, exit_code: 0, reason: text, msg: text, dump: ptr::null() };
         if let AnyClass::Ext(ext) = &mut self.class {
             ext.op(&mut self.core, OpKind::Exit, NOBODY, |ops| ops.exit.map(|exit| exit(&raw mut info)));
+            ext.timers.clear();
         }
     }
 
-    /// A slot of the scheduler's table of VMs.
+    /// An entry of the scheduler's tree.
+    pub fn peek_entity(&mut self, slot: u32) -> PeekEntity {
+        let mut entity = PeekEntity::default();
+        // SAFETY: peek.c fills the struct declared there as here.
+        self.peek(|| unsafe { peek_entity(slot, &raw mut entity) });
+        entity
+    }
+
+    /// An entry of the scheduler's table of VMs.
     pub fn peek_vm(&mut self, slot: u32) -> PeekVm {
         let mut vm = PeekVm::default();
         // SAFETY: peek.c fills the struct declared there as here.
@@ -123,14 +158,14 @@ impl Host {
         stats
     }
 
-    /// The slot in which the scheduler keeps a VM.
+    /// The number under which the scheduler keeps a VM.
     pub fn slot_of(&mut self, vm: VmId) -> Option<u32> {
         let kvm = match &self.class {
             AnyClass::Ext(ext) => ext.vm_kvm(vm),
             _ => return None,
         };
-        // Freed slots are taken again from the first.
-        (0..self.core.vms.len() as u32).find(|slot| self.peek_vm(*slot).kvm == kvm)
+        // Freed numbers are taken again from the first.
+        (1..=self.core.vms.len() as u32).find(|slot| self.peek_vm(*slot).kvm == kvm)
     }
 
     /// How many vCPUs of the VM in a slot the scheduler believes to be on a pCPU.

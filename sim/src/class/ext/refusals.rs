@@ -79,7 +79,7 @@ fn assert_refused(refusal: Option<String>, reason: &str) {
 }
 
 fn walk(dsq: u64) -> DsqIter {
-    let mut iter = DsqIter { dsq: 0, seq: 0, flags: 0, key: (0, 0), slice: 0 };
+    let mut iter = DsqIter::default();
     bpf_iter_scx_dsq_new(&mut iter, dsq, 0);
     iter
 }
@@ -170,7 +170,7 @@ fn walks_go_both_ways_over_what_was_there() {
     let mut w = world(1);
     let tasks: Vec<TaskId> = (0..4).map(|_| spawn(&mut w, &[0])).collect();
     w.run_until(10_000).unwrap();
-    let pids = |w: &mut World, flags: u64| -> Vec<TaskId> {
+    let pids = |w: &mut World, flags: u32| -> Vec<TaskId> {
         let mut found = Vec::new();
         let mut iter = walk_in(w, 0);
         iter.flags = flags;

@@ -94,15 +94,19 @@ impl ExtTask {
         unsafe { self.kern.as_mut() }
     }
 
-    pub fn sync_affinity(&mut self, task: &Task, cpus: usize) {
+    /// Return true if it is another set of pCPUs than before.
+    pub fn sync_affinity(&mut self, task: &Task, cpus: usize) -> bool {
         let disabled = u16::from(task.migration_disabled);
         let all = CpuSet::first(cpus);
         let set = task.allowed.as_ref().unwrap_or(&all);
         let kern = self.kern_mut();
         kern.kern.nr_cpus_allowed = set.len() as i32;
         kern.kern.migration_disabled = disabled;
-        kern.mask = CpuMask::of(set);
+        let mask = CpuMask::of(set);
+        let changed = kern.mask.0 != mask.0;
+        kern.mask = mask;
         kern.kern.cpus_ptr = &raw const kern.mask;
+        changed
     }
 
     pub fn slice(&self) -> u64 {

@@ -5,17 +5,17 @@ use crate::host::Core;
 use crate::ids::{CpuId, TaskId};
 use crate::tree::Key;
 
-use super::dsq::{DSQ_LOCAL, DSQ_LOCAL_ON, ENQ_PRIQ};
+use super::dsq::{DSQ_GLOBAL, DSQ_LOCAL, DSQ_LOCAL_ON, ENQ_PRIQ};
 use super::ffi::{DsqIter, TaskStruct};
 use super::ops::{one, OpKind};
 use super::task::{KernTask, Queue};
 use super::Ext;
 
 /// Walk a queue backwards.
-pub const ITER_REV: u64 = 1 << 16;
-/// The kernel's own mark: scx_bpf_dsq_move_set_slice() was called.
-pub const ITER_HAS_SLICE: u64 = 1 << 30;
-const ITER_FLAGS: u64 = 0xffff_ffff;
+pub const ITER_REV: u32 = 1 << 16;
+/// The kernel's own marks: scx_bpf_dsq_move_set_slice() or _vtime() was called.
+pub const ITER_HAS_SLICE: u32 = 1 << 30;
+pub const ITER_HAS_VTIME: u32 = 1 << 31;
 /// Flags that sched_ext keeps for itself.
 const ENQ_INTERNAL: u64 = 0xff00_0000_0000_0000;
 
@@ -23,6 +23,11 @@ const ENQ_INTERNAL: u64 = 0xff00_0000_0000_0000;
 pub fn task_at(p: *const TaskStruct) -> Option<TaskId> {
     // SAFETY: the scheduler has its tasks from the model, where each is the first field of a KernTask that lives as long as the simulation.
     (!p.is_null()).then(|| unsafe { (*p.cast::<KernTask>()).id })
+}
+
+/// Was the task queued after the walk began? (u32_before())
+fn comes_after(task: u64, walk: u32) -> bool {
+    (task as u32).wrapping_sub(walk) as i32 > 0
 }
 
 impl Ext {
@@ -37,6 +42,8 @@ impl Ext {
     pub(super) fn claim_idle(&mut self, cpu: CpuId) -> bool {
         let idle = self.idle.has(cpu);
         self.idle.remove(cpu);
+        // The scheduler may be looking at it.
+        self.idle_mask.0[cpu.index() / 64] &= !(1 << (cpu.index() % 64));
         idle
     }
 
@@ -80,25 +87,48 @@ impl Ext {
         flags: u64,
     ) -> bool {
         let slice = (iter.flags & ITER_HAS_SLICE != 0).then_some(iter.slice);
-        iter.flags &= !ITER_HAS_SLICE;
+        let vtime = (iter.flags & ITER_HAS_VTIME != 0).then_some(iter.vtime);
+        iter.flags &= !(ITER_HAS_SLICE | ITER_HAS_VTIME);
         if !self.may("scx_bpf_dsq_move", &[OpKind::Dispatch], true) {
             return false;
         }
+        if flags & ENQ_INTERNAL & !ENQ_PRIQ != 0 {
+            self.refuse(format!("invalid enq_flags {flags:#x}"));
+            return false;
+        }
+        if dsq & (1 << 63) != 0 && flags & ENQ_PRIQ != 0 {
+            self.refuse("cannot use vtime ordering for built-in DSQs");
+            return false;
+        }
         let Some(id) = task_at(p) else { return false };
-        let task = &self.tasks[id.index()];
-        if task.queue != Some(Queue::User(iter.dsq as u32)) || task.dsq_seq > iter.seq {
+        let task = &mut self.tasks[id.index()];
+        if task.queue != Some(Queue::User(iter.dsq)) || comes_after(task.dsq_seq, iter.seq) {
             return false;
         }
         if let Some(slice) = slice {
-            self.tasks[id.index()].set_slice(slice);
+            task.set_slice(slice);
+        }
+        if let Some(vtime) = vtime {
+            task.vtime = vtime;
         }
         let cpu = match dsq {
             DSQ_LOCAL => core.this_cpu,
+            DSQ_GLOBAL => {
+                self.unqueue(id);
+                self.insert_global(id);
+                return true;
+            }
             on if on & DSQ_LOCAL_ON == DSQ_LOCAL_ON && ((on & 0xffff_ffff) as usize) < core.cpus.len() => {
                 CpuId((on & 0xffff_ffff) as u32)
             }
+            user if self.dsq_index(user).is_some() => {
+                // It stays the same pCPU's, as far as the kernel is concerned.
+                self.unqueue(id);
+                self.insert_user(core, id, user, flags);
+                return true;
+            }
             other => {
-                self.refuse(format!("the model does not move tasks to DSQ {other:#x}"));
+                self.refuse(format!("non-existent DSQ {other:#x}"));
                 return false;
             }
         };
@@ -114,28 +144,28 @@ impl Ext {
     }
 
     pub(super) fn iter_new(&mut self, dsq: u64, flags: u64) -> Option<DsqIter> {
-        let index = self.dsq_index(dsq).filter(|_| flags & !ITER_REV == 0)?;
-        let seq = self.dsqs[index as usize].seq;
-        Some(DsqIter { dsq: u64::from(index), seq, flags, key: (0, 0), slice: 0 })
+        let index = self.dsq_index(dsq).filter(|_| flags & !u64::from(ITER_REV) == 0)?;
+        let seq = self.dsqs[index as usize].seq as u32;
+        Some(DsqIter { dsq: index, seq, flags: flags as u32, ..DsqIter::default() })
     }
 
     /// The next task of a walk, forwards or backwards; what came after the walk began is not part of it.
     pub(super) fn iter_next(&self, iter: &mut DsqIter) -> Option<TaskId> {
-        let dsq = self.dsqs.get(usize::try_from(iter.dsq).ok()?)?;
+        let dsq = self.dsqs.get(iter.dsq as usize)?;
         let backwards = iter.flags & ITER_REV != 0;
         let step = |id: u32| if backwards { self.forest.prev(id) } else { self.forest.next(id) };
-        let mut at = match (iter.flags >> 32).checked_sub(1) {
+        let mut at = match iter.last.checked_sub(1) {
             None if backwards => self.forest.last(&dsq.tasks),
             None => self.forest.first(&dsq.tasks),
-            Some(last) if self.is_at(last as u32, iter.dsq as u32, iter.key) => step(last as u32),
+            Some(last) if self.is_at(last, iter.dsq, iter.key) => step(last),
             // It has been moved away; the walk goes on at where it was.
             Some(_) => self.forest.seek(&dsq.tasks, iter.key, backwards),
         };
-        while let Some(id) = at.filter(|id| self.tasks[*id as usize].dsq_seq > iter.seq) {
+        while let Some(id) = at.filter(|id| comes_after(self.tasks[*id as usize].dsq_seq, iter.seq)) {
             at = step(id);
         }
         let found = at?;
-        iter.flags = iter.flags & ITER_FLAGS | (u64::from(found) + 1) << 32;
+        iter.last = found + 1;
         iter.key = self.forest.key(found);
         Some(TaskId(found))
     }

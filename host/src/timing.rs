@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The timing knobs: their flags, their ranges, and which of them contradict each other.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use clap::Args;
+
+use crate::bpf::types::rodata;
+use crate::intf;
+use crate::say::Failure;
+
+/// A knob, to compare with another.
+pub struct Knob {
+    field: &'static str,
+    of: fn(&Timing) -> u64,
+    default_us: u64,
+}
+
+impl fmt::Display for Knob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "--{}", self.field.replace('_', "-"))
+    }
+}
+
+impl Knob {
+    /// The flag as if it were given, `--slice-us 16000`, even if it was not.
+    fn with_value(&self, timing: &Timing) -> String {
+        let us = (self.of)(timing);
+        let default = if us == self.default_us { " (the default)" } else { "" };
+        format!("{self} {us}{default}")
+    }
+}
+
+/// Declares the timing knobs: help text, name of the flag, name in the scheduler, allowed range. All in microseconds here and in
+/// nanoseconds there; the default is the scheduler's own.
+macro_rules! timing_knobs {
+    ($($(#[doc = $help:literal])+ $flag:ident => $knob:ident / $default:ident, $range:expr;)+) => {
+        /// Timing, in microseconds.
+        #[derive(Args, Clone, Debug)]
+        pub struct Timing {
+            $(
+                $(#[doc = $help])+
+                #[arg(
+                    long,
+                    value_name = "US",
+                    default_value_t = intf::default::$default / 1000,
+                    value_parser = micros($range)
+                )]
+                $flag: u64,
+            )+
+        }
+
+        /// By the names that the scheduler's defaults have.
+        mod knob {
+            use super::{intf, Knob};
+            $(
+                pub const $default: Knob = Knob {
+                    field: stringify!($flag),
+                    of: |timing| timing.$flag,
+                    default_us: intf::default::$default / 1000,
+                };
+            )+
+        }
+
+        impl Timing {
+            pub fn apply(&self, knobs: &mut rodata) {
+                $(knobs.$knob = self.$flag * 1000;)+
+            }
+        }
+    };
+}
+
+/// A parser for whole microseconds within a range.
+fn micros(range: RangeInclusive<u64>) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync {
+    move |text| match text.parse() {
+        Ok(us) if range.contains(&us) => Ok(us),
+        _ => Err(format!("allowed: whole microseconds from {} to {}", range.start(), range.end())),
+    }
+}
+
+/// A task whose VM is ahead of its share may wait ten times as long as others, and once more as long behind those that waited as well. That stays
+/// 10 s below the 30 s after which the kernel's watchdog ejects a scheduler, the most that it allows.
+const STARVE_US_MAX: u64 = 20_000_000 / 10 / 2;
+
+timing_knobs! {
+    /// How long a task runs before others of its rank get their turn [100..100000]
+    slice_us => slice_ns / SLICE_NS, 100..=100_000;
+    /// How long a boosted vCPU runs at most, if its VM's turn has less left [50..100000]
+    boost_slice_us => boost_slice_ns / BOOST_SLICE_NS, 50..=100_000;
+    /// How much unused virtual time a sleeper may claim when it wakes [1000..1000000]
+    lag_us => lag_ns / LAG_NS, 1_000..=1_000_000;
+    /// After waiting this long a task runs next, whatever its rank [1000..1000000]
+    starve_us => starve_ns / STARVE_NS, 1_000..=STARVE_US_MAX;
+    /// By how much a woken task's virtual time must be behind the runner's to preempt it [0..100000]
+    wakeup_gran_us => wakeup_gran_ns / WAKEUP_GRAN_NS, 0..=100_000;
+}
+
+/// The first of each pair is at most as long as the second.
+pub const AT_MOST: [(Knob, Knob); 4] = [
+    // Who has waited for the limit runs next, that is, after the runner's slice.
+    (knob::SLICE_NS, knob::STARVE_NS),
+    // A boost lends a part of a turn.
+    (knob::BOOST_SLICE_NS, knob::SLICE_NS),
+    // Else nobody who is ahead by a whole slice would be preempted: the slice ends first.
+    (knob::WAKEUP_GRAN_NS, knob::SLICE_NS),
+    // Else no sleeper could be far enough behind to preempt.
+    (knob::WAKEUP_GRAN_NS, knob::LAG_NS),
+];
+
+impl Timing {
+    /// What clap cannot express: knobs that contradict each other.
+    pub fn validate(&self) -> Result<(), Failure> {
+        match AT_MOST.iter().find(|(less, more)| (less.of)(self) > (more.of)(self)) {
+            None => Ok(()),
+            Some((less, more)) => Err(Failure::refused(format!(
+                "{} contradicts {}: {less} must be at most {more}",
+                less.with_value(self),
+                more.with_value(self)
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn defaults() -> Timing {
+        Timing {
+            slice_us: knob::SLICE_NS.default_us,
+            boost_slice_us: knob::BOOST_SLICE_NS.default_us,
+            lag_us: knob::LAG_NS.default_us,
+            starve_us: knob::STARVE_NS.default_us,
+            wakeup_gran_us: knob::WAKEUP_GRAN_NS.default_us,
+        }
+    }
+
+    #[test]
+    fn defaults_do_not_contradict_each_other() {
+        assert_eq!(defaults().validate(), Ok(()));
+    }
+
+    #[test]
+    fn what_is_equal_is_no_contradiction() {
+        let timing = Timing {
+            slice_us: 1000,
+            boost_slice_us: 1000,
+            lag_us: 1000,
+            starve_us: 1000,
+            wakeup_gran_us: 1000,
+        };
+        assert_eq!(timing.validate(), Ok(()));
+    }
+
+    #[test]
+    fn a_contradiction_names_both_flags_their_values_and_what_is_allowed() {
+        let refusal = |timing: Timing| timing.validate().unwrap_err();
+        let slice = refusal(Timing { slice_us: 300, ..defaults() });
+        assert_eq!(slice.status, 2);
+        assert_eq!(
+            slice.line,
+            "--boost-slice-us 400 (the default) contradicts --slice-us 300: --boost-slice-us must be at most --slice-us"
+        );
+        for (timing, wanted) in [
+            (Timing { starve_us: 15_999, ..defaults() }, "--slice-us must be at most --starve-us"),
+            (Timing { slice_us: 999, ..defaults() }, "--wakeup-gran-us must be at most --slice-us"),
+            (
+                Timing { wakeup_gran_us: 5000, lag_us: 4000, ..defaults() },
+                "--wakeup-gran-us must be at most --lag-us",
+            ),
+        ] {
+            let line = refusal(timing).line;
+            assert!(line.ends_with(wanted) && !line.contains('\n'), "{line}");
+        }
+    }
+
+    #[test]
+    fn nobody_waits_as_long_as_the_watchdog() {
+        const WATCHDOG_US: u64 = 30_000_000;
+        const { assert!(STARVE_US_MAX * 10 * 2 + 10_000_000 <= WATCHDOG_US) };
+    }
+
+    #[test]
+    fn the_user_guide_has_the_rules() {
+        let guide = include_str!("../../docs/cohort.md");
+        for (less, more) in &AT_MOST {
+            let rule = format!("`{less}` ≤ `{more}`");
+            assert!(guide.contains(&rule), "docs/cohort.md lacks {rule}");
+        }
+    }
+}
