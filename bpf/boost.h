@@ -270,7 +270,7 @@ static bool boost_affordable(struct task_ctx *t, struct pick *search)
 
 	if (fair != FAIR_VM)
 		return true;
-	rank_of(t, &rank);
+	rank_of(t, search->now, &rank);
 	if (search->prev_queued && !rank_same_leaf(&search->prev, &rank) &&
 	    rank_before(&search->prev, &rank, margin_ns))
 		return false;
@@ -281,14 +281,17 @@ static bool boost_affordable(struct task_ctx *t, struct pick *search)
 }
 
 /* May the thread of that pid be boosted here and now, as far as its quota and its VM's credit go? */
-static bool boost_granted(s32 pid, struct pick *search)
+VERIFIED_ONCE boost_granted(s32 pid, struct pick *search)
 {
-	struct task_struct *p = bpf_task_from_pid(pid);
+	struct task_struct *p;
 	struct task_ctx *t;
 	bool granted;
 
+	if (!search)
+		return 0;
+	p = bpf_task_from_pid(pid);
 	if (!p)
-		return false;
+		return 0;
 	t = task_get(p);
 	granted = t && may_run(t, search->now) && boost_affordable(t, search);
 	bpf_task_release(p);
@@ -296,17 +299,26 @@ static bool boost_granted(s32 pid, struct pick *search)
 }
 
 /* Dispatch: run the vCPU that this pCPU was asked to run, if it still waits. */
-static bool boost_redeem(struct cpu_ctx *c, struct pick *search)
+VERIFIED_ONCE boost_redeem(struct pick *search)
 {
-	u64 slice = boost_slice_ns, now = search->now;
-	struct vcpu_ctx *v = vcpu_at(c->boost_vcpu);
-	struct vm_ctx *vm = vm_at(c->boost_vm);
-	s32 from, cpu = search->cpu;
-	u32 pid = c->boost_pid;
+	u64 slice = boost_slice_ns, now;
+	struct vcpu_ctx *v;
+	struct vm_ctx *vm;
+	struct cpu_ctx *c;
+	s32 from, cpu;
+	u32 pid;
 
-	if (!pid)
-		return false;
+	if (!search)
+		return 0;
+	now = search->now;
+	cpu = search->cpu;
+	c = cpu_get(cpu);
+	if (!c || !c->boost_pid)
+		return 0;
+	pid = c->boost_pid;
 	c->boost_pid = 0;
+	v = vcpu_at(c->boost_vcpu);
+	vm = vm_at(c->boost_vm);
 	if (!v || !vm || v->pid != pid || v->state != VCPU_WAITING || time_before(c->boost_at_ns + BOOST_STALE_NS, now))
 		goto missed;
 	from = vcpu_cpu(v);
@@ -322,10 +334,10 @@ static bool boost_redeem(struct cpu_ctx *c, struct pick *search)
 	if (from != cpu)
 		stat_inc(STAT_BOOST_MIGRATED);
 	atomic_add(&vm->boosts, 1);
-	return true;
+	return 1;
 missed:
 	stat_inc(STAT_BOOST_MISSED);
-	return false;
+	return 0;
 }
 
 #endif

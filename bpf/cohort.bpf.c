@@ -89,7 +89,7 @@ static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
 	/* Nobody runs: the pCPU is between two tasks, and has chosen, or will look here. */
 	if (!c->curr_pid || c->curr_pid == p->pid)
 		return;
-	rank_of(t, &rank);
+	rank_of(t, now, &rank);
 	if (would_preempt(c, &rank, now)) {
 		stat_inc(STAT_PREEMPT_WAKEUP);
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
@@ -162,19 +162,21 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 }
 
 /* Whose turn a kernel thread has interrupted here goes on, if there is enough of it left. */
-static bool resume(struct cpu_ctx *c, s32 cpu, u64 now)
+VERIFIED_ONCE resume(s32 cpu, u64 now)
 {
-	s32 pid = c->resume_pid;
+	struct cpu_ctx *c = cpu_get(cpu);
+	s32 pid;
 
-	if (!pid)
-		return false;
+	if (!c || !c->resume_pid)
+		return 0;
+	pid = c->resume_pid;
 	c->resume_pid = 0;
 	if (!time_before(now + TURN_REST_MIN_NS, c->resume_end_ns))
-		return false;
+		return 0;
 	if (!take(pid, cpu, cpu, c->resume_end_ns - now))
-		return false;
+		return 0;
 	stat_inc(STAT_RESUMED);
-	return true;
+	return 1;
 }
 
 SEC("struct_ops/dispatch")
@@ -199,19 +201,17 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		if (t) {
 			best.leaving_vm = t->vm;
 			best.prev_queued = true;
-			rank_of(t, &best.prev);
+			rank_of(t, best.now, &best.prev);
 		}
 	}
 	recall_aside(cpu, best.now);
-	if (boost_redeem(c, &best)) {
+	if (boost_redeem(&best)) {
 		c->out_of_turn = 1;
 		return;
 	}
 	if (queue_is_marked(cpu)) {
-		search_overdue(c, cpu, best.now);
-		if (take_overdue(c, cpu))
-			return;
-		if (resume(c, cpu, best.now))
+		search_overdue(cpu, best.now);
+		if (take_overdue(cpu) || resume(cpu, best.now))
 			return;
 		best_waiter(cpu, QUEUE_SCAN, 0, &best);
 		if (scx_bpf_dsq_nr_queued(cpu) <= 0 && scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) <= 0) {
@@ -278,6 +278,7 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
 	c->curr_vm = t->vm;
 	c->curr_leaf = t->leaf;
 	c->curr_vtime = t->vtime;
+	c->curr_weight = p->scx.weight;
 	c->turn_end_ns = now + p->scx.slice;
 	c->curr_pid = p->pid;
 	if (c->resume_pid == (u32)p->pid)

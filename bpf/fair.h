@@ -28,7 +28,7 @@
 /* A task's place in the order. */
 struct rank {
 	u64 own;
-	u64 unused_ns; /* of a runner: what is left of the turn that it has paid for */
+	u64 unused_ns; /* paid for turns that are not over: a runner's own, and a VM's other threads' */
 	u64 credit_ns; /* it may go before others by so much */
 	u64 behind_ns; /* of a vCPU: how far it is behind its furthest sibling */
 	u16 path[MAX_DEPTH];
@@ -44,17 +44,25 @@ static __always_inline u64 scale_by_entity(u64 delta_ns, const struct entity_ctx
 	return delta_ns * e->inv_weight >> INV_WEIGHT_SHIFT;
 }
 
-static __always_inline void rank_of_leaf(u32 leaf, u64 own, struct rank *r)
+/* The place of one that is part of that entity. `settled`: 1 if it is counted as running there and has paid for nothing beyond now. */
+static __always_inline void rank_of_leaf(u32 leaf, u64 own, s32 settled, u64 now, struct rank *r)
 {
 	struct entity_ctx *e = entity_get(leaf);
+	s32 running;
 
 	__builtin_memset(r, 0, sizeof(*r));
 	r->own = own;
 	if (!leaf || !e)
 		return;
 	__builtin_memcpy(r->path, e->path, sizeof(r->path));
-	if (e->kind == ENTITY_VM && time_before(own, e->child_clock))
+	if (e->kind != ENTITY_VM)
+		return;
+	if (time_before(own, e->child_clock))
 		r->behind_ns = e->child_clock - own;
+	/* What its siblings have paid for this turn does not keep a vCPU from joining it. */
+	running = e->nr_running - settled;
+	if (gang == GANG_ALIGNED && running > 0)
+		r->unused_ns = running * elapsed_ns(e->turn_end_ns, now);
 }
 
 /*
@@ -66,11 +74,11 @@ static __always_inline u64 borrows_ns(const struct task_ctx *t)
 	return t->vm && t->vcpu < 0 ? lag_ns : 0;
 }
 
-VERIFIED_ONCE rank_of(struct task_ctx *t, struct rank *r)
+VERIFIED_ONCE rank_of(struct task_ctx *t, u64 now, struct rank *r)
 {
 	if (!t || !r)
 		return 0;
-	rank_of_leaf(t->leaf, t->vtime, r);
+	rank_of_leaf(t->leaf, t->vtime, t->charged_ns != 0, now, r);
 	r->credit_ns = borrows_ns(t);
 	return 0;
 }
@@ -81,7 +89,7 @@ static __always_inline u64 rank_vtime(const struct rank *r, u32 slot)
 	struct entity_ctx *e = entity_get(slot);
 
 	if (!slot || !e)
-		return r->own - r->unused_ns - r->credit_ns;
+		return r->own - r->credit_ns;
 	return e->vtime - scale_by_entity(r->unused_ns, e) - r->credit_ns;
 }
 
@@ -120,7 +128,7 @@ VERIFIED_ONCE rank_is_before(struct rank *a, struct rank *b, u64 margin_ns)
 			return 1;
 		return time_before(of_a + margin_ns, of_b);
 	}
-	return time_before(a->own + margin_ns, b->own - b->unused_ns);
+	return time_before(a->own + margin_ns, b->own);
 }
 
 static __always_inline bool rank_before(struct rank *a, struct rank *b, u64 margin_ns)

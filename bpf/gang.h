@@ -29,6 +29,7 @@ static u64 turn_slice(u32 vm_id, s32 cpu, u64 now)
 /* t has been given this pCPU, or goes on: if that begins its VM's turn, ask the siblings. */
 VERIFIED_ONCE gang_start(struct task_ctx *t, s32 cpu, u64 now)
 {
+	struct entity_ctx *e;
 	struct vm_ctx *vm;
 	struct rank rank;
 	struct vcpu_ctx *v;
@@ -43,7 +44,10 @@ VERIFIED_ONCE gang_start(struct task_ctx *t, s32 cpu, u64 now)
 	if (in_turn(vm, now))
 		return 0;
 	vm->turn_end_ns = now + slice_ns;
-	rank_of(t, &rank);
+	e = entity_get(vm->entity);
+	if (e)
+		e->turn_end_ns = vm->turn_end_ns;
+	rank_of(t, now, &rank);
 	bpf_for(i, 0, GANG_SCAN) {
 		if (i >= vm->vcpu_end)
 			break;

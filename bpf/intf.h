@@ -125,6 +125,7 @@ struct entity_ctx {
 
 	/* What changes all the time has lines of its own. */
 	unsigned long long vtime __attribute__((aligned(64))); /* virtual run time, ns at weight 100 */
+	unsigned long long turn_end_ns; /* of a VM: vm_ctx.turn_end_ns */
 	unsigned long long child_clock; /* how far the furthest of its tasks has come */
 	unsigned long long waited_ns; /* last had to wait for a pCPU */
 	unsigned long long served_ns; /* last got a pCPU */

@@ -18,10 +18,14 @@
 /* The runner's rank, as far as pCPU's context tells. Return false if nobody runs there. */
 static bool rank_of_runner(const struct cpu_ctx *c, u64 now, struct rank *r)
 {
+	u64 unused;
+
 	if (!c->curr_pid)
 		return false;
-	rank_of_leaf(c->curr_leaf, c->curr_vtime, r);
-	r->unused_ns = elapsed_ns(c->turn_end_ns, now);
+	unused = elapsed_ns(c->turn_end_ns, now);
+	/* Its own time as of now; that of its entities as of now by what is left of its turn, and of those with it. */
+	rank_of_leaf(c->curr_leaf, c->curr_vtime - scale_by_weight(unused, c->curr_weight), 1, now, r);
+	r->unused_ns += unused;
 	return true;
 }
 
@@ -84,7 +88,7 @@ static s32 place(const struct task_struct *p, struct task_ctx *t, s32 prev, u64 
 	struct rank rank;
 	s32 i, cpu, best = prev;
 
-	rank_of(t, &rank);
+	rank_of(t, now, &rank);
 	best_cost = placement_cost(p, t, &rank, prev, now);
 	if (best_cost != ~0ULL && (placement == PLACEMENT_ANY || t->vcpu < 0 || task_is_pinned(p)))
 		return prev;

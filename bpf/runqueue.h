@@ -122,16 +122,17 @@ static __always_inline bool may_run(struct task_ctx *t, u64 now)
 	return quota_may_run(t) || (t->queued_ns && elapsed_ns(now, t->queued_ns) > ASIDE_MAX_NS);
 }
 
-/* A quota keeps p, which waits in the queue behind the iterator, from running: out of the way with it. */
-static void put_aside(struct bpf_iter_scx_dsq *it, struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
+/* A quota keeps t from running: it is out of the way now. */
+VERIFIED_ONCE now_aside(struct task_ctx *t, s32 cpu, u64 now)
 {
-	if (!scx_bpf_dsq_move(it, p, ASIDE_DSQ(cpu), 0))
-		return;
+	if (!t)
+		return 0;
 	t->aside = true;
 	account_place(t, -1);
 	vcpu_set_state(t, VCPU_ASLEEP, -1, now);
 	mark_aside(cpu, true);
 	stat_inc(STAT_THROTTLED);
+	return 0;
 }
 
 /*
@@ -154,11 +155,11 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 		if (!t || !task_allowed_on(p, best->cpu) || would_stack(best, t, queue))
 			continue;
 		if (!may_run(t, best->now)) {
-			if (queue == best->cpu)
-				put_aside(BPF_FOR_EACH_ITER, p, t, queue, best->now);
+			if (queue == best->cpu && scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, ASIDE_DSQ(queue), 0))
+				now_aside(t, queue, best->now);
 			continue;
 		}
-		rank_of(t, &rank);
+		rank_of(t, best->now, &rank);
 		urgency = urgency_of(t, &rank, best->cpu, best->now);
 		if (!is_better(best, t, &rank, urgency, margin_ns))
 			continue;
@@ -229,7 +230,7 @@ VERIFIED_ONCE best_remote_waiter(u64 margin_ns, struct pick *best)
 }
 
 /* Put waiting task pid, from queue, on this pCPU, cpu. Return false if it is no longer there. */
-static bool take(s32 pid, u64 queue, s32 cpu, u64 slice)
+VERIFIED_ONCE take(s32 pid, u64 queue, s32 cpu, u64 slice)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
@@ -238,7 +239,7 @@ static bool take(s32 pid, u64 queue, s32 cpu, u64 slice)
 
 	p = bpf_task_from_pid(pid);
 	if (!p)
-		return false;
+		return 0;
 	if (!bpf_iter_scx_dsq_new(&it, queue, 0)) {
 		/* Checked after the iterator is made: if affinity changes from here on, p is queued anew and the move fails. */
 		if (task_allowed_on(p, cpu)) {
@@ -310,17 +311,18 @@ static void queue_insert(struct task_struct *p, const struct task_ctx *t, s32 cp
 }
 
 /* Every starve_ns, if the queue is longer than what a choice looks at: whoever is overdue goes to the queue of the overdue. */
-static void search_overdue(struct cpu_ctx *c, s32 cpu, u64 now)
+VERIFIED_ONCE search_overdue(s32 cpu, u64 now)
 {
+	struct cpu_ctx *c = cpu_get(cpu);
 	struct task_struct *p;
 	struct task_ctx *t;
 	u32 seen = 0;
 
-	if (elapsed_ns(now, c->searched_ns) < starve_ns)
-		return;
+	if (!c || elapsed_ns(now, c->searched_ns) < starve_ns)
+		return 0;
 	c->searched_ns = now;
 	if (scx_bpf_dsq_nr_queued(cpu) <= QUEUE_SCAN)
-		return;
+		return 0;
 	bpf_for_each(scx_dsq, p, cpu, 0) {
 		if (seen++ >= SEARCH_MAX)
 			break;
@@ -328,32 +330,37 @@ static void search_overdue(struct cpu_ctx *c, s32 cpu, u64 now)
 		if (t && is_overdue(t, now))
 			scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, OVERDUE_DSQ(cpu), 0);
 	}
+	return 0;
 }
 
 /* Every other choice is one of the overdue, if there are any. */
-static bool take_overdue(struct cpu_ctx *c, s32 cpu)
+VERIFIED_ONCE take_overdue(s32 cpu)
 {
+	struct cpu_ctx *c = cpu_get(cpu);
+
+	if (!c)
+		return 0;
 	if (c->overdue_last) {
 		c->overdue_last = 0;
-		return false;
+		return 0;
 	}
 	if (scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) <= 0 || !scx_bpf_dsq_move_to_local(OVERDUE_DSQ(cpu)))
-		return false;
+		return 0;
 	c->overdue_last = 1;
 	c->out_of_turn = 1;
 	stat_inc(STAT_STARVED);
-	return true;
+	return 1;
 }
 
 /* Let those that were put aside and may run again compete; and one that has been aside for too long. */
-static void recall_aside(s32 cpu, u64 now)
+VERIFIED_ONCE recall_aside(s32 cpu, u64 now)
 {
 	struct task_struct *p;
 	struct task_ctx *t;
 	u32 seen = 0;
 
 	if (!has_aside(cpu))
-		return;
+		return 0;
 	mark_aside(cpu, false);
 	bpf_for_each(scx_dsq, p, ASIDE_DSQ(cpu), 0) {
 		if (seen++ >= SEARCH_MAX)
@@ -371,6 +378,7 @@ static void recall_aside(s32 cpu, u64 now)
 	}
 	if (scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu)) > 0)
 		mark_aside(cpu, true);
+	return 0;
 }
 
 #endif

@@ -41,6 +41,7 @@ struct cpu_ctx {
 	u32 curr_leaf;	 /* as task_ctx.leaf */
 	u32 out_of_turn; /* the runner was not chosen by rank: boosted, starved, or taken because the pCPU was idle */
 	u64 curr_vtime;	 /* of the runner, its turn paid */
+	u64 curr_weight;
 	u64 turn_end_ns; /* when the runner's slice ends */
 
 	/* A wish: run this waiting vCPU next. */

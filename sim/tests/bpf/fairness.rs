@@ -188,7 +188,8 @@ fn a_vm_that_starts_late_gets_no_credit_for_the_past() {
         w.run(10_000 * MS);
         let (_, new) = busy_vm(&mut w, 1);
         let shares = shares(&mut w, 1_000 * MS, &[old, new[0]]);
-        assert_near(shares[1], 0.5, 0.05);
+        // A turn or two more or less, on either side.
+        assert_near(shares[1], 0.5, 0.07);
     }
 }
 

@@ -222,11 +222,11 @@ proptest! {
             // In the middle of things too.
             audit(&mut w);
         }
-        w.run(2_000 * MS);
-        // A task is overdue after starve_ns, or ten times that if it is ahead of its share. Then it waits for those who are longer overdue: at
+        w.run(12_000 * MS);
+        // A vCPU is overdue after ten times starve_ns, another task after 10 s. Then it waits for those who are longer overdue: at
         // worst everybody else, on one pCPU, each for a slice, which ends at a tick; and once more for those who are queued meanwhile.
         let slice_ns = machine.knobs.slice_ns.unwrap_or(0).max(MS) + 2 * w.config.tick_ns;
-        let bound_ns = 1_000 * MS + 2 * (w.tasks.len() as u64 + 1) * slice_ns;
+        let bound_ns = 10_000 * MS + 2 * (w.tasks.len() as u64 + 1) * slice_ns;
         for (index, task) in w.tasks.iter().enumerate() {
             let waits_ns = if task.queue.is_some() { w.now_ns - task.waits_since_ns } else { 0 };
             let longest = task.wait_max_ns.max(waits_ns);
