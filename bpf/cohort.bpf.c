@@ -204,13 +204,13 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 			rank_of(t, best.now, &best.prev);
 		}
 	}
-	recall_aside(cpu, best.now);
+	recall_aside(cpu, SEARCH_MAX, best.now);
 	if (boost_redeem(&best)) {
 		c->out_of_turn = 1;
 		return;
 	}
 	if (queue_is_marked(cpu)) {
-		search_overdue(cpu, best.now);
+		search_overdue(cpu, SEARCH_MAX, best.now);
 		if (take_overdue(cpu) || resume(cpu, best.now))
 			return;
 		best_waiter(cpu, QUEUE_SCAN, 0, &best);
@@ -221,7 +221,8 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 				queue_mark(cpu);
 		}
 	}
-	if (t && !best.urgency && (!best.pid || !rank_before(&best.rank, &best.prev, 0))) {
+	if (t && !best.urgency && (!best.pid || !rank_before(&best.rank, &best.prev, 0)) &&
+	    !(best.pid && best.restricted && may_make_room(prev, &best.rank, cpu, best.now))) {
 		best.rank = best.prev;
 		best.pid = prev->pid;
 		best.vm = best.leaving_vm;
@@ -254,7 +255,8 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	}
 	c->out_of_turn = 1;
-	take_any(cpu, best.now);
+	if (!take_any(cpu, best.now))
+		ask_for_runner(cpu);
 }
 
 /* p has this pCPU from now on. */
@@ -350,7 +352,7 @@ void BPF_PROG(cohort_tick, struct task_struct *p)
 	cpu = scx_bpf_task_cpu(p);
 	if (!quota_charge(t, fair_charge(p, t, now), now))
 		task_set_slice(p, 0);
-	fair_forget(t, cpu, now);
+	fair_forget(t, cpu);
 	/* A thread that became a vCPU, or its VMM's VM, while it ran, and that nobody competes with, passes here only. */
 	if (identity_is_stale(p, t)) {
 		quota_charge(t, fair_stop(p, t, now), now);
@@ -514,6 +516,32 @@ static void pcpu_taken(s32 cpu)
 	reenqueue_local();
 }
 
+static void pcpu_given_back(s32 cpu)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+
+	if (c)
+		c->taken = 0;
+}
+
+/*
+ * The same from a switch of tasks, for kernels that have done away with ops.cpu_release (6.19 and later warn of it). Those are the ones whose
+ * scx_bpf_reenqueue_local() may be called from here.
+ */
+SEC("tp_btf/sched_switch")
+int BPF_PROG(cohort_sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	/* Not the kernel's own: its stoppers and interrupt threads are gone at once. */
+	bool takes = next->prio < MAX_RT_PRIO && !(next->flags & PF_KTHREAD);
+	s32 cpu = bpf_get_smp_processor_id();
+
+	if (takes)
+		pcpu_taken(cpu);
+	else if (prev->prio < MAX_RT_PRIO)
+		pcpu_given_back(cpu);
+	return 0;
+}
+
 SEC("struct_ops/cpu_release")
 void BPF_PROG(cohort_cpu_release, s32 cpu, struct scx_cpu_release_args *args)
 {
@@ -523,10 +551,7 @@ void BPF_PROG(cohort_cpu_release, s32 cpu, struct scx_cpu_release_args *args)
 SEC("struct_ops/cpu_acquire")
 void BPF_PROG(cohort_cpu_acquire, s32 cpu, struct scx_cpu_acquire_args *args)
 {
-	struct cpu_ctx *c = cpu_get(cpu);
-
-	if (c)
-		c->taken = 0;
+	pcpu_given_back(cpu);
 }
 
 SEC("struct_ops.s/init")

@@ -366,7 +366,7 @@ static u64 fair_stop(const struct task_struct *p, struct task_ctx *t, u64 now)
 /*
  * Tick: an entity that has all it wants, because no thread below it waits, may not save for later what it leaves to others.
  */
-VERIFIED_ONCE fair_forget(struct task_ctx *t, s32 cpu, u64 now)
+VERIFIED_ONCE fair_forget(struct task_ctx *t, s32 cpu)
 {
 	struct entity_ctx *e;
 	u64 least;

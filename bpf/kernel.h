@@ -45,6 +45,7 @@ typedef u16 __sum16;
 #define SCX_DSQ_ITER_REV (1ULL << 16)
 #define SCX_SLICE_INF (~0ULL)
 #define PF_KTHREAD 0x00200000
+#define MAX_RT_PRIO 100
 #define ENOMEM 12
 #define CLOCK_MONOTONIC 1
 
@@ -72,6 +73,8 @@ bool scx_bpf_dsq_move_to_local(u64 dsq_id) __ksym;
 bool scx_bpf_dsq_move(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p, u64 dsq_id, u64 enq_flags) __ksym;
 void scx_bpf_dsq_move_set_slice(struct bpf_iter_scx_dsq *it__iter, u64 slice) __ksym;
 s32 scx_bpf_dsq_nr_queued(u64 dsq_id) __ksym;
+/* The first in a queue, without a lock: may be another one already, or NULL although somebody waits. Since 6.19. */
+struct task_struct *scx_bpf_dsq_peek(u64 dsq_id) __ksym __weak;
 /* To a queue in order of virtual time: the one set just before for this move, or the one the task had. A queue takes one kind of task at a time. */
 bool scx_bpf_dsq_move_vtime(struct bpf_iter_scx_dsq *it__iter, struct task_struct *p, u64 dsq_id, u64 enq_flags) __ksym;
 void scx_bpf_dsq_move_set_vtime(struct bpf_iter_scx_dsq *it__iter, u64 vtime) __ksym;
@@ -129,7 +132,8 @@ void bpf_rcu_read_unlock(void) __ksym;
  *   dsq_move_to_local. No run queue is locked while it runs, and it is no task's business: scx_bpf_task_cgroup() is refused.
  * - bpf_timer_start() anywhere, BPF_F_TIMER_CPU_PIN to have it on the pCPU that starts it; a timer that is set already is set anew. With
  *   interrupts off (all operations that hold a run queue's lock) 7.x puts that off to an interrupt of its own on the same pCPU: one allocation
- *   that may fail, and some 1 us. So start few, and never depend on one alone.
+ *   that may fail, and some 1 us. So start few, and never depend on one alone: callbacks run as softirqs, 60 to 110 us late in the emulated lab, and
+ *   by milliseconds when ksoftirqd has to run them, a task that is scheduled like any other.
  * - bpf_timer_cancel() not with a run queue locked: 7.x refuses (-EOPNOTSUPP); 6.18 waits for a callback that may wait for that lock. Let it
  *   fire, and find nothing to do.
  */

@@ -68,6 +68,7 @@ struct task_struct {
 	u32 flags;
 	s32 pid;
 	s32 tgid;
+	s32 prio; /* below MAX_RT_PRIO: real-time or deadline, the kernel's stopper included */
 	s32 nr_cpus_allowed;
 	const cpumask_t *cpus_ptr;
 	u16 migration_disabled;

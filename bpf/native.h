@@ -67,6 +67,7 @@ void *native_cgrp_storage(const void *map, struct cgroup *owner, u32 value_size,
 
 u64 bpf_ktime_get_ns(void);
 u32 bpf_get_prandom_u32(void);
+u32 bpf_get_smp_processor_id(void);
 struct task_struct *bpf_get_current_task_btf(void);
 
 /* A map is known by the address of its definition. */

@@ -15,6 +15,12 @@
 #include "order.h"
 #include "topology.h"
 
+/* Neighbours that a host task may go to. */
+#define HOST_TASK_SCAN 8
+
+/* ... and that are looked at for a runner who could make room. */
+#define MOVE_SCAN 8
+
 /* The runner's rank, as far as pCPU's context tells. Return false if nobody runs there. */
 static bool rank_of_runner(const struct cpu_ctx *c, u64 now, struct rank *r)
 {
@@ -90,13 +96,14 @@ static s32 place(const struct task_struct *p, struct task_ctx *t, s32 prev, u64 
 
 	rank_of(t, now, &rank);
 	best_cost = placement_cost(p, t, &rank, prev, now);
-	if (best_cost != ~0ULL && (placement == PLACEMENT_ANY || t->vcpu < 0 || task_is_pinned(p)))
+	if (best_cost != ~0ULL && (placement == PLACEMENT_ANY || task_is_pinned(p)))
 		return prev;
 	near = neighbours_of(prev);
 	if (!near)
 		return prev;
 	bpf_for(i, 0, NEIGHBOURS) {
-		if (!best_cost)
+		/* A host task has no siblings to keep away from. */
+		if (!best_cost || (i >= HOST_TASK_SCAN && t->vcpu < 0 && best_cost != ~0ULL))
 			break;
 		cpu = neighbour(near, i);
 		if (cpu < 0)
@@ -113,6 +120,72 @@ static s32 place(const struct task_struct *p, struct task_ctx *t, s32 prev, u64 
 		}
 	}
 	return best;
+}
+
+/* Is nobody on that pCPU? */
+static __always_inline bool is_idle(s32 cpu)
+{
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
+	bool found = bpf_cpumask_test_cpu(cpu, idle);
+
+	scx_bpf_put_idle_cpumask(idle);
+	return found;
+}
+
+/*
+ * p, on this pCPU, deserves it more than the best that waits here, of that rank, who may not go elsewhere. May p, to a pCPU near that is idle or has a runner whom
+ * the waiter comes before by a turn? Then everybody is better off if p goes there: where affinity differs, who is flexible makes room.
+ */
+static bool may_make_room(const struct task_struct *p, struct rank *waiter, s32 cpu, u64 now)
+{
+	struct cohort_neighbours *near = neighbours_of(cpu);
+	struct rank runner;
+	struct cpu_ctx *c;
+	s32 i, other;
+
+	if (!near || task_is_pinned(p))
+		return false;
+	bpf_for(i, 0, MOVE_SCAN) {
+		other = neighbour(near, i);
+		if (other < 0)
+			break;
+		c = cpu_get(other);
+		if (!c || !c->online || c->taken || !task_allowed_on(p, other))
+			continue;
+		if (is_idle(other))
+			return true;
+		if (rank_of_runner(c, now, &runner) && rank_before(waiter, &runner, slice_ns))
+			return true;
+	}
+	return false;
+}
+
+/* cpu has nothing to do, and those that wait elsewhere may not come: is there a runner near who may, and would make room for one of them? */
+static void ask_for_runner(s32 cpu)
+{
+	struct cohort_neighbours *near = neighbours_of(cpu);
+	struct task_struct *p;
+	struct cpu_ctx *c;
+	bool may = false;
+	s32 i, other;
+
+	if (!near)
+		return;
+	bpf_for(i, 0, MOVE_SCAN) {
+		other = neighbour(near, i);
+		if (other < 0 || may)
+			break;
+		c = cpu_get(other);
+		if (!c || !c->curr_pid || !queue_is_marked(other))
+			continue;
+		p = bpf_task_from_pid(c->curr_pid);
+		if (!p)
+			continue;
+		may = task_allowed_on(p, cpu);
+		bpf_task_release(p);
+		if (may)
+			scx_bpf_kick_cpu(other, SCX_KICK_PREEMPT);
+	}
 }
 
 #endif

@@ -47,6 +47,7 @@ struct pick {
 	s32 pid;   /* 0: nobody yet */
 	s32 queue; /* the pCPU in whose queue it waits, or GOES_ON */
 	u32 urgency;
+	bool restricted; /* some pCPUs are forbidden to it */
 	bool anybody; /* even where a sibling is: nothing that can run waits for an idle pCPU */
 };
 
@@ -169,6 +170,7 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 		best->pid = p->pid;
 		best->queue = queue;
 		best->urgency = urgency;
+		best->restricted = !t->everywhere;
 	}
 	return 0;
 }
@@ -311,7 +313,7 @@ static void queue_insert(struct task_struct *p, const struct task_ctx *t, s32 cp
 }
 
 /* Every starve_ns, if the queue is longer than what a choice looks at: whoever is overdue goes to the queue of the overdue. */
-VERIFIED_ONCE search_overdue(s32 cpu, u64 now)
+VERIFIED_ONCE search_overdue(s32 cpu, u32 scan, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
 	struct task_struct *p;
@@ -324,7 +326,7 @@ VERIFIED_ONCE search_overdue(s32 cpu, u64 now)
 	if (scx_bpf_dsq_nr_queued(cpu) <= QUEUE_SCAN)
 		return 0;
 	bpf_for_each(scx_dsq, p, cpu, 0) {
-		if (seen++ >= SEARCH_MAX)
+		if (seen++ >= scan)
 			break;
 		t = task_get(p);
 		if (t && is_overdue(t, now))
@@ -353,7 +355,7 @@ VERIFIED_ONCE take_overdue(s32 cpu)
 }
 
 /* Let those that were put aside and may run again compete; and one that has been aside for too long. */
-VERIFIED_ONCE recall_aside(s32 cpu, u64 now)
+VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, u64 now)
 {
 	struct task_struct *p;
 	struct task_ctx *t;
@@ -363,7 +365,7 @@ VERIFIED_ONCE recall_aside(s32 cpu, u64 now)
 		return 0;
 	mark_aside(cpu, false);
 	bpf_for_each(scx_dsq, p, ASIDE_DSQ(cpu), 0) {
-		if (seen++ >= SEARCH_MAX)
+		if (seen++ >= scan)
 			break;
 		t = task_get(p);
 		if (!t || !may_run(t, now))

@@ -5,18 +5,25 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::ptr;
 
-use libbpf_rs::btf::types::Struct;
+use libbpf_rs::btf::types::{Func, Struct};
 use libbpf_rs::btf::Btf;
 
 use crate::bpf::types::sched_ext_ops;
 
 pub type Names = BTreeSet<String>;
 
-/// The operations of a kernel whose types this file describes; None if that cannot be read.
+/// A task can be queued anew from anywhere, tracing programs included. With it ops.cpu_release is out of date, and the kernel warns of it.
+pub const REENQUEUE: &str = "scx_bpf_reenqueue_local___v2";
+
+/// The operations of a kernel whose types this file describes, and [`REENQUEUE`] if it is there; None if that cannot be read.
 pub fn of(btf: &Path) -> Option<Names> {
     let btf = Btf::from_path(btf).ok()?;
     let ops: Struct<'_> = btf.type_by_name("sched_ext_ops")?;
-    let names = ops.iter().filter_map(|member| Some(member.name?.to_str()?.to_string())).collect();
+    let mut names: Names =
+        ops.iter().filter_map(|member| Some(member.name?.to_str()?.to_string())).collect();
+    if btf.type_by_name::<Func<'_>>(REENQUEUE).is_some() {
+        names.insert(REENQUEUE.to_string());
+    }
     Some(names)
 }
 
@@ -34,6 +41,10 @@ pub fn leave_out_missing(ops: &mut sched_ext_ops, kernel: &Names) {
         if !kernel.contains(name) {
             *op = ptr::null_mut();
         }
+    }
+    if kernel.contains(REENQUEUE) {
+        ops.cpu_acquire = ptr::null_mut();
+        ops.cpu_release = ptr::null_mut();
     }
 }
 

@@ -36,6 +36,13 @@ pub struct Place {
     pub ops: Option<kernel_ops::Names>,
 }
 
+impl Place {
+    /// Real-time tasks are noticed by a program on each switch, not by an operation.
+    fn sees_switches(&self) -> bool {
+        self.ops.as_ref().is_some_and(|ops| ops.contains(kernel_ops::REENQUEUE))
+    }
+}
+
 /// The memory that libbpf-rs keeps its object in; a second place for the second try.
 #[derive(Default)]
 pub struct Storage {
@@ -47,6 +54,7 @@ pub struct Storage {
 pub struct Running<'obj> {
     // Dropped in this order: no more boosts, then no more scheduling, then the maps.
     on_spin: Option<Link>,
+    on_switch: Option<Link>,
     ops: Option<Link>,
     pub skel: CohortSkel<'obj>,
 }
@@ -103,6 +111,7 @@ fn open<'obj>(
     open.maps.vm_on_cpu.set_max_entries(intf::MAX_VMS * place.nr_cpus)?;
     open.maps.clocks.set_max_entries(intf::MAX_ENTITIES * place.nr_cpus)?;
     open.progs.cohort_on_spin.set_autoload(watch_spin);
+    open.progs.cohort_sched_switch.set_autoload(place.sees_switches());
     if config.verbose > 1 {
         for mut prog in open.open_object_mut().progs_mut() {
             prog.set_log_level(1);
@@ -121,7 +130,15 @@ pub fn attach<'obj>(mut skel: CohortSkel<'obj>, place: &Place) -> Result<Running
         (true, true) => skel.progs.cohort_on_spin.attach().map_err(|e| no_spin(&format!("{e:#}"))).ok(),
         _ => None,
     };
-    Ok(Running { on_spin, ops: Some(ops), skel })
+    let on_switch = match place.sees_switches() {
+        true => skel.progs.cohort_sched_switch.attach().map_err(|e| no_switch(&e)).ok(),
+        false => None,
+    };
+    Ok(Running { on_spin, on_switch, ops: Some(ops), skel })
+}
+
+fn no_switch(why: &libbpf_rs::Error) {
+    warn!("switches cannot be watched ({why:#}): a vCPU whose pCPU a real-time task takes waits there");
 }
 
 fn no_spin(why: &str) {
@@ -132,6 +149,7 @@ impl Running<'_> {
     /// Give the CPUs back to the kernel's own scheduler. Returns when that is done.
     pub fn detach(&mut self) {
         self.on_spin = None;
+        self.on_switch = None;
         self.ops = None;
     }
 

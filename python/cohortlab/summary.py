@@ -49,6 +49,7 @@ class Figure:
         busy: part of the pCPUs' capacity that all VMs together used.
         left: part of it that the host's own work left to the VMs.
         guest_per_s: the guest's counters per second of its own time, medians over the rounds.
+        host_per_s: the host's counters per second of the window, likewise.
     """
 
     tlb: str
@@ -70,6 +71,7 @@ class Figure:
     left: float
     guest_per_s: dict[str, float]
     alone_guest_per_s: dict[str, float]
+    host_per_s: dict[str, float]
 
     @property
     def rounds(self) -> int:
@@ -150,12 +152,18 @@ def _figure(alone: Sequence[Row], loaded: Sequence[Row], demand: float, scenario
         left=median(row.left(pcpus) for row in loaded),
         guest_per_s=_per_second(loaded),
         alone_guest_per_s=_per_second(alone),
+        host_per_s=_host_per_second(loaded),
     )
 
 
 def _per_second(rows: Sequence[Row]) -> dict[str, float]:
     names = sorted({name for row in rows for name in row.guest})
     return {name: median(row.guest.get(name, 0.0) / row.wall_s for row in rows) for name in names}
+
+
+def _host_per_second(rows: Sequence[Row]) -> dict[str, float]:
+    names = sorted({name for row in rows for name in row.host})
+    return {name: median(row.host.get(name, 0.0) / row.window_s for row in rows) for name in names}
 
 
 def means_over_ideal(found: Sequence[Figure]) -> tuple[dict[str, float], list[str]]:
@@ -215,5 +223,6 @@ def _object(figure: Figure) -> dict[str, Any]:
         "host_left": figure.left,
         "guest_per_s": figure.guest_per_s,
         "alone_guest_per_s": figure.alone_guest_per_s,
+        "host_per_s": figure.host_per_s,
         "rounds": figure.rounds,
     }

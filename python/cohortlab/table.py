@@ -22,6 +22,9 @@ LOOSE = 1.1
 # The guest's counters of TLB shootdowns, as a place reports them, and how they are headed.
 TLB_COUNTERS = {"tlb_shootdowns": "TLB IPIs/s"}
 
+# The host's counters of migrations, likewise.
+MIGRATIONS = {"migrations": "all/s", "migrations_llc": "cache/s", "migrations_node": "socket/s"}
+
 
 def number(value: float) -> str:
     """Return a figure with three significant digits, and no exponent."""
@@ -60,6 +63,8 @@ def print_results(console: Console, results: Results, found: Sequence[Figure]) -
     flushing = [figure for figure in found if flushes_remotely(figure.program, found)]
     if len({figure.tlb for figure in flushing}) > 1:
         _print(console, _tlb_table(results, flushing, narrow=narrow))
+    if any(figure.host_per_s.get("migrations_llc") for figure in found):
+        _print(console, _migrations_table(results, found, narrow=narrow))
     for line in remarks(results, found):
         console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
@@ -151,6 +156,18 @@ def _tlb_table(results: Results, found: Sequence[Figure], *, narrow: bool) -> Ta
                 f"{figure.over_ideal:.2f}",
                 *(_counter(figure.guest_per_s, name) for name in TLB_COUNTERS),
             )
+    return table
+
+
+def _migrations_table(results: Results, found: Sequence[Figure], *, narrow: bool) -> Table:
+    title = "Migrations of the host's threads per second; of these to another last-level cache, of these to another socket"
+    table = _table(title, ("program", "TLB by", "policy"), tuple(MIGRATIONS.values()), narrow)
+    for program in results.programs:
+        first = program
+        for figure in (figure for figure in found if figure.program == program):
+            table.add_row(first, figure.tlb, figure.policy, *(_counter(figure.host_per_s, name) for name in MIGRATIONS))
+            first = ""
+        table.add_section()
     return table
 
 

@@ -24,6 +24,8 @@ _TLB_VECTOR = "1"
 # In the order of the simulator's numbers.
 TIMELINE_KINDS = ("run", "wait", "spin", "shootdown", "ple", "yield")
 SPINS = ("lock", "ipi-answer", "shootdown", "barrier", "user")
+# How often the host's threads moved: to another pCPU; of these to another last-level cache; of these to another socket.
+_MIGRATIONS = ("migrations", "migrations_llc", "migrations_node")
 # The distributions of a VM; docs/metrics.md defines each.
 DISTRIBUTIONS = (
     "wait_after_wakeup",
@@ -143,6 +145,7 @@ class Result:
             "at_ns": self.end_ns,
             "cpu_ns": self._cpu_ns(),
             "busy_ns": self._busy_ns(),
+            **{name: self.about["figures"]["host"][name] for name in _MIGRATIONS},
             "ready_ns": figures["ready_ns"],
             "ipis_taken": figures["ipis_taken"],
         }
@@ -150,7 +153,8 @@ class Result:
             if ended["vm"] == index:
                 end = ended
         names = [machine.name for machine in self.run.scenario.vms]
-        start: dict[str, Any] = {"at_ns": 0, "cpu_ns": [0] * len(names), "busy_ns": 0, "ready_ns": 0, "ipis_taken": {}}
+        nothing = dict.fromkeys(("at_ns", "busy_ns", "ready_ns", *_MIGRATIONS), 0)
+        start: dict[str, Any] = nothing | {"cpu_ns": [0] * len(names), "ipis_taken": {}}
         for started in self.about["figures"]["host"]["program_starts"]:
             if started["vm"] == index:
                 start = started
@@ -168,7 +172,8 @@ class Result:
                 "tlb_shootdowns": float(shootdowns),
                 "steal_s": (end["ready_ns"] - start["ready_ns"]) / NS_PER_S,
             },
-            host={"idle_s": idle_ns / NS_PER_S},
+            host={"idle_s": idle_ns / NS_PER_S}
+            | {name: float(end[name] - start[name]) for name in _MIGRATIONS},
         )
 
     def _cpu_ns(self) -> list[int]:

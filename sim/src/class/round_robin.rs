@@ -70,7 +70,7 @@ impl Class for RoundRobin {
     }
 
     fn select_cpu(&mut self, core: &mut Core, task: TaskId, prev: CpuId, _why: Enqueue) -> CpuId {
-        if !self.config.shared_queue || core.cpu(prev).curr.is_none() && !core.cpu(prev).needs_resched {
+        if !self.config.shared_queue || !core.cpu(prev).is_busy() && !core.cpu(prev).needs_resched {
             return prev;
         }
         let free = core.idle.iter().find(|cpu| !core.cpu(*cpu).needs_resched && core.can_run_on(task, *cpu));

@@ -181,6 +181,7 @@ impl Host {
         let (state, now_ns) = (self.core.cpu(cpu), self.core.now_ns);
         match state.curr {
             Some(_) => (state.busy_ns + now_ns - state.charged_ns, state.idle_ns),
+            None if state.taken => (state.busy_ns, state.idle_ns),
             None => (state.busy_ns, state.idle_ns + now_ns - state.idle_since_ns),
         }
     }

@@ -23,6 +23,8 @@ pub struct Cpu {
     /// Who has run there last.
     pub last: Option<TaskId>,
     pub online: bool,
+    /// A higher class has it: real-time, deadline, the stopper. The class modelled runs nothing there.
+    pub taken: bool,
     /// TIF_NEED_RESCHED
     pub needs_resched: bool,
     /// It is choosing who runs next: whoever is queued now is seen.
@@ -42,6 +44,13 @@ pub struct Cpu {
     pub idle_ns: Ns,
     pub idle_since_ns: Ns,
     pub switches: u64,
+}
+
+impl Cpu {
+    /// Somebody runs there, if only of a higher class.
+    pub fn is_busy(&self) -> bool {
+        self.curr.is_some() || self.taken
+    }
 }
 
 /// A cgroup with the cpu controller.
@@ -116,6 +125,7 @@ impl Core {
             curr: None,
             last: None,
             online: true,
+            taken: false,
             needs_resched: false,
             picking: false,
             charged_ns: 0,
@@ -180,7 +190,8 @@ impl Core {
     /// Make a pCPU schedule: this one when the present code has ended, another when the interrupt has got there.
     pub fn resched(&mut self, cpu: CpuId) {
         let target = &mut self.cpus[cpu.index()];
-        if target.needs_resched {
+        // Who has it will not be preempted; when it goes the pCPU schedules anyway.
+        if target.needs_resched || target.taken {
             return;
         }
         target.needs_resched = true;

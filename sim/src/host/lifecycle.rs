@@ -174,22 +174,78 @@ impl Host {
         self.on_cpu(cpu, |host| {
             if host.core.task(task).state == State::Running {
                 host.take_off(cpu);
-                host.core.resched(cpu);
+                host.schedule_awake(cpu);
             }
             host.migrate(task);
         });
     }
 
-    /// A higher class takes the pCPU: its task waits, and the bodies are told.
+    /// The stopper takes the pCPU, does its work at once, and leaves.
     fn take_off(&mut self, cpu: CpuId) {
-        let Some(task) = self.core.cpu(cpu).curr else { return };
-        self.core.this_cpu = cpu;
-        self.class.update_curr(&mut self.core, cpu);
-        let switch = self.switch(cpu, Some(task), Stop::Preempted, None);
-        self.core.notices.push_back(switch);
+        if self.core.cpu(cpu).curr.is_some() {
+            self.take(cpu);
+        }
+        // From an offline pCPU those of higher classes go elsewhere too.
+        if self.core.cpu(cpu).taken {
+            self.give_back(cpu);
+        }
         if !self.core.cpu(cpu).online {
             self.core.idle.remove(cpu);
         }
+    }
+
+    /// A task of a higher class, real-time or deadline, takes the pCPU at once: what runs there waits, and the bodies are told. Nothing happens if one
+    /// has it already.
+    pub fn rt_takes(&mut self, cpu: CpuId) {
+        let state = self.core.cpu(cpu);
+        if state.online && !state.taken {
+            self.on_cpu(cpu, |host| host.take(cpu));
+        }
+    }
+
+    /// It sleeps, and the pCPU schedules.
+    pub fn rt_leaves(&mut self, cpu: CpuId) {
+        if self.core.cpu(cpu).taken {
+            self.on_cpu(cpu, |host| {
+                host.give_back(cpu);
+                host.schedule_awake(cpu);
+            });
+        }
+    }
+
+    /// The pCPU, which runs nobody of this class but is awake, schedules at once.
+    fn schedule_awake(&mut self, cpu: CpuId) {
+        self.core.cpu_mut(cpu).needs_resched = true;
+        self.core.pending.push_back(cpu);
+    }
+
+    fn take(&mut self, cpu: CpuId) {
+        self.core.this_cpu = cpu;
+        let now_ns = self.core.now_ns;
+        let Some(task) = self.core.cpu(cpu).curr else {
+            let state = self.core.cpu_mut(cpu);
+            state.taken = true;
+            state.needs_resched = false;
+            state.idle_ns += now_ns - state.idle_since_ns;
+            self.core.idle.remove(cpu);
+            self.class.switched(&mut self.core, cpu, None, None);
+            return;
+        };
+        self.class.update_curr(&mut self.core, cpu);
+        let why = if self.core.task(task).leaving { self.leave(task) } else { Stop::Preempted };
+        self.core.cpu_mut(cpu).taken = true;
+        let switch = self.switch(cpu, Some(task), why, None);
+        self.core.cpu_mut(cpu).needs_resched = false;
+        self.core.notices.push_back(switch);
+    }
+
+    fn give_back(&mut self, cpu: CpuId) {
+        let now_ns = self.core.now_ns;
+        let state = self.core.cpu_mut(cpu);
+        state.taken = false;
+        state.idle_since_ns = now_ns;
+        self.core.idle.insert(cpu);
+        self.class.given_back(&mut self.core, cpu);
     }
 
     /// Take a pCPU away, hotplug. What runs or waits there goes to others. The last one stays.

@@ -52,7 +52,7 @@ impl Host {
     }
 
     /// The running task has called `block()` or `exit()`.
-    fn leave(&mut self, id: TaskId) -> Stop {
+    pub(super) fn leave(&mut self, id: TaskId) -> Stop {
         self.core.task_mut(id).leaving = false;
         self.class.dequeue(&mut self.core, id, Dequeue::Sleep);
         let task = self.core.task_mut(id);
@@ -86,6 +86,7 @@ impl Host {
         if let Some(id) = next {
             self.class.set_next(&mut self.core, cpu, id);
         }
+        self.class.switched(&mut self.core, cpu, prev, next);
 
         let core = &mut self.core;
         let state = &mut core.cpus[at];
@@ -100,7 +101,9 @@ impl Host {
         }
         if next.is_none() {
             state.idle_since_ns = now_ns;
-            core.idle.insert(cpu);
+            if !state.taken {
+                core.idle.insert(cpu);
+            }
         }
         core.observers.tell(now_ns, || What::Switch { cpu, prev, why, next });
         if let Some(id) = prev {
@@ -158,7 +161,7 @@ impl Host {
         if machine.threads_per_core() == 1 {
             return Speed::FULL;
         }
-        let alone = machine.core_of(cpu).all(|other| other == cpu || self.core.cpu(other).curr.is_none());
+        let alone = machine.core_of(cpu).all(|other| other == cpu || !self.core.cpu(other).is_busy());
         if alone {
             Speed::FULL
         } else {

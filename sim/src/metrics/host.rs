@@ -122,7 +122,12 @@ impl HostMetrics {
                 self.totals.wakeups += 1;
                 self.wakes(layout, now_ns, task, cpu);
             }
-            What::Migrate { task, to, .. } => self.moves(layout, now_ns, task, to),
+            What::Migrate { task, from, to } => {
+                self.totals.migrations += 1;
+                self.totals.migrations_llc += u64::from(layout.is_other_llc(from, to));
+                self.totals.migrations_node += u64::from(layout.is_other_node(from, to));
+                self.moves(layout, now_ns, task, to);
+            }
             What::Mode { vcpu, kernel } => self.vcpu(vcpu).kernel = kernel,
             What::LockTaken { vcpu, .. } => self.vcpu(vcpu).locks_held += 1,
             What::LockReleased { vcpu, .. } => {
@@ -258,7 +263,6 @@ impl HostMetrics {
     }
 
     fn moves(&mut self, layout: &Layout, now_ns: Ns, id: TaskId, to: CpuId) {
-        self.totals.migrations += 1;
         let task = self.task(id);
         let (from, doing) = (std::mem::replace(&mut task.cpu, to), task.doing);
         let Some(vcpu) = layout.vcpu_of(id) else { return };
@@ -317,7 +321,19 @@ impl HostMetrics {
             self.vcpus_of(layout, vcpu.vm.index()).iter().map(|vcpu| self.vcpu_totals(vcpu, now_ns).ready_ns);
         let ready_ns = ready_ns.sum();
         let ipis_taken = BTreeMap::new();
-        ProgramTotals { vm: vcpu.vm.0, program, at_ns: now_ns, cpu_ns, busy_ns, ready_ns, ipis_taken }
+        let HostTotals { migrations, migrations_llc, migrations_node, .. } = self.totals;
+        ProgramTotals {
+            vm: vcpu.vm.0,
+            program,
+            at_ns: now_ns,
+            cpu_ns,
+            busy_ns,
+            migrations,
+            migrations_llc,
+            migrations_node,
+            ready_ns,
+            ipis_taken,
+        }
     }
 
     fn vcpus_of(&self, layout: &Layout, vm: usize) -> &[Vcpu] {

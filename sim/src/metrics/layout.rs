@@ -10,6 +10,8 @@ use crate::ids::{CpuId, TaskId, VcpuId};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     pub pcpus: u32,
+    /// pCPUs that share a last-level cache, and a socket; 0: all.
+    pub spans: (u32, u32),
     pub vms: Vec<VmLayout>,
     /// By task number.
     pub tasks: Vec<TaskLayout>,
@@ -60,7 +62,20 @@ impl Layout {
                 waits_on: (task.state == State::Waiting).then_some(task.cpu),
             }
         });
-        Self { pcpus: core.cpus.len() as u32, tasks: tasks.collect(), vms }
+        Self { pcpus: core.cpus.len() as u32, spans: core.machine.spans(), tasks: tasks.collect(), vms }
+    }
+
+    /// Are the two in different parts of so many pCPUs each?
+    fn apart(a: CpuId, b: CpuId, span: u32) -> bool {
+        span > 0 && a.0 / span != b.0 / span
+    }
+
+    pub fn is_other_llc(&self, a: CpuId, b: CpuId) -> bool {
+        Self::apart(a, b, self.spans.0)
+    }
+
+    pub fn is_other_node(&self, a: CpuId, b: CpuId) -> bool {
+        Self::apart(a, b, self.spans.1)
     }
 
     pub fn vcpu_of(&self, task: TaskId) -> Option<VcpuId> {

@@ -52,6 +52,9 @@ pub struct HostTotals {
     pub switches: u64,
     pub wakeups: u64,
     pub migrations: u64,
+    /// ... from one last-level cache to another, and of these to another socket.
+    pub migrations_llc: u64,
+    pub migrations_node: u64,
     pub program_starts: Vec<ProgramTotals>,
     pub program_ends: Vec<ProgramTotals>,
 }
@@ -65,6 +68,10 @@ pub struct ProgramTotals {
     /// Of each VM.
     pub cpu_ns: Vec<Ns>,
     pub busy_ns: Ns,
+    /// Of the host's threads, as its figures have them.
+    pub migrations: u64,
+    pub migrations_llc: u64,
+    pub migrations_node: u64,
     /// Of the program's VM, as its figures have them.
     pub ready_ns: Ns,
     pub ipis_taken: BTreeMap<u8, u64>,

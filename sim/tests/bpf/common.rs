@@ -101,8 +101,13 @@ fn audit_entities(w: &mut World, known: &[(TaskId, PeekTask)]) {
             .skip(1)
             .filter(|child| child.kind != 0 && child.parent as usize == slot && child.nr_active > 0)
             .count();
-        assert_eq!(entity.nr_active as usize, own + children, "nr_active of entity {slot}: {own} + {children}");
-        let runs = known.iter().zip(&running).filter(|((_, task), runs)| **runs && task.run_leaf as usize == slot);
+        assert_eq!(
+            entity.nr_active as usize,
+            own + children,
+            "nr_active of entity {slot}: {own} + {children}"
+        );
+        let runs =
+            known.iter().zip(&running).filter(|((_, task), runs)| **runs && task.run_leaf as usize == slot);
         assert_eq!(entity.nr_running as usize, runs.count(), "nr_running of entity {slot}");
     }
 }
@@ -129,8 +134,7 @@ pub fn audit(w: &mut World) {
             // Freed; what is left in it counts for nothing.
             continue;
         }
-        let vcpus: Vec<_> =
-            known.iter().filter(|(_, task)| task.vm == number && task.vcpu >= 0).collect();
+        let vcpus: Vec<_> = known.iter().filter(|(_, task)| task.vm == number && task.vcpu >= 0).collect();
         // Where each is believed to be is compared with the truth below.
         let active = vcpus.iter().filter(|(_, task)| task.cpu >= 0).count();
         assert_eq!(vm.nr_vcpus as usize, vcpus.len(), "nr_vcpus of VM {number}");
@@ -162,7 +166,7 @@ pub fn assert_work_conserving(w: &mut World) {
     w.settle();
     // For one that has only now begun to wait, somebody may be on the way.
     let long_ago_ns = w.now_ns - 4 * w.config.ipi_ns;
-    for cpu in (0..w.cpus.len()).filter(|cpu| w.cpus[*cpu].online && w.cpus[*cpu].curr.is_none()) {
+    for cpu in (0..w.cpus.len()).filter(|cpu| w.cpus[*cpu].idles()) {
         // Tasks that exit or may not migrate are put in a local queue by the kernel, which shows them to nobody. Such a task, or a kernel
         // thread, may also get to a pCPU before the one that the pCPU was woken for.
         let movable = |i: &usize| !w.tasks[*i].is_exiting() && !w.tasks[*i].migration_disabled;

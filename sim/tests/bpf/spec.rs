@@ -54,6 +54,8 @@ pub struct Config {
     /// From a reschedule request until the other pCPU acts on it.
     pub ipi_ns: u64,
     pub ktime_ahead_ns: i64,
+    /// By how much each pCPU's clock is ahead; empty: all agree.
+    pub skew_ns: Vec<i64>,
     pub preempt_rcu: bool,
 }
 
@@ -65,6 +67,7 @@ impl Config {
             tick_ns: 4_000_000,
             ipi_ns: 2_000,
             ktime_ahead_ns: -50_000_000,
+            skew_ns: Vec::new(),
             preempt_rcu: true,
         }
     }

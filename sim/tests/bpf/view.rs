@@ -66,6 +66,15 @@ impl Task {
 #[derive(Clone, Debug, Default)]
 pub struct Cpu {
     pub online: bool,
+    /// A higher class has it.
+    pub taken: bool,
     pub curr: Option<TaskId>,
     pub busy_ns: u64,
+}
+
+impl Cpu {
+    /// It could run somebody, and runs nobody.
+    pub fn idles(&self) -> bool {
+        self.online && !self.taken && self.curr.is_none()
+    }
 }

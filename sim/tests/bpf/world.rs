@@ -3,7 +3,7 @@
 
 use cohort_sim::class::ext::{self, Ext, ExtConfig, PeekEntity, PeekStats, PeekTask, PeekVm};
 use cohort_sim::class::AnyClass;
-use cohort_sim::host::{self, Host, TaskSpec};
+use cohort_sim::host::{self, Bandwidth, Host, TaskSpec};
 use cohort_sim::machine::{Costs, MachineConfig};
 use cohort_sim::{CpuId, GroupId, Simulation, VcpuId, VmId};
 
@@ -40,6 +40,7 @@ impl World {
         let ext_config = ExtConfig {
             knobs: config.knobs.by_name(),
             ktime_ahead_ns: config.ktime_ahead_ns,
+            cpu_skew_ns: config.skew_ns.clone(),
             preempt_rcu: config.preempt_rcu,
             fall_back: false,
         };
@@ -87,6 +88,7 @@ impl World {
         };
         let cpu = |cpu: &host::Cpu| Cpu {
             online: cpu.online,
+            taken: cpu.taken,
             curr: cpu.curr.map(|id| TaskId(id.index())),
             busy_ns: cpu.busy_ns + if cpu.curr.is_some() { host.now_ns() - cpu.charged_ns } else { 0 },
         };
@@ -242,12 +244,53 @@ impl World {
         self.done();
     }
 
+    /// A real-time task takes the pCPU at once, and keeps it.
+    pub fn rt_takes(&mut self, cpu: usize) {
+        self.sim.host.rt_takes(CpuId::from(cpu));
+        self.done();
+    }
+
+    pub fn rt_leaves(&mut self, cpu: usize) {
+        self.sim.host.rt_leaves(CpuId::from(cpu));
+        self.done();
+    }
+
+    /// What the scheduler has cost so far.
+    pub fn costs(&self) -> ext::Costs {
+        self.ext().costs()
+    }
+
     pub fn new_cgroup(&mut self, parent: usize, weight: u32) -> usize {
         self.sim.host.new_group(GroupId::from(parent), weight).index()
     }
 
     pub fn set_cgroup_weight(&mut self, cgroup: usize, weight: u32) {
         self.sim.host.set_group_weight(GroupId::from(cgroup), weight);
+    }
+
+    /// A cgroup that had its cpu.max before the scheduler heard of it.
+    pub fn new_limited_cgroup(&mut self, parent: usize, weight: u32, bandwidth: Bandwidth) -> usize {
+        self.sim.host.new_limited_group(GroupId::from(parent), weight, bandwidth).index()
+    }
+
+    /// Write cpu.max and cpu.max.burst; [`cohort_sim::host::NO_QUOTA`]: "max".
+    pub fn set_quota(&mut self, cgroup: usize, period_us: u64, quota_us: u64, burst_us: u64) {
+        let bandwidth = Bandwidth { period_us, quota_us, burst_us };
+        self.sim.host.set_group_bandwidth(GroupId::from(cgroup), bandwidth);
+        self.done();
+    }
+
+    /// Write cpu.idle.
+    pub fn set_cgroup_idle(&mut self, cgroup: usize, idle: bool) {
+        self.sim.host.set_group_idle(GroupId::from(cgroup), idle);
+        self.done();
+    }
+
+    /// Return false, and do nothing, if somebody is in it.
+    pub fn remove_cgroup(&mut self, cgroup: usize) -> bool {
+        let removed = self.sim.host.remove_group(GroupId::from(cgroup));
+        self.done();
+        removed
     }
 
     pub fn move_to_cgroup(&mut self, id: TaskId, cgroup: usize) {

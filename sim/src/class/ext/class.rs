@@ -12,7 +12,7 @@ use crate::rng::{Rng, Stream};
 use crate::time::Ns;
 
 use super::dsq::{ENQ_HEAD, ENQ_REENQ, ENQ_WAKEUP};
-use super::ffi::{self, ExitTaskArgs, InitTaskArgs};
+use super::ffi::{self, CpuReleaseArgs, ExitTaskArgs, InitTaskArgs};
 use super::ops::{one, OpKind, NOBODY};
 use super::task::{ExtTask, Opaque, Queue, Vcpu, PF_EXITING, PID_FIRST, SLICE_DEFAULT_NS};
 use super::Ext;
@@ -45,6 +45,11 @@ impl Ext {
 
     /// balance_scx(): see that there is something to run. Return true if that is the task that has been running.
     fn balance(&mut self, core: &mut Core, cpu: CpuId, prev: Option<TaskId>) -> bool {
+        if std::mem::take(&mut self.cpus[cpu.index()].released) {
+            self.op(core, OpKind::CpuAcquire, NOBODY, |ops| {
+                ops.cpu_acquire.map(|op| op(cpu.0 as i32, std::ptr::null_mut()))
+            });
+        }
         if self.goes_on(prev) {
             return true;
         }
@@ -109,7 +114,7 @@ impl Ext {
         let places: Vec<Option<Place>> = core.machine.all().map(place).collect();
         for (cpu, neighbours) in cohort_topology::neighbours(&places).iter().enumerate() {
             // SAFETY: the struct of intf.h, by its size (check_layout()).
-            self.call(core, OpKind::Tracing, NOBODY, || unsafe {
+            self.call(core, OpKind::UserSpace, NOBODY, || unsafe {
                 ffi::poke_neighbours(cpu as u32, neighbours)
             });
         }
@@ -133,7 +138,7 @@ impl Ext {
 
 impl Class for Ext {
     fn init(&mut self, core: &mut Core) {
-        self.make_idle_task();
+        self.make_other_tasks();
         self.random = Rng::derive(core.seed, Stream::Host, RANDOM_STREAM);
         // SAFETY: constants of peek.c.
         let (vms_max, entities_max) = unsafe { (ffi::native_max_vms, ffi::native_max_entities) };
@@ -276,6 +281,9 @@ impl Class for Ext {
         // An idle pCPU that finds nothing is idle again, whoever had claimed it.
         if next.is_none() && core.cpu(cpu).online {
             self.idle.insert(cpu);
+            if prev.is_none() && self.cpus[cpu.index()].after_higher {
+                self.switched(core, cpu, None, None);
+            }
         }
         next
     }
@@ -295,6 +303,31 @@ impl Class for Ext {
         self.unqueue(id);
         let p = self.tasks[id.index()].ptr();
         self.op(core, OpKind::Running, one(id), |ops| ops.running.map(|running| running(p)));
+    }
+
+    fn switched(&mut self, core: &mut Core, cpu: CpuId, prev: Option<TaskId>, next: Option<TaskId>) {
+        let taken = core.cpu(cpu).taken;
+        if taken {
+            self.claim_idle(cpu);
+            // switch_class(), of a task of ours that leaves: one that takes an idle pCPU comes unannounced.
+            if prev.is_some() && !std::mem::replace(&mut self.cpus[cpu.index()].released, true) {
+                let mut args = CpuReleaseArgs { task: self.other_task(true) };
+                self.op(core, OpKind::CpuRelease, NOBODY, |ops| {
+                    ops.cpu_release.map(|op| op(cpu.0 as i32, &raw mut args))
+                });
+            }
+        }
+        let after_higher = std::mem::take(&mut self.cpus[cpu.index()].after_higher);
+        if let Some(program) = self.on_switch {
+            let preempt = prev.is_some_and(|id| core.task(id).state == State::Waiting);
+            let from = prev.map_or_else(|| self.other_task(after_higher), |id| self.tasks[id.index()].ptr());
+            let to = next.map_or_else(|| self.other_task(taken), |id| self.tasks[id.index()].ptr());
+            self.call(core, OpKind::SchedSwitch, NOBODY, || program(preempt, from, to));
+        }
+    }
+
+    fn given_back(&mut self, _core: &mut Core, cpu: CpuId) {
+        self.cpus[cpu.index()].after_higher = true;
     }
 
     fn tick(&mut self, core: &mut Core, cpu: CpuId) {
@@ -368,7 +401,7 @@ impl Class for Ext {
         }
         while let Some((cpu, flags)) = self.kicks.pop_front() {
             let target = core.cpu(cpu);
-            if !target.online && cpu != core.this_cpu || flags & KICK_IDLE != 0 && target.curr.is_some() {
+            if !target.online && cpu != core.this_cpu || flags & KICK_IDLE != 0 && target.is_busy() {
                 continue;
             }
             if let (true, Some(curr)) = (flags & KICK_PREEMPT != 0, target.curr) {

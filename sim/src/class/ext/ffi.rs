@@ -46,6 +46,7 @@ pub struct TaskStruct {
     pub flags: u32,
     pub pid: i32,
     pub tgid: i32,
+    pub prio: i32,
     pub nr_cpus_allowed: i32,
     pub cpus_ptr: *const CpuMask,
     pub migration_disabled: u16,
@@ -121,6 +122,9 @@ const _: () = assert!(size_of::<DsqIter>() == 48);
 
 type Task = *mut TaskStruct;
 
+/// A program on sched_switch: preempted or not, from whom, to whom. What it returns is ignored.
+pub type OnSwitch = extern "C" fn(bool, Task, Task);
+
 /// `struct native_knob` of peek.c.
 #[repr(C)]
 pub struct KnobEntry {
@@ -168,6 +172,10 @@ extern "C" {
     pub static vm_on_cpu: u8;
     pub static neighbours: u8;
     static native_neighbours_size: u32;
+    /// The program on sched_switch, if the scheduler has one.
+    pub fn native_on_switch() -> Option<OnSwitch>;
+    /// Atomic operations of this thread since it was asked last.
+    pub fn native_take_atomics() -> u64;
     pub fn poke_neighbours(cpu: u32, value: *const Neighbours);
     pub static clocks: u8;
     pub static native_max_vms: u32;
@@ -188,10 +196,11 @@ extern "C" {
 }
 
 /// In the order of `native_layout` in peek.c.
-const LAYOUT: [usize; 51] = [
+const LAYOUT: [usize; 52] = [
     offset_of!(TaskStruct, flags),
     offset_of!(TaskStruct, pid),
     offset_of!(TaskStruct, tgid),
+    offset_of!(TaskStruct, prio),
     offset_of!(TaskStruct, nr_cpus_allowed),
     offset_of!(TaskStruct, cpus_ptr),
     offset_of!(TaskStruct, migration_disabled),

@@ -5,13 +5,15 @@
 use std::ffi::c_char;
 use std::ptr;
 
+use crate::ids::TaskId;
+
 use super::cgroup::cgroup_at;
+use super::costs::Cost;
 use super::dsq::{Dsq, DSQ_LOCAL, DSQ_LOCAL_ON, ENQ_PRIQ};
 use super::ffi::{Cgroup, CpuMask, DsqIter, TaskStruct};
-use super::ops::{with, OpKind};
+use super::ops::{counted, with, OpKind};
 use super::task::Queue;
 use super::verdicts::{task_at, ITER_HAS_SLICE, ITER_HAS_VTIME};
-use super::BOOT_NS;
 
 const EBUSY: i32 = 16;
 const ENOENT: i32 = 2;
@@ -36,12 +38,12 @@ pub extern "C" fn scx_bpf_create_dsq(dsq: u64, _node: i32) -> i32 {
 
 #[no_mangle]
 pub extern "C" fn scx_bpf_dsq_insert(p: TaskPtr, dsq: u64, slice: u64, flags: u64) {
-    with(|_, ext| ext.insert_verdict(p, dsq, slice, flags));
+    counted(Cost::DsqInsert, |_, ext| ext.insert_verdict(p, dsq, slice, flags));
 }
 
 #[no_mangle]
 pub extern "C" fn scx_bpf_dsq_insert_vtime(p: TaskPtr, dsq: u64, slice: u64, vtime: u64, flags: u64) {
-    with(|_, ext| {
+    counted(Cost::DsqInsertVtime, |_, ext| {
         match task_at(p).map(|id| &mut ext.tasks[id.index()]) {
             Some(task) if task.queue.is_none() => task.vtime = vtime,
             _ => ext.refuse("dsq_vtime of a queued task changed"),
@@ -52,7 +54,7 @@ pub extern "C" fn scx_bpf_dsq_insert_vtime(p: TaskPtr, dsq: u64, slice: u64, vti
 
 #[no_mangle]
 pub extern "C" fn scx_bpf_dsq_move_to_local(dsq: u64) -> bool {
-    with(|core, ext| {
+    counted(Cost::DsqMoveToLocal, |core, ext| {
         if !ext.may("scx_bpf_dsq_move_to_local", &[OpKind::Dispatch], false) {
             return false;
         }
@@ -67,12 +69,12 @@ pub extern "C" fn scx_bpf_dsq_move_to_local(dsq: u64) -> bool {
 
 #[no_mangle]
 pub extern "C" fn scx_bpf_dsq_move(iter: &mut DsqIter, p: TaskPtr, dsq: u64, flags: u64) -> bool {
-    with(|core, ext| ext.dsq_move(core, iter, p, dsq, flags))
+    counted(Cost::DsqMove, |core, ext| ext.dsq_move(core, iter, p, dsq, flags))
 }
 
 #[no_mangle]
 pub extern "C" fn scx_bpf_dsq_move_vtime(iter: &mut DsqIter, p: TaskPtr, dsq: u64, flags: u64) -> bool {
-    with(|core, ext| ext.dsq_move(core, iter, p, dsq, flags | ENQ_PRIQ))
+    counted(Cost::DsqMoveVtime, |core, ext| ext.dsq_move(core, iter, p, dsq, flags | ENQ_PRIQ))
 }
 
 #[no_mangle]
@@ -91,7 +93,7 @@ pub extern "C" fn scx_bpf_dsq_move_set_slice(iter: &mut DsqIter, slice: u64) {
 
 #[no_mangle]
 pub extern "C" fn scx_bpf_dsq_nr_queued(dsq: u64) -> i32 {
-    with(|core, ext| match dsq {
+    counted(Cost::DsqNrQueued, |core, ext| match dsq {
         DSQ_LOCAL => ext.cpus[core.this_cpu.index()].local.len() as i32,
         on if on & DSQ_LOCAL_ON == DSQ_LOCAL_ON => {
             ext.cpu_of(on as i32).map_or(-ENOENT, |cpu| ext.cpus[cpu.index()].local.len() as i32)
@@ -104,7 +106,7 @@ pub extern "C" fn scx_bpf_dsq_nr_queued(dsq: u64) -> i32 {
 pub extern "C" fn bpf_iter_scx_dsq_new(iter: &mut DsqIter, dsq: u64, flags: u64) -> i32 {
     // next() is called even if this failed: over a queue that does not exist, which ends at once.
     *iter = DsqIter { dsq: u32::MAX, ..DsqIter::default() };
-    with(|_, ext| match ext.iter_new(dsq, flags) {
+    counted(Cost::IterNew, |_, ext| match ext.iter_new(dsq, flags) {
         Some(new) => {
             *iter = new;
             0
@@ -115,7 +117,7 @@ pub extern "C" fn bpf_iter_scx_dsq_new(iter: &mut DsqIter, dsq: u64, flags: u64)
 
 #[no_mangle]
 pub extern "C" fn bpf_iter_scx_dsq_next(iter: &mut DsqIter) -> TaskPtr {
-    with(|_, ext| {
+    counted(Cost::IterNext, |_, ext| {
         let found = ext.iter_next(iter);
         ext.pointer(found)
     })
@@ -123,6 +125,17 @@ pub extern "C" fn bpf_iter_scx_dsq_next(iter: &mut DsqIter) -> TaskPtr {
 
 #[no_mangle]
 pub extern "C" fn bpf_iter_scx_dsq_destroy(_iter: &mut DsqIter) {}
+
+#[no_mangle]
+pub extern "C" fn scx_bpf_dsq_peek(dsq: u64) -> TaskPtr {
+    counted(Cost::DsqPeek, |_, ext| {
+        if dsq & (1 << 63) != 0 {
+            ext.refuse(format!("invalid DSQ ID {dsq:#x}"));
+        }
+        let found = ext.dsq_index(dsq).and_then(|index| ext.forest.first(&ext.dsqs[index as usize].tasks));
+        ext.pointer(found.map(TaskId))
+    })
+}
 
 /// # Safety
 /// `is_idle` is writable.
@@ -133,7 +146,7 @@ pub unsafe extern "C" fn scx_bpf_select_cpu_dfl(
     _flags: u64,
     is_idle: *mut bool,
 ) -> i32 {
-    let found = with(|core, ext| {
+    let found = counted(Cost::SelectCpuDfl, |core, ext| {
         if !ext.may("scx_bpf_select_cpu_dfl", &[OpKind::SelectCpu, OpKind::Enqueue], true) {
             return None;
         }
@@ -151,7 +164,7 @@ pub unsafe extern "C" fn scx_bpf_select_cpu_dfl(
 pub unsafe extern "C" fn scx_bpf_pick_idle_cpu(allowed: *const CpuMask, _flags: u64) -> i32 {
     // SAFETY: the caller's promise.
     let allowed = unsafe { &*allowed };
-    with(|_, ext| {
+    counted(Cost::PickIdleCpu, |_, ext| {
         let found = ext.idle.iter().find(|cpu| allowed.has(cpu.index()));
         found.filter(|cpu| ext.claim_idle(*cpu)).map_or(-EBUSY, |cpu| cpu.0 as i32)
     })
@@ -159,17 +172,17 @@ pub unsafe extern "C" fn scx_bpf_pick_idle_cpu(allowed: *const CpuMask, _flags: 
 
 #[no_mangle]
 pub extern "C" fn scx_bpf_test_and_clear_cpu_idle(cpu: i32) -> bool {
-    with(|_, ext| ext.cpu_of(cpu).is_some_and(|cpu| ext.claim_idle(cpu)))
+    counted(Cost::TestAndClearIdle, |_, ext| ext.cpu_of(cpu).is_some_and(|cpu| ext.claim_idle(cpu)))
 }
 
 #[no_mangle]
 pub extern "C" fn scx_bpf_kick_cpu(cpu: i32, flags: u64) {
-    with(|core, ext| {
+    counted(Cost::KickCpu, |core, ext| {
         let Some(cpu) = ext.cpu_of(cpu) else { return };
         if flags & KICK_IDLE != 0 && flags != KICK_IDLE {
             return ext.refuse("PREEMPT/WAIT cannot be used with SCX_KICK_IDLE");
         }
-        let busy = core.cpu(cpu).curr.is_some() && !core.cpu(cpu).picking;
+        let busy = core.cpu(cpu).is_busy() && !core.cpu(cpu).picking;
         if flags & KICK_IDLE == 0 || !busy {
             ext.kicks.push_back((cpu, flags));
         }
@@ -178,12 +191,12 @@ pub extern "C" fn scx_bpf_kick_cpu(cpu: i32, flags: u64) {
 
 #[no_mangle]
 pub extern "C" fn scx_bpf_task_cpu(p: *const TaskStruct) -> i32 {
-    with(|core, _| task_at(p).map_or(0, |id| core.task(id).cpu.0 as i32))
+    counted(Cost::TaskCpu, |core, _| task_at(p).map_or(0, |id| core.task(id).cpu.0 as i32))
 }
 
 #[no_mangle]
 pub extern "C" fn scx_bpf_get_online_cpumask() -> *const CpuMask {
-    with(|core, ext| {
+    counted(Cost::GetMask, |core, ext| {
         *ext.online_mask = CpuMask::of(&core.online);
         &raw const *ext.online_mask
     })
@@ -194,7 +207,7 @@ pub extern "C" fn scx_bpf_put_cpumask(_mask: *const CpuMask) {}
 
 #[no_mangle]
 pub extern "C" fn scx_bpf_get_idle_cpumask() -> *const CpuMask {
-    with(|_, ext| {
+    counted(Cost::GetMask, |_, ext| {
         *ext.idle_mask = CpuMask::of(&ext.idle);
         &raw const *ext.idle_mask
     })
@@ -212,7 +225,7 @@ pub extern "C" fn scx_bpf_reenqueue_local___v1() -> u32 {
 
 #[no_mangle]
 pub extern "C" fn scx_bpf_reenqueue_local___v2___compat() {
-    with(|core, ext| ext.reenqueues.push_back(core.this_cpu));
+    counted(Cost::Reenqueue, |core, ext| ext.reenqueues.push_back(core.this_cpu));
 }
 
 /// # Safety
@@ -228,23 +241,23 @@ pub unsafe extern "C" fn bpf_cpumask_test_cpu(cpu: u32, mask: *const CpuMask) ->
 #[no_mangle]
 pub unsafe extern "C" fn scx_bpf_task_set_slice(p: TaskPtr, slice: u64) -> bool {
     // SAFETY: the caller's promise.
-    unsafe { (*p).scx.slice = slice };
+    counted(Cost::SetSlice, |_, _| unsafe { (*p).scx.slice = slice });
     true
 }
 
 #[no_mangle]
 pub extern "C" fn scx_bpf_now() -> u64 {
-    with(|core, _| core.now_ns + BOOT_NS)
+    counted(Cost::Now, |core, ext| ext.clock_ns(core))
 }
 
 #[no_mangle]
 pub extern "C" fn bpf_ktime_get_ns() -> u64 {
-    with(|core, ext| ext.ktime_ns(core))
+    counted(Cost::Ktime, |core, ext| ext.ktime_ns(core))
 }
 
 #[no_mangle]
 pub extern "C" fn scx_bpf_task_cgroup(p: TaskPtr) -> *mut Cgroup {
-    with(|core, ext| {
+    counted(Cost::TaskCgroup, |core, ext| {
         let id = task_at(p).filter(|id| ext.op.is_some_and(|op| op.subjects.contains(&Some(*id))));
         if id.is_none() {
             ext.refuse("scx_bpf_task_cgroup of a task that the operation is not about");
@@ -265,20 +278,25 @@ pub unsafe extern "C" fn scx_bpf_error_bstr(fmt: *const c_char, _data: *const u6
 
 #[no_mangle]
 pub extern "C" fn bpf_get_prandom_u32() -> u32 {
-    with(|_, ext| ext.random.next_u64() as u32)
+    counted(Cost::Random, |_, ext| ext.random.next_u64() as u32)
+}
+
+#[no_mangle]
+pub extern "C" fn bpf_get_smp_processor_id() -> u32 {
+    with(|core, _| core.this_cpu.0)
 }
 
 #[no_mangle]
 pub extern "C" fn bpf_get_current_task_btf() -> TaskPtr {
     with(|core, ext| match core.cpu(core.this_cpu).curr {
         Some(id) => ext.tasks[id.index()].ptr(),
-        None => ext.idle_task.as_ref().map_or(ptr::null_mut(), |task| task.ptr()),
+        None => ext.other_task(core.cpu(core.this_cpu).taken),
     })
 }
 
 #[no_mangle]
 pub extern "C" fn bpf_task_from_pid(pid: i32) -> TaskPtr {
-    with(|core, ext| {
+    counted(Cost::TaskFromPid, |core, ext| {
         let id = ext.task_by_pid(core, pid);
         ext.pointer(id)
     })
@@ -289,7 +307,7 @@ pub extern "C" fn bpf_task_release(_p: TaskPtr) {}
 
 #[no_mangle]
 pub extern "C" fn bpf_cgroup_ancestor(cgroup: *mut Cgroup, level: i32) -> *mut Cgroup {
-    with(|core, ext| {
+    counted(Cost::CgroupAncestor, |core, ext| {
         let mut at = cgroup_at(cgroup);
         while let Some(group) = at.filter(|group| core.group_level(*group) as i32 > level) {
             at = core.groups[group.index()].parent;

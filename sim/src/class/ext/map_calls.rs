@@ -2,9 +2,10 @@
 //! The helpers for maps and storage that native.h names, with what it found out about each map's definition.
 
 use super::cgroup::KernCgroup;
+use super::costs::Cost;
 use super::ffi::{Cgroup, TaskStruct};
-use super::maps::Shape;
-use super::ops::with;
+use super::maps::{Shape, HASH};
+use super::ops::{counted, with};
 use super::task::KernTask;
 
 const CREATE: u64 = 1;
@@ -13,10 +14,18 @@ fn shape(map: usize, kind: u32, key_size: u32, value_size: u32, max_entries: u32
     Shape { map, kind, key_size, value_size, max_entries }
 }
 
+fn lookup_cost(kind: u32) -> Cost {
+    if kind == HASH {
+        Cost::Hash
+    } else {
+        Cost::Array
+    }
+}
+
 /// # Safety
 /// `key` is a key of this map.
 #[no_mangle]
-unsafe extern "C" fn native_map_lookup(
+pub unsafe extern "C" fn native_map_lookup(
     map: usize,
     kind: u32,
     key_size: u32,
@@ -25,7 +34,7 @@ unsafe extern "C" fn native_map_lookup(
     key: *const u8,
 ) -> *mut u8 {
     // SAFETY: the caller's promise.
-    with(|core, ext| unsafe {
+    counted(lookup_cost(kind), |core, ext| unsafe {
         ext.maps.lookup(shape(map, kind, key_size, value_size, max_entries), key, core.this_cpu.index())
     })
 }
@@ -44,7 +53,7 @@ unsafe extern "C" fn native_map_update(
     flags: u64,
 ) -> i64 {
     // SAFETY: the caller's promise.
-    with(|_, ext| unsafe {
+    counted(Cost::Hash, |_, ext| unsafe {
         ext.maps.update(shape(map, kind, key_size, value_size, max_entries), key, value, flags)
     })
 }
@@ -61,7 +70,9 @@ unsafe extern "C" fn native_map_delete(
     key: *const u8,
 ) -> i64 {
     // SAFETY: the caller's promise.
-    with(|_, ext| unsafe { ext.maps.delete(shape(map, kind, key_size, value_size, max_entries), key) })
+    counted(Cost::Hash, |_, ext| unsafe {
+        ext.maps.delete(shape(map, kind, key_size, value_size, max_entries), key)
+    })
 }
 
 /// # Safety
@@ -77,7 +88,9 @@ unsafe extern "C" fn native_task_storage(
         return std::ptr::null_mut();
     }
     // SAFETY: the caller's promise: it is the first field of a KernTask, whose storages nobody else uses while the scheduler runs.
-    unsafe { (*owner.cast::<KernTask>()).storages.get(map, value_size, flags & CREATE != 0) }
+    counted(Cost::Storage, |_, _| unsafe {
+        (*owner.cast::<KernTask>()).storages.get(map, value_size, flags & CREATE != 0)
+    })
 }
 
 /// # Safety
@@ -93,7 +106,9 @@ unsafe extern "C" fn native_cgrp_storage(
         return std::ptr::null_mut();
     }
     // SAFETY: the caller's promise: it is the first field of a KernCgroup, whose storages nobody else uses while the scheduler runs.
-    unsafe { (*owner.cast::<KernCgroup>()).storages.get(map, value_size, flags & CREATE != 0) }
+    counted(Cost::Storage, |_, _| unsafe {
+        (*owner.cast::<KernCgroup>()).storages.get(map, value_size, flags & CREATE != 0)
+    })
 }
 
 #[no_mangle]

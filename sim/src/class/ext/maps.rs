@@ -6,8 +6,8 @@ use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
 use std::collections::HashMap;
 use std::ptr::{self, NonNull};
 
-const HASH: u32 = 1;
-const ARRAY: u32 = 2;
+pub const HASH: u32 = 1;
+pub const ARRAY: u32 = 2;
 const PERCPU_ARRAY: u32 = 6;
 const NOEXIST: u64 = 1;
 const EINVAL: i64 = 22;

@@ -7,14 +7,21 @@
 
 mod cgroup;
 mod class;
+mod costs;
 mod dsq;
 mod ffi;
 mod image;
 mod kfuncs;
 mod map_calls;
 mod maps;
+#[cfg(test)]
+mod moments;
+#[cfg(test)]
+mod moves;
 mod ops;
 mod peek;
+#[cfg(test)]
+mod preempted;
 #[cfg(test)]
 mod queues;
 #[cfg(test)]
@@ -27,6 +34,7 @@ mod verdicts;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::ptr;
 use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
@@ -48,6 +56,8 @@ use self::ops::Op;
 use self::task::{ExtTask, Opaque};
 use self::timers::Timers;
 
+pub use self::costs::{Cost, Costs};
+pub use self::ops::OpKind;
 pub use self::peek::{PeekEntity, PeekStats, PeekTask, PeekVm};
 pub use self::task::Queue;
 
@@ -61,6 +71,9 @@ pub struct ExtConfig {
     pub knobs: BTreeMap<String, u64>,
     /// CLOCK_MONOTONIC is this far ahead of the scheduler's clock; on most hosts it is behind.
     pub ktime_ahead_ns: i64,
+    /// By how much the clock of each pCPU is ahead, less than a second; empty: all agree. On hosts they differ by as much as a tick, since
+    /// scx_bpf_now() is only as new as the pCPU's last event.
+    pub cpu_skew_ns: Vec<i64>,
     /// The BPF prologue disables the current task's migration: every kernel before 6.18, later those with CONFIG_PREEMPT_RCU.
     pub preempt_rcu: bool,
     /// A scheduler that does what the kernel refuses is ejected, and the fair class goes on, as on a host; otherwise the run ends with the reason.
@@ -69,7 +82,13 @@ pub struct ExtConfig {
 
 impl Default for ExtConfig {
     fn default() -> Self {
-        Self { knobs: BTreeMap::new(), ktime_ahead_ns: -50_000_000, preempt_rcu: true, fall_back: false }
+        Self {
+            knobs: BTreeMap::new(),
+            ktime_ahead_ns: -50_000_000,
+            cpu_skew_ns: Vec::new(),
+            preempt_rcu: true,
+            fall_back: false,
+        }
     }
 }
 
@@ -79,6 +98,10 @@ struct ExtCpu {
     local: VecDeque<TaskId>,
     /// Tasks that run or wait there (`rq->nr_running`).
     running: u32,
+    /// A higher class has taken it from a task: ops.cpu_release() was called, ops.cpu_acquire() was not yet.
+    released: bool,
+    /// A higher class has left it, and nobody has come since.
+    after_higher: bool,
 }
 
 /// See [`super::AnyClass::enter`]. Ends with the run, and gives the thread's variables back.
@@ -106,7 +129,9 @@ pub struct Ext {
     /// The kernel's idle mask: a bit is taken away by whoever claims the pCPU.
     idle: CpuSet,
     tasks: Vec<ExtTask>,
-    idle_task: Option<ExtTask>,
+    /// The idle task, and the one of a higher class wherever there is one.
+    others: Option<Box<[ExtTask; 2]>>,
+    on_switch: Option<ffi::OnSwitch>,
     dsqs: Vec<Dsq>,
     dsq_names: Vec<u64>,
     forest: Forest,
@@ -121,6 +146,7 @@ pub struct Ext {
     reenqueues: VecDeque<CpuId>,
     timers: Box<Timers>,
     random: Rng,
+    costs: Costs,
     online_mask: Box<ffi::CpuMask>,
     /// As the scheduler sees it.
     idle_mask: Box<ffi::CpuMask>,
@@ -146,7 +172,9 @@ impl Ext {
             cpus: (0..cpus).map(|_| ExtCpu::default()).collect(),
             idle: CpuSet::first(cpus),
             tasks: Vec::new(),
-            idle_task: None,
+            others: None,
+            // SAFETY: asks the linker.
+            on_switch: unsafe { ffi::native_on_switch() },
             dsqs: Vec::new(),
             dsq_names: Vec::new(),
             forest: Forest::default(),
@@ -160,6 +188,7 @@ impl Ext {
             reenqueues: VecDeque::new(),
             timers: Box::default(),
             random: Rng::derive(0, Stream::Host, 0),
+            costs: Costs::default(),
             online_mask: Box::new(ffi::CpuMask::of(&CpuSet::first(cpus))),
             idle_mask: Box::new(ffi::CpuMask::of(&CpuSet::first(cpus))),
         })
@@ -183,6 +212,11 @@ impl Ext {
         self.config.fall_back
     }
 
+    /// What the scheduler has cost so far.
+    pub fn costs(&self) -> Costs {
+        self.costs.clone()
+    }
+
     pub fn queue_of(&self, id: TaskId) -> Option<Queue> {
         self.tasks[id.index()].queue
     }
@@ -192,13 +226,31 @@ impl Ext {
         core.tasks.get(id.index()).filter(|task| task.state != State::Dead).map(|_| id)
     }
 
-    /// CLOCK_MONOTONIC, on the executing pCPU.
-    fn ktime_ns(&self, core: &Core) -> Ns {
-        (core.now_ns + BOOT_NS).wrapping_add_signed(self.config.ktime_ahead_ns)
+    /// scx_bpf_now() on the executing pCPU.
+    fn clock_ns(&self, core: &Core) -> Ns {
+        let skew_ns = self.config.cpu_skew_ns.get(core.this_cpu.index()).copied().unwrap_or(0);
+        (core.now_ns + BOOT_NS).wrapping_add_signed(skew_ns)
     }
 
-    fn make_idle_task(&mut self) {
-        let idle = Task::new(TaskSpec::default(), 0, CpuId(0));
-        self.idle_task = Some(ExtTask::new(TaskId(u32::MAX), &idle, 0, self.cpus.len()));
+    /// CLOCK_MONOTONIC there.
+    fn ktime_ns(&self, core: &Core) -> Ns {
+        self.clock_ns(core).wrapping_add_signed(self.config.ktime_ahead_ns)
+    }
+
+    fn make_other_tasks(&mut self) {
+        let make = |id, pid, prio| {
+            let task = Task::new(TaskSpec::default(), 0, CpuId(0));
+            let mut made = ExtTask::new(TaskId(id), &task, pid, self.cpus.len());
+            made.kern_mut().kern.prio = prio;
+            made
+        };
+        let idle = make(task::ID_IDLE, 0, task::PRIO_IDLE);
+        let higher = make(task::ID_RT, task::PID_RT, task::PRIO_RT);
+        self.others = Some(Box::new([idle, higher]));
+    }
+
+    /// Who has the pCPU if no task of ours does.
+    fn other_task(&self, higher: bool) -> *mut ffi::TaskStruct {
+        self.others.as_ref().map_or(ptr::null_mut(), |others| others[usize::from(higher)].ptr())
     }
 }

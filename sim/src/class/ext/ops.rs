@@ -8,6 +8,7 @@ use crate::error::SimError;
 use crate::host::Core;
 use crate::ids::TaskId;
 
+use super::costs::Cost;
 use super::ffi::{self, TaskStruct};
 use super::Ext;
 
@@ -21,9 +22,7 @@ pub enum OpKind {
     Stopping,
     Quiescent,
     SetCpumask,
-    #[expect(dead_code, reason = "no higher class takes a pCPU yet")]
     CpuAcquire,
-    #[expect(dead_code, reason = "no higher class takes a pCPU yet")]
     CpuRelease,
     Yield,
     InitTask,
@@ -40,9 +39,14 @@ pub enum OpKind {
     Exit,
     /// A timer's callback.
     Timer,
-    /// A tracing program, not an operation.
+    /// Tracing programs, no operations: at a pause-loop exit, and in the middle of a switch, with the run queue locked.
     Tracing,
+    SchedSwitch,
+    /// Look-ups from outside.
+    UserSpace,
 }
+
+pub const KINDS: usize = OpKind::UserSpace as usize + 1;
 
 impl OpKind {
     /// Operations that hold no run queue's lock.
@@ -92,6 +96,8 @@ impl OpKind {
             Exit => "exit",
             Timer => "timer",
             Tracing => "tracing",
+            SchedSwitch => "sched_switch",
+            UserSpace => "user space",
         }
     }
 }
@@ -122,6 +128,16 @@ pub fn with<R>(f: impl FnOnce(&mut Core, &mut Ext) -> R) -> R {
     // SAFETY: set by call() from unique references that are not used before the scheduler returns; the scheduler calls from the same thread,
     // and no such function calls the scheduler again.
     unsafe { f(&mut *current.core, &mut *current.ext) }
+}
+
+/// The same, and count it.
+pub fn counted<R>(cost: Cost, f: impl FnOnce(&mut Core, &mut Ext) -> R) -> R {
+    with(|core, ext| {
+        if let Some(op) = ext.op {
+            ext.costs.add(op.kind, cost, 1);
+        }
+        f(core, ext)
+    })
 }
 
 pub const NOBODY: [Option<TaskId>; 2] = [None, None];
@@ -163,6 +179,9 @@ impl Ext {
         CURRENT.set(Current { core: ptr::null_mut(), ext: ptr::null_mut() });
         self.prologue(core, current, 0);
         self.op = None;
+        self.costs.add(kind, Cost::Calls, 1);
+        // SAFETY: a counter of this thread's.
+        self.costs.add(kind, Cost::Atomic, unsafe { ffi::native_take_atomics() });
         if visitor {
             self.image.borrow_mut().swap();
         }

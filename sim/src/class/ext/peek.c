@@ -6,7 +6,16 @@
 #include "cohort.bpf.c"
 #include "variables.h"
 
+/* Since the model looked last. */
 _Thread_local u64 native_atomics;
+
+u64 native_take_atomics(void)
+{
+	u64 n = native_atomics;
+
+	native_atomics = 0;
+	return n;
+}
 
 /* The scheduler's variables while its simulation is not running. */
 struct native_image {
@@ -56,6 +65,7 @@ const u64 native_layout[] = {
 	AT(task_struct, flags),
 	AT(task_struct, pid),
 	AT(task_struct, tgid),
+	AT(task_struct, prio),
 	AT(task_struct, nr_cpus_allowed),
 	AT(task_struct, cpus_ptr),
 	AT(task_struct, migration_disabled),
@@ -132,6 +142,14 @@ void poke_apic(struct kvm_lapic *apic, bool irr_pending, bool apicv_active)
 {
 	apic->irr_pending = irr_pending;
 	apic->apicv_active = apicv_active;
+}
+
+/* The program on tp_btf/sched_switch, if the scheduler has one: any switch, to and from the idle task and higher classes too. */
+int cohort_sched_switch(bool preempt, struct task_struct *prev, struct task_struct *next) __attribute__((weak));
+
+void (*native_on_switch(void))(bool, struct task_struct *, struct task_struct *)
+{
+	return (void (*)(bool, struct task_struct *, struct task_struct *))cohort_sched_switch;
 }
 
 void poke_neighbours(u32 cpu, const struct cohort_neighbours *value)

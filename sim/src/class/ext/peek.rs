@@ -109,7 +109,7 @@ impl Host {
     /// Call a window of peek.c; `None` with another class.
     fn peek<R>(&mut self, f: impl FnOnce() -> R) -> Option<R> {
         match &mut self.class {
-            AnyClass::Ext(ext) => Some(ext.call(&mut self.core, OpKind::Tracing, NOBODY, f)),
+            AnyClass::Ext(ext) => Some(ext.call(&mut self.core, OpKind::UserSpace, NOBODY, f)),
             _ => None,
         }
     }

@@ -147,9 +147,14 @@ pub struct World {
 
 impl World {
     pub fn new(ops: &'static Ops, cpus: u32, costs: Costs) -> Self {
+        Self::with(ops, cpus, costs, ExtConfig::default())
+    }
+
+    pub fn with(ops: &'static Ops, cpus: u32, costs: Costs, config: ExtConfig) -> Self {
         let machine = MachineConfig { costs: Costs { tick_ns: MS, ..costs }, ..MachineConfig::ideal(cpus) };
-        let mut ext = Ext::new(ExtConfig::default(), &machine).unwrap();
+        let mut ext = Ext::new(config, &machine).unwrap();
         ext.ops = ops;
+        ext.on_switch = None;
         let mut host = Host::new(&machine, AnyClass::Ext(ext), 1).unwrap();
         let turns = Turns::default();
         host.core.observers.add(Box::new(Recorder(Rc::clone(&turns))));

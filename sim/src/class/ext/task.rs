@@ -14,6 +14,13 @@ pub const PF_EXITING: u32 = 0x4;
 pub const PF_KTHREAD: u32 = 0x0020_0000;
 const QUEUED: u32 = 1;
 pub const SLICE_DEFAULT_NS: u64 = 20_000_000;
+/// Tasks that the model knows by name only.
+pub const ID_IDLE: u32 = u32::MAX;
+pub const ID_RT: u32 = u32::MAX - 1;
+pub const PID_RT: u32 = 50;
+const PRIO_NORMAL: i32 = 120;
+pub const PRIO_RT: i32 = 49;
+pub const PRIO_IDLE: i32 = 140;
 /// pids are task numbers from here on.
 pub const PID_FIRST: u32 = 100;
 
@@ -58,6 +65,7 @@ impl ExtTask {
                 flags: if task.kthread { PF_KTHREAD } else { 0 },
                 pid: pid as i32,
                 tgid: task.tgid as i32,
+                prio: PRIO_NORMAL,
                 nr_cpus_allowed: 0,
                 cpus_ptr: ptr::null(),
                 migration_disabled: 0,

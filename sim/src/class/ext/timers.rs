@@ -5,17 +5,18 @@ use crate::events::{Event, Timer};
 use crate::host::Core;
 use crate::ids::CpuId;
 
-use super::ops::{with, OpKind, NOBODY};
+use super::costs::Cost;
+use super::ops::{counted, with, OpKind, NOBODY};
 use super::Ext;
 
-const CLOCK_MONOTONIC: u64 = 1;
-const START_ABS: u64 = 1;
-const START_PINNED: u64 = 2;
+pub const CLOCK_MONOTONIC: u64 = 1;
+pub const START_ABS: u64 = 1;
+pub const START_PINNED: u64 = 2;
 const EINVAL: i64 = 22;
 const EBUSY: i64 = 16;
 const EDEADLK: i64 = 35;
 
-type Callback = extern "C" fn(usize, *mut i32, *mut u8) -> i32;
+pub type Callback = extern "C" fn(usize, *mut i32, *mut u8) -> i32;
 
 struct ExtTimer {
     map: usize,
@@ -122,7 +123,7 @@ unsafe fn index_of(timer: *const u64) -> Option<usize> {
 /// # Safety
 /// `timer` is in a value of a map of the model's.
 #[no_mangle]
-unsafe extern "C" fn native_timer_init(timer: *mut [u64; 2], map: usize, flags: u64) -> i64 {
+pub unsafe extern "C" fn native_timer_init(timer: *mut [u64; 2], map: usize, flags: u64) -> i64 {
     // SAFETY: the caller's promise.
     with(|_, ext| unsafe { ext.timer_init(&mut *timer, map, flags) })
 }
@@ -130,7 +131,7 @@ unsafe extern "C" fn native_timer_init(timer: *mut [u64; 2], map: usize, flags: 
 /// # Safety
 /// `timer` is in a value of a map of the model's, `callback` a timer's callback.
 #[no_mangle]
-unsafe extern "C" fn native_timer_set_callback(timer: *mut u64, callback: Callback) -> i64 {
+pub unsafe extern "C" fn native_timer_set_callback(timer: *mut u64, callback: Callback) -> i64 {
     // SAFETY: the caller's promise.
     with(|_, ext| match unsafe { index_of(timer) } {
         // Since 7.1 the callback has the rights of the operation that names it: of one that locks a run queue they would be other ones.
@@ -145,9 +146,9 @@ unsafe extern "C" fn native_timer_set_callback(timer: *mut u64, callback: Callba
 /// # Safety
 /// `timer` is in a value of a map of the model's.
 #[no_mangle]
-unsafe extern "C" fn bpf_timer_start(timer: *mut u64, ns: u64, flags: u64) -> i64 {
+pub unsafe extern "C" fn bpf_timer_start(timer: *mut u64, ns: u64, flags: u64) -> i64 {
     // SAFETY: the caller's promise.
-    with(|core, ext| match unsafe { index_of(timer) } {
+    counted(Cost::TimerStart, |core, ext| match unsafe { index_of(timer) } {
         Some(index) => ext.timer_start(core, index, ns, flags),
         None => -EINVAL,
     })
@@ -156,9 +157,9 @@ unsafe extern "C" fn bpf_timer_start(timer: *mut u64, ns: u64, flags: u64) -> i6
 /// # Safety
 /// `timer` is in a value of a map of the model's.
 #[no_mangle]
-unsafe extern "C" fn bpf_timer_cancel(timer: *mut u64) -> i64 {
+pub unsafe extern "C" fn bpf_timer_cancel(timer: *mut u64) -> i64 {
     // SAFETY: the caller's promise.
-    with(|_, ext| match unsafe { index_of(timer) } {
+    counted(Cost::TimerCancel, |_, ext| match unsafe { index_of(timer) } {
         Some(index) => ext.timer_cancel(index),
         None => -EINVAL,
     })

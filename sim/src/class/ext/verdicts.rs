@@ -8,7 +8,7 @@ use crate::tree::Key;
 use super::dsq::{DSQ_GLOBAL, DSQ_LOCAL, DSQ_LOCAL_ON, ENQ_PRIQ};
 use super::ffi::{DsqIter, TaskStruct};
 use super::ops::{one, OpKind};
-use super::task::{KernTask, Queue};
+use super::task::{KernTask, Queue, ID_RT};
 use super::Ext;
 
 /// Walk a queue backwards.
@@ -22,7 +22,9 @@ const ENQ_INTERNAL: u64 = 0xff00_0000_0000_0000;
 /// The task that the scheduler means by this pointer.
 pub fn task_at(p: *const TaskStruct) -> Option<TaskId> {
     // SAFETY: the scheduler has its tasks from the model, where each is the first field of a KernTask that lives as long as the simulation.
-    (!p.is_null()).then(|| unsafe { (*p.cast::<KernTask>()).id })
+    let id = (!p.is_null()).then(|| unsafe { (*p.cast::<KernTask>()).id });
+    // Not the idle task, nor one of another class.
+    id.filter(|id| id.0 < ID_RT)
 }
 
 /// Was the task queued after the walk began? (u32_before())

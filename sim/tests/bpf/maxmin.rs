@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Every entity gets its weighted max-min share over 10 s, wherever its threads may run, and whatever was before.
+//!
+//! `PROPTEST_CASES=10000` asks for more histories, MAXMIN_LAG_MS for another bound than LAG_MS.
+
+use proptest::prelude::*;
+
+use crate::common::*;
+use crate::partition::{partition, weight, Affinity, Nodes, Partition};
+use crate::spec::{Config, Knobs, Spec};
+use crate::view::State;
+use crate::world::{TaskId, World};
+
+const SECOND: u64 = 1_000 * MS;
+const WINDOW_S: u64 = 10;
+
+/// How far an entity may be from its share at the end of the window, if that is more than one part in a hundred.
+const LAG_MS: f64 = 20.0;
+
+pub struct Shared {
+    pub partition: Partition,
+    pub world: World,
+    pub threads: Vec<TaskId>,
+    pub cgroups: Vec<usize>,
+}
+
+impl Shared {
+    pub fn new(partition: &Partition) -> Self {
+        // The limit on waiting goes before fairness; this is about fairness.
+        let knobs = Knobs { starve_ns: Some(900 * MS), ..Knobs::default() };
+        let mut w = World::new(Config { knobs, ..Config::cpus(partition.pcpus) });
+        let mut cgroups = vec![0];
+        for cgroup in &partition.cgroups {
+            let made = w.new_cgroup(cgroups[cgroup.parent], cgroup.weight);
+            cgroups.push(made);
+        }
+        let mut threads = Vec::new();
+        for vm in &partition.vms {
+            let id = w.new_vm(vm.vcpus.len());
+            for (vcpu, mask) in vm.vcpus.iter().enumerate() {
+                let spec = Spec::busy().vcpu(id, vcpu).cgroup(cgroups[vm.cgroup]);
+                threads.push(w.spawn(spec.on(&partition.allowed(*mask))));
+            }
+        }
+        for task in &partition.tasks {
+            let spec = Spec::busy().weight(task.weight).cgroup(cgroups[task.cgroup]);
+            threads.push(w.spawn(spec.on(&partition.allowed(task.mask))));
+        }
+        Self { partition: partition.clone(), world: w, threads, cgroups }
+    }
+
+    /// Each node of the tree: what it is due, and what it gets during the window; in pCPUs.
+    pub fn measure(&mut self) -> (Nodes, Vec<f64>, Vec<f64>) {
+        let (tree, nodes) = self.partition.tree();
+        let used = used_in(&mut self.world, WINDOW_S * SECOND, &self.threads);
+        let by_thread = |node: usize| {
+            let index = nodes.threads.iter().position(|thread| *thread == node).unwrap();
+            used[index] as f64 / (WINDOW_S * SECOND) as f64
+        };
+        let gets = tree.sums(by_thread);
+        (nodes, tree.shares(), gets)
+    }
+}
+
+/// An entity that is farther from its share than allowed.
+fn wrong(shared: &mut Shared) -> Option<String> {
+    let (nodes, due, gets) = shared.measure();
+    let lag_ms = std::env::var("MAXMIN_LAG_MS").map_or(LAG_MS, |ms| ms.parse().unwrap());
+    let lag = lag_ms / 1_000.0 / WINDOW_S as f64;
+    let off = |node: &usize| (gets[*node] - due[*node]).abs() > (0.01 * due[*node]).max(lag);
+    let what = |node: &usize| format!("node {node}: {:.4} of {:.4} pCPUs", gets[*node], due[*node]);
+    let all: Vec<usize> = nodes.entities().collect();
+    let wrong: Vec<String> = all.iter().filter(|node| off(node)).map(what).collect();
+    (!wrong.is_empty()).then(|| wrong.join("; "))
+}
+
+fn any_partition() -> impl Strategy<Value = Partition> {
+    prop_oneof![partition(Affinity::None), partition(Affinity::Cpusets), partition(Affinity::Any)]
+}
+
+/// What happens before the entities settle.
+#[derive(Clone, Debug)]
+enum Event {
+    Run(u64),
+    Weight(usize, u32),
+    Affinity(usize, u8),
+    Sleep(usize),
+    Wake(usize),
+    /// All of a VM's threads, or a task, go to another cgroup.
+    Move(usize, usize),
+    /// A task that runs and sleeps by turns comes; it is gone when the others settle.
+    Visitor(usize, u64, u64),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let who = 0..100usize;
+    prop_oneof![
+        6 => (1..400u64).prop_map(|ms| Event::Run(ms * MS)),
+        2 => (who.clone(), weight()).prop_map(|(cgroup, weight)| Event::Weight(cgroup, weight)),
+        1 => (who.clone(), any::<u8>()).prop_map(|(thread, mask)| Event::Affinity(thread, mask)),
+        4 => who.clone().prop_map(Event::Sleep),
+        2 => who.clone().prop_map(Event::Wake),
+        1 => (who.clone(), who.clone()).prop_map(|(who, cgroup)| Event::Move(who, cgroup)),
+        1 => (who, 50..20_000u64, 50..20_000u64).prop_map(|(cgroup, run, sleep)| Event::Visitor(cgroup, run, sleep)),
+    ]
+}
+
+impl Shared {
+    fn apply(&mut self, event: &Event, visitors: &mut Vec<TaskId>) {
+        let (w, p) = (&mut self.world, &mut self.partition);
+        let thread = |index: &usize| index % self.threads.len();
+        let asleep = |w: &World, thread: usize| w.task(self.threads[thread]).state == State::Asleep;
+        match event {
+            Event::Run(ns) => w.run(*ns),
+            Event::Weight(cgroup, weight) => {
+                let index = cgroup % p.cgroups.len().max(1);
+                if let Some(cgroup) = p.cgroups.get_mut(index) {
+                    cgroup.weight = *weight;
+                    w.set_cgroup_weight(self.cgroups[index + 1], *weight);
+                }
+            }
+            Event::Affinity(index, mask) => {
+                let index = thread(index);
+                p.set_mask(index, *mask);
+                w.set_affinity(self.threads[index], &p.allowed(*mask));
+            }
+            Event::Sleep(index) => w.sleep(self.threads[thread(index)]),
+            Event::Wake(index) if asleep(w, thread(index)) => w.wake(self.threads[thread(index)]),
+            Event::Wake(_) => {}
+            Event::Move(who, cgroup) => {
+                let cgroup = cgroup % self.cgroups.len();
+                for index in p.set_cgroup(who % (p.vms.len() + p.tasks.len()), cgroup) {
+                    w.move_to_cgroup(self.threads[index], self.cgroups[cgroup]);
+                }
+            }
+            Event::Visitor(cgroup, run_us, sleep_us) => {
+                let spec = Spec::cycle(run_us * 1_000, sleep_us * 1_000);
+                visitors.push(w.spawn(spec.cgroup(self.cgroups[cgroup % self.cgroups.len()])));
+            }
+        }
+    }
+
+    /// Everything happens; then nobody sleeps, and visitors have gone.
+    fn live(&mut self, history: &[Event]) {
+        let mut visitors = Vec::new();
+        history.iter().for_each(|event| self.apply(event, &mut visitors));
+        visitors.into_iter().for_each(|visitor| self.world.exit(visitor));
+        for thread in &self.threads {
+            // Also one that was about to sleep.
+            self.world.wake(*thread);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(64))]
+
+    #[test]
+    fn everybody_has_its_share(partition in any_partition()) {
+        let mut shared = Shared::new(&partition);
+        shared.world.run(SECOND);
+        let wrong = wrong(&mut shared);
+        prop_assert!(wrong.is_none(), "{}", wrong.unwrap_or_default());
+    }
+
+    #[test]
+    fn the_past_is_forgotten(
+        partition in any_partition(),
+        history in prop::collection::vec(event(), 1..40),
+    ) {
+        let mut shared = Shared::new(&partition);
+        shared.live(&history);
+        shared.world.run(2 * SECOND);
+        let wrong = wrong(&mut shared);
+        prop_assert!(wrong.is_none(), "{}", wrong.unwrap_or_default());
+    }
+}
