@@ -193,7 +193,8 @@ class Ground(Cgroups):
     ) -> None:
         """Assert that those with weights used so many pCPUs together, each its share of it."""
         used, weight = sum(got[name] for name in weights), sum(weights.values())
-        assert used >= busy_min * pcpus, f"of {pcpus:g} pCPUs, only {used:.3f} were used: {got}"
+        # An interrupt takes longer while this machine is elsewhere, and is nobody's.
+        assert used >= (busy_min - self.away / 4) * pcpus, f"of {pcpus:g} pCPUs, only {used:.3f} were used: {got}"
         self.about(got, {name: used * share / weight for name, share in weights.items()})
 
     def about(
