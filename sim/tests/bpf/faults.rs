@@ -27,8 +27,8 @@ fn nobody_starves_because_clocks_differ() {
             w.run(SECOND);
             let before = w.stats().starved;
             let shares = shares(&mut w, 10 * SECOND, &vms.concat());
-            // Beyond the limit on waiting itself a clock may be that far ahead by itself; shares hold all the same.
-            assert!(skew > 30 * MS as i64 || w.stats().starved == before, "skew {skew}");
+            // What a clock is ahead and a wait of some turns may be more than the limit on waiting; shares hold all the same.
+            assert!(skew > 3 * MS as i64 || w.stats().starved == before, "skew {skew}");
             for (vm, due) in [1.8, 0.6, 0.6].into_iter().enumerate() {
                 assert_near(shares[3 * vm..3 * vm + 3].iter().sum(), due, 0.03);
             }
@@ -70,7 +70,8 @@ fn in_a_long_queue_the_light_ones_run_too() {
 #[test]
 fn a_thousand_on_one_pcpu_all_run() {
     let mut w = world(1);
-    let tasks: Vec<_> = (0..1_000).map(|i| w.spawn(Spec::busy().weight(if i % 5 == 0 { 1 } else { 100 }))).collect();
+    let tasks: Vec<_> =
+        (0..1_000).map(|i| w.spawn(Spec::busy().weight(if i % 5 == 0 { 1 } else { 100 }))).collect();
     w.run(60 * SECOND);
     audit(&mut w);
     let longest = longest_wait_ms(&w, &tasks);
@@ -158,7 +159,10 @@ fn a_kernel_thread_ends_no_turn() {
     let (interrupted, resumed) = switches(true);
     assert!(resumed > 500, "{resumed} turns went on");
     // A VM that is equal to the other may take two turns at once; no turn is less than a slice.
-    assert!(interrupted <= 2 * SECOND / (16 * MS) + 4, "{interrupted} turns of two VMs, without the thread {alone}");
+    assert!(
+        interrupted <= 2 * SECOND / (16 * MS) + 4,
+        "{interrupted} turns of two VMs, without the thread {alone}"
+    );
 }
 
 #[test]
@@ -217,8 +221,13 @@ fn turns_end_between_ticks() {
         }
         w.run(SECOND);
         let turns = turns_us(&mut w, 2 * SECOND);
-        let on_time = turns[1..].iter().filter(|us| us.abs_diff(slice_us) <= 100 || **us % slice_us <= 100).count();
-        assert!(on_time * 10 >= turns.len() * 9, "turns of {slice_us} us lasted {:?}", &turns[..turns.len().min(20)]);
+        let on_time =
+            turns[1..].iter().filter(|us| us.abs_diff(slice_us) <= 100 || **us % slice_us <= 100).count();
+        assert!(
+            on_time * 10 >= turns.len() * 9,
+            "turns of {slice_us} us lasted {:?}",
+            &turns[..turns.len().min(20)]
+        );
     }
 }
 
