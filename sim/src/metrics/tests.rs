@@ -13,7 +13,7 @@ const V1: VcpuId = VcpuId { vm: VmId(0), id: 1 };
 fn layout() -> Layout {
     let vm = VmLayout { name: "work".into(), vcpus: 2, weight: 100, pinned: false };
     let vcpu = |vcpu| TaskLayout { vm: Some(0), vcpu: Some(vcpu), ..TaskLayout::default() };
-    Layout { pcpus: 2, vms: vec![vm], tasks: vec![vcpu(V0), vcpu(V1), TaskLayout::default()] }
+    Layout { pcpus: 2, spans: (2, 2), vms: vec![vm], tasks: vec![vcpu(V0), vcpu(V1), TaskLayout::default()] }
 }
 
 fn figures(events: &[(Ns, What)], end_ns: Ns) -> Figures {
