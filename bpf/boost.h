@@ -264,20 +264,20 @@ static bool boost_offered(struct task_struct *from, struct task_struct *to, u64 
  */
 static bool boost_affordable(struct task_ctx *t, struct pick *search)
 {
-	struct pick rival = { .cpu = search->cpu, .now = search->now };
+	struct pick *rival = second_search_on(search->cpu, search->now);
 	u64 margin_ns = boost & BOOST_UNFAIR ? lag_ns : 0;
 	struct rank rank;
 
-	if (fair != FAIR_VM)
+	if (fair != FAIR_VM || !rival)
 		return true;
 	rank_of(t, search->now, &rank);
 	if (search->prev_queued && !rank_same_leaf(&search->prev, &rank) &&
 	    rank_before(&search->prev, &rank, margin_ns))
 		return false;
-	best_waiter(search->cpu, QUEUE_SCAN, 0, &rival);
-	if (!rival.pid || rank_same_leaf(&rival.rank, &rank))
+	best_waiter(search->cpu, QUEUE_SCAN, 0, rival);
+	if (!rival->pid || rank_same_leaf(&rival->rank, &rank))
 		return true;
-	return !rank_before(&rival.rank, &rank, margin_ns);
+	return !rank_before(&rival->rank, &rank, margin_ns);
 }
 
 /* May the thread of that pid be boosted here and now, as far as its quota and its VM's credit go? */

@@ -12,7 +12,7 @@
 #ifndef COHORT_PLACEMENT_H
 #define COHORT_PLACEMENT_H
 
-#include "order.h"
+#include "fair.h"
 #include "topology.h"
 
 /* Neighbours that a host task may go to. */

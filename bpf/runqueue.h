@@ -61,6 +61,27 @@ enum {
 /* pick.queue: it is on the pCPU, and goes on. */
 #define GOES_ON -1
 
+/* A second search while a first goes on: together they do not fit on the stack that a program has. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pick);
+} second_search SEC(".maps");
+
+static __always_inline struct pick *second_search_on(s32 cpu, u64 now)
+{
+	u32 key = 0;
+	struct pick *search = bpf_map_lookup_elem(&second_search, &key);
+
+	if (search) {
+		__builtin_memset(search, 0, sizeof(*search));
+		search->cpu = cpu;
+		search->now = now;
+	}
+	return search;
+}
+
 /* Would taking t from queue put it where a sibling is? One that leaves the pCPU in exchange does not count. */
 static __always_inline bool would_stack(const struct pick *best, const struct task_ctx *t, s32 queue)
 {
@@ -263,9 +284,12 @@ VERIFIED_ONCE take(s32 pid, u64 queue, s32 cpu, u64 slice)
 /* Last resort, so that nothing that can run waits for an idle pCPU: somebody out of any queue. */
 VERIFIED_ONCE take_any(s32 cpu, u64 now)
 {
-	struct pick best = { .cpu = cpu, .now = now, .anybody = true };
+	struct pick *best = second_search_on(cpu, now);
 	s32 i, from;
 
+	if (!best)
+		return 0;
+	best->anybody = true;
 	if (scx_bpf_dsq_move_to_local(OVERDUE_DSQ(cpu)))
 		return 1;
 	bpf_for(i, 0, MAX_CPUS) {
@@ -276,10 +300,10 @@ VERIFIED_ONCE take_any(s32 cpu, u64 now)
 			from -= nr_cpus;
 		if (!queue_is_marked(from))
 			continue;
-		best_waiter(from, SEARCH_MAX, 0, &best);
-		if (best.pid && take(best.pid, from, cpu, slice_ns))
+		best_waiter(from, SEARCH_MAX, 0, best);
+		if (best->pid && take(best->pid, from, cpu, slice_ns))
 			return 1;
-		best.pid = 0;
+		best->pid = 0;
 		if (from != cpu && scx_bpf_dsq_move_to_local(OVERDUE_DSQ(from)))
 			return 1;
 	}

@@ -160,7 +160,9 @@ def _tlb_table(results: Results, found: Sequence[Figure], *, narrow: bool) -> Ta
 
 
 def _migrations_table(results: Results, found: Sequence[Figure], *, narrow: bool) -> Table:
-    title = "Migrations of the host's threads per second; of these to another last-level cache, of these to another socket"
+    title = (
+        "Migrations of the host's threads per second; of these to another last-level cache; of those to another socket"
+    )
     table = _table(title, ("program", "TLB by", "policy"), tuple(MIGRATIONS.values()), narrow)
     for program in results.programs:
         first = program

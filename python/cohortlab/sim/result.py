@@ -172,8 +172,7 @@ class Result:
                 "tlb_shootdowns": float(shootdowns),
                 "steal_s": (end["ready_ns"] - start["ready_ns"]) / NS_PER_S,
             },
-            host={"idle_s": idle_ns / NS_PER_S}
-            | {name: float(end[name] - start[name]) for name in _MIGRATIONS},
+            host={"idle_s": idle_ns / NS_PER_S} | {name: float(end[name] - start[name]) for name in _MIGRATIONS},
         )
 
     def _cpu_ns(self) -> list[int]:

@@ -13,7 +13,8 @@ const V1: VcpuId = VcpuId { vm: VmId(0), id: 1 };
 fn layout() -> Layout {
     let vm = VmLayout { name: "work".into(), vcpus: 2, weight: 100, pinned: false };
     let vcpu = |vcpu| TaskLayout { vm: Some(0), vcpu: Some(vcpu), ..TaskLayout::default() };
-    Layout { pcpus: 2, spans: (2, 2), vms: vec![vm], tasks: vec![vcpu(V0), vcpu(V1), TaskLayout::default()] }
+    let tasks = vec![vcpu(V0), vcpu(V1), TaskLayout::default()];
+    Layout { pcpus: 2, vms: vec![vm], tasks, ..Layout::default() }
 }
 
 fn figures(events: &[(Ns, What)], end_ns: Ns) -> Figures {
@@ -62,6 +63,17 @@ fn waiting_costop_skew_and_stacking() {
     assert_eq!((vm.host.wait_after_wakeup.count, vm.host.wait_after_wakeup.max_ns), (2, 12));
     assert_eq!((vm.host.wait_after_preemption.max_ns, vm.host.wait_in_kernel.max_ns), (10, 10));
     assert_eq!((vm.host.wait_as_holder.max_ns, vm.guest.lock_hold.max_ns), (10, 16));
+}
+
+#[test]
+fn migrations_by_how_far() {
+    // Two sockets of two caches of two pCPUs.
+    let mut metrics = Metrics::new(Layout { pcpus: 8, spans: (2, 4), ..layout() });
+    for (from, to) in [(0, 1), (1, 2), (2, 0), (0, 7), (6, 7)] {
+        metrics.record(1, &What::Migrate { task: TaskId(2), from: CpuId(from), to: CpuId(to) });
+    }
+    let host = metrics.figures(2).host;
+    assert_eq!((host.migrations, host.migrations_llc, host.migrations_node), (5, 3, 1));
 }
 
 #[test]

@@ -27,7 +27,8 @@ pub struct Shared {
 impl Shared {
     pub fn new(partition: &Partition) -> Self {
         // The limit on waiting goes before fairness; this is about fairness.
-        let knobs = Knobs { starve_ns: Some(900 * MS), ..Knobs::default() };
+        let slice_ns = std::env::var("MAXMIN_SLICE_US").ok().map(|us| us.parse::<u64>().unwrap() * 1_000);
+        let knobs = Knobs { starve_ns: Some(900 * MS), slice_ns, ..Knobs::default() };
         let mut w = World::new(Config { knobs, ..Config::cpus(partition.pcpus) });
         let mut cgroups = vec![0];
         for cgroup in &partition.cgroups {
@@ -62,20 +63,24 @@ impl Shared {
     }
 }
 
-/// An entity that is farther from its share than allowed.
-fn wrong(shared: &mut Shared) -> Option<String> {
+/// The entities that count: those that are divided by the root only, or those of every level.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Levels {
+    Outermost,
+    All,
+}
+
+/// Entities that are farther from their share than allowed.
+fn wrong(shared: &mut Shared, levels: Levels) -> Option<String> {
     let (nodes, due, gets) = shared.measure();
+    let (tree, _) = shared.partition.tree();
     let lag_ms = std::env::var("MAXMIN_LAG_MS").map_or(LAG_MS, |ms| ms.parse().unwrap());
     let lag = lag_ms / 1_000.0 / WINDOW_S as f64;
     let off = |node: &usize| (gets[*node] - due[*node]).abs() > (0.01 * due[*node]).max(lag);
-    let what = |node: &usize| format!("node {node}: {:.4} of {:.4} pCPUs", gets[*node], due[*node]);
-    let all: Vec<usize> = nodes.entities().collect();
-    let wrong: Vec<String> = all.iter().filter(|node| off(node)).map(what).collect();
+    let counts = |node: &usize| levels == Levels::All || tree.depth(*node) == 1;
+    let what = |node: usize| format!("node {node}: {:.4} of {:.4} pCPUs", gets[node], due[node]);
+    let wrong: Vec<String> = nodes.entities().filter(|node| counts(node) && off(node)).map(what).collect();
     (!wrong.is_empty()).then(|| wrong.join("; "))
-}
-
-fn any_partition() -> impl Strategy<Value = Partition> {
-    prop_oneof![partition(Affinity::None), partition(Affinity::Cpusets), partition(Affinity::Any)]
 }
 
 /// What happens before the entities settle.
@@ -152,26 +157,63 @@ impl Shared {
     }
 }
 
+fn settled(partition: &Partition, levels: Levels) -> Result<(), TestCaseError> {
+    lived(partition, &[], levels)
+}
+
+fn lived(partition: &Partition, history: &[Event], levels: Levels) -> Result<(), TestCaseError> {
+    let mut shared = Shared::new(partition);
+    shared.live(history);
+    shared.world.run(if history.is_empty() { SECOND } else { 2 * SECOND });
+    let wrong = wrong(&mut shared, levels);
+    prop_assert!(wrong.is_none(), "{}", wrong.unwrap_or_default());
+    Ok(())
+}
+
+fn history() -> impl Strategy<Value = Vec<Event>> {
+    prop::collection::vec(event(), 1..40)
+}
+
 proptest! {
     #![proptest_config(cases(64))]
 
     #[test]
-    fn everybody_has_its_share(partition in any_partition()) {
-        let mut shared = Shared::new(&partition);
-        shared.world.run(SECOND);
-        let wrong = wrong(&mut shared);
-        prop_assert!(wrong.is_none(), "{}", wrong.unwrap_or_default());
+    fn outermost_entities_have_their_shares(partition in partition(Affinity::None)) {
+        settled(&partition, Levels::Outermost)?;
     }
 
     #[test]
-    fn the_past_is_forgotten(
-        partition in any_partition(),
-        history in prop::collection::vec(event(), 1..40),
-    ) {
-        let mut shared = Shared::new(&partition);
-        shared.live(&history);
-        shared.world.run(2 * SECOND);
-        let wrong = wrong(&mut shared);
-        prop_assert!(wrong.is_none(), "{}", wrong.unwrap_or_default());
+    fn outermost_entities_in_cpusets_have_their_shares(partition in partition(Affinity::Cpusets)) {
+        settled(&partition, Levels::Outermost)?;
+    }
+
+    #[test]
+    fn outermost_entities_with_any_affinity_have_their_shares(partition in partition(Affinity::Any)) {
+        settled(&partition, Levels::Outermost)?;
+    }
+
+    #[test]
+    fn everybody_has_its_share(partition in partition(Affinity::None)) {
+        settled(&partition, Levels::All)?;
+    }
+
+    #[test]
+    fn everybody_in_cpusets_has_its_share(partition in partition(Affinity::Cpusets)) {
+        settled(&partition, Levels::All)?;
+    }
+
+    #[test]
+    fn everybody_with_any_affinity_has_its_share(partition in partition(Affinity::Any)) {
+        settled(&partition, Levels::All)?;
+    }
+
+    #[test]
+    fn the_past_is_forgotten(partition in partition(Affinity::None), history in history()) {
+        lived(&partition, &history, Levels::Outermost)?;
+    }
+
+    #[test]
+    fn the_past_is_forgotten_in_cpusets(partition in partition(Affinity::Cpusets), history in history()) {
+        lived(&partition, &history, Levels::Outermost)?;
     }
 }

@@ -85,7 +85,8 @@ fn affinity_is_respected_even_if_it_stacks() {
 
 #[test]
 fn an_idle_pcpu_steals_from_the_longest_queue() {
-    let mut w = world(3);
+    // With placement any, a task that may go elsewhere from now on stays where it was.
+    let mut w = world_with(3, Knobs { placement: Some(knob::PLACEMENT_ANY), ..Knobs::default() });
     // Three on pCPU 1, two on pCPU 2, all pinned by their affinity; one on pCPU 0, which then sleeps.
     let pinned: Vec<_> = [1, 1, 1, 2, 2].map(|cpu| w.spawn(Spec::busy().on(&[cpu]))).to_vec();
     let last = w.spawn(Spec::busy().on(&[0]));

@@ -107,7 +107,7 @@ fn layout() -> Layout {
         waits_on: None,
     };
     let other = TaskLayout { name: "daemon".into(), ..TaskLayout::default() };
-    Layout { pcpus: 1, spans: (1, 1), vms: vec![vm], tasks: vec![vcpu(0), vcpu(1), other] }
+    Layout { pcpus: 1, vms: vec![vm], tasks: vec![vcpu(0), vcpu(1), other], ..Layout::default() }
 }
 
 const V0: VcpuId = VcpuId { vm: VmId(0), id: 0 };
