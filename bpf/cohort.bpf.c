@@ -146,7 +146,9 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 
-	if (t->placed != cpu + 1)
+	if (t->placed && task_allowed_on(p, t->placed - 1))
+		cpu = t->placed - 1;
+	else
 		cpu = place(p, t, cpu, now);
 	t->placed = 0;
 	vm = vm_get(t);
@@ -185,6 +187,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	struct pick best = { .cpu = cpu, .now = now_ns() };
 	struct cpu_ctx *c = cpu_get(cpu);
 	struct task_ctx *t = NULL;
+	bool goes_on;
 	u64 slice;
 
 	if (!c)
@@ -221,8 +224,13 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 				queue_mark(cpu);
 		}
 	}
-	if (t && !best.urgency && (!best.pid || !rank_before(&best.rank, &best.prev, 0)) &&
-	    !(best.pid && best.restricted && may_make_room(prev, &best.rank, cpu, best.now))) {
+	goes_on = t && !best.urgency && (!best.pid || !rank_before(&best.rank, &best.prev, 0));
+	if (goes_on && best.pid && best.restricted) {
+		/* Who may go elsewhere makes room for one that may not, if both gain. */
+		t->placed = room_elsewhere(prev, &best.rank, cpu, best.now) + 1;
+		goes_on = !t->placed;
+	}
+	if (goes_on) {
 		best.rank = best.prev;
 		best.pid = prev->pid;
 		best.vm = best.leaving_vm;
@@ -243,6 +251,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		}
 	}
 	if (t) {
+		t->placed = 0;
 		slice = turn_slice(best.leaving_vm, cpu, best.now);
 		task_set_slice(prev, slice);
 		c->turn_end_ns = best.now + slice;
