@@ -117,6 +117,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	struct task_ctx *t = task_get(p);
 	u64 now = now_ns();
 	struct vm_ctx *vm;
+	struct rank rank;
 	bool woken;
 	s32 cpu;
 
@@ -146,6 +147,11 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 
+	/* Whose turn has ended may be before somebody who runs elsewhere. */
+	if (!woken && !t->placed) {
+		rank_of(t, now, &rank);
+		t->placed = room_for(p, t, &rank, cpu, now) + 1;
+	}
 	if (t->placed && task_allowed_on(p, t->placed - 1))
 		cpu = t->placed - 1;
 	else
@@ -227,7 +233,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	goes_on = t && !best.urgency && (!best.pid || !rank_before(&best.rank, &best.prev, 0));
 	if (goes_on && best.pid && best.restricted) {
 		/* Who may go elsewhere makes room for one that may not, if both gain. */
-		t->placed = room_elsewhere(prev, &best.rank, cpu, best.now) + 1;
+		t->placed = room_for(prev, t, &best.rank, cpu, best.now) + 1;
 		goes_on = !t->placed;
 	}
 	if (goes_on) {
@@ -276,8 +282,8 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
 	if (!c)
 		return;
 	identify(p, t);
-	if (t->cpu < 0)
-		arrive(p, t, cpu, now, false);
+	/* Also who became part of another entity while it ran, and goes on without ever having been queued as such. */
+	arrive(p, t, cpu, now, false);
 	account_place(t, cpu);
 	gang_start(t, cpu, now);
 	fair_start(p, t, now);

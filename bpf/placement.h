@@ -134,15 +134,16 @@ static __always_inline bool is_idle(s32 cpu)
 }
 
 /*
- * p, on this pCPU, deserves it more than the best that waits here, of that rank, who may not go elsewhere. May p, to a pCPU near that is idle or has a runner whom
- * the waiter comes before by a turn? Then everybody is better off if p goes there: where affinity differs, who is flexible makes room. Return that pCPU, or -1.
+ * A pCPU near, other than cpu, to which p may go so that somebody of that rank gets a turn: an idle one, or the one whose runner is last of those whom the
+ * rank comes before by a turn. -1: there is none. It is p itself whose turn has ended and who looks for a worse runner, or one that may not go elsewhere and for
+ * whom p makes room.
  */
-static s32 room_elsewhere(const struct task_struct *p, struct rank *waiter, s32 cpu, u64 now)
+static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct rank *rank, s32 cpu, u64 now)
 {
 	struct cohort_neighbours *near = neighbours_of(cpu);
-	struct rank runner;
+	struct rank runner, last = {};
+	s32 i, other, found = -1;
 	struct cpu_ctx *c;
-	s32 i, other;
 
 	if (!near || task_is_pinned(p))
 		return -1;
@@ -155,10 +156,16 @@ static s32 room_elsewhere(const struct task_struct *p, struct rank *waiter, s32 
 			continue;
 		if (is_idle(other))
 			return other;
-		if (rank_of_runner(c, now, &runner) && rank_before(waiter, &runner, slice_ns))
-			return other;
+		if (placement == PLACEMENT_BALANCE && siblings_on(t, other) && c->curr_vm != t->vm)
+			continue;
+		if (!rank_of_runner(c, now, &runner) || !rank_before(rank, &runner, slice_ns))
+			continue;
+		if (found >= 0 && !rank_before(&last, &runner, 0))
+			continue;
+		found = other;
+		last = runner;
 	}
-	return -1;
+	return found;
 }
 
 /* cpu has nothing to do, and those that wait elsewhere may not come: is there a runner near who may, and would make room for one of them? */

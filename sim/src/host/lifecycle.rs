@@ -82,7 +82,8 @@ impl Host {
         let known = &mut self.core.groups[group.index()];
         if known.bandwidth != bandwidth {
             known.bandwidth = bandwidth;
-            self.class.group_bandwidth_changed(&mut self.core, group);
+            let by = self.core.first_online();
+            self.on_cpu(by, |host| host.class.group_bandwidth_changed(&mut host.core, group));
         }
     }
 

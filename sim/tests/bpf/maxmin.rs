@@ -15,7 +15,7 @@ const SECOND: u64 = 1_000 * MS;
 const WINDOW_S: u64 = 10;
 
 /// How far an entity may be from its share at the end of the window, if that is more than one part in a hundred.
-const LAG_MS: f64 = 20.0;
+const LAG_MS: f64 = 80.0;
 
 pub struct Shared {
     pub partition: Partition,

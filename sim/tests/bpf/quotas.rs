@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! cpu.max, as in the kernel: usage, nesting, bursts, statistics; and that nobody else suffers.
+
+use cohort_sim::host::NO_QUOTA;
+
+use crate::common::*;
+use crate::spec::{Config, Spec};
+use crate::world::{TaskId, World};
+
+const SECOND: u64 = 1_000 * MS;
+
+/// A cgroup with a VM of busy vCPUs.
+fn vm_in(w: &mut World, parent: usize, vcpus: usize) -> (usize, Vec<TaskId>) {
+    let (cgroup, vm) = (w.new_cgroup(parent, 100), w.new_vm(vcpus));
+    (cgroup, (0..vcpus).map(|id| w.spawn(Spec::busy().vcpu(vm, id).cgroup(cgroup))).collect())
+}
+
+fn gets(w: &mut World, ns: u64, tasks: &[TaskId]) -> f64 {
+    shares(w, ns, tasks).iter().sum()
+}
+
+/// The statistics of the cgroup that has this quota: the only one that has been throttled.
+fn throttled(w: &mut World) -> u64 {
+    (1..32).map(|slot| w.peek_entity(slot).nr_throttled).sum()
+}
+
+#[test]
+fn a_vm_at_half_a_pcpu_gets_half_a_pcpu() {
+    for vcpus in [1, 2, 4] {
+        let mut w = world(2);
+        let (cgroup, vm) = vm_in(&mut w, 0, vcpus);
+        w.set_quota(cgroup, 100_000, 50_000, 0);
+        w.run(SECOND);
+        let share = gets(&mut w, 10 * SECOND, &vm);
+        assert_near(share, 0.5, 0.01);
+        assert!(throttled(&mut w) >= 90, "throttled {} times", throttled(&mut w));
+    }
+}
+
+#[test]
+fn what_a_throttled_vm_leaves_goes_to_others() {
+    let mut w = world(2);
+    let (cgroup, limited) = vm_in(&mut w, 0, 2);
+    let (_, free) = vm_in(&mut w, 0, 2);
+    w.set_quota(cgroup, 100_000, 60_000, 0);
+    w.run(SECOND);
+    let all = [limited.clone(), free.clone()].concat();
+    let shares = shares(&mut w, 10 * SECOND, &all);
+    assert_near(shares[0] + shares[1], 0.6, 0.012);
+    assert_near(shares[2] + shares[3], 1.4, 0.012);
+    // Nobody of the free VM waits for a period's end.
+    let longest = free.iter().map(|id| w.task(*id).wait_max_ns / MS).max().unwrap();
+    assert!(longest <= 120, "one waited for {longest} ms");
+}
+
+#[test]
+fn the_tightest_of_nested_quotas_counts() {
+    let mut w = world(4);
+    let outer = w.new_cgroup(0, 100);
+    w.set_quota(outer, 100_000, 100_000, 0);
+    let (tight, a) = vm_in(&mut w, outer, 2);
+    w.set_quota(tight, 50_000, 15_000, 0);
+    // One vCPU, so that what is above both lasts into the second period of the tight one.
+    let (_, b) = vm_in(&mut w, outer, 1);
+    w.run(SECOND);
+    let shares = shares(&mut w, 10 * SECOND, &[a, b].concat());
+    assert_near(shares[0] + shares[1], 0.3, 0.006);
+    assert_near(shares[2], 0.7, 0.014);
+}
+
+#[test]
+fn a_burst_is_what_was_left_before_and_no_more() {
+    let mut w = world(1);
+    let cgroup = w.new_cgroup(0, 100);
+    let task = w.spawn(Spec::on_demand(10 * SECOND).cgroup(cgroup));
+    w.set_quota(cgroup, 100_000, 20_000, 20_000);
+    w.run(SECOND);
+    w.sleep(task);
+    w.run(2 * SECOND);
+    w.wake(task);
+    // What it may have used by the end of a period: the burst once, and the quota of each that has begun.
+    let used = used_in(&mut w, SECOND, &[task])[0];
+    assert!(used >= 200 * MS && used <= 220 * MS + 20 * MS + 8 * MS, "it got {} ms", used / MS);
+    w.run(SECOND);
+    assert_near(gets(&mut w, 10 * SECOND, &[task]), 0.2, 0.004);
+}
+
+#[test]
+fn a_quota_changed_or_removed_while_throttled_counts_at_once() {
+    let mut w = world(1);
+    let (cgroup, vm) = vm_in(&mut w, 0, 1);
+    w.set_quota(cgroup, 1_000_000, 1_000, 0);
+    w.run(100 * MS);
+    assert!(!w.is_running(vm[0]));
+    w.set_quota(cgroup, 100_000, 30_000, 0);
+    w.run(5 * MS);
+    assert!(w.is_running(vm[0]), "it has a new quota, and waits");
+    w.run(SECOND);
+    assert_near(gets(&mut w, 10 * SECOND, &vm), 0.3, 0.006);
+    until_it_waits(&mut w, vm[0]);
+    w.set_quota(cgroup, 100_000, NO_QUOTA, 0);
+    w.run(5 * MS);
+    assert!(w.is_running(vm[0]), "it has no quota, and waits");
+    assert_near(gets(&mut w, SECOND, &vm), 1.0, 0.001);
+}
+
+#[test]
+fn a_tiny_quota_for_many_starves_nobody_to_the_watchdog() {
+    let mut w = world(2);
+    let cgroup = w.new_cgroup(0, 100);
+    let many: Vec<_> = (0..20).map(|_| w.spawn(Spec::busy().cgroup(cgroup))).collect();
+    let (_, vm) = vm_in(&mut w, 0, 2);
+    w.set_quota(cgroup, 100_000, 1_000, 0);
+    w.run(60 * SECOND);
+    audit(&mut w);
+    let longest = many.iter().map(|id| w.task(*id).wait_max_ns / MS).max().unwrap();
+    assert!(longest <= 20_000, "one waited for {longest} ms");
+    let share = gets(&mut w, 10 * SECOND, &vm);
+    assert!(share >= 1.96, "the VM beside it gets {share:.3}");
+}
+
+#[test]
+fn quotas_hold_where_clocks_differ_and_pcpus_go() {
+    let skew_ns = vec![0, 3 * MS as i64, -3 * MS as i64];
+    let mut w = World::new(Config { skew_ns, ..Config::cpus(3) });
+    let (cgroup, vm) = vm_in(&mut w, 0, 3);
+    vm_in(&mut w, 0, 3);
+    w.set_quota(cgroup, 100_000, 50_000, 0);
+    w.run(SECOND);
+    w.cpu_offline(2);
+    w.run(300 * MS);
+    w.cpu_online(2);
+    w.run(SECOND);
+    assert_near(gets(&mut w, 10 * SECOND, &vm), 0.5, 0.01);
+}
