@@ -48,7 +48,10 @@ MUTATIONS = [
         "e->path[i] = 0;",
     ),
     Mutation(
-        "a cgroup is active for each of its tasks in its parent", "tree.h", "if (old != (n > 0 ? 0 : 1))", "if (old < 0)"
+        "a cgroup is active for each of its tasks in its parent",
+        "tree.h",
+        "if (old != (n > 0 ? 0 : 1))",
+        "if (old < 0)",
     ),
     Mutation(
         "who sleeps collects without bound",
@@ -56,7 +59,9 @@ MUTATIONS = [
         "if (time_before(vtime, clock - lag_ns))",
         "if (time_before(vtime + (1ULL << 60), clock))",
     ),
-    Mutation("a newcomer is owed the past", "fair.h", "if (!waited_ns)\n\t\treturn clock;", "if (!waited_ns)\n\t\treturn 0;"),
+    Mutation(
+        "a newcomer is owed the past", "fair.h", "if (!waited_ns)\n\t\treturn clock;", "if (!waited_ns)\n\t\treturn 0;"
+    ),
     Mutation(
         "one clock for all pCPUs lifts who competes elsewhere",
         "state.h",
@@ -64,10 +69,18 @@ MUTATIONS = [
         "u32 index = entity * nr_cpus;",
     ),
     Mutation(
-        "what is not used of a turn is not paid back", "fair.h", "\tif (more < 0)\n", "\tif (more < 0)\n\t\treturn;\n\tif (more < 0)\n"
+        "what is not used of a turn is not paid back",
+        "fair.h",
+        "\tif (more < 0)\n",
+        "\tif (more < 0)\n\t\treturn;\n\tif (more < 0)\n",
     ),
     Mutation("a turn is paid for afterwards", "fair.h", "t->paid_until_ns = now + slice;", "return;"),
-    Mutation("time since a later moment is very long", "state.h", "return (s64)(now - then) > 0 ? now - then : 0;", "return now - then;"),
+    Mutation(
+        "time since a later moment is very long",
+        "state.h",
+        "return (s64)(now - then) > 0 ? now - then : 0;",
+        "return now - then;",
+    ),
     Mutation(
         "who runs beyond its turn, by another pCPU's clock, has paid for all time",
         "placement.h",
@@ -75,7 +88,10 @@ MUTATIONS = [
         "unused = c->turn_end_ns - now;",
     ),
     Mutation(
-        "a thread of the VMM waits for its VM's turn", "fair.h", "return t->vm && t->vcpu < 0 ? lag_ns : 0;", "return 0;"
+        "a thread of the VMM waits for its VM's turn",
+        "fair.h",
+        "return t->vm && t->vcpu < 0 ? lag_ns : 0;",
+        "return 0;",
     ),
     Mutation(
         "a VM's sleeping vCPUs count as active",
@@ -84,17 +100,13 @@ MUTATIONS = [
         "atomic_add(&vm->nr_active, 0);",
     ),
     Mutation(
-        "a VM's number is never free again", "registry.h", "if (atomic_add(&vm->nr_vcpus, -1) == 1)", "if (!vm->nr_vcpus)"
+        "a VM's number is never free again",
+        "registry.h",
+        "if (atomic_add(&vm->nr_vcpus, -1) == 1)",
+        "if (!vm->nr_vcpus)",
     ),
-    Mutation(
-        "a thread that outlives its VM belongs to the next of that number",
-        "state.h",
-        "return vm && vm->generation == t->vm_generation ? vm : NULL;",
-        "return vm;",
-    ),
-    Mutation(
-        "a VM's blocks of vCPUs are never free again", "registry.h", "*owner = free;", "*owner = id;"
-    ),
+    Mutation("a VM's entity is never free again", "registry.h", "entity_free(vm->entity);", ";"),
+    Mutation("a VM's blocks of vCPUs are never free again", "registry.h", "*owner = free;", "*owner = free + id;"),
     Mutation(
         "siblings are queued together",
         "placement.h",
@@ -102,38 +114,78 @@ MUTATIONS = [
         "cost = (u64)!siblings_on(t, cpu) << 32;",
     ),
     Mutation(
-        "who may go elsewhere makes no room for who may not", "placement.h", "if (is_idle(other))\n\t\t\treturn true;", ";"
+        "who may go elsewhere makes no room for who may not",
+        "placement.h",
+        "if (is_idle(other))\n\t\t\treturn true;",
+        ";",
     ),
     Mutation(
-        "nor for who is before others by a turn", "placement.h", "rank_before(waiter, &runner, slice_ns))", "!waiter)"
+        "nobody who runs is asked for by an idle pCPU", "placement.h", "scx_bpf_kick_cpu(other, SCX_KICK_PREEMPT);", ";"
     ),
-    Mutation("nobody who runs is asked for by an idle pCPU", "placement.h", "scx_bpf_kick_cpu(other, SCX_KICK_PREEMPT);", ";"),
     Mutation("the pCPU of a real-time task looks free", "placement.h", "cost += (u64)!!c->taken << 24;", ";"),
     Mutation(
-        "who waits where a real-time task comes is stuck", "cohort.bpf.c", "\tc->taken = 1;\n\treenqueue_local();", "\tc->taken = 1;"
+        "who waits where a real-time task comes is stuck",
+        "cohort.bpf.c",
+        "\tc->taken = 1;\n\treenqueue_local();",
+        "\tc->taken = 1;",
     ),
     Mutation(
-        "the neighbours are searched from the second", "topology.h", "return near->cpu[i];", "return i ? near->cpu[i] : -1;"
+        "the neighbours are searched from the second",
+        "topology.h",
+        "return near->cpu[i];",
+        "return i ? near->cpu[i] : -1;",
     ),
     Mutation(
-        "nothing is far", "topology.h", "return (i >= near->core_end) + (i >= near->llc_end) + (i >= near->node_end);", "return 0;"
+        "nothing is far",
+        "topology.h",
+        "return (i >= near->core_end) + (i >= near->llc_end) + (i >= near->node_end);",
+        "return 0;",
     ),
-    Mutation("nobody starves", "runqueue.h", "elapsed_ns(now, t->queued_ns) <= starve_ns)", "elapsed_ns(now, t->queued_ns) >= 0)"),
+    Mutation(
+        "nobody starves",
+        "runqueue.h",
+        "elapsed_ns(now, t->queued_ns) <= starve_ns)",
+        "elapsed_ns(now, t->queued_ns) >= 0)",
+    ),
     Mutation("nobody is overdue", "runqueue.h", "if (t && is_overdue(t, now))", "if (!t)"),
     Mutation(
-        "those found overdue are not taken", "runqueue.h", "if (scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) <= 0 ||", "if (c ||"
+        "those found overdue are not taken",
+        "runqueue.h",
+        "if (scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) <= 0 ||",
+        "if (c ||",
     ),
     Mutation(
         "the wrong one is better", "runqueue.h", "return rank_before(r, &best->rank, margin_ns);", "return false;"
     ),
     Mutation("who may run again stays aside", "runqueue.h", "if (!t || !may_run(t, now))", "if (t)"),
-    Mutation("a quota is not charged", "quota.h", "atomic_add(&e->budget_ns, -(s64)delta_ns)", "atomic_add(&e->budget_ns, 0)"),
-    Mutation("only the innermost quota counts", "quota.h", "if (e->quota_ns && e->budget_ns <= 0)\n\t\t\treturn 0;\n\t\tslot = e->parent;", "if (e->quota_ns && e->budget_ns <= 0)\n\t\t\treturn 0;\n\t\tslot = 0;"),
-    Mutation("a burst is never there", "quota.h", "s64 most = e->quota_ns + e->burst_ns, budget;", "s64 most = e->quota_ns, budget;"),
-    Mutation("what was overdrawn is forgotten", "quota.h", "budget = e->budget_ns + (s64)e->quota_ns;", "budget = most + 1;"),
+    Mutation(
+        "a quota is not charged", "quota.h", "atomic_add(&e->budget_ns, -(s64)delta_ns)", "atomic_add(&e->budget_ns, 0)"
+    ),
+    Mutation(
+        "only the innermost quota counts",
+        "quota.h",
+        "if (e->quota_ns && e->budget_ns <= 0)\n\t\t\treturn 0;\n\t\tslot = e->parent;",
+        "if (e->quota_ns && e->budget_ns <= 0)\n\t\t\treturn 0;\n\t\tslot = 0;",
+    ),
+    Mutation(
+        "a burst is never there",
+        "quota.h",
+        "s64 most = e->quota_ns + e->burst_ns, budget;",
+        "s64 most = e->quota_ns, budget;",
+    ),
+    Mutation(
+        "what was overdrawn is forgotten", "quota.h", "budget = e->budget_ns + (s64)e->quota_ns;", "budget = most + 1;"
+    ),
     Mutation("a turn ends at a tick", "turn.h", "scx_bpf_kick_cpu(*key, SCX_KICK_PREEMPT);", ";"),
-    Mutation("a turn ends at any timer", "turn.h", "if (time_before(now + TURN_EARLY_NS, c->turn_end_ns))", "if (!now)"),
-    Mutation("a kernel thread ends a turn", "cohort.bpf.c", "if (take_overdue(cpu) || resume(cpu, best.now))", "if (take_overdue(cpu))"),
+    Mutation(
+        "a turn ends at any timer", "turn.h", "if (time_before(now + TURN_EARLY_NS, c->turn_end_ns))", "if (!now)"
+    ),
+    Mutation(
+        "a kernel thread ends a turn",
+        "cohort.bpf.c",
+        "if (take_overdue(cpu) || resume(cpu, best.now))",
+        "if (take_overdue(cpu))",
+    ),
     Mutation(
         "whose turn was interrupted has a whole one anew",
         "cohort.bpf.c",
@@ -143,8 +195,15 @@ MUTATIONS = [
     Mutation(
         "a spin in user mode is boosted, one in kernel mode is not", "boost.h", "if (!in_kernel)", "if (in_kernel)"
     ),
-    Mutation("siblings are searched during the back-off too", "boost.h", "stat_inc(STAT_PLE_BACKOFF);\n\t\treturn;", "stat_inc(STAT_PLE_BACKOFF);"),
-    Mutation("a boost goes where affinity forbids it", "boost.h", "allowed = task_allowed_on(p, cpu);", "allowed = true;"),
+    Mutation(
+        "siblings are searched during the back-off too",
+        "boost.h",
+        "stat_inc(STAT_PLE_BACKOFF);\n\t\treturn;",
+        "stat_inc(STAT_PLE_BACKOFF);",
+    ),
+    Mutation(
+        "a boost goes where affinity forbids it", "boost.h", "allowed = task_allowed_on(p, cpu);", "allowed = true;"
+    ),
     Mutation(
         "who was preempted in kernel mode once, and was woken since, counts as preempted there",
         "kernel.h",

@@ -70,7 +70,8 @@ fn in_a_long_queue_the_light_ones_run_too() {
 #[test]
 fn a_thousand_on_one_pcpu_all_run() {
     let mut w = world(1);
-    let tasks: Vec<_> = (0..1_000).map(|i| w.spawn(Spec::busy().weight(if i % 5 == 0 { 1 } else { 100 }))).collect();
+    let tasks: Vec<_> =
+        (0..1_000).map(|i| w.spawn(Spec::busy().weight(if i % 5 == 0 { 1 } else { 100 }))).collect();
     w.run(60 * SECOND);
     audit(&mut w);
     let longest = longest_wait_ms(&w, &tasks);
@@ -158,7 +159,10 @@ fn a_kernel_thread_ends_no_turn() {
     let (interrupted, resumed) = switches(true);
     assert!(resumed > 500, "{resumed} turns went on");
     // A VM that is equal to the other may take two turns at once; no turn is less than a slice.
-    assert!(interrupted <= 2 * SECOND / (16 * MS) + 4, "{interrupted} turns of two VMs, without the thread {alone}");
+    assert!(
+        interrupted <= 2 * SECOND / (16 * MS) + 4,
+        "{interrupted} turns of two VMs, without the thread {alone}"
+    );
 }
 
 #[test]
@@ -217,8 +221,13 @@ fn turns_end_between_ticks() {
         }
         w.run(SECOND);
         let turns = turns_us(&mut w, 2 * SECOND);
-        let on_time = turns[1..].iter().filter(|us| us.abs_diff(slice_us) <= 100 || **us % slice_us <= 100).count();
-        assert!(on_time * 10 >= turns.len() * 9, "turns of {slice_us} us lasted {:?}", &turns[..turns.len().min(20)]);
+        let on_time =
+            turns[1..].iter().filter(|us| us.abs_diff(slice_us) <= 100 || **us % slice_us <= 100).count();
+        assert!(
+            on_time * 10 >= turns.len() * 9,
+            "turns of {slice_us} us lasted {:?}",
+            &turns[..turns.len().min(20)]
+        );
     }
 }
 
@@ -277,4 +286,40 @@ fn an_iothread_of_a_vm_ahead_of_its_share_does_not_wait_long() {
     let used = used_in(&mut w, 10 * SECOND, &[a[0], io, b[0], c[0]]);
     assert_near((used[0] + used[1]) as f64 / (10 * SECOND) as f64, 1.0 / 3.0, 0.01);
     assert_near(used[2] as f64 / (10 * SECOND) as f64, 1.0 / 3.0, 0.01);
+}
+
+#[test]
+fn who_is_flexible_makes_room_for_who_is_pinned() {
+    let mut w = world(2);
+    let company = w.spawn(Spec::busy().on(&[1]));
+    let pinned = w.spawn(Spec::busy().on(&[0]));
+    let heavy = w.spawn(Spec::busy().weight(10_000));
+    until_it_runs(&mut w, heavy);
+    w.set_affinity(heavy, &[0]);
+    w.run(200 * MS);
+    w.set_affinity(heavy, &[0, 1]);
+    while !w.is_running(heavy) || w.task(heavy).cpu != 0 {
+        w.run(MS);
+    }
+    w.sleep(company);
+    while w.task(company).state != crate::view::State::Asleep {
+        w.run(MS);
+    }
+    w.run(5 * MS);
+    // It deserves its pCPU more, and loses nothing by going to the idle one.
+    assert_eq!(used_in(&mut w, 500 * MS, &[pinned, heavy]), [500 * MS, 500 * MS]);
+}
+
+#[test]
+fn numbers_are_taken_again() {
+    // More VMs than there are numbers for VMs, blocks of vCPUs and entities, one after the other.
+    let mut w = world(1);
+    for vm in 0..8_300 {
+        let (_, vcpus) = busy_vm(&mut w, 1);
+        w.run(4 * MS);
+        let known = w.peek_task(vcpus[0]);
+        assert!(known.vcpu == 0 && known.leaf != 0, "VM {vm} is none: {known:?}");
+        w.exit(vcpus[0]);
+        w.run(MS);
+    }
 }
