@@ -136,10 +136,10 @@ MUTATIONS = [
         "return i ? near->cpu[i] : -1;",
     ),
     Mutation(
-        "nothing is far",
+        "the farthest neighbour is never reached",
         "topology.h",
-        "return (i >= near->core_end) + (i >= near->llc_end) + (i >= near->node_end);",
-        "return 0;",
+        "if (i >= near->n || i >= NEIGHBOURS)",
+        "if (i + 1 >= near->n || i >= NEIGHBOURS)",
     ),
     Mutation(
         "nobody starves",
