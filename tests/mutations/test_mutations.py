@@ -178,7 +178,10 @@ MUTATIONS = [
     ),
     Mutation("a turn ends at a tick", "turn.h", "scx_bpf_kick_cpu(*key, SCX_KICK_PREEMPT);", ";"),
     Mutation(
-        "a turn ends at any timer", "turn.h", "if (time_before(now + TURN_EARLY_NS, c->turn_end_ns))", "if (!now)"
+        "a timer is set for a turn, not for what is left of it",
+        "turn.h",
+        "end = c->turn_end_ns;",
+        "end = now + slice_ns;",
     ),
     Mutation(
         "a kernel thread ends a turn",
