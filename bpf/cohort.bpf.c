@@ -17,11 +17,15 @@
  *   turn.h       turns that end on time
  *   boost.h      pause-loop exits and directed yields
  *   gang.h       turns that a VM's vCPUs take together
+ *   wake.h       what comes with a task that becomes runnable
+ *   cgroup_ops.h, pcpu_ops.h   operations on cgroups and pCPUs
  *
  * Suits: KVM hosts of any VMM, with ordinary tasks beside the VMs. Every choice is made from state in the kernel; user space may stop or
  * die at any moment.
  */
-#include "turn.h"
+#include "cgroup_ops.h"
+#include "pcpu_ops.h"
+#include "wake.h"
 #include "gang.h"
 
 char _license[] SEC("license") = "GPL";
@@ -31,13 +35,6 @@ VARIABLE s32 exit_kind;
 VARIABLE s64 exit_code;
 VARIABLE char exit_reason[128];
 VARIABLE char exit_msg[1024];
-
-/* A task is about to be queued on cpu, or to run there at once. */
-static void arrive(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now, bool queued)
-{
-	if (t->cpu < 0 || !t->waited_ns)
-		fair_arrive(t, cpu, now, queued);
-}
 
 SEC("struct_ops/select_cpu")
 s32 BPF_PROG(cohort_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
@@ -66,57 +63,13 @@ s32 BPF_PROG(cohort_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fl
 	return cpu;
 }
 
-/* Make somebody look at p, just queued on cpu: an idle pCPU, or the one whose runner deserves it less. */
-static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
-{
-	struct cpu_ctx *c = cpu_get(cpu);
-	struct rank rank;
-	s32 idle;
-
-	if (!c)
-		return;
-	if (scx_bpf_test_and_clear_cpu_idle(cpu)) {
-		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
-		return;
-	}
-	if (!task_is_pinned(p)) {
-		idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
-		if (idle >= 0) {
-			scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
-			return;
-		}
-	}
-	/* Nobody runs: the pCPU is between two tasks, and has chosen, or will look here. */
-	if (!c->curr_pid || c->curr_pid == p->pid)
-		return;
-	rank_of(t, now, &rank);
-	if (would_preempt(c, &rank, now)) {
-		stat_inc(STAT_PREEMPT_WAKEUP);
-		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
-		return;
-	}
-	turn_watch(cpu, now);
-}
-
-/* A pinned kernel thread that wakes does a little work for the kernel, at once; whoever it interrupts goes on after it. */
-static void run_kthread(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 enq_flags)
-{
-	struct cpu_ctx *c = cpu_get(cpu);
-
-	if (c && c->curr_pid && c->curr_pid != c->resume_pid) {
-		c->resume_pid = c->curr_pid;
-		c->resume_end_ns = c->turn_end_ns;
-	}
-	account_place(t, cpu);
-	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags | SCX_ENQ_PREEMPT);
-}
-
 SEC("struct_ops/enqueue")
 void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct task_ctx *t = task_get(p);
 	u64 now = now_ns();
 	struct vm_ctx *vm;
+	struct rank rank;
 	bool woken;
 	s32 cpu;
 
@@ -146,7 +99,14 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 
-	if (t->placed != cpu + 1)
+	/* Whose turn has ended may be before somebody who runs elsewhere. */
+	if (!woken && !t->placed) {
+		rank_of(t, now, &rank);
+		t->placed = room_for(p, t, &rank, cpu, now) + 1;
+	}
+	if (t->placed && task_allowed_on(p, t->placed - 1))
+		cpu = t->placed - 1;
+	else
 		cpu = place(p, t, cpu, now);
 	t->placed = 0;
 	vm = vm_get(t);
@@ -185,6 +145,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	struct pick best = { .cpu = cpu, .now = now_ns() };
 	struct cpu_ctx *c = cpu_get(cpu);
 	struct task_ctx *t = NULL;
+	bool goes_on;
 	u64 slice;
 
 	if (!c)
@@ -221,8 +182,13 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 				queue_mark(cpu);
 		}
 	}
-	if (t && !best.urgency && (!best.pid || !rank_before(&best.rank, &best.prev, 0)) &&
-	    !(best.pid && best.restricted && may_make_room(prev, &best.rank, cpu, best.now))) {
+	goes_on = t && !best.urgency && (!best.pid || !rank_before(&best.rank, &best.prev, 0));
+	if (goes_on && best.pid && best.restricted) {
+		/* Who may go elsewhere makes room for one that may not, if both gain. */
+		t->placed = room_for(prev, t, &best.rank, cpu, best.now) + 1;
+		goes_on = !t->placed;
+	}
+	if (goes_on) {
 		best.rank = best.prev;
 		best.pid = prev->pid;
 		best.vm = best.leaving_vm;
@@ -243,6 +209,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		}
 	}
 	if (t) {
+		t->placed = 0;
 		slice = turn_slice(best.leaving_vm, cpu, best.now);
 		task_set_slice(prev, slice);
 		c->turn_end_ns = best.now + slice;
@@ -425,133 +392,6 @@ void BPF_PROG(cohort_exit_task, struct task_struct *p, struct scx_exit_task_args
 
 	if (t)
 		vm_leave(t, p->pid);
-}
-
-SEC("struct_ops/cgroup_init")
-s32 BPF_PROG(cohort_cgroup_init, struct cgroup *cgrp, struct scx_cgroup_init_args *args)
-{
-	tree_add_cgroup(cgrp, args->weight);
-	if (bpf_core_field_exists(args->bw_quota_us))
-		quota_set(cgrp, args->bw_period_us, args->bw_quota_us, args->bw_burst_us);
-	if (bpf_core_field_exists(args->sched_idle) && args->sched_idle)
-		tree_set_idle(cgrp, true);
-	return 0;
-}
-
-SEC("struct_ops/cgroup_exit")
-void BPF_PROG(cohort_cgroup_exit, struct cgroup *cgrp)
-{
-	quota_drop(cgrp);
-	tree_remove_cgroup(cgrp);
-}
-
-SEC("struct_ops/cgroup_set_weight")
-void BPF_PROG(cohort_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
-{
-	tree_set_weight(cgrp, weight);
-}
-
-SEC("struct_ops/cgroup_set_bandwidth")
-void BPF_PROG(cohort_cgroup_set_bandwidth, struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burst_us)
-{
-	quota_set(cgrp, period_us, quota_us, burst_us);
-}
-
-SEC("struct_ops/cgroup_set_idle")
-void BPF_PROG(cohort_cgroup_set_idle, struct cgroup *cgrp, bool idle)
-{
-	tree_set_idle(cgrp, idle);
-}
-
-SEC("struct_ops/cgroup_move")
-void BPF_PROG(cohort_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
-{
-	struct task_ctx *t = task_get(p);
-
-	if (t)
-		t->tree_generation = 0;
-}
-
-SEC("struct_ops/cpu_online")
-void BPF_PROG(cohort_cpu_online, s32 cpu)
-{
-	struct cpu_ctx *c = cpu_get(cpu);
-
-	if (c && !c->online) {
-		c->online = 1;
-		atomic_add(&nr_online, 1);
-	}
-}
-
-/* What waits in its queue goes to the local one: the kernel's hotplug pushes it from there to a pCPU that is online, through ops.enqueue. */
-SEC("struct_ops/cpu_offline")
-void BPF_PROG(cohort_cpu_offline, s32 cpu)
-{
-	struct cpu_ctx *c = cpu_get(cpu);
-	struct task_struct *p;
-
-	if (c && c->online) {
-		c->online = 0;
-		c->boost_pid = 0;
-		c->curr_pid = 0;
-		atomic_add(&nr_online, -1);
-	}
-	bpf_for_each(scx_dsq, p, cpu, 0)
-		scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
-	bpf_for_each(scx_dsq, p, OVERDUE_DSQ(cpu), 0)
-		scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
-	bpf_for_each(scx_dsq, p, ASIDE_DSQ(cpu), 0)
-		scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
-	queue_unmark(cpu);
-}
-
-/* A task of a higher class takes the pCPU: who waits there or was running goes elsewhere if it can. */
-static void pcpu_taken(s32 cpu)
-{
-	struct cpu_ctx *c = cpu_get(cpu);
-
-	if (!c)
-		return;
-	c->taken = 1;
-	reenqueue_local();
-}
-
-static void pcpu_given_back(s32 cpu)
-{
-	struct cpu_ctx *c = cpu_get(cpu);
-
-	if (c)
-		c->taken = 0;
-}
-
-/*
- * The same from a switch of tasks, for kernels that have done away with ops.cpu_release (6.19 and later warn of it). Those are the ones whose
- * scx_bpf_reenqueue_local() may be called from here.
- */
-SEC("tp_btf/sched_switch")
-int BPF_PROG(cohort_sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
-{
-	/* Not the kernel's own: its stoppers and interrupt threads are gone at once. */
-	bool takes = next->prio < MAX_RT_PRIO && !(next->flags & PF_KTHREAD);
-	s32 cpu = bpf_get_smp_processor_id();
-
-	if (takes)
-		pcpu_taken(cpu);
-	else if (prev->prio < MAX_RT_PRIO)
-		pcpu_given_back(cpu);
-	return 0;
-}
-
-SEC("struct_ops/cpu_release")
-void BPF_PROG(cohort_cpu_release, s32 cpu, struct scx_cpu_release_args *args)
-{
-	pcpu_taken(cpu);
-}
-
-SEC("struct_ops/cpu_acquire")
-void BPF_PROG(cohort_cpu_acquire, s32 cpu, struct scx_cpu_acquire_args *args)
-{
-	pcpu_given_back(cpu);
 }
 
 SEC("struct_ops.s/init")

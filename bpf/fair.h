@@ -163,14 +163,15 @@ VERIFIED_ONCE_U64 clock_of(u32 entity, s32 cpu, bool everywhere)
  * A child of `entity` comes to compete on cpu, or to run there: bring its virtual time near to that of the others there. It keeps what it is owed, within
  * the bound; it does not collect for having slept, nor pay for what it used while nobody else wanted it.
  *
- * `fresh`: it has not competed before, or not for long. `slept`: it was not active.
+ * waited_ns: when it last competed; 0: never. slept: nothing of it was active.
  */
 static u64 come_near(u64 vtime, u64 waited_ns, u64 now, bool slept, bool at_home, u32 entity, s32 cpu, bool everywhere)
 {
-	bool rested = elapsed_ns(now, waited_ns) > REST_NS;
+	/* Of one that runs elsewhere meanwhile the place where it competes is there. */
+	bool rested = slept && elapsed_ns(now, waited_ns) > REST_NS;
 	u64 clock;
 
-	if (!rested && !(slept && (at_home || everywhere)))
+	if (waited_ns && !rested && !(slept && (at_home || everywhere)))
 		return vtime;
 	clock = clock_of(entity, cpu, everywhere);
 	if (!waited_ns)
@@ -202,8 +203,8 @@ VERIFIED_ONCE fair_arrive(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 			if (!slot || !e)
 				break;
 			/* Changes of others meanwhile may be lost: as much as they have run since a tick. */
-			vtime = come_near(e->vtime, e->waited_ns, now, slept && e->nr_active <= 0, e->home == cpu, parent, cpu,
-					  t->everywhere);
+			vtime = come_near(e->vtime, e->waited_ns, now, slept && e->nr_active <= 0, e->home == cpu,
+					  parent, cpu, t->everywhere);
 			if (vtime != e->vtime)
 				e->vtime = vtime;
 			if (queued || !e->waited_ns) {

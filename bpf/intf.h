@@ -82,19 +82,20 @@ enum cohort_stat {
 struct vm_ctx {
 	unsigned long long kvm; /* identity: address of the kernel's struct kvm */
 	unsigned int generation;
-	int tgid;		     /* the VMM's process */
-	unsigned int weight;	     /* of the cgroup that it is in */
-	unsigned int nr_vcpus;	     /* known vCPU threads */
-	unsigned int vcpu_end;	     /* 1 + highest vcpu_id seen */
-	unsigned int entity;	     /* as which it competes */
-	unsigned short blocks[16];   /* 1 + block of the map `vcpus` for each VCPU_BLOCK of vcpu_ids; 0: none yet */
+	int tgid;		   /* the VMM's process */
+	unsigned int weight;	   /* of the cgroup that it is in */
+	unsigned int nr_vcpus;	   /* known vCPU threads */
+	unsigned int vcpu_end;	   /* 1 + highest vcpu_id seen */
+	unsigned int entity;	   /* as which it competes */
+	unsigned short blocks[16]; /* 1 + block of the map `vcpus` for each VCPU_BLOCK of vcpu_ids; 0: none yet */
 
 	/* What changes all the time has lines of its own. */
 	unsigned long long turn_end_ns __attribute__((aligned(64))); /* gang aligned: when its present turn ends */
-	unsigned int nr_active;		  /* vCPUs that run or wait for a pCPU */
+	unsigned int nr_active;					     /* vCPUs that run or wait for a pCPU */
 
-	unsigned long long runtime_ns __attribute__((aligned(64))); /* CPU time of its vCPUs and its VMM's other threads */
-	unsigned long long wait_ns; /* time its vCPUs were runnable and not running */
+	unsigned long long runtime_ns
+		__attribute__((aligned(64))); /* CPU time of its vCPUs and its VMM's other threads */
+	unsigned long long wait_ns;	      /* time its vCPUs were runnable and not running */
 	unsigned long long switches;
 	unsigned long long ple;
 	unsigned long long boosts; /* granted */
@@ -125,20 +126,20 @@ struct entity_ctx {
 
 	/* What changes all the time has lines of its own. */
 	unsigned long long vtime __attribute__((aligned(64))); /* virtual run time, ns at weight 100 */
-	unsigned long long turn_end_ns; /* of a VM: vm_ctx.turn_end_ns */
-	unsigned long long child_clock; /* how far the furthest of its tasks has come */
-	unsigned long long waited_ns; /* last had to wait for a pCPU */
-	unsigned long long served_ns; /* last got a pCPU */
+	unsigned long long turn_end_ns;			       /* of a VM: vm_ctx.turn_end_ns */
+	unsigned long long child_clock;			       /* how far the furthest of its tasks has come */
+	unsigned long long waited_ns;			       /* last had to wait for a pCPU */
+	unsigned long long served_ns;			       /* last got a pCPU */
 	unsigned long long free_clock; /* how far those children have come that may run everywhere */
-	int home;		      /* the pCPU for which it last waited */
-	int nr_running;		      /* its tasks that run */
-	int nr_active;		      /* its tasks and child entities that run or wait for a pCPU */
+	int home;		       /* the pCPU for which it last waited */
+	int nr_running;		       /* its tasks that run */
+	int nr_active;		       /* its tasks and child entities that run or wait for a pCPU */
 
 	/* cpu.max */
 	unsigned long long quota_ns __attribute__((aligned(64))); /* per period; 0: no limit */
 	unsigned long long period_ns;
 	unsigned long long burst_ns;
-	long long budget_ns; /* left of this period; below 0: overdrawn, to be repaid */
+	long long budget_ns;	    /* left of this period; below 0: overdrawn, to be repaid */
 	unsigned long long used_ns; /* in all, while it had a quota */
 	unsigned long long used_at_refill_ns;
 	unsigned long long nr_periods;

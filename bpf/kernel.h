@@ -163,7 +163,7 @@ static __always_inline u64 now_ns(void)
 	return bpf_ktime_get_ns();
 }
 
-/* See scx_bpf_reenqueue_local___v1(). */
+/* Where there is only the older form: from ops.cpu_release alone. A tracing program that calls it is not loaded there. */
 static __always_inline void reenqueue_local(void)
 {
 	if (bpf_ksym_exists(scx_bpf_reenqueue_local___v2___compat))

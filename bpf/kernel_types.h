@@ -153,7 +153,9 @@ struct bpf_iter_num {
  * at the switch from a sched_ext task to one of a higher class (not when that one finds the pCPU idle), after ops.stopping and, if its slice
  * is used up, ops.enqueue; acquire before the next ops.dispatch(), or what stands for one. Since 6.19 they are deprecated: the kernel logs a
  * warning at every load that has one of them, and wants a tracing program on sched_switch instead, which then may call
- * scx_bpf_reenqueue_local().
+ * scx_bpf_reenqueue_local(); tried on 7.3: what waits is in ops.enqueue before the higher task gets any further. That program runs after ops.running
+ * of the next task, so it says that the pCPU is back only after the ops.dispatch() in which it is chosen.
+ * Neither tells of a task that becomes a real-time one while it runs (sched_setscheduler() on itself): that is an ops.stopping() with nobody after it.
  */
 struct sched_ext_ops {
 	s32 (*select_cpu)(struct task_struct *p, s32 prev_cpu, u64 wake_flags);

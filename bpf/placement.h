@@ -65,7 +65,8 @@ VERIFIED_ONCE core_has_sibling(struct task_ctx *t, s32 cpu)
 }
 
 /* What speaks against queueing t there; ~0: it cannot. */
-static __always_inline u64 placement_cost(const struct task_struct *p, struct task_ctx *t, struct rank *rank, s32 cpu, u64 now)
+static __always_inline u64 placement_cost(const struct task_struct *p, struct task_ctx *t, struct rank *rank, s32 cpu,
+					  u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
 	u64 cost;
@@ -73,7 +74,7 @@ static __always_inline u64 placement_cost(const struct task_struct *p, struct ta
 	if (!c || !c->online || !task_allowed_on(p, cpu))
 		return ~0ULL;
 	cost = (u64)siblings_on(t, cpu) << 32;
-	cost += (u64)!!c->taken << 24;
+	cost += (u64) !!c->taken << 24;
 	if (queue_is_marked(cpu))
 		cost += (u64)scx_bpf_dsq_nr_queued(cpu) << 2;
 	if (!would_preempt(c, rank, now))
@@ -133,18 +134,19 @@ static __always_inline bool is_idle(s32 cpu)
 }
 
 /*
- * p, on this pCPU, deserves it more than the best that waits here, of that rank, who may not go elsewhere. May p, to a pCPU near that is idle or has a runner whom
- * the waiter comes before by a turn? Then everybody is better off if p goes there: where affinity differs, who is flexible makes room.
+ * A pCPU near, other than cpu, to which p may go so that somebody of that rank gets a turn: an idle one, or the one whose runner is last of those whom the
+ * rank comes before by a turn. -1: there is none. It is p itself whose turn has ended and who looks for a worse runner, or one that may not go elsewhere and for
+ * whom p makes room.
  */
-static bool may_make_room(const struct task_struct *p, struct rank *waiter, s32 cpu, u64 now)
+static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct rank *rank, s32 cpu, u64 now)
 {
 	struct cohort_neighbours *near = neighbours_of(cpu);
-	struct rank runner;
+	struct rank runner, last = {};
+	s32 i, other, found = -1;
 	struct cpu_ctx *c;
-	s32 i, other;
 
 	if (!near || task_is_pinned(p))
-		return false;
+		return -1;
 	bpf_for(i, 0, MOVE_SCAN) {
 		other = neighbour(near, i);
 		if (other < 0)
@@ -153,11 +155,17 @@ static bool may_make_room(const struct task_struct *p, struct rank *waiter, s32 
 		if (!c || !c->online || c->taken || !task_allowed_on(p, other))
 			continue;
 		if (is_idle(other))
-			return true;
-		if (rank_of_runner(c, now, &runner) && rank_before(waiter, &runner, slice_ns))
-			return true;
+			return other;
+		if (placement == PLACEMENT_BALANCE && siblings_on(t, other) && c->curr_vm != t->vm)
+			continue;
+		if (!rank_of_runner(c, now, &runner) || !rank_before(rank, &runner, slice_ns))
+			continue;
+		if (found >= 0 && !rank_before(&last, &runner, 0))
+			continue;
+		found = other;
+		last = runner;
 	}
-	return false;
+	return found;
 }
 
 /* cpu has nothing to do, and those that wait elsewhere may not come: is there a runner near who may, and would make room for one of them? */

@@ -48,7 +48,7 @@ struct pick {
 	s32 queue; /* the pCPU in whose queue it waits, or GOES_ON */
 	u32 urgency;
 	bool restricted; /* some pCPUs are forbidden to it */
-	bool anybody; /* even where a sibling is: nothing that can run waits for an idle pCPU */
+	bool anybody;	 /* even where a sibling is: nothing that can run waits for an idle pCPU */
 };
 
 /* pick.urgency */
@@ -126,7 +126,8 @@ VERIFIED_ONCE urgency_of(struct task_ctx *t, struct rank *r, s32 cpu, u64 now)
 }
 
 /* Does a waiting task, starved or not, replace the best found so far? */
-static __always_inline bool is_better(struct pick *best, const struct task_ctx *t, struct rank *r, u32 urgency, u64 margin_ns)
+static __always_inline bool is_better(struct pick *best, const struct task_ctx *t, struct rank *r, u32 urgency,
+				      u64 margin_ns)
 {
 	if (!best->pid)
 		return true;

@@ -75,28 +75,28 @@ struct {
 
 /* A task. */
 struct task_ctx {
-	u64 vtime;	/* own virtual run time; orders the tasks of one entity */
-	u64 charged_ns; /* run time is counted up to here; 0: not running */
+	u64 vtime;	   /* own virtual run time; orders the tasks of one entity */
+	u64 charged_ns;	   /* run time is counted up to here; 0: not running */
 	u64 paid_until_ns; /* virtual time is charged up to here */
-	u64 queued_ns;	/* waiting for a pCPU since; 0: not waiting */
-	u64 waited_ns;	/* last had to wait for a pCPU */
-	u64 kvm;	/* VM whose vCPU it is; 0: none known */
-	u32 leaf;	/* the entity that it is part of; 0: the root cgroup */
-	u32 vm;		/* number in vms of the VM it belongs to; 0: a host task */
+	u64 queued_ns;	   /* waiting for a pCPU since; 0: not waiting */
+	u64 waited_ns;	   /* last had to wait for a pCPU */
+	u64 kvm;	   /* VM whose vCPU it is; 0: none known */
+	u32 leaf;	   /* the entity that it is part of; 0: the root cgroup */
+	u32 vm;		   /* number in vms of the VM it belongs to; 0: a host task */
 	u32 vm_generation;
-	s32 vcpu; /* vcpu_id; -1: not a vCPU */
-	u32 vcpu_at;   /* its index in the map vcpus */
-	s32 cpu;       /* where it runs or waits; -1: asleep, or put aside */
-	s32 home;      /* the pCPU for which it last waited */
-	u32 limits;    /* the innermost cgroup that it is in, if that or one above has a quota; 0: none has */
+	s32 vcpu;    /* vcpu_id; -1: not a vCPU */
+	u32 vcpu_at; /* its index in the map vcpus */
+	s32 cpu;     /* where it runs or waits; -1: asleep, or put aside */
+	s32 home;    /* the pCPU for which it last waited */
+	u32 limits;  /* the innermost cgroup that it is in, if that or one above has a quota; 0: none has */
 	u32 tree_generation;
 	u32 registry_generation;
-	s32 placed;	   /* 1 + the pCPU that ops.select_cpu has chosen for this wake-up; 0: none */
-	u32 run_leaf;	 /* the entity of its present turn */
+	s32 placed;		 /* 1 + the pCPU where it is to be queued next: chosen before; 0: none */
+	u32 run_leaf;		 /* the entity of its present turn */
 	u16 run_path[MAX_DEPTH]; /* the entities that its present turn is charged to */
-	bool everywhere;   /* no pCPU is forbidden */
+	bool everywhere;	 /* no pCPU is forbidden */
 	bool preempted;
-	bool aside;	   /* out of the queues until a quota is refilled */
+	bool aside; /* out of the queues until a quota is refilled */
 };
 
 struct {

@@ -39,7 +39,8 @@ VERIFIED_ONCE turn_watch(s32 cpu, u64 now)
 	timer = bpf_map_lookup_elem(&turn_timers, &key);
 	if (!timer || !end || !time_before(now, end))
 		return 0;
-	if (timer->set_for_ns && !time_before(end, timer->set_for_ns) && !time_before(timer->set_for_ns + slice_ns, now))
+	if (timer->set_for_ns && !time_before(end, timer->set_for_ns) &&
+	    !time_before(timer->set_for_ns + slice_ns, now))
 		return 0;
 	timer->set_for_ns = end;
 	bpf_timer_start(&timer->timer, end - now, 0);

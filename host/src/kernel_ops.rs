@@ -19,8 +19,7 @@ pub const REENQUEUE: &str = "scx_bpf_reenqueue_local___v2";
 pub fn of(btf: &Path) -> Option<Names> {
     let btf = Btf::from_path(btf).ok()?;
     let ops: Struct<'_> = btf.type_by_name("sched_ext_ops")?;
-    let mut names: Names =
-        ops.iter().filter_map(|member| Some(member.name?.to_str()?.to_string())).collect();
+    let mut names: Names = ops.iter().filter_map(|member| Some(member.name?.to_str()?.to_string())).collect();
     if btf.type_by_name::<Func<'_>>(REENQUEUE).is_some() {
         names.insert(REENQUEUE.to_string());
     }

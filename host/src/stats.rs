@@ -185,7 +185,7 @@ mod tests {
         Snapshot { at, time_s: 1.5, totals, vms }
     }
 
-    fn vm(name: &str, generation: u64, ctx: vm_ctx) -> Vm {
+    fn vm(name: &str, generation: u32, ctx: vm_ctx) -> Vm {
         Vm {
             slot: 3,
             name: name.into(),

@@ -76,8 +76,6 @@ pub trait Class {
     fn set_next(&mut self, core: &mut Core, cpu: CpuId, next: TaskId);
     /// The pCPU goes from one task to another, both of this class; `None`: the idle task, or if `taken` one of a higher class.
     fn switched(&mut self, _core: &mut Core, _cpu: CpuId, _prev: Option<TaskId>, _next: Option<TaskId>) {}
-    /// The higher class leaves the pCPU, which schedules next.
-    fn given_back(&mut self, _core: &mut Core, _cpu: CpuId) {}
     /// The tick of a busy pCPU. Charges the running task.
     fn tick(&mut self, core: &mut Core, cpu: CpuId);
     /// The time after which `slice_end` is to be called for the turn that begins now, exact to the ns.
@@ -158,7 +156,6 @@ impl Class for AnyClass {
         fn put_prev(&mut self, core: &mut Core, cpu: CpuId, prev: TaskId);
         fn set_next(&mut self, core: &mut Core, cpu: CpuId, next: TaskId);
         fn switched(&mut self, core: &mut Core, cpu: CpuId, prev: Option<TaskId>, next: Option<TaskId>);
-        fn given_back(&mut self, core: &mut Core, cpu: CpuId);
         fn tick(&mut self, core: &mut Core, cpu: CpuId);
         fn slice_end(&mut self, core: &mut Core, cpu: CpuId);
         fn event(&mut self, core: &mut Core, event: Event);

@@ -25,6 +25,8 @@ pub struct Cpu {
     pub online: bool,
     /// A higher class has it: real-time, deadline, the stopper. The class modelled runs nothing there.
     pub taken: bool,
+    /// ... the stopper, for a moment.
+    pub by_stopper: bool,
     /// TIF_NEED_RESCHED
     pub needs_resched: bool,
     /// It is choosing who runs next: whoever is queued now is seen.
@@ -126,6 +128,7 @@ impl Core {
             last: None,
             online: true,
             taken: false,
+            by_stopper: false,
             needs_resched: false,
             picking: false,
             charged_ns: 0,

@@ -184,6 +184,7 @@ impl Host {
     /// The stopper takes the pCPU, does its work at once, and leaves.
     fn take_off(&mut self, cpu: CpuId) {
         if self.core.cpu(cpu).curr.is_some() {
+            self.core.cpu_mut(cpu).by_stopper = true;
             self.take(cpu);
         }
         // From an offline pCPU those of higher classes go elsewhere too.
@@ -244,9 +245,9 @@ impl Host {
         let now_ns = self.core.now_ns;
         let state = self.core.cpu_mut(cpu);
         state.taken = false;
+        state.by_stopper = false;
         state.idle_since_ns = now_ns;
         self.core.idle.insert(cpu);
-        self.class.given_back(&mut self.core, cpu);
     }
 
     /// Take a pCPU away, hotplug. What runs or waits there goes to others. The last one stays.

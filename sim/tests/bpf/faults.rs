@@ -28,8 +28,8 @@ fn nobody_starves_because_clocks_differ() {
             w.run(SECOND);
             let before = w.stats().starved;
             let shares = shares(&mut w, 10 * SECOND, &vms.concat());
-            // Beyond the limit on waiting itself a clock may be that far ahead by itself; shares hold all the same.
-            assert!(skew > 30 * MS as i64 || w.stats().starved == before, "skew {skew}");
+            // What a clock is ahead and a wait of some turns may be more than the limit on waiting; shares hold all the same.
+            assert!(skew > 3 * MS as i64 || w.stats().starved == before, "skew {skew}");
             for (vm, due) in [1.8, 0.6, 0.6].into_iter().enumerate() {
                 assert_near(shares[3 * vm..3 * vm + 3].iter().sum(), due, 0.03);
             }
@@ -301,6 +301,18 @@ fn who_is_flexible_makes_room_for_who_is_pinned() {
     w.run(5 * MS);
     // It deserves its pCPU more, and loses nothing by going to the idle one.
     assert_eq!(used_in(&mut w, 500 * MS, &[pinned, heavy]), [500 * MS, 500 * MS]);
+}
+
+#[test]
+fn who_is_flexible_makes_room_where_it_takes_less() {
+    let mut w = world(2);
+    let one = |w: &mut World, weight: u32, cpus: &[usize]| vm_on(w, weight, 1, cpus)[0];
+    let (a, b, c) = (one(&mut w, 100, &[0]), one(&mut w, 300, &[0, 1]), one(&mut w, 100, &[1]));
+    w.run(SECOND);
+    let shares = shares(&mut w, 10 * SECOND, &[a, b, c]);
+    assert_near(shares[1], 1.0, 0.02);
+    assert_near(shares[0], 0.5, 0.02);
+    assert_near(shares[2], 0.5, 0.02);
 }
 
 #[test]

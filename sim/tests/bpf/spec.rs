@@ -56,6 +56,8 @@ pub struct Config {
     pub ktime_ahead_ns: i64,
     /// By how much each pCPU's clock is ahead; empty: all agree.
     pub skew_ns: Vec<i64>,
+    /// Higher classes are seen on sched_switch, as on 6.19 and later; otherwise by ops.cpu_release().
+    pub sched_switch: bool,
     pub preempt_rcu: bool,
 }
 
@@ -68,6 +70,7 @@ impl Config {
             ipi_ns: 2_000,
             ktime_ahead_ns: -50_000_000,
             skew_ns: Vec::new(),
+            sched_switch: true,
             preempt_rcu: true,
         }
     }

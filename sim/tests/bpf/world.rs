@@ -41,6 +41,7 @@ impl World {
             knobs: config.knobs.by_name(),
             ktime_ahead_ns: config.ktime_ahead_ns,
             cpu_skew_ns: config.skew_ns.clone(),
+            sched_switch: config.sched_switch,
             preempt_rcu: config.preempt_rcu,
             fall_back: false,
         };

@@ -15,7 +15,7 @@ use super::dsq::{ENQ_HEAD, ENQ_LAST, ENQ_REENQ, ENQ_WAKEUP};
 use super::ffi::{self, CpuReleaseArgs, ExitTaskArgs, InitTaskArgs};
 use super::ops::{one, OpKind, NOBODY};
 use super::task::{ExtTask, Opaque, Queue, Vcpu, PF_EXITING, PID_FIRST, SLICE_DEFAULT_NS};
-use super::Ext;
+use super::{Ext, Other};
 
 /// What bpf_get_prandom_u32() draws from: no pCPU's.
 const RANDOM_STREAM: u64 = 1 << 32;
@@ -289,7 +289,7 @@ impl Class for Ext {
         // An idle pCPU that finds nothing is idle again, whoever had claimed it.
         if next.is_none() && prev.is_none() {
             self.now_idle(core, cpu);
-            if self.cpus[cpu.index()].after_higher {
+            if self.cpus[cpu.index()].other != Other::Idle {
                 self.switched(core, cpu, None, None);
             }
         }
@@ -316,32 +316,27 @@ impl Class for Ext {
     }
 
     fn switched(&mut self, core: &mut Core, cpu: CpuId, prev: Option<TaskId>, next: Option<TaskId>) {
-        let taken = core.cpu(cpu).taken;
+        let now = Self::other_on(core, cpu);
+        let taken = now != Other::Idle;
         if taken {
             self.claim_idle(cpu);
-            // switch_class(), of a task of ours that leaves: one that takes an idle pCPU comes unannounced.
-            if prev.is_some() && !std::mem::replace(&mut self.cpus[cpu.index()].released, true) {
-                let mut args = CpuReleaseArgs { task: self.other_task(true) };
-                self.op(core, OpKind::CpuRelease, NOBODY, |ops| {
-                    ops.cpu_release.map(|op| op(cpu.0 as i32, &raw mut args))
-                });
-            }
-        }
-        if next.is_none() && !taken {
+        } else if next.is_none() {
             // set_next_task_idle(): only now.
             self.now_idle(core, cpu);
         }
-        let after_higher = std::mem::take(&mut self.cpus[cpu.index()].after_higher);
+        let before = std::mem::replace(&mut self.cpus[cpu.index()].other, now);
         if let Some(program) = self.on_switch {
             let preempt = prev.is_some_and(|id| core.task(id).state == State::Waiting);
-            let from = prev.map_or_else(|| self.other_task(after_higher), |id| self.tasks[id.index()].ptr());
-            let to = next.map_or_else(|| self.other_task(taken), |id| self.tasks[id.index()].ptr());
+            let from = prev.map_or_else(|| self.other_task(before), |id| self.tasks[id.index()].ptr());
+            let to = next.map_or_else(|| self.other_task(now), |id| self.tasks[id.index()].ptr());
             self.call(core, OpKind::SchedSwitch, NOBODY, || program(preempt, from, to));
+        } else if taken && prev.is_some() && !std::mem::replace(&mut self.cpus[cpu.index()].released, true) {
+            // switch_class(), of a task of ours that leaves: one that takes an idle pCPU comes unannounced.
+            let mut args = CpuReleaseArgs { task: self.other_task(now) };
+            self.op(core, OpKind::CpuRelease, NOBODY, |ops| {
+                ops.cpu_release.map(|op| op(cpu.0 as i32, &raw mut args))
+            });
         }
-    }
-
-    fn given_back(&mut self, _core: &mut Core, cpu: CpuId) {
-        self.cpus[cpu.index()].after_higher = true;
     }
 
     fn tick(&mut self, core: &mut Core, cpu: CpuId) {

@@ -14,6 +14,7 @@ use super::ffi::{Cgroup, CpuMask, DsqIter, TaskStruct};
 use super::ops::{counted, with, OpKind};
 use super::task::Queue;
 use super::verdicts::{task_at, ITER_HAS_SLICE, ITER_HAS_VTIME};
+use super::Ext;
 
 const EBUSY: i32 = 16;
 const ENOENT: i32 = 2;
@@ -288,7 +289,7 @@ pub extern "C" fn bpf_get_smp_processor_id() -> u32 {
 pub extern "C" fn bpf_get_current_task_btf() -> TaskPtr {
     with(|core, ext| match core.cpu(core.this_cpu).curr {
         Some(id) => ext.tasks[id.index()].ptr(),
-        None => ext.other_task(core.cpu(core.this_cpu).taken),
+        None => ext.other_task(Ext::other_on(core, core.this_cpu)),
     })
 }
 

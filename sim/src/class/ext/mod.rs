@@ -74,6 +74,9 @@ pub struct ExtConfig {
     /// By how much the clock of each pCPU is ahead, less than a second; empty: all agree. On hosts they differ by as much as a tick, since
     /// scx_bpf_now() is only as new as the pCPU's last event.
     pub cpu_skew_ns: Vec<i64>,
+    /// Whether the scheduler hears of higher classes by its program on sched_switch, if it has one, as since 6.19; otherwise by ops.cpu_release()
+    /// and ops.cpu_acquire(). The loader chooses.
+    pub sched_switch: bool,
     /// The BPF prologue disables the current task's migration: every kernel before 6.18, later those with CONFIG_PREEMPT_RCU.
     pub preempt_rcu: bool,
     /// A scheduler that does what the kernel refuses is ejected, and the fair class goes on, as on a host; otherwise the run ends with the reason.
@@ -86,10 +89,20 @@ impl Default for ExtConfig {
             knobs: BTreeMap::new(),
             ktime_ahead_ns: -50_000_000,
             cpu_skew_ns: Vec::new(),
+            sched_switch: true,
             preempt_rcu: true,
             fall_back: false,
         }
     }
+}
+
+/// A task that is none of the model's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Other {
+    #[default]
+    Idle,
+    RealTime,
+    Stopper,
 }
 
 /// A pCPU, as sched_ext has it.
@@ -102,8 +115,8 @@ struct ExtCpu {
     released: bool,
     /// What was chosen last is nobody.
     goes_idle: bool,
-    /// A higher class has left it, and nobody has come since.
-    after_higher: bool,
+    /// Which of the other tasks has it, or had it until now.
+    other: Other,
 }
 
 /// See [`super::AnyClass::enter`]. Ends with the run, and gives the thread's variables back.
@@ -131,8 +144,8 @@ pub struct Ext {
     /// The kernel's idle mask: a bit is taken away by whoever claims the pCPU.
     idle: CpuSet,
     tasks: Vec<ExtTask>,
-    /// The idle task, and the one of a higher class wherever there is one.
-    others: Option<Box<[ExtTask; 2]>>,
+    /// The idle task, a real-time one and the stopper, wherever one of them runs.
+    others: Option<Box<[ExtTask; 3]>>,
     on_switch: Option<ffi::OnSwitch>,
     dsqs: Vec<Dsq>,
     dsq_names: Vec<u64>,
@@ -165,18 +178,19 @@ impl Ext {
         }
         let mut knobs = config.knobs.clone();
         knobs.insert("nr_cpus".into(), cpus as u64);
+        // SAFETY: asks the linker.
+        let on_switch = config.sched_switch.then(|| unsafe { ffi::native_on_switch() }).flatten();
         Ok(Self {
             image: Rc::new(RefCell::new(Image::fresh(&knobs)?)),
             resident: Rc::default(),
-            config,
             // SAFETY: a constant of the scheduler.
             ops: unsafe { &ffi::cohort_ops },
             cpus: (0..cpus).map(|_| ExtCpu::default()).collect(),
             idle: CpuSet::first(cpus),
+            config,
             tasks: Vec::new(),
             others: None,
-            // SAFETY: asks the linker.
-            on_switch: unsafe { ffi::native_on_switch() },
+            on_switch,
             dsqs: Vec::new(),
             dsq_names: Vec::new(),
             forest: Forest::default(),
@@ -248,11 +262,21 @@ impl Ext {
         };
         let idle = make(task::ID_IDLE, 0, task::PRIO_IDLE);
         let higher = make(task::ID_RT, task::PID_RT, task::PRIO_RT);
-        self.others = Some(Box::new([idle, higher]));
+        let mut stopper = make(task::ID_STOPPER, task::PID_STOPPER, 0);
+        stopper.kern_mut().kern.flags |= task::PF_KTHREAD;
+        self.others = Some(Box::new([idle, higher, stopper]));
+    }
+
+    fn other_task(&self, which: Other) -> *mut ffi::TaskStruct {
+        self.others.as_ref().map_or(ptr::null_mut(), |others| others[which as usize].ptr())
     }
 
     /// Who has the pCPU if no task of ours does.
-    fn other_task(&self, higher: bool) -> *mut ffi::TaskStruct {
-        self.others.as_ref().map_or(ptr::null_mut(), |others| others[usize::from(higher)].ptr())
+    fn other_on(core: &Core, cpu: CpuId) -> Other {
+        match core.cpu(cpu) {
+            state if !state.taken => Other::Idle,
+            state if state.by_stopper => Other::Stopper,
+            _ => Other::RealTime,
+        }
     }
 }

@@ -241,7 +241,7 @@ struct peek_task {
 	u64 vtime;
 	u64 queued_ns;
 	u64 backoff_ns; /* of a vCPU */
-	u32 vm; /* 0: none */
+	u32 vm;		/* 0: none */
 	s32 vcpu;
 	s32 cpu;
 	u32 leaf;

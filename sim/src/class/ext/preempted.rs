@@ -15,7 +15,7 @@ use super::dsq::ENQ_REENQ;
 use super::ffi::{CpuReleaseArgs, Ops};
 use super::kfuncs::*;
 use super::small::*;
-use super::task::PID_RT;
+use super::task::{PID_RT, PID_STOPPER};
 
 const KICK_PREEMPT: u64 = 2;
 
@@ -65,8 +65,9 @@ extern "C" fn log_acquire(cpu: i32, _args: *mut u8) {
 
 extern "C" fn log_release(cpu: i32, args: *mut CpuReleaseArgs) {
     // SAFETY: the model's, for this call.
-    assert_eq!(unsafe { ((*(*args).task).pid, (*(*args).task).prio) }, (PID_RT as i32, 49));
-    log(format!("{cpu} released"));
+    let who = unsafe { ((*(*args).task).pid as u32, (*(*args).task).prio) };
+    assert!(who == (PID_RT, 49) || who == (PID_STOPPER, 0), "{who:?}");
+    log(format!("{cpu} released{}", if who.1 == 0 { " to the stopper" } else { "" }));
 }
 
 extern "C" fn release_and_requeue(cpu: i32, args: *mut CpuReleaseArgs) {
@@ -206,7 +207,7 @@ fn the_stopper_is_a_higher_class_too() {
     let log = logged();
     // Off the queue and on again for the change; then the stopper.
     assert_eq!(log[..2], ["0 stops, false", "0 runs"]);
-    assert_eq!(log[2..4], ["0 stops, true", "0 released"]);
+    assert_eq!(log[2..4], ["0 stops, true", "0 released to the stopper"]);
     assert!(log[4..].contains(&"0 acquired".to_string()) && log.last().unwrap() == "0 runs", "{log:?}");
 }
 

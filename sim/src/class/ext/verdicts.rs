@@ -8,7 +8,7 @@ use crate::tree::Key;
 use super::dsq::{DSQ_GLOBAL, DSQ_LOCAL, DSQ_LOCAL_ON, ENQ_PRIQ};
 use super::ffi::{DsqIter, TaskStruct};
 use super::ops::{one, OpKind};
-use super::task::{KernTask, Queue, ID_RT};
+use super::task::{KernTask, Queue, ID_STOPPER};
 use super::Ext;
 
 /// Walk a queue backwards.
@@ -24,7 +24,7 @@ pub fn task_at(p: *const TaskStruct) -> Option<TaskId> {
     // SAFETY: the scheduler has its tasks from the model, where each is the first field of a KernTask that lives as long as the simulation.
     let id = (!p.is_null()).then(|| unsafe { (*p.cast::<KernTask>()).id });
     // Not the idle task, nor one of another class.
-    id.filter(|id| id.0 < ID_RT)
+    id.filter(|id| id.0 < ID_STOPPER)
 }
 
 /// Was the task queued after the walk began? (u32_before())

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What comes with a task that becomes runnable: its virtual time is brought near, and somebody is to look at it.
+ */
+#ifndef COHORT_WAKE_H
+#define COHORT_WAKE_H
+
+#include "runqueue.h"
+#include "turn.h"
+
+/* A task is about to be queued on cpu, or to run there at once. */
+static void arrive(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now, bool queued)
+{
+	if (t->cpu < 0 || !t->waited_ns)
+		fair_arrive(t, cpu, now, queued);
+}
+
+/* Make somebody look at p, just queued on cpu: an idle pCPU, or the one whose runner deserves it less. */
+static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+	struct rank rank;
+	s32 idle;
+
+	if (!c)
+		return;
+	if (scx_bpf_test_and_clear_cpu_idle(cpu)) {
+		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+		return;
+	}
+	if (!task_is_pinned(p)) {
+		idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+		if (idle >= 0) {
+			scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
+			return;
+		}
+	}
+	/* Nobody runs: the pCPU is between two tasks, and has chosen, or will look here. */
+	if (!c->curr_pid || c->curr_pid == p->pid)
+		return;
+	rank_of(t, now, &rank);
+	if (would_preempt(c, &rank, now)) {
+		stat_inc(STAT_PREEMPT_WAKEUP);
+		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+		return;
+	}
+	turn_watch(cpu, now);
+}
+
+/* A pinned kernel thread that wakes does a little work for the kernel, at once; whoever it interrupts goes on after it. */
+static void run_kthread(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 enq_flags)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+
+	if (c && c->curr_pid && c->curr_pid != c->resume_pid) {
+		c->resume_pid = c->curr_pid;
+		c->resume_end_ns = c->turn_end_ns;
+	}
+	account_place(t, cpu);
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags | SCX_ENQ_PREEMPT);
+}
+
+#endif

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Cgroups, busy loops and busy VMs on the lab's host, and what each got of its pCPUs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shlex
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cohortlab.lab import guest as guests
+from cohortlab.lab import sampling
+from cohortlab.lab.agent import AgentError, Job, Machine
+from cohortlab.lab.place import LabPlace
+from cohortlab.places import PlaceCrashed
+
+if TYPE_CHECKING:
+    from conftest import Bench
+
+# None is the newest. Tests of one kernel share its boot.
+_KERNELS = [pytest.param(None, id="newest"), pytest.param("6.18", id="6.18", marks=pytest.mark.long)]
+KERNELS = pytest.mark.parametrize("place", _KERNELS, indirect=True, scope="session")
+policies = pytest.mark.parametrize("policy", ["eevdf", "cohort"])
+
+CGROUPS = "/sys/fs/cgroup"
+LOOP = "while :; do :; done"
+NOBODY = "setpriv --reuid 65534 --regid 65534 --clear-groups --no-new-privs"
+SETTLE_S = 1.0
+WINDOW_S = 4.0
+# How far a share may be off: a part of it, and so much of a pCPU, which clock ticks, idle guests' timers and the lab's
+# agent take of any window. The kernel's own scheduler moves whole tasks between pCPUs, so it is only roughly right: it
+# shows that what is wanted can be had, and is measured.
+SLACK = {"eevdf": (0.05, 0.25), "cohort": (0.03, 0.01)}
+QUOTA_SLACK = (0.02, 0.005)
+# What all that competes must have used together: nothing was idle while it waited.
+BUSY_MIN = 0.93
+CGROUP_MODE = "/sys/kernel/debug/sched/cgroup_mode"
+_EVIDENCE_LINES = 100
+_MARK = "lab: here begins"
+# An agent knows its jobs by name.
+_numbers = itertools.count()
+# Who was left with little has this long to end.
+_END_S = 60
+
+
+class Cgroups(ExitStack):
+    """What competes on the lab's host; it ends with the block, and all knobs are as before.
+
+    Groups are named by their path below the VMs' slice, so that they and the VMs are siblings.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__()
+        self.bench = bench
+        self.place: LabPlace = bench.place
+        self.host: Machine = bench.host
+        self.everywhere = f"0-{self.place.pcpus - 1}"
+
+    def group(self, name: str, **knobs: object) -> str:
+        """Make a cgroup, and its parents; ``weight=300`` is its cpu.weight. Return its folder."""
+        path = guests.SLICE
+        for part in name.split("/"):
+            # A cgroup has either processes or children with weights: what is made here has children.
+            self.host.check(f"echo +cpu >{path}/cgroup.subtree_control")
+            path = f"{path}/{part}"
+            if self.host.run(f"mkdir {path}").rc == 0:
+                self.callback(self._remove, path)
+        for knob, value in knobs.items():
+            self.host.check(f"echo '{value}' >{path}/cpu.{knob}")
+        return path
+
+    def _remove(self, path: str) -> None:
+        self.host.check(f"echo 1 >{path}/cgroup.kill")
+        self.bench.until(lambda: self.host.run(f"rmdir {path}").rc == 0, f"{path} is empty", _END_S)
+
+    def run_in(self, group: str, sh: str) -> Job:
+        """Start a shell command in a cgroup; it ends with the cgroup."""
+        return self.host.spawn(f"run-{next(_numbers)}", f"echo $$ >{self.folder(group)}/cgroup.procs && {sh}")
+
+    def loops(self, group: str, count: int, prefix: str = "") -> None:
+        """Start processes in a cgroup that want all they can get, by way of a program like ``taskset -c 0``."""
+        loop = f"{prefix} sh -c {shlex.quote(LOOP)}"
+        self.run_in(group, f"for i in $(seq {count}); do {loop} & done; wait")
+
+    def busy(self, *vms: str) -> None:
+        """Let all vCPUs of these VMs want all they can get."""
+        for vm in vms:
+            guest = self.place.guests[vm]
+            loops = f"for i in $(seq {guest.config.vcpus}); do sh -c {shlex.quote(LOOP)} & done; wait"
+            job = guest.machine.spawn(f"busy-{next(_numbers)}", loops)
+            self.callback(_end, job)
+
+    def set(self, name: str, knob: str, value: object) -> None:
+        """Write to a file of a VM's or a group's cgroup, until the end."""
+        file = f"{self.folder(name)}/{knob}"
+        before = self.host.read(file).strip()
+        self.host.check(f"echo '{value}' >{file}")
+        self.callback(self.host.check, f"echo '{before}' >{file}")
+
+    def pin(self, vm: str, pcpus: str) -> None:
+        """Let all threads of a VM run on these pCPUs alone, until the end."""
+        pid = self.place.guests[vm].pid()
+        self.host.check(f"taskset -a -c -p {pcpus} {pid}")
+        self.callback(self.host.check, f"taskset -a -c -p {self.everywhere} {pid}")
+
+    def cpuset(self, vm: str, pcpus: str) -> None:
+        """Give a VM's cgroup these pCPUs alone, until the end."""
+        self.host.check(
+            f"echo +cpuset >{CGROUPS}/cgroup.subtree_control && echo +cpuset >{guests.SLICE}/cgroup.subtree_control"
+        )
+        file = f"{self.folder(vm)}/cpuset.cpus"
+        self.host.check(f"echo {pcpus} >{file}")
+        # Not to nothing, as it was: Linux 6.18 answers EIO to that.
+        self.callback(self.host.check, f"echo {self.everywhere} >{file}")
+
+    def move(self, vm: str, group: str) -> None:
+        """Put a VM into another cgroup, until the end."""
+        pid = self.place.guests[vm].pid()
+        self.host.check(f"echo {pid} >{self.folder(group)}/cgroup.procs")
+        self.callback(self.host.check, f"echo {pid} >{self.folder(vm)}/cgroup.procs")
+
+    def folder(self, name: str) -> str:
+        scope = f"{name}.scope" if name in self.place.guests else name
+        return f"{guests.SLICE}/{scope}"
+
+
+class Ground(Cgroups):
+    """The same under one policy, and what each got of the pCPUs; nobody may complain, and no policy be ejected."""
+
+    def __init__(self, bench: Bench, policy: str) -> None:
+        super().__init__(bench)
+        self.policy = policy
+        self.daemon: Job | None = None
+        # The part of the last window for which this machine kept the host's pCPUs waiting.
+        self.away = 0.0
+
+    def __enter__(self) -> Ground:
+        super().__enter__()
+        self.host.check(f"echo '{_MARK} {self.policy}' >/dev/kmsg")
+        # Entered first, so left last: all that competed has ended by then.
+        self.enter_context(self.bench.silence())
+        self.enter_context(self._scheduled())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        if kind is not None:
+            # If the host is lost, that is said elsewhere.
+            with suppress(AgentError, TimeoutError, PlaceCrashed):
+                print(self.host.check(f"dmesg | tac | sed '/{_MARK}/q' | tac | head -n {_EVIDENCE_LINES}"))
+                if self.daemon is not None:
+                    print(self.daemon.output("stderr")[0], json.dumps(self.statistics()), sep="\n")
+        return super().__exit__(kind, error, trace)
+
+    @contextmanager
+    def _scheduled(self) -> Iterator[None]:
+        if self.policy == "eevdf":
+            # Its newer ways to divide a cgroup's weight count CPUs that are wanted; this one is by weight alone.
+            has_modes = self.host.run(f"test -e {CGROUP_MODE}").rc == 0
+            with self.place.policy("eevdf", ["--cgroup-mode", "smp"] if has_modes else []):
+                yield
+            return
+        with self.bench.cohort("--policy", self.policy, "--stats", "1", "--json") as self.daemon:
+            before = self.host.read("/sys/kernel/sched_ext/enable_seq")
+            yield
+            assert self.daemon.wait(0) is None, f"it ended: {self.daemon.output('stderr')[0][-600:]}"
+            assert self.bench.state() == "enabled", "it was ejected"
+            assert self.host.read("/sys/kernel/sched_ext/enable_seq") == before, "it was loaded anew"
+
+    def got(self, *names: str, window_s: float = WINDOW_S, settle_s: float = SETTLE_S) -> dict[str, float]:
+        """Return the pCPUs that VMs and groups used in a window: 0.5 is half of one."""
+        time.sleep(settle_s)
+        files = {f"{self.folder(name)}/cpu.stat": name for name in names}
+        clock = self.place.emulator.clock()
+        answer = self.host.channel.call({"exec": {"sh": f"sleep {window_s:g}"}}, tuple(files), window_s + 60)
+        seconds, of_s = sampling.cpu_seconds(answer, files), sampling.window_s(answer)
+        self.away = max(0.0, 1 - clock() / of_s)
+        got = {name: used_s / of_s for name, used_s in seconds.items()}
+        said = ", ".join(f"{name} {pcpus:.3f}" for name, pcpus in got.items())
+        print(f"{self.policy}: in {of_s:.2f} s: {said}; the emulator waited for {self.away:.0%} of it")
+        return got
+
+    def divided(
+        self, got: Mapping[str, float], weights: Mapping[str, float], pcpus: float, *, busy_min: float = BUSY_MIN
+    ) -> None:
+        """Assert that those with weights used so many pCPUs together, each its share of it."""
+        used, weight = sum(got[name] for name in weights), sum(weights.values())
+        # An interrupt takes longer while this machine is elsewhere, and is nobody's.
+        assert used >= (busy_min - self.away / 4) * pcpus, f"of {pcpus:g} pCPUs, only {used:.3f} were used: {got}"
+        self.about(got, {name: used * share / weight for name, share in weights.items()})
+
+    def about(
+        self,
+        got: Mapping[str, float],
+        wanted: Mapping[str, float],
+        slack: tuple[float, float] | None = None,
+        less: float = 0.0,
+    ) -> None:
+        """Assert that each used what is wanted, but for the slack: a part of that, and so much of a pCPU.
+
+        ``less`` is a part by which it may be less than that.
+        """
+        part, small = slack or SLACK[self.policy]
+        off = {
+            name: f"{got[name]:.3f} pCPUs instead of {pcpus:.3f}"
+            for name, pcpus in wanted.items()
+            if not (1 - part - less) * pcpus - small <= got[name] <= (1 + part) * pcpus + small
+        }
+        assert not off, f"{off}, all: {got}"
+
+    def counts(self, name: str) -> dict[str, int]:
+        """Return the kernel's counts of a VM's or a group's cgroup."""
+        lines = self.host.read(f"{self.folder(name)}/cpu.stat").splitlines()
+        return {key: int(value) for key, value in (line.split() for line in lines)}
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the last that the daemon printed."""
+        assert self.daemon is not None, "the kernel's own scheduler prints none"
+        lines = [line for line in self.daemon.output()[0].splitlines() if line.startswith("{") and line.endswith("}")]
+        return dict(json.loads(lines[-1])) if lines else {}
+
+    def waits_s(self, seconds: float, *vms: str) -> AbstractContextManager[dict[str, float]]:
+        """In the block, wake up on each vCPU every 10 ms; the result says afterwards how late that was at worst."""
+        return _waits_s(self, seconds, vms)
+
+
+def _end(job: Job) -> None:
+    job.signal(9)
+    job.wait(_END_S)
+
+
+@contextmanager
+def _waits_s(ground: Ground, seconds: float, vms: tuple[str, ...]) -> Iterator[dict[str, float]]:
+    # Before all else in the guest: what it then waits for is its pCPU.
+    command = f"exec cyclictest --quiet --threads --affinity --priority 80 --interval 10000 --duration {seconds:g}"
+    jobs = {vm: ground.place.guests[vm].machine.spawn("waits", command) for vm in vms}
+    worst: dict[str, float] = {}
+    yield worst
+    for vm, job in jobs.items():
+        assert job.wait(seconds + 60) == 0, f"{vm}: {job.output('stderr')[0]}"
+        said = job.output()[0]
+        found = [int(us) / 1e6 for us in re.findall(r"Max:\s*(\d+)", said)]
+        assert len(found) == ground.place.guests[vm].config.vcpus, said
+        worst[vm] = max(found)

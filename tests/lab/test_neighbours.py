@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What else runs on the host: real-time tasks, users who try everything, VMs and cgroups that come and go."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from ground import KERNELS, NOBODY, Cgroups, Ground, policies
+
+if TYPE_CHECKING:
+    from conftest import Bench
+
+pytestmark = [pytest.mark.lab, pytest.mark.long, KERNELS]
+
+REALTIME_S = 5
+# Much more than any turn, much less than the real-time task runs. The kernel's own scheduler moves the others away from
+# it only by and by.
+WAIT_MAX_S = {"eevdf": 2.0, "cohort": 0.5}
+# Whatever a user may do to the scheduler: start and end, sleep and wake, move, yield, change class and priority.
+STRESSORS = {
+    "cpu": 8,
+    "fork": 4,
+    "affinity": 4,
+    "yield": 4,
+    "switch": 4,
+    "futex": 2,
+    "timer": 2,
+    "pthread": 2,
+    "nice": 2,
+    "schedpolicy": 2,
+    "sleep": 2,
+    "wait": 2,
+}
+# The kernel's own scheduler is there to see that this runs at all: on 6.18, a third of the share is left to the VMs.
+STRESS_S = {"eevdf": 10, "cohort": 60}
+# Kernel threads work for them as well, and are in no cgroup: those that move tasks, and RCU.
+STRESS_BUSY_MIN = 0.75
+# An hour by COHORT_LAB_CHURN_S=3600.
+CHURN_S = float(os.environ.get("COHORT_LAB_CHURN_S", "60"))
+# Wide, but whoever is to end must get as far as that.
+WEIGHTS = (20, 2_000)
+# The daemon prints every second, and a thread that has ended is noticed a little later.
+COUNT_S = 20
+
+
+@policies
+def test_vcpus_do_not_wait_for_a_real_time_task(bench: Bench, policy: str) -> None:
+    with Ground(bench, policy) as ground:
+        ground.busy("work", "pv")
+        with ground.waits_s(REALTIME_S + 3, "work", "pv") as waits:
+            time.sleep(1)
+            ground.group("realtime")
+            # It leaves nothing of its pCPU but what the kernel keeps back, if it does.
+            ground.loops("realtime", 1, "chrt --fifo 50 taskset --cpu-list 0")
+            got = ground.got("work", "pv", "realtime", settle_s=0, window_s=REALTIME_S)
+            ground.host.check(f"echo 1 >{ground.folder('realtime')}/cgroup.kill")
+        assert got["realtime"] > 0.9, got
+        assert min(got["work"], got["pv"]) > 0.4, got
+        assert max(waits.values()) * (1 - ground.away) < WAIT_MAX_S[policy], (waits, ground.away)
+
+
+@policies
+def test_an_unprivileged_user_takes_no_more_than_its_share(bench: Bench, policy: str) -> None:
+    with Ground(bench, policy) as ground:
+        ground.group("user", weight=100)
+        options = " ".join(f"--{name} {count}" for name, count in STRESSORS.items())
+        command = f"cd /tmp && exec {NOBODY} stress-ng --quiet --timeout {STRESS_S[policy] + 30} {options}"
+        stress = ground.run_in("user", command)
+        ground.busy("work", "pv")
+        got = ground.got("work", "pv", "user", window_s=STRESS_S[policy], settle_s=3)
+        assert stress.wait(0) is None, stress.output("stderr")[0]
+        if policy == "eevdf":
+            assert min(got.values()) > 0.05, got
+        else:
+            ground.divided(got, {"work": 1, "pv": 1, "user": 1}, 2, busy_min=STRESS_BUSY_MIN)
+
+
+@policies
+def test_vms_and_cgroups_come_and_go(bench: Bench, policy: str) -> None:
+    dice = random.Random(1)
+    with Ground(bench, policy) as ground:
+        ground.busy("work", "pv")
+        churn(bench, dice)
+        if policy == "eevdf":
+            return
+        vms = {guest.pid(): guest.config.vcpus for guest in bench.place.guests.values()}
+        bench.until(lambda: counted(ground) == vms, f"the daemon counts those that live, {vms}", COUNT_S)
+
+
+def counted(ground: Ground) -> dict[int, int]:
+    """Return how many vCPUs the daemon knows of each VM, by its process."""
+    return {vm["tgid"]: vm["vcpus"] for vm in ground.statistics()["vms"]}
+
+
+def churn(bench: Bench, dice: random.Random) -> None:
+    """Start and end VMs and cgroups with tasks, and change weights and quotas, all at random."""
+    end = time.monotonic() + CHURN_S
+    round_number = 0
+    while time.monotonic() < end:
+        round_number += 1
+        with Cgroups(bench) as inner:
+            if round_number % 2:
+                victim = bench.extra_guest("victim", vcpus=dice.randint(1, 3))
+                inner.callback(victim.job.wait, 30)
+                inner.callback(victim.kill)
+            names = [f"churn/{number}" for number in range(dice.randint(1, 4))]
+            for name in names:
+                inner.group(name, weight=dice.randint(*WEIGHTS))
+                inner.loops(name, dice.randint(1, 3))
+            for _ in range(dice.randint(1, 6)):
+                name = dice.choice([*names, "work", "pv", "hyper"])
+                inner.set(name, "cpu.weight", dice.randint(*WEIGHTS))
+                inner.set(name, "cpu.max", dice.choice(["max 100000", "20000 100000", "5000 10000", "150000 100000"]))
+                time.sleep(dice.random())
