@@ -76,7 +76,7 @@ static bool quota_refill(struct entity_ctx *e, u64 now)
 	s64 most = e->quota_ns + e->burst_ns, budget;
 	u64 used = e->used_ns;
 
-	if (used == e->used_at_refill_ns && !e->throttled_since_ns && e->budget_ns >= (s64)e->quota_ns)
+	if (used == e->used_at_refill_ns && !e->throttled_since_ns && e->budget_ns >= most)
 		return false;
 	e->used_at_refill_ns = used;
 	e->nr_periods++;

@@ -105,13 +105,8 @@ MUTATIONS = [
         "if (atomic_add(&vm->nr_vcpus, -1) == 1)",
         "if (!vm->nr_vcpus)",
     ),
-    Mutation(
-        "a thread that outlives its VM belongs to the next of that number",
-        "state.h",
-        "return vm && vm->generation == t->vm_generation ? vm : NULL;",
-        "return vm;",
-    ),
-    Mutation("a VM's blocks of vCPUs are never free again", "registry.h", "*owner = free;", "*owner = id;"),
+    Mutation("a VM's entity is never free again", "registry.h", "entity_free(vm->entity);", ";"),
+    Mutation("a VM's blocks of vCPUs are never free again", "registry.h", "*owner = free;", "*owner = free + id;"),
     Mutation(
         "siblings are queued together",
         "placement.h",
@@ -144,10 +139,10 @@ MUTATIONS = [
         "return i ? near->cpu[i] : -1;",
     ),
     Mutation(
-        "nothing is far",
+        "the farthest neighbour is never reached",
         "topology.h",
-        "return (i >= near->core_end) + (i >= near->llc_end) + (i >= near->node_end);",
-        "return 0;",
+        "if (i >= near->n || i >= NEIGHBOURS)",
+        "if (i + 1 >= near->n || i >= NEIGHBOURS)",
     ),
     Mutation(
         "nobody starves",
@@ -186,7 +181,10 @@ MUTATIONS = [
     ),
     Mutation("a turn ends at a tick", "turn.h", "scx_bpf_kick_cpu(*key, SCX_KICK_PREEMPT);", ";"),
     Mutation(
-        "a turn ends at any timer", "turn.h", "if (time_before(now + TURN_EARLY_NS, c->turn_end_ns))", "if (!now)"
+        "a timer is set for a turn, not for what is left of it",
+        "turn.h",
+        "end = c->turn_end_ns;",
+        "end = now + slice_ns;",
     ),
     Mutation(
         "a kernel thread ends a turn",

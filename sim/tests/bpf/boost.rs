@@ -6,7 +6,7 @@ use crate::spec::knob::*;
 use crate::spec::{Config, Knobs, Spec};
 use crate::world::{TaskId, World};
 
-fn boosted(cpus: usize, boost: u32) -> World {
+pub fn boosted(cpus: usize, boost: u32) -> World {
     // Some of these tests wait for situations that come up within slices of this length.
     world_with(cpus, Knobs { boost: Some(boost), slice_ns: Some(8 * MS), ..Knobs::default() })
 }
@@ -195,7 +195,7 @@ fn a_boosted_vcpu_stays_for_its_boost() {
 }
 
 /// Two pCPUs; both siblings of VM a, one runs on 0, the other waits for 1, where VM b runs. Returns spinner, waiter, and the runner on 1.
-fn sibling_waits_elsewhere(w: &mut World) -> (TaskId, TaskId, TaskId) {
+pub fn sibling_waits_elsewhere(w: &mut World) -> (TaskId, TaskId, TaskId) {
     let (_, a) = busy_vm(w, 2);
     let (_, b) = busy_vm(w, 2);
     for _ in 0..2_000 {
