@@ -156,7 +156,8 @@ static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct rank
 			continue;
 		if (is_idle(other))
 			return other;
-		if (placement == PLACEMENT_BALANCE && siblings_on(t, other) && c->curr_vm != t->vm)
+		/* Nor to take a sibling's place: its VM would gain nothing, and have two there. */
+		if (placement == PLACEMENT_BALANCE && siblings_on(t, other))
 			continue;
 		if (!rank_of_runner(c, now, &runner) || !rank_before(rank, &runner, slice_ns))
 			continue;
