@@ -82,15 +82,25 @@ static __always_inline struct pick *second_search_on(s32 cpu, u64 now)
 	return search;
 }
 
-/* Would taking t from queue put it where a sibling is? One that leaves the pCPU in exchange does not count. */
-static __always_inline bool would_stack(const struct pick *best, const struct task_ctx *t, s32 queue)
+/*
+ * Would taking t from queue put it where a sibling is? One that leaves the pCPU in exchange does not count. Where somebody of a higher class has the
+ * queue's pCPU, for as long as it likes, t may go to a sibling all the same. Nobody tells when the one that runs becomes real-time: it just runs on, as
+ * nobody that is known here.
+ */
+VERIFIED_ONCE would_stack(struct pick *best, struct task_ctx *t, s32 queue)
 {
+	struct cpu_ctx *c;
 	u32 siblings;
 
-	if (queue == best->cpu || placement != PLACEMENT_BALANCE || best->anybody)
-		return false;
+	if (!best || !t || queue == best->cpu || placement != PLACEMENT_BALANCE || best->anybody)
+		return 0;
 	siblings = siblings_on(t, best->cpu);
-	return siblings > (best->leaving_vm && best->leaving_vm == t->vm ? 1 : 0);
+	if (siblings <= (best->leaving_vm && best->leaving_vm == t->vm ? 1 : 0))
+		return 0;
+	c = cpu_get(queue);
+	if (!c || c->taken)
+		return 0;
+	return c->curr_pid || !t->queued_ns || elapsed_ns(best->now, t->queued_ns) < slice_ns;
 }
 
 /* Has t waited so long that it must run, whoever deserves it more? */
