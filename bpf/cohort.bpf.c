@@ -459,7 +459,11 @@ struct sched_ext_ops cohort_ops = {
 	.cpu_offline = (void *)cohort_cpu_offline,
 	.init = (void *)cohort_init,
 	.exit = (void *)cohort_exit,
-	.flags = SCX_OPS_ENQ_LAST,
+	/*
+	 * ops.enqueue also for those that may not migrate now. The kernel would put them where they stay, for which it takes everybody whom
+	 * ops.cpu_release puts back too: that program runs as that task, with migration disabled.
+	 */
+	.flags = SCX_OPS_ENQ_LAST | SCX_OPS_ENQ_MIGRATION_DISABLED,
 	.timeout_ms = 30000,
 	.name = "cohort",
 };
