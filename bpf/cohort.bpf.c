@@ -154,10 +154,10 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	if (prev && task_is_queued(prev)) {
 		t = task_get(prev);
 		if (t) {
-			if (!quota_charge(t, fair_charge(prev, t, best.now), best.now))
+			if (!quota_charge(t, fair_charge(prev, t), best.now))
 				t = NULL;
 			else
-				fair_settle(prev, t, best.now);
+				fair_settle(prev, t);
 		}
 		if (t) {
 			best.leaving_vm = t->vm;
@@ -215,7 +215,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		c->turn_end_ns = best.now + slice;
 		fair_advance_clocks(t, cpu);
 		gang_start(t, cpu, best.now);
-		fair_prepay(prev, t, slice, best.now);
+		fair_prepay(prev, t, slice);
 		c->curr_vtime = t->vtime;
 		if (queue_is_marked(cpu))
 			turn_watch(cpu, best.now);
@@ -241,7 +241,7 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
 	fair_start(p, t, now);
 	if (!c->out_of_turn)
 		fair_advance_clocks(t, cpu);
-	fair_prepay(p, t, p->scx.slice, now);
+	fair_prepay(p, t, p->scx.slice);
 	vcpu_set_state(t, VCPU_RUNNING, cpu, now);
 
 	c->curr_vm = t->vm;
@@ -300,7 +300,7 @@ void BPF_PROG(cohort_stopping, struct task_struct *p, bool runnable)
 	}
 	if (!t)
 		return;
-	quota_charge(t, fair_stop(p, t, now), now);
+	quota_charge(t, fair_stop(p, t), now);
 	if (runnable) {
 		t->queued_ns = now;
 		t->preempted = true;
@@ -317,12 +317,12 @@ void BPF_PROG(cohort_tick, struct task_struct *p)
 	if (!t)
 		return;
 	cpu = scx_bpf_task_cpu(p);
-	if (!quota_charge(t, fair_charge(p, t, now), now))
+	if (!quota_charge(t, fair_charge(p, t), now))
 		task_set_slice(p, 0);
 	fair_forget(t, cpu);
 	/* A thread that became a vCPU, or its VMM's VM, while it ran, and that nobody competes with, passes here only. */
 	if (identity_is_stale(p, t)) {
-		quota_charge(t, fair_stop(p, t, now), now);
+		quota_charge(t, fair_stop(p, t), now);
 		start_running(p, t, cpu, now);
 	}
 }
@@ -459,7 +459,11 @@ struct sched_ext_ops cohort_ops = {
 	.cpu_offline = (void *)cohort_cpu_offline,
 	.init = (void *)cohort_init,
 	.exit = (void *)cohort_exit,
-	.flags = SCX_OPS_ENQ_LAST,
+	/*
+	 * ops.enqueue also for those that may not migrate now. The kernel would put them where they stay, for which it takes everybody whom
+	 * ops.cpu_release puts back too: that program runs as that task, with migration disabled.
+	 */
+	.flags = SCX_OPS_ENQ_LAST | SCX_OPS_ENQ_MIGRATION_DISABLED,
 	.timeout_ms = 30000,
 	.name = "cohort",
 };

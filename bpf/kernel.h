@@ -41,6 +41,7 @@ typedef u16 __sum16;
 #define SCX_KICK_PREEMPT (1ULL << 1)
 #define SCX_PICK_IDLE_CORE (1ULL << 0)
 #define SCX_OPS_ENQ_LAST (1ULL << 1)
+#define SCX_OPS_ENQ_MIGRATION_DISABLED (1ULL << 4)
 #define SCX_TASK_QUEUED (1U << 0)
 #define SCX_DSQ_ITER_REV (1ULL << 16)
 #define SCX_SLICE_INF (~0ULL)

@@ -64,7 +64,13 @@ struct sched_ext_entity {
 	u64 slice;
 };
 
+/* How long it has run: up to now, in all operations that are about the task which runs or has just run. */
+struct sched_entity {
+	u64 sum_exec_runtime;
+};
+
 struct task_struct {
+	struct sched_entity se;
 	u32 flags;
 	s32 pid;
 	s32 tgid;

@@ -82,15 +82,25 @@ static __always_inline struct pick *second_search_on(s32 cpu, u64 now)
 	return search;
 }
 
-/* Would taking t from queue put it where a sibling is? One that leaves the pCPU in exchange does not count. */
-static __always_inline bool would_stack(const struct pick *best, const struct task_ctx *t, s32 queue)
+/*
+ * Would taking t from queue put it where a sibling is? One that leaves the pCPU in exchange does not count. Where somebody of a higher class has the
+ * queue's pCPU, for as long as it likes, t may go to a sibling all the same. Nobody tells when the one that runs becomes real-time: it just runs on, as
+ * nobody that is known here.
+ */
+VERIFIED_ONCE would_stack(struct pick *best, struct task_ctx *t, s32 queue)
 {
+	struct cpu_ctx *c;
 	u32 siblings;
 
-	if (queue == best->cpu || placement != PLACEMENT_BALANCE || best->anybody)
-		return false;
+	if (!best || !t || queue == best->cpu || placement != PLACEMENT_BALANCE || best->anybody)
+		return 0;
 	siblings = siblings_on(t, best->cpu);
-	return siblings > (best->leaving_vm && best->leaving_vm == t->vm ? 1 : 0);
+	if (siblings <= (best->leaving_vm && best->leaving_vm == t->vm ? 1 : 0))
+		return 0;
+	c = cpu_get(queue);
+	if (!c || c->taken)
+		return 0;
+	return c->curr_pid || !t->queued_ns || elapsed_ns(best->now, t->queued_ns) < slice_ns;
 }
 
 /* Has t waited so long that it must run, whoever deserves it more? */
@@ -101,28 +111,37 @@ static __always_inline bool is_overdue(const struct task_ctx *t, u64 now)
 	return waited > (t->vcpu >= 0 || !t->leaf ? STARVE_MAX * starve_ns : OVERDUE_NS);
 }
 
+/* Has a child of that entity, with this virtual time, had more than those it competes with on cpu? */
+static __always_inline bool is_ahead(u32 entity, s32 cpu, u64 vtime)
+{
+	u64 *clock = clock_get(entity, cpu);
+
+	return !clock || time_before(*clock + lag_ns, vtime);
+}
+
 /* Has t waited too long? One whose entity is ahead of the others here waits for its entity's sake and must be more patient. */
 VERIFIED_ONCE urgency_of(struct task_ctx *t, struct rank *r, s32 cpu, u64 now)
 {
-	struct entity_ctx *top;
-	u64 *clock, vtime;
+	struct entity_ctx *e;
+	u32 parent = 0, i;
 
 	if (!t || !r || !t->queued_ns || elapsed_ns(now, t->queued_ns) <= starve_ns)
 		return URGENCY_NONE;
 	/* Of the many that a cgroup may have each waits for the others. */
 	if (t->leaf && t->vcpu < 0)
 		return is_overdue(t, now) ? URGENCY_OVERDUE : URGENCY_NONE;
-	clock = clock_get(0, cpu);
-	vtime = r->own;
-	if (r->path[0]) {
-		top = entity_get(r->path[0]);
-		if (!top)
-			return URGENCY_NONE;
-		vtime = top->vtime;
+	if (!r->path[0] && is_ahead(0, cpu, r->own))
+		return is_overdue(t, now) ? URGENCY_OVERDUE : URGENCY_NONE;
+	/* At any level: a VM with a small part of its cgroup is ahead there, although the cgroup is not. */
+	for (i = 0; i < MAX_DEPTH; i++) {
+		e = entity_get(r->path[i]);
+		if (!r->path[i] || !e)
+			break;
+		if (is_ahead(parent, cpu, e->vtime))
+			return is_overdue(t, now) ? URGENCY_OVERDUE : URGENCY_NONE;
+		parent = r->path[i];
 	}
-	if (clock && !time_before(*clock + lag_ns, vtime))
-		return URGENCY_STARVED;
-	return is_overdue(t, now) ? URGENCY_OVERDUE : URGENCY_NONE;
+	return URGENCY_STARVED;
 }
 
 /* Does a waiting task, starved or not, replace the best found so far? */

@@ -74,7 +74,7 @@ MUTATIONS = [
         "\tif (more < 0)\n",
         "\tif (more < 0)\n\t\treturn;\n\tif (more < 0)\n",
     ),
-    Mutation("a turn is paid for afterwards", "fair.h", "t->paid_until_ns = now + slice;", "return;"),
+    Mutation("a turn is paid for afterwards", "fair.h", "t->paid_until_ns = run_clock(p) + slice;", "return;"),
     Mutation(
         "time since a later moment is very long",
         "state.h",

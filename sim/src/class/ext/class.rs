@@ -26,6 +26,7 @@ const SAVE_RESTORE: u64 = 2;
 const KICK_IDLE: u64 = 1;
 /// The scheduler gets the last task of a pCPU in ops.enqueue().
 const OPS_ENQ_LAST: u64 = 2;
+const OPS_ENQ_MIGRATION_DISABLED: u64 = 1 << 4;
 const KICK_PREEMPT: u64 = 2;
 
 impl Ext {
@@ -84,7 +85,8 @@ impl Ext {
     /// do_enqueue_task()
     fn do_enqueue(&mut self, core: &mut Core, id: TaskId, flags: u64) {
         let cpu = core.task(id).cpu;
-        let (online, disabled) = (core.cpu(cpu).online, core.task(id).migration_disabled);
+        let online = core.cpu(cpu).online;
+        let disabled = core.task(id).migration_disabled && self.ops.flags & OPS_ENQ_MIGRATION_DISABLED == 0;
         let task = &self.tasks[id.index()];
         if online && task.verdict.is_none() && !task.is_exiting() && !disabled {
             let p = task.ptr();
@@ -96,7 +98,7 @@ impl Ext {
         match self.tasks[id.index()].verdict.take().filter(|_| online) {
             Some((dsq, verdict_flags)) => self.insert(core, id, dsq, verdict_flags | flags),
             None => {
-                // Not shown to the scheduler: going offline, exiting, or with migration disabled.
+                // Not shown to the scheduler: going offline, exiting, or with migration disabled and not asked for.
                 self.tasks[id.index()].set_slice(SLICE_DEFAULT_NS);
                 self.insert_local(core, cpu, id, flags);
             }

@@ -42,7 +42,13 @@ pub struct ScxEntity {
 }
 
 #[repr(C)]
+pub struct SchedEntity {
+    pub sum_exec_runtime: u64,
+}
+
+#[repr(C)]
 pub struct TaskStruct {
+    pub se: SchedEntity,
     pub flags: u32,
     pub pid: i32,
     pub tgid: i32,
@@ -196,7 +202,8 @@ extern "C" {
 }
 
 /// In the order of `native_layout` in peek.c.
-const LAYOUT: [usize; 52] = [
+const LAYOUT: [usize; 53] = [
+    offset_of!(TaskStruct, se.sum_exec_runtime),
     offset_of!(TaskStruct, flags),
     offset_of!(TaskStruct, pid),
     offset_of!(TaskStruct, tgid),

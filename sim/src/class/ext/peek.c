@@ -62,6 +62,7 @@ const u32 native_knobs_len = sizeof(native_knobs) / sizeof(native_knobs[0]);
 
 /* The kernel's structs that the model writes; compared with ffi.rs before anything runs. */
 const u64 native_layout[] = {
+	AT(task_struct, se.sum_exec_runtime),
 	AT(task_struct, flags),
 	AT(task_struct, pid),
 	AT(task_struct, tgid),

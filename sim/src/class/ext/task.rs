@@ -7,7 +7,7 @@ use crate::cpuset::CpuSet;
 use crate::host::{Core, Task};
 use crate::ids::{TaskId, VmId};
 
-use super::ffi::{self, CpuMask, ListNode, ScxEntity, TaskStruct};
+use super::ffi::{self, CpuMask, ListNode, SchedEntity, ScxEntity, TaskStruct};
 use super::maps::Storages;
 
 pub const PF_EXITING: u32 = 0x4;
@@ -64,6 +64,7 @@ impl ExtTask {
     pub fn new(id: TaskId, task: &Task, pid: u32, cpus: usize) -> Self {
         let kern = Box::new(KernTask {
             kern: TaskStruct {
+                se: SchedEntity { sum_exec_runtime: 0 },
                 flags: if task.kthread { PF_KTHREAD } else { 0 },
                 pid: pid as i32,
                 tgid: task.tgid as i32,
@@ -141,6 +142,7 @@ impl ExtTask {
     }
 
     pub fn used(&mut self, ns: u64) {
+        self.kern_mut().kern.se.sum_exec_runtime += ns;
         if self.slice() != u64::MAX {
             self.set_slice(self.slice().saturating_sub(ns));
         }
