@@ -45,6 +45,7 @@ def test_weights_of_vms_divide_what_the_parent_has(bench: Bench, policy: str) ->
         ground.divided(got, {"tenant/1": 10, "tenant/2": 1}, got["tenant"])
 
 
+@long
 @policies
 def test_a_quota_is_a_limit_and_can_be_used_up(bench: Bench, policy: str) -> None:
     with Ground(bench, policy) as ground:
@@ -76,6 +77,17 @@ def test_a_crowd_in_one_cgroup_counts_as_one(bench: Bench, policy: str) -> None:
         ground.busy("work", "pv")
         got = ground.got("work", "pv", "crowd", settle_s=3)
         ground.divided(got, {"work": 1, "pv": 1, "crowd": 1}, 2)
+
+
+@long
+@policies
+def test_thousands_of_switches_are_charged(bench: Bench, policy: str) -> None:
+    with Ground(bench, policy) as ground:
+        ground.group("talkers", weight=100)
+        ground.run_in("talkers", "exec stress-ng --quiet --cpu 2 --switch 4")
+        ground.busy("work", "pv")
+        got = ground.got("work", "pv", "talkers", settle_s=3)
+        ground.divided(got, {"work": 1, "pv": 1, "talkers": 1}, 2)
 
 
 @long
