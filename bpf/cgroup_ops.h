@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the kernel tells of cgroups: the operations that build the tree (tree.h) and set its limits (quota.h).
+ * What the kernel tells of cgroups: the operations that build the tree (tree.h) and set its limits (gate_quota.h).
  */
 #ifndef COHORT_CGROUP_OPS_H
 #define COHORT_CGROUP_OPS_H
 
-#include "quota.h"
+#include "gate_quota.h"
 
 SEC("struct_ops/cgroup_init")
 s32 BPF_PROG(cohort_cgroup_init, struct cgroup *cgrp, struct scx_cgroup_init_args *args)

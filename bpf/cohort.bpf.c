@@ -6,27 +6,30 @@
  *
  *   kernel.h     the kernel's types and functions, and what differs between versions
  *   intf.h       limits, knob values and counters, shared with user space
+ *   policies.h   the table of policies; policy.h: what each decides
  *   state.h      what is remembered about pCPUs, tasks, vCPUs, VMs and cgroups; the knobs
  *   tree.h       who competes with whom: cgroups, and the VMs in them
  *   registry.h   which tasks are vCPUs, of which VM, and where they are
- *   fair.h       weighted virtual run time in that tree
- *   quota.h      cpu.max
+ *   account.h    what a task has run
+ *   aside.h      who may not run now, for a while
  *   topology.h   which pCPUs are near one another
  *   placement.h  where a task is queued
  *   runqueue.h   the queues, and who runs next
  *   turn.h       turns that end on time
- *   boost.h      pause-loop exits and directed yields
- *   gang.h       turns that a VM's vCPUs take together
+ *   wish.h       "run this one next"
+ *   order_*.h, gang_*.h, spin_*.h, guard_*.h, gate_*.h   the policies
+ *   policy_calls.h   the one place that knows all of them
  *   wake.h       what comes with a task that becomes runnable
  *   cgroup_ops.h, pcpu_ops.h   operations on cgroups and pCPUs
  *
  * Suits: KVM hosts of any VMM, with ordinary tasks beside the VMs. Every choice is made from state in the kernel; user space may stop or
  * die at any moment.
  */
+#include "wish.h"
+#include "wake.h"
+#include "policy_calls.h"
 #include "cgroup_ops.h"
 #include "pcpu_ops.h"
-#include "wake.h"
-#include "gang.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -50,7 +53,7 @@ s32 BPF_PROG(cohort_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fl
 	identify(p, t);
 	/* An idle pCPU has nobody, so no sibling either. */
 	if (idle) {
-		if (!quota_may_run(t))
+		if (gate_for(t, cpu, now))
 			return cpu;
 		arrive(p, t, cpu, now, false);
 		account_place(t, cpu);
@@ -68,6 +71,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct task_ctx *t = task_get(p);
 	u64 now = now_ns();
+	struct cpu_ctx *c;
 	struct vm_ctx *vm;
 	struct rank rank;
 	bool woken;
@@ -89,7 +93,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	if (!t->queued_ns)
 		t->queued_ns = now;
-	t->aside = !may_run(t, now);
+	t->aside = gate_for(t, cpu, now) == GATE_ASIDE;
 	if (t->aside) {
 		account_place(t, -1);
 		vcpu_set_state(t, VCPU_ASLEEP, -1, now);
@@ -99,9 +103,10 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 
-	/* Whose turn has ended may be before somebody who runs elsewhere. */
-	if (!woken && !t->placed) {
-		rank_of(t, now, &rank);
+	/* Whose turn has ended may be before somebody who runs elsewhere. Whose place was lent to another waits here: he has it back soon. */
+	c = cpu_get(cpu);
+	if (!woken && !t->placed && c && !c->out_of_turn) {
+		order_rank(t, now, &rank);
 		t->placed = room_for(p, t, &rank, cpu, now) + 1;
 	}
 	if (t->placed && task_allowed_on(p, t->placed - 1))
@@ -117,7 +122,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	arrive(p, t, cpu, now, true);
 	account_place(t, cpu);
 	vcpu_set_state(t, VCPU_WAITING, cpu, t->queued_ns);
-	queue_insert(p, t, cpu, enq_flags, now);
+	queue_insert(p, t, cpu, enq_flags);
 	notify(p, t, cpu, now);
 }
 
@@ -154,19 +159,20 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	if (prev && task_is_queued(prev)) {
 		t = task_get(prev);
 		if (t) {
-			if (!quota_charge(t, fair_charge(prev, t), best.now))
+			run_charge(prev, t, best.now);
+			if (gate_for(t, cpu, best.now))
 				t = NULL;
 			else
-				fair_settle(prev, t);
+				order_end(t, prev->scx.weight);
 		}
 		if (t) {
 			best.leaving_vm = t->vm;
 			best.prev_queued = true;
-			rank_of(t, best.now, &best.prev);
+			order_rank(t, best.now, &best.prev);
 		}
 	}
 	recall_aside(cpu, SEARCH_MAX, best.now);
-	if (boost_redeem(&best)) {
+	if (wish_redeem(&best)) {
 		c->out_of_turn = 1;
 		return;
 	}
@@ -182,7 +188,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 				queue_mark(cpu);
 		}
 	}
-	goes_on = t && !best.urgency && (!best.pid || !rank_before(&best.rank, &best.prev, 0));
+	goes_on = t && !best.urgency && (!best.pid || !order_before(&best.rank, &best.prev, 0));
 	if (goes_on && best.pid && best.restricted) {
 		/* Who may go elsewhere makes room for one that may not, if both gain. */
 		t->placed = room_for(prev, t, &best.rank, cpu, best.now) + 1;
@@ -195,10 +201,10 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		best.queue = GOES_ON;
 	}
 	if (!best.urgency)
-		best_remote_waiter(slice_ns, &best);
+		best_remote_waiter(PULL_MARGIN * slice_ns, &best);
 
 	if (best.pid && best.queue != GOES_ON) {
-		slice = best.urgency == URGENCY_OVERDUE ? OVERDUE_SLICE_NS : turn_slice(best.vm, cpu, best.now);
+		slice = best.urgency == URGENCY_OVERDUE ? OVERDUE_SLICE_NS : turn_slice(t, best.vm, cpu, best.now);
 		if (take(best.pid, best.queue, cpu, slice)) {
 			if (best.urgency)
 				stat_inc(STAT_STARVED);
@@ -210,13 +216,11 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	}
 	if (t) {
 		t->placed = 0;
-		slice = turn_slice(best.leaving_vm, cpu, best.now);
+		slice = turn_slice(t, best.leaving_vm, cpu, best.now);
 		task_set_slice(prev, slice);
 		c->turn_end_ns = best.now + slice;
-		fair_advance_clocks(t, cpu);
-		gang_start(t, cpu, best.now);
-		fair_prepay(prev, t, slice);
-		c->curr_vtime = t->vtime;
+		gang_began(t, cpu, best.now);
+		order_begin(t, cpu, slice, prev->scx.weight, true);
 		if (queue_is_marked(cpu))
 			turn_watch(cpu, best.now);
 		return;
@@ -237,22 +241,20 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
 	/* Also who became part of another entity while it ran, and goes on without ever having been queued as such. */
 	arrive(p, t, cpu, now, false);
 	account_place(t, cpu);
-	gang_start(t, cpu, now);
-	fair_start(p, t, now);
-	if (!c->out_of_turn)
-		fair_advance_clocks(t, cpu);
-	fair_prepay(p, t, p->scx.slice);
+	gang_began(t, cpu, now);
+	run_start(p, t, now);
+	c->curr_vtime = t->vtime;
+	order_begin(t, cpu, p->scx.slice, p->scx.weight, !c->out_of_turn);
 	vcpu_set_state(t, VCPU_RUNNING, cpu, now);
 
 	c->curr_vm = t->vm;
 	c->curr_leaf = t->leaf;
-	c->curr_vtime = t->vtime;
 	c->curr_weight = p->scx.weight;
 	c->turn_end_ns = now + p->scx.slice;
 	c->curr_pid = p->pid;
 	if (c->resume_pid == (u32)p->pid)
 		c->resume_pid = 0;
-	if (queue_is_marked(cpu) || c->boost_pid)
+	if (queue_is_marked(cpu) || c->wish_pid)
 		turn_watch(cpu, now);
 }
 
@@ -300,7 +302,7 @@ void BPF_PROG(cohort_stopping, struct task_struct *p, bool runnable)
 	}
 	if (!t)
 		return;
-	quota_charge(t, fair_stop(p, t), now);
+	run_stop(p, t, now);
 	if (runnable) {
 		t->queued_ns = now;
 		t->preempted = true;
@@ -317,12 +319,13 @@ void BPF_PROG(cohort_tick, struct task_struct *p)
 	if (!t)
 		return;
 	cpu = scx_bpf_task_cpu(p);
-	if (!quota_charge(t, fair_charge(p, t), now))
+	run_charge(p, t, now);
+	if (gate_for(t, cpu, now))
 		task_set_slice(p, 0);
-	fair_forget(t, cpu);
+	order_tick(t, cpu, now);
 	/* A thread that became a vCPU, or its VMM's VM, while it ran, and that nobody competes with, passes here only. */
 	if (identity_is_stale(p, t)) {
-		quota_charge(t, fair_stop(p, t), now);
+		run_stop(p, t, now);
 		start_running(p, t, cpu, now);
 	}
 }
@@ -358,7 +361,8 @@ bool BPF_PROG(cohort_yield, struct task_struct *from, struct task_struct *to)
 		task_set_slice(from, 0);
 		return false;
 	}
-	return boost_offered(from, to, now_ns());
+	stat_inc(STAT_BOOST_OFFERED);
+	return spin_offered(from, to, now_ns());
 }
 
 SEC("fentry/kvm_vcpu_on_spin")
@@ -366,9 +370,15 @@ int BPF_PROG(cohort_on_spin, struct kvm_vcpu *vcpu, bool in_kernel)
 {
 	struct task_struct *p = bpf_get_current_task_btf();
 	struct task_ctx *t = task_get(p);
+	struct vm_ctx *vm = t ? vm_get(t) : NULL;
 
-	if (t)
-		boost_on_spin(t, scx_bpf_task_cpu(p), in_kernel);
+	if (!vm || t->vcpu < 0)
+		return 0;
+	stat_inc(STAT_PLE);
+	if (in_kernel)
+		stat_inc(STAT_PLE_KERNEL);
+	atomic_add(&vm->ple, 1);
+	spin_on_spin(t, scx_bpf_task_cpu(p), in_kernel);
 	return 0;
 }
 

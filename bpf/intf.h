@@ -25,18 +25,6 @@ enum cohort_placement {
 	PLACEMENT_BALANCE = 1,
 };
 
-/* --fair: between whom virtual run time is kept equal */
-enum cohort_fair {
-	FAIR_TASK = 0,
-	FAIR_VM = 1,
-};
-
-/* --gang */
-enum cohort_gang {
-	GANG_OFF = 0,
-	GANG_ALIGNED = 1,
-};
-
 /* --boost: bits that add up */
 enum cohort_boost {
 	BOOST_CANDIDATE = 1,

@@ -297,6 +297,8 @@ static __always_inline u64 cgroup_domain_id(struct cgroup *cgrp)
  * arguments point to may be NULL.
  */
 #define VERIFIED_ONCE __attribute__((noinline)) int
+/* In such a function: an argument that no policy looks at. The compiler would leave it out where the function is called, and the verifier miss it. */
+#define UNUSED_YET(argument) asm volatile("" ::"r"(argument))
 #define VERIFIED_ONCE_U64 __attribute__((noinline)) u64
 
 /* Is time or virtual time a before b? Both wrap. */

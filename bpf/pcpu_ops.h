@@ -27,7 +27,7 @@ void BPF_PROG(cohort_cpu_offline, s32 cpu)
 
 	if (c && c->online) {
 		c->online = 0;
-		c->boost_pid = 0;
+		c->wish_pid = 0;
 		c->curr_pid = 0;
 		atomic_add(&nr_online, -1);
 	}

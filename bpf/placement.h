@@ -12,7 +12,7 @@
 #ifndef COHORT_PLACEMENT_H
 #define COHORT_PLACEMENT_H
 
-#include "fair.h"
+#include "account.h"
 #include "topology.h"
 
 /* Neighbours that a host task may go to. */
@@ -22,16 +22,11 @@
 #define MOVE_SCAN 8
 
 /* The runner's rank, as far as pCPU's context tells. Return false if nobody runs there. */
-static bool rank_of_runner(const struct cpu_ctx *c, u64 now, struct rank *r)
+static bool rank_of_runner(struct cpu_ctx *c, u64 now, struct rank *r)
 {
-	u64 unused;
-
 	if (!c->curr_pid)
 		return false;
-	unused = elapsed_ns(c->turn_end_ns, now);
-	/* Its own time as of now; that of its entities as of now by what is left of its turn, and of those with it. */
-	rank_of_leaf(c->curr_leaf, c->curr_vtime - scale_by_weight(unused, c->curr_weight), 1, now, r);
-	r->unused_ns += unused;
+	order_rank_of_runner(c, now, r);
 	return true;
 }
 
@@ -44,7 +39,7 @@ VERIFIED_ONCE would_preempt(struct cpu_ctx *c, struct rank *r, u64 now)
 		return 0;
 	if (!rank_of_runner(c, now, &runner))
 		return 1;
-	return rank_before(r, &runner, wakeup_gran_ns);
+	return order_before(r, &runner, wakeup_gran_ns);
 }
 
 /* Do siblings of t run or wait on other threads of cpu's core? */
@@ -95,7 +90,7 @@ static s32 place(const struct task_struct *p, struct task_ctx *t, s32 prev, u64 
 	struct rank rank;
 	s32 i, cpu, best = prev;
 
-	rank_of(t, now, &rank);
+	order_rank(t, now, &rank);
 	best_cost = placement_cost(p, t, &rank, prev, now);
 	if (best_cost != ~0ULL && (placement == PLACEMENT_ANY || task_is_pinned(p)))
 		return prev;
@@ -159,9 +154,9 @@ static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct rank
 		/* Nor to take a sibling's place: its VM would gain nothing, and have two there. */
 		if (placement == PLACEMENT_BALANCE && siblings_on(t, other))
 			continue;
-		if (!rank_of_runner(c, now, &runner) || !rank_before(rank, &runner, slice_ns))
+		if (!rank_of_runner(c, now, &runner) || !order_before(rank, &runner, slice_ns))
 			continue;
-		if (found >= 0 && !rank_before(&last, &runner, 0))
+		if (found >= 0 && !order_before(&last, &runner, 0))
 			continue;
 		found = other;
 		last = runner;

@@ -11,7 +11,7 @@
 #define COHORT_RUNQUEUE_H
 
 #include "placement.h"
-#include "quota.h"
+#include "aside.h"
 
 #define QUEUE_SCAN 32
 #define REMOTE_QUEUE_SCAN 8
@@ -20,14 +20,14 @@
 #define REMOTE_NEAR 2
 #define REMOTE_FAR 2
 
+/*
+ * By how many turns a waiter elsewhere must deserve a busy pCPU more than whoever has it: what runs has paid for its turn, so that two VMs that get the same are
+ * a turn or two apart at any moment, and each move costs a cache.
+ */
+#define PULL_MARGIN 3
+
 /* Tasks looked at when the whole queue is searched, at most; what is moved away makes room for the next time. */
 #define SEARCH_MAX 1024
-
-/* After this many times starve_ns a vCPU runs next even if its VM has had far more than its share. */
-#define STARVE_MAX 10
-
-/* ... and any other task: its cgroup may have many, who wait for one another. A third of what the kernel's watchdog allows. */
-#define OVERDUE_NS 10000000000ULL
 
 /* How long one runs whose turn it is only because it has waited for so long. */
 #define OVERDUE_SLICE_NS 1000000ULL
@@ -49,13 +49,6 @@ struct pick {
 	u32 urgency;
 	bool restricted; /* some pCPUs are forbidden to it */
 	bool anybody;	 /* even where a sibling is: nothing that can run waits for an idle pCPU */
-};
-
-/* pick.urgency */
-enum {
-	URGENCY_NONE,
-	URGENCY_STARVED, /* it has waited for too long */
-	URGENCY_OVERDUE, /* ... although it has had more than its share */
 };
 
 /* pick.queue: it is on the pCPU, and goes on. */
@@ -103,47 +96,6 @@ VERIFIED_ONCE would_stack(struct pick *best, struct task_ctx *t, s32 queue)
 	return c->curr_pid || !t->queued_ns || elapsed_ns(best->now, t->queued_ns) < slice_ns;
 }
 
-/* Has t waited so long that it must run, whoever deserves it more? */
-static __always_inline bool is_overdue(const struct task_ctx *t, u64 now)
-{
-	u64 waited = t->queued_ns ? elapsed_ns(now, t->queued_ns) : 0;
-
-	return waited > (t->vcpu >= 0 || !t->leaf ? STARVE_MAX * starve_ns : OVERDUE_NS);
-}
-
-/* Has a child of that entity, with this virtual time, had more than those it competes with on cpu? */
-static __always_inline bool is_ahead(u32 entity, s32 cpu, u64 vtime)
-{
-	u64 *clock = clock_get(entity, cpu);
-
-	return !clock || time_before(*clock + lag_ns, vtime);
-}
-
-/* Has t waited too long? One whose entity is ahead of the others here waits for its entity's sake and must be more patient. */
-VERIFIED_ONCE urgency_of(struct task_ctx *t, struct rank *r, s32 cpu, u64 now)
-{
-	struct entity_ctx *e;
-	u32 parent = 0, i;
-
-	if (!t || !r || !t->queued_ns || elapsed_ns(now, t->queued_ns) <= starve_ns)
-		return URGENCY_NONE;
-	/* Of the many that a cgroup may have each waits for the others. */
-	if (t->leaf && t->vcpu < 0)
-		return is_overdue(t, now) ? URGENCY_OVERDUE : URGENCY_NONE;
-	if (!r->path[0] && is_ahead(0, cpu, r->own))
-		return is_overdue(t, now) ? URGENCY_OVERDUE : URGENCY_NONE;
-	/* At any level: a VM with a small part of its cgroup is ahead there, although the cgroup is not. */
-	for (i = 0; i < MAX_DEPTH; i++) {
-		e = entity_get(r->path[i]);
-		if (!r->path[i] || !e)
-			break;
-		if (is_ahead(parent, cpu, e->vtime))
-			return is_overdue(t, now) ? URGENCY_OVERDUE : URGENCY_NONE;
-		parent = r->path[i];
-	}
-	return URGENCY_STARVED;
-}
-
 /* Does a waiting task, starved or not, replace the best found so far? */
 static __always_inline bool is_better(struct pick *best, const struct task_ctx *t, struct rank *r, u32 urgency,
 				      u64 margin_ns)
@@ -155,26 +107,7 @@ static __always_inline bool is_better(struct pick *best, const struct task_ctx *
 	/* Among the starved, rank is what starved them. */
 	if (urgency)
 		return time_before(t->queued_ns, best->queued_ns);
-	return rank_before(r, &best->rank, margin_ns);
-}
-
-/* May t run now? Asked wherever a task is given a pCPU. */
-static __always_inline bool may_run(struct task_ctx *t, u64 now)
-{
-	return quota_may_run(t) || (t->queued_ns && elapsed_ns(now, t->queued_ns) > ASIDE_MAX_NS);
-}
-
-/* A quota keeps t from running: it is out of the way now. */
-VERIFIED_ONCE now_aside(struct task_ctx *t, s32 cpu, u64 now)
-{
-	if (!t)
-		return 0;
-	t->aside = true;
-	account_place(t, -1);
-	vcpu_set_state(t, VCPU_ASLEEP, -1, now);
-	mark_aside(cpu, true);
-	stat_inc(STAT_THROTTLED);
-	return 0;
+	return order_before(r, &best->rank, margin_ns);
 }
 
 /*
@@ -186,7 +119,7 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 	struct task_struct *p;
 	struct task_ctx *t;
 	struct rank rank;
-	u32 seen = 0, urgency;
+	u32 seen = 0, urgency, gate;
 
 	if (!best)
 		return 0;
@@ -196,13 +129,15 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 		t = task_get(p);
 		if (!t || !task_allowed_on(p, best->cpu) || would_stack(best, t, queue))
 			continue;
-		if (!may_run(t, best->now)) {
-			if (queue == best->cpu && scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, ASIDE_DSQ(queue), 0))
+		gate = gate_for(t, best->cpu, best->now);
+		if (gate) {
+			if (gate == GATE_ASIDE && queue == best->cpu &&
+			    scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, ASIDE_DSQ(queue), 0))
 				now_aside(t, queue, best->now);
 			continue;
 		}
-		rank_of(t, best->now, &rank);
-		urgency = urgency_of(t, &rank, best->cpu, best->now);
+		order_rank(t, best->now, &rank);
+		urgency = order_urgency(t, &rank, best->cpu, best->now);
 		if (!is_better(best, t, &rank, urgency, margin_ns))
 			continue;
 		best->rank = rank;
@@ -339,20 +274,9 @@ static __always_inline u64 slice_for(s32 cpu)
 }
 
 /* Queue p on cpu. */
-static void queue_insert(struct task_struct *p, const struct task_ctx *t, s32 cpu, u64 enq_flags, u64 now)
+static void queue_insert(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 enq_flags)
 {
-	struct entity_ctx *leaf = entity_get(t->leaf), *top;
-	u64 key = t->vtime;
-	s32 before;
-
-	/* At the time that its entity will have come to when those of it that wait already have had their turns. */
-	if (t->leaf && leaf) {
-		top = entity_get(leaf->path[0]);
-		before = leaf->nr_active - leaf->nr_running - 1;
-		if (top)
-			key = top->vtime + (before > 0 ? before * scale_by_entity(slice_ns, top) : 0);
-	}
-	scx_bpf_dsq_insert_vtime(p, cpu, slice_ns, key, enq_flags);
+	scx_bpf_dsq_insert_vtime(p, cpu, slice_ns, order_key(t), enq_flags);
 	queue_mark(cpu);
 }
 
@@ -396,35 +320,6 @@ VERIFIED_ONCE take_overdue(s32 cpu)
 	c->out_of_turn = 1;
 	stat_inc(STAT_STARVED);
 	return 1;
-}
-
-/* Let those that were put aside and may run again compete; and one that has been aside for too long. */
-VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, u64 now)
-{
-	struct task_struct *p;
-	struct task_ctx *t;
-	u32 seen = 0;
-
-	if (!has_aside(cpu))
-		return 0;
-	mark_aside(cpu, false);
-	bpf_for_each(scx_dsq, p, ASIDE_DSQ(cpu), 0) {
-		if (seen++ >= scan)
-			break;
-		t = task_get(p);
-		if (!t || !may_run(t, now))
-			continue;
-		fair_arrive(t, cpu, now, true);
-		t->aside = false;
-		account_place(t, cpu);
-		vcpu_set_state(t, VCPU_WAITING, cpu, now);
-		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->vtime);
-		scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, cpu, 0);
-		queue_mark(cpu);
-	}
-	if (scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu)) > 0)
-		mark_aside(cpu, true);
-	return 0;
 }
 
 #endif

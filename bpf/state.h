@@ -7,6 +7,17 @@
 
 #include "kernel.h"
 #include "intf.h"
+#include "policies.h"
+
+/* The choices of each table of policies.h. */
+#define ORDER_NUMBER(name, what) ORDER_##name,
+enum cohort_order { ORDERS(ORDER_NUMBER) };
+#define GANG_NUMBER(name, what) GANG_##name,
+enum cohort_gang { GANGS(GANG_NUMBER) };
+#define SPIN_NUMBER(name, what) SPIN_##name,
+enum cohort_spin { SPINS(SPIN_NUMBER) };
+#define GUARD_NUMBER(name, what) GUARD_##name,
+enum cohort_guard { GUARDS(GUARD_NUMBER) };
 
 /* Knobs, set by user space before the scheduler is loaded. `cohort run --help` describes each in the same words. */
 
@@ -28,8 +39,12 @@ KNOB u64 starve_ns = 100000000;
 KNOB u64 wakeup_gran_ns = 1000000;
 
 KNOB u32 placement = PLACEMENT_BALANCE;
-KNOB u32 fair = FAIR_VM;
-KNOB u32 gang = GANG_OFF;
+KNOB u32 order = ORDER_vm;
+KNOB u32 gang = GANG_off;
+KNOB u32 spin = SPIN_boost;
+KNOB u32 guard = GUARD_off;
+
+/* Kinds of boost (enum cohort_boost), for spin boost. */
 KNOB u32 boost = 0;
 
 /* A pCPU. Its run queue is the DSQ of the same number. */
@@ -44,12 +59,13 @@ struct cpu_ctx {
 	u64 curr_weight;
 	u64 turn_end_ns; /* when the runner's slice ends */
 
-	/* A wish: run this waiting vCPU next. */
-	u32 boost_pid;	   /* 0: none */
-	u32 boost_vcpu;	   /* its index in the map vcpus */
-	u32 boost_vm;	   /* as task_ctx.vm */
-	u32 boost_migrate; /* it may come from another pCPU's queue */
-	u64 boost_at_ns;   /* when that was asked */
+	/* A wish (wish.h): run this waiting vCPU next. */
+	u32 wish_pid;	/* 0: none */
+	u32 wish_vcpu;	/* its index in the map vcpus */
+	u32 wish_vm;	/* as task_ctx.vm */
+	u32 wish_flags; /* enum wish_flags */
+	u64 wish_slice_ns;
+	u64 wish_at_ns; /* when that was asked */
 
 	/* Whose turn a kernel thread interrupted, and when that turn ends. */
 	u32 resume_pid;
@@ -95,8 +111,10 @@ struct task_ctx {
 	u32 run_leaf;		 /* the entity of its present turn */
 	u16 run_path[MAX_DEPTH]; /* the entities that its present turn is charged to */
 	bool everywhere;	 /* no pCPU is forbidden */
+	bool has_turn;		 /* a turn has begun and is not over */
 	bool preempted;
-	bool aside; /* out of the queues until a quota is refilled */
+	bool aside;	    /* out of the queues until a gate opens */
+	u64 order_state[4]; /* the order's own; 0 when the task is new */
 };
 
 struct {

@@ -3,7 +3,7 @@
  * Who competes with whom: a tree of cgroups, with the VMs in it as its leaves.
  *
  * An entity divides what it gets among its children by their weights, as cgroups do in the kernel: child cgroups, VMs and tasks. A cgroup beyond
- * MAX_DEPTH, or for which there is no room, is its parent as far as this is concerned. With --fair task VMs are no entities, only cgroups are.
+ * MAX_DEPTH, or for which there is no room, is its parent as far as this is concerned. With orders that know no VMs only cgroups are entities.
  *
  * Numbers are taken again when a cgroup or VM is gone. What is counted in an entity is taken back by whoever counted it, so that nothing has to be
  * reset then: a thread that outlives its VM's entry gives back what it holds when it next sleeps.
@@ -11,7 +11,7 @@
 #ifndef COHORT_TREE_H
 #define COHORT_TREE_H
 
-#include "state.h"
+#include "policy.h"
 
 /* Virtual time per run time is a fraction of this. */
 #define INV_WEIGHT_SHIFT 22
@@ -231,7 +231,7 @@ static void leaf_refresh(struct task_struct *p, struct task_ctx *t)
 		}
 	}
 	t->limits = nr_quotas ? slot : 0;
-	if (!vm || fair != FAIR_VM) {
+	if (!vm || !order_is_of_vms()) {
 		leaf_set(t, slot);
 		return;
 	}

@@ -53,7 +53,7 @@ static int turn_over(void *map, int *key, struct turn_timer *timer)
 	u64 now = now_ns();
 
 	timer->set_for_ns = 0;
-	if (!c || !c->curr_pid || !(queue_is_marked(*key) || c->boost_pid))
+	if (!c || !c->curr_pid || !(queue_is_marked(*key) || c->wish_pid))
 		return 0;
 	if (time_before(now + TURN_EARLY_NS, c->turn_end_ns))
 		turn_watch(*key, now);

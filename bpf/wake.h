@@ -12,7 +12,7 @@
 static void arrive(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now, bool queued)
 {
 	if (t->cpu < 0 || !t->waited_ns)
-		fair_arrive(t, cpu, now, queued);
+		order_wake(t, cpu, now, queued);
 }
 
 /* Make somebody look at p, just queued on cpu: an idle pCPU, or the one whose runner deserves it less. */
@@ -38,7 +38,7 @@ static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
 	/* Nobody runs: the pCPU is between two tasks, and has chosen, or will look here. */
 	if (!c->curr_pid || c->curr_pid == p->pid)
 		return;
-	rank_of(t, now, &rank);
+	order_rank(t, now, &rank);
 	if (would_preempt(c, &rank, now)) {
 		stat_inc(STAT_PREEMPT_WAKEUP);
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);

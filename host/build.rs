@@ -4,6 +4,8 @@
 
 #[path = "build/headers.rs"]
 mod headers;
+#[path = "../sim/build/policies.rs"]
+mod policies;
 #[path = "../sim/build/sources.rs"]
 mod sources;
 
@@ -44,15 +46,17 @@ fn build() -> Result<(), Box<dyn Error>> {
     }
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=build/headers.rs");
+    println!("cargo:rerun-if-changed=../sim/build/policies.rs");
     println!("cargo:rerun-if-changed=../sim/build/sources.rs");
     println!("cargo:rerun-if-env-changed=CLANG");
 
     fs::write(out_dir.join("intf.rs"), headers::generate(&bpf_dir)?)?;
+    fs::write(out_dir.join("policies.rs"), policies::generate(&bpf_dir, &out_dir)?)?;
 
     let depfile = out_dir.join("kernel.d");
     let mut clang_args: Vec<OsString> =
         // v3: atomic operations that return the old value, which every kernel with sched_ext has.
-        vec!["-I".into(), bpf_dir.clone().into(), "-mcpu=v3".into(), "-Wall".into(), "-Werror".into()];
+        vec!["-I".into(), bpf_dir.clone().into(), "-I".into(), out_dir.clone().into(), "-mcpu=v3".into(), "-Wall".into(), "-Werror".into()];
     clang_args.extend(sources::flags(&depfile));
     // The <bpf/...> headers are libbpf-sys' own, those of the libbpf that is linked; the system's may be older.
     SkeletonBuilder::new()

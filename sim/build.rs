@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Compiles the scheduler of `../bpf` for this machine: the same files that become the kernel's object.
 
+#[path = "build/policies.rs"]
+mod policies;
 #[path = "build/sources.rs"]
 mod sources;
 
@@ -43,8 +45,10 @@ fn build() -> Result<(), Box<dyn Error>> {
     let windows = manifest_dir.join("src/class/ext/peek.c");
     println!("cargo:rerun-if-changed={}", windows.display());
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=build/policies.rs");
     println!("cargo:rerun-if-changed=build/sources.rs");
     fs::write(out_dir.join("variables.h"), list_of_variables(&text)?)?;
+    fs::write(out_dir.join("policies.rs"), policies::generate(&bpf_dir, &out_dir)?)?;
 
     let depfile = out_dir.join("native.d");
     let objects = cc::Build::new()

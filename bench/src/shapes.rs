@@ -29,7 +29,7 @@ pub fn cfs() -> Policy {
 
 /// The scheduler of `bpf/` as `cohort run --policy cohort` sets it up.
 pub fn bpf() -> Policy {
-    let knobs = [("placement", 1), ("fair", 1), ("gang", 0), ("boost", 15)];
+    let knobs = [("placement", 1), ("order", 0), ("gang", 0), ("boost", 15)];
     let knobs = knobs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     Policy::Ext(ExtConfig { knobs, ..ExtConfig::default() })
 }

@@ -24,13 +24,7 @@ pub fn generate(bpf_dir: &Path) -> Result<String> {
     let intf = fs::read_to_string(&intf_path).map_err(|e| format!("{}: {e}", intf_path.display()))?;
     let mut out = String::new();
 
-    for (tag, prefix) in [
-        ("cohort_limits", ""),
-        ("cohort_placement", ""),
-        ("cohort_fair", ""),
-        ("cohort_gang", ""),
-        ("cohort_boost", ""),
-    ] {
+    for (tag, prefix) in [("cohort_limits", ""), ("cohort_placement", ""), ("cohort_boost", "")] {
         for entry in enum_entries(&intf, tag)? {
             let value = entry.value.ok_or_else(|| format!("intf.h: {} has no value", entry.name))?;
             writeln!(out, "pub const {prefix}{}: u32 = {value};", entry.name)?;

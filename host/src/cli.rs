@@ -80,7 +80,7 @@ impl Run {
         if self.json && self.stats.is_none() && self.monitor.is_none() {
             return Err(Failure::refused("--json needs --stats SECS or --monitor SECS"));
         }
-        self.policy.validate()?;
+        self.policy.axes()?;
         self.timing.validate()
     }
 }
@@ -137,7 +137,7 @@ fn one_line(rendered: &str) -> String {
 mod tests {
     use super::*;
     use crate::policy::tests::no_knobs;
-    use crate::policy::{Boost, Gang, Placement, Policy};
+    use crate::policy::{Axes, Boost, Placement};
     use clap::CommandFactory;
 
     fn run(args: &str) -> Result<Run, Stop> {
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn defaults_are_the_cohort_policy_and_the_schedulers_knobs() {
         let run = run("").unwrap();
-        assert_eq!(run.policy.axes(), Policy::Cohort.axes());
+        assert_eq!(run.policy.axes().ok(), Axes::of_preset("cohort"));
         let mut knobs = no_knobs();
         run.timing.apply(&mut knobs);
         assert_eq!(knobs.slice_ns, crate::intf::default::SLICE_NS);
@@ -176,16 +176,21 @@ mod tests {
 
     #[test]
     fn an_axis_overrides_the_preset() {
-        let axes = run("--policy vtime --placement balance --boost candidate").unwrap().policy.axes();
+        let axes =
+            run("--policy vtime --placement balance --boost candidate").unwrap().policy.axes().unwrap();
         assert_eq!(axes.placement, Placement::Balance);
-        assert_eq!(axes.fair, Policy::Vtime.axes().fair);
+        assert_eq!(axes.order, Axes::of_preset("vtime").unwrap().order);
         assert_eq!(axes.boost.to_string(), "candidate");
-        assert_eq!(run("--boost off").unwrap().policy.axes().boost, Boost::OFF);
-        assert_eq!(run("--gang aligned").unwrap().policy.axes().gang, Gang::Aligned);
+        assert_eq!(run("--boost off").unwrap().policy.axes().unwrap().boost, Boost::OFF);
+        assert_eq!(run("--spin off").unwrap().policy.axes().unwrap().boost, Boost::OFF);
+        let text = |args: &str| run(args).unwrap().policy.axes().unwrap().to_string();
         assert_eq!(
-            run("--fair task").unwrap().policy.axes().gang,
-            Gang::Off,
-            "nothing to align without turns of VMs"
+            text("--gang aligned --boost off"),
+            "placement balance, order vm, gang aligned, spin off, guard off"
+        );
+        assert_eq!(
+            text("--policy vtime --boost any-mode"),
+            "placement any, order task, gang off, spin boost (any-mode), guard off"
         );
     }
 
@@ -202,11 +207,14 @@ mod tests {
             ("--policy eevdf", ["--policy", "eevdf", "cohort, balance, vtime"]),
             ("--placement here", ["--placement", "here", "any, balance"]),
             ("--gang on", ["--gang", "on", "off, aligned"]),
-            ("--fair all", ["--fair", "all", "vm, task"]),
+            ("--order all", ["--order", "all", "vm, task"]),
             ("--boost on", ["--boost", "on", "candidate, any-mode, unfair, migrate"]),
             ("--boost unfair", ["--boost", "unfair", "add candidate"]),
-            ("--gang aligned --fair task", ["--gang aligned", "--fair vm", ""]),
-            ("--policy vtime --gang aligned", ["--gang aligned", "--fair vm", ""]),
+            ("--gang aligned --order task", ["--gang aligned", "--order vm", ""]),
+            ("--policy vtime --gang aligned", ["--gang aligned", "--order vm", ""]),
+            ("--spin boost --boost off", ["--spin boost", "--boost off", "do not go together"]),
+            ("--spin off --boost candidate", ["--spin off", "--boost candidate", "do not go together"]),
+            ("--policy vtime --spin boost", ["--spin boost", "--boost off", "do not go together"]),
             ("--slice-us 99", ["--slice-us", "99", "from 100 to 100000"]),
             ("--slice-us=-5", ["--slice-us", "-5", "from 100 to 100000"]),
             ("--starve-us 1000001", ["--starve-us", "1000001", "from 1000 to 1000000"]),

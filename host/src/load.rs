@@ -270,8 +270,8 @@ mod tests {
         let args = ["cohort", "run", "--policy", "balance", "--slice-us", "1234"].map(Into::into);
         let Ok(cli::Cli { command: cli::Command::Run(run) }) = cli::parse(args) else { panic!("refused") };
         let config = Config {
-            policy: run.policy.policy.name(),
-            axes: run.policy.axes(),
+            policy: run.policy.policy.clone(),
+            axes: run.policy.axes().unwrap(),
             timing: run.timing,
             verbose: 0,
         };

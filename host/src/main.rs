@@ -26,6 +26,12 @@ mod intf {
     include!(concat!(env!("OUT_DIR"), "/intf.rs"));
 }
 
+/// The policies that there are: the tables of bpf/policies.h.
+#[allow(dead_code)]
+mod policies {
+    include!(concat!(env!("OUT_DIR"), "/policies.rs"));
+}
+
 /// What the scheduler was compiled from.
 mod sources {
     include!(concat!(env!("OUT_DIR"), "/sources.rs"));

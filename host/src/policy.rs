@@ -1,25 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Policies: what the command line says, and the values that the scheduler gets. Timing is in timing.rs.
 //!
-//! A policy is a preset: one choice per axis. Each axis has its own flag, which overrides the preset.
+//! A policy is a preset: one choice per axis. Each axis has its own flag, which overrides the preset. Both come from the tables of bpf/policies.h.
 
 use std::fmt;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 use crate::bpf::types::rodata;
-use crate::intf;
 use crate::say::Failure;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Policy {
-    /// Everything that keeps a VM's vCPUs moving together: balance, fair between VMs, all boosts
-    Cohort,
-    /// Siblings on different pCPUs, nothing else: virtual run time per task
-    Balance,
-    /// Weighted fair queueing per task, to compare with
-    Vtime,
-}
+use crate::{intf, policies};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Placement {
@@ -29,30 +20,12 @@ pub enum Placement {
     Balance,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Fair {
-    /// CPU time is shared by VMs and host tasks, and within a VM by its vCPUs
-    Vm,
-    /// CPU time is shared by threads: a VM with more vCPUs gets more
-    Task,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Gang {
-    /// Each pCPU chooses for itself
-    Off,
-    /// When a VM's turn starts, its waiting vCPUs are started on other pCPUs as well
-    Aligned,
-}
-
 /// What a pause-loop exit does; the kinds add up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Boost(u32);
 
 impl Boost {
     pub const OFF: Boost = Boost(0);
-    pub const ALL: Boost =
-        Boost(intf::BOOST_CANDIDATE | intf::BOOST_ANY_MODE | intf::BOOST_UNFAIR | intf::BOOST_MIGRATE);
 
     const NAMES: [(&'static str, u32); 4] = [
         ("candidate", intf::BOOST_CANDIDATE),
@@ -92,107 +65,165 @@ impl fmt::Display for Boost {
     }
 }
 
+/// One of a table of policies.h: its place there is its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    number: usize,
+    name: &'static str,
+}
+
+/// A table of two columns: names, and what they mean.
+type Table = &'static [[&'static str; 2]];
+
+impl Choice {
+    fn of(table: Table, name: &str) -> Option<Choice> {
+        let number = table.iter().position(|row| row[0] == name)?;
+        Some(Choice { number, name: table[number][0] })
+    }
+}
+
+/// What clap offers: the names of a table, with what they mean.
+fn names<const N: usize>(table: &'static [[&'static str; N]]) -> PossibleValuesParser {
+    PossibleValuesParser::new(table.iter().map(|row| PossibleValue::new(row[0]).help(row[N - 1])))
+}
+
+fn choice_of(table: Table) -> impl TypedValueParser<Value = Choice> {
+    // clap has refused names that are not there.
+    names(table).map(move |name| Choice::of(table, &name).unwrap_or(Choice { number: 0, name: table[0][0] }))
+}
+
 /// The policy and its axes.
 #[derive(Args, Clone, Debug)]
 pub struct PolicyArgs {
     /// Preset of the axes below
-    #[arg(long, value_enum, value_name = "NAME", default_value_t = Policy::Cohort)]
-    pub policy: Policy,
+    #[arg(long, value_name = "NAME", value_parser = names(policies::PRESETS), default_value = policies::PRESETS[0][0])]
+    pub policy: String,
 
     /// Where vCPUs are queued [default: by the policy]
     #[arg(long, value_enum, value_name = "HOW")]
     placement: Option<Placement>,
 
-    /// Between whom CPU time is shared fairly [default: by the policy]
-    #[arg(long, value_enum, value_name = "WHOM")]
-    fair: Option<Fair>,
+    /// Who deserves the pCPU [default: by the policy]
+    #[arg(long, value_name = "HOW", value_parser = choice_of(policies::ORDERS))]
+    order: Option<Choice>,
 
-    /// Whether a VM's vCPUs take their turns at the same time [default: by the policy]
-    #[arg(long, value_enum, value_name = "HOW")]
-    gang: Option<Gang>,
+    /// Which of a VM's vCPUs run at the same time [default: by the policy]
+    #[arg(long, value_name = "HOW", value_parser = choice_of(policies::GANGS))]
+    gang: Option<Choice>,
 
-    /// What a pause-loop exit does: off, or some of candidate, any-mode, unfair, migrate [default: by the policy]
+    /// What a pause-loop exit does [default: by the policy; boost where --boost has kinds]
+    #[arg(long, value_name = "WHAT", value_parser = choice_of(policies::SPINS))]
+    spin: Option<Choice>,
+
+    /// Kinds of --spin boost: off, or some of candidate, any-mode, unfair, migrate [default: by the policy]
     ///
     /// candidate: the sibling that KVM offers runs next. any-mode: the scheduler chooses a waiting sibling itself, also one preempted in user
     /// mode. unfair: the boosted vCPU runs although it is not its turn; its VM is charged. migrate: it may come from another pCPU's queue.
     #[arg(long, value_name = "LIST", value_parser = Boost::parse)]
     boost: Option<Boost>,
+
+    /// Who may not lose its pCPU at once [default: by the policy]
+    #[arg(long, value_name = "WHOM", value_parser = choice_of(policies::GUARDS))]
+    guard: Option<Choice>,
 }
 
 /// A choice for every axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Axes {
     pub placement: Placement,
-    pub fair: Fair,
-    pub gang: Gang,
+    pub order: Choice,
+    pub gang: Choice,
+    pub spin: Choice,
     pub boost: Boost,
+    pub guard: Choice,
 }
 
-impl Policy {
-    pub fn axes(self) -> Axes {
-        let (placement, fair, gang, boost) = match self {
-            Policy::Cohort => (Placement::Balance, Fair::Vm, Gang::Off, Boost::ALL),
-            Policy::Balance => (Placement::Balance, Fair::Task, Gang::Off, Boost::OFF),
-            Policy::Vtime => (Placement::Any, Fair::Task, Gang::Off, Boost::OFF),
-        };
-        Axes { placement, fair, gang, boost }
-    }
-
-    pub fn name(self) -> String {
-        value_name(self)
+impl Axes {
+    /// The axes of a preset; None if there is none of that name, or its line names what is in no table.
+    pub fn of_preset(name: &str) -> Option<Axes> {
+        let [_, placement, order, gang, spin, boost, guard, _] =
+            *policies::PRESETS.iter().find(|row| row[0] == name)?;
+        Some(Axes {
+            placement: Placement::from_str(placement, false).ok()?,
+            order: Choice::of(policies::ORDERS, order)?,
+            gang: Choice::of(policies::GANGS, gang)?,
+            spin: Choice::of(policies::SPINS, spin)?,
+            boost: Boost::parse(boost).ok()?,
+            guard: Choice::of(policies::GUARDS, guard)?,
+        })
     }
 }
 
 impl PolicyArgs {
-    pub fn axes(&self) -> Axes {
-        let preset = self.policy.axes();
-        Axes {
+    /// The preset's axes, each overridden by its flag. Kinds of boost are for --spin boost, so that naming some chooses it.
+    pub fn axes(&self) -> Result<Axes, Failure> {
+        let preset = Axes::of_preset(&self.policy).ok_or_else(|| {
+            Failure::refused(format!("--policy {}: its line in policies.h is wrong", self.policy))
+        })?;
+        let boosting =
+            |boost: Boost| Choice::of(policies::SPINS, if boost == Boost::OFF { "off" } else { "boost" });
+        let spin = self.spin.or(self.boost.and_then(boosting)).unwrap_or(preset.spin);
+        let axes = Axes {
             placement: self.placement.unwrap_or(preset.placement),
-            fair: self.fair.unwrap_or(preset.fair),
+            order: self.order.unwrap_or(preset.order),
             gang: self.gang.unwrap_or(preset.gang),
-            boost: self.boost.unwrap_or(preset.boost),
-        }
-    }
-
-    /// What clap cannot express: axes that do not go together.
-    pub fn validate(&self) -> Result<(), Failure> {
-        let axes = self.axes();
-        if axes.gang == Gang::Aligned && axes.fair == Fair::Task {
-            return Err(Failure::refused("--gang aligned needs --fair vm: tasks that are scheduled each for itself have no turn together"));
-        }
-        Ok(())
+            boost: self.boost.unwrap_or(if spin.name == "boost" { preset.boost } else { Boost::OFF }),
+            spin,
+            guard: self.guard.unwrap_or(preset.guard),
+        };
+        axes.validate()?;
+        Ok(axes)
     }
 }
 
 impl Axes {
+    /// What clap cannot express: axes that do not go together.
+    fn validate(&self) -> Result<(), Failure> {
+        let knows_vms = |axis: &str, choice: Choice| {
+            policies::OF_VMS.contains(&format!("{axis} {}", choice.name).as_str())
+        };
+        if knows_vms("gang", self.gang) && !knows_vms("order", self.order) {
+            let allowed: Vec<_> =
+                policies::OF_VMS.iter().filter_map(|of| of.strip_prefix("order ")).collect();
+            return Err(Failure::refused(format!(
+                "--gang {} needs --order {}: tasks that are scheduled each for itself have no turn together",
+                self.gang.name,
+                allowed.join(" or ")
+            )));
+        }
+        if (self.spin.name == "boost") != (self.boost != Boost::OFF) {
+            return Err(Failure::refused(format!(
+                "--spin {} and --boost {} do not go together: --spin boost needs kinds of boost, which no other has",
+                self.spin.name, self.boost
+            )));
+        }
+        Ok(())
+    }
+
     pub fn apply(&self, knobs: &mut rodata) {
         knobs.placement = match self.placement {
             Placement::Any => intf::PLACEMENT_ANY,
             Placement::Balance => intf::PLACEMENT_BALANCE,
         };
-        knobs.fair = match self.fair {
-            Fair::Task => intf::FAIR_TASK,
-            Fair::Vm => intf::FAIR_VM,
-        };
-        knobs.gang = match self.gang {
-            Gang::Off => intf::GANG_OFF,
-            Gang::Aligned => intf::GANG_ALIGNED,
-        };
+        knobs.order = self.order.number as u32;
+        knobs.gang = self.gang.number as u32;
+        knobs.spin = self.spin.number as u32;
+        knobs.guard = self.guard.number as u32;
         knobs.boost = self.boost.0;
     }
 }
 
 impl fmt::Display for Axes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (placement, fair, gang) =
-            (value_name(self.placement), value_name(self.fair), value_name(self.gang));
-        write!(f, "placement {placement}, fair {fair}, gang {gang}, boost {}", self.boost)
+        let placement =
+            self.placement.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default();
+        let Axes { order, gang, spin, boost, guard, .. } = self;
+        write!(f, "placement {placement}, order {}, gang {}, spin {}", order.name, gang.name, spin.name)?;
+        if *boost != Boost::OFF {
+            write!(f, " ({boost})")?;
+        }
+        write!(f, ", guard {}", guard.name)
     }
-}
-
-/// A value as it is written on the command line.
-fn value_name(value: impl ValueEnum) -> String {
-    value.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -207,7 +238,7 @@ pub mod tests {
     #[test]
     fn boost_kinds_add_up() {
         assert_eq!(Boost::parse("candidate,migrate"), Ok(Boost(intf::BOOST_CANDIDATE | intf::BOOST_MIGRATE)));
-        assert_eq!(Boost::parse("candidate,any-mode,unfair,migrate"), Ok(Boost::ALL));
+        assert_eq!(Boost::parse("candidate,any-mode,unfair,migrate"), Ok(Boost(15)));
         assert_eq!(Boost::parse("off"), Ok(Boost::OFF));
     }
 
@@ -237,34 +268,41 @@ pub mod tests {
     }
 
     #[test]
+    fn every_preset_is_made_of_what_the_tables_have() {
+        for preset in policies::PRESETS {
+            let axes = Axes::of_preset(preset[0]).unwrap_or_else(|| panic!("{preset:?}"));
+            axes.validate().unwrap_or_else(|error| panic!("{preset:?}: {error:?}"));
+        }
+    }
+
+    #[test]
     fn axes_reach_the_scheduler() {
         let mut knobs = no_knobs();
-        Axes { placement: Placement::Balance, fair: Fair::Vm, gang: Gang::Aligned, boost: Boost::ALL }
-            .apply(&mut knobs);
-        assert_eq!(
-            (knobs.placement, knobs.fair, knobs.gang, knobs.boost),
-            (intf::PLACEMENT_BALANCE, intf::FAIR_VM, intf::GANG_ALIGNED, 15)
-        );
-        Axes { placement: Placement::Any, fair: Fair::Task, gang: Gang::Off, boost: Boost::OFF }
-            .apply(&mut knobs);
-        assert_eq!(
-            (knobs.placement, knobs.fair, knobs.gang, knobs.boost),
-            (intf::PLACEMENT_ANY, intf::FAIR_TASK, intf::GANG_OFF, 0)
-        );
+        Axes::of_preset("cohort").unwrap().apply(&mut knobs);
+        assert_eq!((knobs.placement, knobs.order, knobs.gang, knobs.spin, knobs.boost), (1, 0, 0, 1, 15));
+        Axes::of_preset("vtime").unwrap().apply(&mut knobs);
+        assert_eq!((knobs.placement, knobs.order, knobs.gang, knobs.spin, knobs.boost), (0, 1, 0, 0, 0));
     }
 
     #[test]
     fn the_user_guide_has_the_presets_as_they_are() {
         let guide = include_str!("../../docs/cohort.md");
-        let presets = Policy::value_variants().iter().map(|policy| policy.axes());
-        let [cohort, balance, vtime] = presets.collect::<Vec<_>>().try_into().unwrap();
-        let row = |flag: &str, name: fn(Axes) -> String| {
-            let row = format!("| `{flag}` | `{}` | `{}` | `{}` |", name(cohort), name(balance), name(vtime));
+        for [name, placement, order, gang, spin, boost, guard, what] in policies::PRESETS {
+            let row = format!("| `{name}` | `{placement}` | `{order}` | `{gang}` | `{spin}` | `{boost}` | `{guard}` | {what} |");
             assert!(guide.contains(&row), "docs/cohort.md lacks {row}");
-        };
-        row("--placement", |axes| value_name(axes.placement));
-        row("--fair", |axes| value_name(axes.fair));
-        row("--gang", |axes| value_name(axes.gang));
-        row("--boost", |axes| axes.boost.to_string());
+        }
+        for (flag, table) in [
+            ("order", policies::ORDERS),
+            ("gang", policies::GANGS),
+            ("spin", policies::SPINS),
+            ("guard", policies::GUARDS),
+        ] {
+            for [name, _] in table {
+                assert!(
+                    guide.contains(&format!("`--{flag} {name}`")),
+                    "docs/cohort.md lacks `--{flag} {name}`"
+                );
+            }
+        }
     }
 }

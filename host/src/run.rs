@@ -53,8 +53,8 @@ pub fn run(args: &Run, host: &Host) -> Result<(), Failure> {
         return Err(Failure::refused(refusal));
     }
     let config = Config {
-        policy: args.policy.policy.name(),
-        axes: args.policy.axes(),
+        policy: args.policy.policy.clone(),
+        axes: args.policy.axes()?,
         timing: args.timing.clone(),
         verbose: args.verbose,
     };

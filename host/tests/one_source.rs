@@ -9,10 +9,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Around the scheduler in the kernel's object: libbpf's headers.
-const KERNEL_ONLY: [&str; 4] = ["bpf_core_read.h", "bpf_helper_defs.h", "bpf_helpers.h", "bpf_tracing.h"];
+/// Around the scheduler in the kernel's object: libbpf's headers, and the list of policies that the build writes.
+const KERNEL_ONLY: [&str; 5] =
+    ["bpf_core_read.h", "bpf_helper_defs.h", "bpf_helpers.h", "bpf_tracing.h", "policy_headers.h"];
 /// In the simulator: windows for tests, and the list of variables to exchange between simulations.
-const SIMULATOR_ONLY: [&str; 2] = ["peek.c", "variables.h"];
+const SIMULATOR_ONLY: [&str; 3] = ["peek.c", "policy_headers.h", "variables.h"];
 /// The one file of `bpf/` that only one of them reads: it is to the simulator what libbpf's headers are to the kernel's object.
 const INSTEAD_OF_LIBBPF: &str = "native.h";
 

@@ -25,7 +25,7 @@ from cohortlab import scenario as scenarios
 from cohortlab.compare import INTERRUPTED, OpenPlace, Plan
 from cohortlab.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 from cohortlab.places import PlaceError
-from cohortlab.policies import KNOWN, parse_policies
+from cohortlab.policies import ALL, KNOWN, parse_policies
 from cohortlab.progress import Bar, Forecast, Lines, Progress
 from cohortlab.results import Results, write_parquet
 from cohortlab.scenario import TLB_MODES, Scenario
@@ -45,7 +45,7 @@ BEFORE_LAB_S = {
     "booting": 25.0,
 }
 BUILT_ONCE = frozenset(name for name in BEFORE_LAB_S if name.startswith("the lab's"))
-POLICIES = f"With commas, of {', '.join(KNOWN)}. NAME@VARIANT is NAME once more, with other --policy-args."
+POLICIES = f"With commas, of {', '.join(KNOWN)}; or {ALL}. NAME@VARIANT is NAME once more, with other --policy-args."
 
 
 @click.command()

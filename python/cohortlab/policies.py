@@ -8,12 +8,15 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import cohort_sim
+
 from cohortlab.errors import BadInput
 
 KERNEL = "eevdf"  # the kernel's own scheduler: nothing is loaded
-# The presets of `cohort run --policy`. Checked here so that a typing error is told before anything boots.
-PRESETS = ("cohort", "balance", "vtime")
+# The presets of `cohort run --policy`, from the scheduler's own table: a typing error is told before anything boots.
+PRESETS = tuple(row[0] for row in cohort_sim.policies()["preset"])
 KNOWN = (KERNEL, *PRESETS)
+ALL = "all"
 # How Linux 7.3 and newer divide a cgroup's weight among CPUs: /sys/kernel/debug/sched/cgroup_mode.
 CGROUP_MODES = ("up", "smp", "concur", "max", "tasks")
 # Of base_slice_ns, for which the kernel itself has no bounds: those of a task's own slice (sched_setattr).
@@ -31,13 +34,13 @@ class Policy:
 
 def parse_policies(listed: str, arguments: Sequence[str]) -> tuple[Policy, ...]:
     """Return the policies of ``--policies`` with the arguments that ``--policy-args LABEL=ARGS`` give them."""
-    labels = [label.strip() for label in listed.split(",")]
+    labels = [label.strip() for label in listed.split(",")] if listed != ALL else list(KNOWN)
     given = dict(_split_arguments(text) for text in arguments)
     policies = []
     for label in labels:
         name, _, variant = label.partition("@")
         if name not in KNOWN:
-            raise BadInput(f'--policies: unknown policy "{name}": known are {", ".join(KNOWN)}')
+            raise BadInput(f'--policies: unknown policy "{name}": known are {", ".join(KNOWN)}, and "{ALL}"')
         if "@" in label and not re.fullmatch(r"[\w.+-]+", variant):
             raise BadInput(f'--policies: "{label}": what follows @ must be letters, digits and . + - _')
         if labels.count(label) > 1:

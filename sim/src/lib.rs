@@ -46,6 +46,11 @@ mod sources {
     include!(concat!(env!("OUT_DIR"), "/sources.rs"));
 }
 
+/// The policies that the scheduler has, from the tables of bpf/policies.h.
+pub mod policies {
+    include!(concat!(env!("OUT_DIR"), "/policies.rs"));
+}
+
 pub use body::{Bodies, Run};
 pub use error::SimError;
 pub use host::Host;

@@ -8,7 +8,7 @@ use cohort_sim::scenario::Scenario;
 const EEVDF: &str = r#"{"class": "fair"}"#;
 const FLAT: &str = r#"{"class": "fair", "variant": "eevdf-flat"}"#;
 const CFS: &str = r#"{"class": "fair", "variant": "cfs"}"#;
-const COHORT: &str = r#"{"class": "ext", "knobs": {"placement": 1, "fair": 1, "gang": 0, "boost": 15}}"#;
+const COHORT: &str = r#"{"class": "ext", "knobs": {"placement": 1, "order": 0, "gang": 0, "boost": 15}}"#;
 
 /// What happens under the scheduler of `bpf/` changes with each change of it; such a run must only be the same twice.
 const BPF: &str = "";

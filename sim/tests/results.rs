@@ -80,7 +80,7 @@ fn time_adds_up() {
 fn late_program(duration_ns: u64, watch: Watch) -> Report {
     let text = format!(
         r#"{{"name": "late", "seed": 3, "duration_ns": {duration_ns}, "machine": {{"cores_per_socket": 2}},
-            "policy": {{"class": "ext", "knobs": {{"placement": 1, "fair": 1, "gang": 0, "boost": 15}}}},
+            "policy": {{"class": "ext", "knobs": {{"placement": 1, "order": 0, "gang": 0, "boost": 15}}}},
             "vms": [
                 {{"name": "work", "vcpus": 2, "start_ns": 20000000, "workload": {{"model": "tlb-flush"}}}},
                 {{"name": "hog", "vcpus": 2, "workload": {{"model": "cpu-hog"}}}}

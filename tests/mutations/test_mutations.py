@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.python.test_policies_example import with_example
+
 REPO = Path(__file__).parents[2]
 WORK = Path(os.environ.get("CARGO_TARGET_DIR", REPO / "build" / "target")) / "mutations"
 
@@ -31,7 +33,7 @@ class Mutation:
 MUTATIONS = [
     Mutation(
         "a heavy task is charged more, not less",
-        "fair.h",
+        "account.h",
         "delta_ns * WEIGHT_DEFAULT / (weight ?: 1)",
         "delta_ns * weight / WEIGHT_DEFAULT",
     ),
@@ -55,12 +57,15 @@ MUTATIONS = [
     ),
     Mutation(
         "who sleeps collects without bound",
-        "fair.h",
+        "order_vm.h",
         "if (time_before(vtime, clock - lag_ns))",
         "if (time_before(vtime + (1ULL << 60), clock))",
     ),
     Mutation(
-        "a newcomer is owed the past", "fair.h", "if (!waited_ns)\n\t\treturn clock;", "if (!waited_ns)\n\t\treturn 0;"
+        "a newcomer is owed the past",
+        "order_vm.h",
+        "if (!waited_ns)\n\t\treturn clock;",
+        "if (!waited_ns)\n\t\treturn 0;",
     ),
     Mutation(
         "one clock for all pCPUs lifts who competes elsewhere",
@@ -70,11 +75,11 @@ MUTATIONS = [
     ),
     Mutation(
         "what is not used of a turn is not paid back",
-        "fair.h",
+        "order_vm.h",
         "\tif (more < 0)\n",
         "\tif (more < 0)\n\t\treturn;\n\tif (more < 0)\n",
     ),
-    Mutation("a turn is paid for afterwards", "fair.h", "t->paid_until_ns = run_clock(p) + slice;", "return;"),
+    Mutation("a turn is paid for afterwards", "order_vm.h", "t->paid_until_ns = t->charged_ns + slice;", "return;"),
     Mutation(
         "time since a later moment is very long",
         "state.h",
@@ -83,13 +88,13 @@ MUTATIONS = [
     ),
     Mutation(
         "who runs beyond its turn, by another pCPU's clock, has paid for all time",
-        "placement.h",
+        "order_vm.h",
         "unused = elapsed_ns(c->turn_end_ns, now);",
         "unused = c->turn_end_ns - now;",
     ),
     Mutation(
         "a thread of the VMM waits for its VM's turn",
-        "fair.h",
+        "order_vm.h",
         "return t->vm && t->vcpu < 0 ? lag_ns : 0;",
         "return 0;",
     ),
@@ -120,7 +125,7 @@ MUTATIONS = [
         ";",
     ),
     Mutation(
-        "nor for who is before others by a turn", "placement.h", "!rank_before(rank, &runner, slice_ns))", "rank)"
+        "nor for who is before others by a turn", "placement.h", "!order_before(rank, &runner, slice_ns))", "rank)"
     ),
     Mutation(
         "nobody who runs is asked for by an idle pCPU", "placement.h", "scx_bpf_kick_cpu(other, SCX_KICK_PREEMPT);", ";"
@@ -146,7 +151,7 @@ MUTATIONS = [
     ),
     Mutation(
         "nobody starves",
-        "runqueue.h",
+        "order_vm.h",
         "elapsed_ns(now, t->queued_ns) <= starve_ns)",
         "elapsed_ns(now, t->queued_ns) >= 0)",
     ),
@@ -158,26 +163,50 @@ MUTATIONS = [
         "if (c ||",
     ),
     Mutation(
-        "the wrong one is better", "runqueue.h", "return rank_before(r, &best->rank, margin_ns);", "return false;"
+        "the wrong one is better", "runqueue.h", "return order_before(r, &best->rank, margin_ns);", "return false;"
     ),
-    Mutation("who may run again stays aside", "runqueue.h", "if (!t || !may_run(t, now))", "if (t)"),
+    Mutation("who may run again stays aside", "aside.h", "if (!t || gate_for(t, cpu, now))", "if (t)"),
+    Mutation("what has run is counted by no gate", "account.h", "gate_charge(t, delta, now);", ";"),
+    Mutation("tasks are ordered as if each were a VM's", "order_task.h", ".rank = vtime_rank,", ""),
+    Mutation("a stale wish is granted", "wish.h", "time_before(c->wish_at_ns + WISH_STALE_NS, now)", "false"),
     Mutation(
-        "a quota is not charged", "quota.h", "atomic_add(&e->budget_ns, -(s64)delta_ns)", "atomic_add(&e->budget_ns, 0)"
+        "no order is asked where a queue has its end", "policy_calls.h", "result = order_##name.key(t)", "(void)t"
+    ),
+    Mutation(
+        "a gate that is closed is not asked",
+        "policy_calls.h",
+        "answer = gate_##name.ask(t, cpu, now);",
+        "answer = GATE_OPEN;",
+    ),
+    Mutation(
+        "a turn is not begun where one goes on",
+        "cohort.bpf.c",
+        "order_begin(t, cpu, slice, prev->scx.weight, true);",
+        ";",
+    ),
+    Mutation(
+        "a quota is not charged",
+        "gate_quota.h",
+        "atomic_add(&e->budget_ns, -(s64)delta_ns)",
+        "atomic_add(&e->budget_ns, 0)",
     ),
     Mutation(
         "only the innermost quota counts",
-        "quota.h",
-        "if (e->quota_ns && e->budget_ns <= 0)\n\t\t\treturn 0;\n\t\tslot = e->parent;",
-        "if (e->quota_ns && e->budget_ns <= 0)\n\t\t\treturn 0;\n\t\tslot = 0;",
+        "gate_quota.h",
+        "if (e->quota_ns && e->budget_ns <= 0)\n\t\t\treturn GATE_ASIDE;\n\t\tslot = e->parent;",
+        "if (e->quota_ns && e->budget_ns <= 0)\n\t\t\treturn GATE_ASIDE;\n\t\tslot = 0;",
     ),
     Mutation(
         "a burst is never there",
-        "quota.h",
+        "gate_quota.h",
         "s64 most = e->quota_ns + e->burst_ns, budget;",
         "s64 most = e->quota_ns, budget;",
     ),
     Mutation(
-        "what was overdrawn is forgotten", "quota.h", "budget = e->budget_ns + (s64)e->quota_ns;", "budget = most + 1;"
+        "what was overdrawn is forgotten",
+        "gate_quota.h",
+        "budget = e->budget_ns + (s64)e->quota_ns;",
+        "budget = most + 1;",
     ),
     Mutation("a turn ends at a tick", "turn.h", "scx_bpf_kick_cpu(*key, SCX_KICK_PREEMPT);", ";"),
     Mutation(
@@ -199,16 +228,16 @@ MUTATIONS = [
         "take(pid, cpu, cpu, slice_ns)",
     ),
     Mutation(
-        "a spin in user mode is boosted, one in kernel mode is not", "boost.h", "if (!in_kernel)", "if (in_kernel)"
+        "a spin in user mode is boosted, one in kernel mode is not", "spin_boost.h", "if (!in_kernel)", "if (in_kernel)"
     ),
     Mutation(
         "siblings are searched during the back-off too",
-        "boost.h",
+        "spin_boost.h",
         "stat_inc(STAT_PLE_BACKOFF);\n\t\treturn;",
         "stat_inc(STAT_PLE_BACKOFF);",
     ),
     Mutation(
-        "a boost goes where affinity forbids it", "boost.h", "allowed = task_allowed_on(p, cpu);", "allowed = true;"
+        "a boost goes where affinity forbids it", "wish.h", "allowed = task_allowed_on(p, cpu);", "allowed = true;"
     ),
     Mutation(
         "who was preempted in kernel mode once, and was woken since, counts as preempted there",
@@ -218,16 +247,19 @@ MUTATIONS = [
     ),
     Mutation(
         "another VM's vCPU is boosted",
-        "boost.h",
+        "spin_boost.h",
         "!f->vm || f->vm != t->vm)",
         "!f->vm || f->vm == t->vm)",
     ),
-    Mutation("one exit gives the pCPU away twice", "boost.h", "if (spinner->exit_served) {", "if (!spinner) {"),
+    Mutation("one exit gives the pCPU away twice", "spin_boost.h", "if (spinner->exit_served) {", "if (!spinner) {"),
     Mutation(
         "an exit that had its boost is never over", "cohort.bpf.c", "v->exit_served--;", "v->exit_served = EXIT_SERVED;"
     ),
     Mutation(
-        "turns have ended when they begin", "gang.h", "vm->turn_end_ns = now + slice_ns;", "vm->turn_end_ns = now;"
+        "turns have ended when they begin",
+        "gang_aligned.h",
+        "vm->turn_end_ns = now + slice_ns;",
+        "vm->turn_end_ns = now;",
     ),
     Mutation("a pCPU that goes offline is still used", "pcpu_ops.h", "c->online = 0;", "c->online = 1;"),
     Mutation(
@@ -262,7 +294,10 @@ def bpf() -> Path:
     """Return a copy of the scheduler, always at the same place, so that little is compiled anew."""
     copy = WORK / "bpf"
     copy.mkdir(parents=True, exist_ok=True)
-    for path in (REPO / "bpf").iterdir():
+    for old in copy.iterdir():
+        if not (REPO / "bpf" / old.name).is_file():
+            old.unlink()
+    for path in (REPO / "bpf").glob("*.[ch]"):
         to = copy / path.name
         if not to.is_file() or to.read_bytes() != path.read_bytes():
             shutil.copyfile(path, to)
@@ -286,6 +321,13 @@ def test_a_copy_without_mistakes_passes_and_one_with_a_mistake_does_not(bpf: Pat
     find(MUTATIONS[0], bpf)
 
 
+def test_the_guides_example_passes_its_test_and_all_others(bpf: Path) -> None:
+    with_example(bpf)
+    passed, output = run_tests(bpf)
+    assert passed, output
+    assert "example::a_lottery_divides_by_weight ... ok" in output
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("mutation", MUTATIONS[1:], ids=lambda mutation: mutation.about)
 def test_every_mistake_is_found(mutation: Mutation, bpf: Path) -> None:
@@ -293,6 +335,6 @@ def test_every_mistake_is_found(mutation: Mutation, bpf: Path) -> None:
 
 
 def test_every_file_that_decides_something_has_its_mistake() -> None:
-    decides_nothing = {"cgroup_ops.h", "intf.h", "kernel_types.h", "native.h"}
-    files = {path.name for path in (REPO / "bpf").iterdir()}
+    decides_nothing = {"cgroup_ops.h", "intf.h", "kernel_types.h", "native.h", "policies.h", "policy.h"}
+    files = {path.name for path in (REPO / "bpf").glob("*.[ch]")}
     assert {mutation.file for mutation in MUTATIONS} == files - decides_nothing

@@ -17,6 +17,7 @@ import pytest
 
 from cohortlab import __version__
 from cohortlab.places import PlaceCrashed, PlaceError
+from cohortlab.policies import KNOWN
 from cohortlab.results import read_parquet
 
 Run = Callable[..., Any]
@@ -107,11 +108,11 @@ WRONG = {
     "a folder": (["compare", "."], ".: cannot be read: Is a directory"),
     "unknown policy": (
         ["compare", "SCENARIO", "--policies", "eevdf,gang"],
-        '--policies: unknown policy "gang": known are eevdf, cohort, balance, vtime',
+        f'--policies: unknown policy "gang": known are {", ".join(KNOWN)}, and "all"',
     ),
     "no policy": (
         ["compare", "SCENARIO", "--policies", ""],
-        '--policies: unknown policy "": known are eevdf, cohort, balance, vtime',
+        f'--policies: unknown policy "": known are {", ".join(KNOWN)}, and "all"',
     ),
     "a policy twice": (
         ["compare", "SCENARIO", "--policies", "cohort,cohort"],

@@ -19,9 +19,8 @@ STATE = (REPO / "bpf/state.h").read_text()
 
 def test_presets_are_those_of_the_guide() -> None:
     assert tuple(policy.PRESETS) == KNOWN_PRESETS
-    for axis in ("placement", "fair", "gang", "boost"):
-        row = " | ".join(f"`{policy.PRESETS[name][axis]}`" for name in KNOWN_PRESETS)
-        assert f"| `--{axis}` | {row} |" in GUIDE
+    for name in KNOWN_PRESETS:
+        assert f"| {' | '.join(f'`{value}`' for value in (name, *policy.PRESETS[name].values()))} |" in GUIDE
 
 
 def test_ranges_are_those_of_the_guide() -> None:
@@ -40,7 +39,7 @@ def test_defaults_are_those_of_the_scheduler() -> None:
     assert {name: defaults[name] for name in policy.TIMING} == policy.DEFAULTS
 
 
-@pytest.mark.parametrize("enum", ["PLACEMENT", "FAIR", "GANG", "BOOST"])
+@pytest.mark.parametrize("enum", ["PLACEMENT", "BOOST"])
 def test_values_are_those_of_the_scheduler(enum: str) -> None:
     found = {name.lower().replace("_", "-"): int(value) for name, value in re.findall(rf"\b{enum}_(\w+) = (\d+)", INTF)}
     assert getattr(policy, enum) == found
@@ -53,10 +52,12 @@ def test_knobs_exist_in_the_scheduler() -> None:
 
 
 def test_a_flag_overrides_the_preset() -> None:
-    assert policy.knobs("vtime", ["--fair=vm", "--boost", "candidate,migrate", "--slice-us", "5000"]) == {
+    assert policy.knobs("vtime", ["--order=vm", "--boost", "candidate,migrate", "--slice-us", "5000"]) == {
         "placement": 0,
-        "fair": 1,
+        "order": policy.TABLES["order"]["vm"],
         "gang": 0,
+        "spin": policy.TABLES["spin"]["boost"],
+        "guard": 0,
         "boost": 9,
         "slice_ns": 5_000_000,
     }
@@ -147,7 +148,13 @@ def test_the_kernel_takes_no_other_arguments(args: list[str]) -> None:
         ),
         ("cohort", ["--boost", "unfair"], "7.3", '--boost: "unfair" alone boosts nobody'),
         ("cohort", ["--boost", "on"], "7.3", '--boost: "on" is not allowed: must be one of candidate, '),
-        ("cohort", ["--fair", "task", "--gang", "aligned"], "7.3", "--gang aligned needs --fair vm"),
+        ("cohort", ["--order", "task", "--gang", "aligned"], "7.3", "--gang aligned needs --order vm"),
+        (
+            "cohort",
+            ["--spin", "off", "--boost", "candidate"],
+            "7.3",
+            "--spin off and --boost candidate do not go together",
+        ),
         ("cohort", ["slice", "5"], "7.3", '"slice" is not allowed: must be a flag'),
         ("eevdf", ["--cgroup-mode", "max"], "7.3", '--cgroup-mode: "max" is not known to the simulator for kernel 7.3'),
         ("eevdf", ["--cgroup-mode", "smp"], "6.18", '--cgroup-mode: "smp" is not known to the simulator for kernel 6'),

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Which scheduling class the simulated host has, from a policy's name and the arguments of ``cohort run``.
 
-The presets, flags and ranges are those of the program ``cohort``; a test holds them against its guide, docs/cohort.md.
+Presets and axes come from the tables that the scheduler was compiled with. The other flags and the ranges are those of
+the program ``cohort``; a test holds them against its guide, docs/cohort.md.
 """
 
 from __future__ import annotations
@@ -10,20 +11,21 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import cohort_sim
+
 from cohortlab.places import PlaceError
 from cohortlab.policies import KERNEL, KernelSettings, kernel_settings
 
-# Values of the knobs, as in bpf/intf.h.
+_TABLES = cohort_sim.policies()
+# Values of the knobs: those of bpf/intf.h, and for the others the place in their table.
 PLACEMENT = {"any": 0, "balance": 1}
-FAIR = {"task": 0, "vm": 1}
-GANG = {"off": 0, "aligned": 1}
 BOOST = {"candidate": 1, "any-mode": 2, "unfair": 4, "migrate": 8}
-
-PRESETS = {
-    "cohort": {"placement": "balance", "fair": "vm", "gang": "off", "boost": "candidate,any-mode,unfair,migrate"},
-    "balance": {"placement": "balance", "fair": "task", "gang": "off", "boost": "off"},
-    "vtime": {"placement": "any", "fair": "task", "gang": "off", "boost": "off"},
+TABLES = {
+    axis: {row[0]: number for number, row in enumerate(_TABLES[axis])} for axis in ("order", "gang", "spin", "guard")
 }
+
+_AXES = ("placement", "order", "gang", "spin", "boost", "guard")
+PRESETS = {row[0]: dict(zip(_AXES, row[1:], strict=False)) for row in _TABLES["preset"]}
 # In microseconds; the knob has the same name, in nanoseconds.
 TIMING = {
     "slice-us": (100, 100_000),
@@ -47,7 +49,7 @@ AT_MOST = (
     ("wakeup-gran-us", "slice-us"),
     ("wakeup-gran-us", "lag-us"),
 )
-FLAGS = (*(f"--{axis}" for axis in PRESETS["cohort"]), *(f"--{name}" for name in TIMING))
+FLAGS = (*(f"--{axis}" for axis in _AXES), *(f"--{name}" for name in TIMING))
 
 # The kernel's own scheduler: which form of the fair class a kernel has.
 KERNEL_RULE = "a kernel's version, 2.6.34 or newer, as in 6.12"
@@ -121,26 +123,47 @@ def version_of(kernel: str) -> tuple[int, ...]:
 
 def knobs(name: str, args: Sequence[str]) -> dict[str, int]:
     """Return the knobs that ``cohort run --policy NAME ARGS`` would set."""
-    axes = dict(PRESETS[name])
+    given: dict[str, str] = {}
     timing: dict[str, int] = {}
     for flag, value in _pairs(args):
         option = flag.removeprefix("--")
-        if option in axes:
-            axes[option] = value
+        if option in _AXES:
+            given[option] = value
         elif option in TIMING:
             timing[option] = _micros(flag, value)
         else:
             raise PlaceError(f"{flag} is not known to the simulator: must be of {', '.join(FLAGS)}")
+    axes = _axes(PRESETS[name], given)
     chosen = {
         "placement": _choice("--placement", axes["placement"], PLACEMENT),
-        "fair": _choice("--fair", axes["fair"], FAIR),
-        "gang": _choice("--gang", axes["gang"], GANG),
         "boost": _boost(axes["boost"]),
+        **{axis: _choice(f"--{axis}", axes[axis], table) for axis, table in TABLES.items()},
     }
-    if chosen["gang"] and not chosen["fair"]:
-        raise PlaceError("--gang aligned needs --fair vm")
+    _together(axes)
     _contradictions(timing)
     return chosen | {f"{option.replace('-', '_').removesuffix('_us')}_ns": us * 1000 for option, us in timing.items()}
+
+
+def _axes(preset: dict[str, str], given: dict[str, str]) -> dict[str, str]:
+    """Return the preset's axes, each overridden by its flag. Naming kinds of boost chooses ``--spin boost``."""
+    spin = given.get("spin", preset["spin"])
+    if "boost" in given and "spin" not in given:
+        spin = "off" if given["boost"] == "off" else "boost"
+    boost = given.get("boost", preset["boost"] if spin == "boost" else "off")
+    return preset | given | {"spin": spin, "boost": boost}
+
+
+def _together(axes: dict[str, str]) -> None:
+    """Refuse axes that do not go together, in the words of ``cohort``."""
+    of_vms = [policy for (policy,) in _TABLES["of vms"]]
+    if f"gang {axes['gang']}" in of_vms and f"order {axes['order']}" not in of_vms:
+        orders = " or ".join(policy.removeprefix("order ") for policy in of_vms if policy.startswith("order "))
+        raise PlaceError(f"--gang {axes['gang']} needs --order {orders}")
+    if (axes["spin"] == "boost") != (axes["boost"] != "off"):
+        raise PlaceError(
+            f"--spin {axes['spin']} and --boost {axes['boost']} do not go together: --spin boost needs kinds of boost, "
+            "which no other has"
+        )
 
 
 def _pairs(args: Sequence[str]) -> list[tuple[str, str]]:

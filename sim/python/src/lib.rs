@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The simulator as a Python extension module: text in, text and bytes out. What it means to people is in `cohortlab.sim`.
 
+use std::collections::BTreeMap;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use cohort_sim::run::{Report, Watch};
@@ -121,6 +122,21 @@ fn sources() -> Vec<(&'static str, &'static str)> {
     cohort_sim::SOURCES.to_vec()
 }
 
+/// The tables of bpf/policies.h: for each its rows, as they are on the command line of `cohort run`; the last column says what it is. And which of
+/// them know VMs (`of vms`): such a gang needs such an order.
+#[pyfunction]
+fn policies() -> BTreeMap<&'static str, Vec<Vec<&'static str>>> {
+    use cohort_sim::policies::{GANGS, GUARDS, OF_VMS, ORDERS, PRESETS, SPINS};
+
+    let mut tables: BTreeMap<_, Vec<Vec<_>>> =
+        [("order", ORDERS), ("gang", GANGS), ("spin", SPINS), ("guard", GUARDS)]
+            .map(|(name, table)| (name, table.iter().map(|row| row.to_vec()).collect()))
+            .into();
+    tables.insert("of vms", OF_VMS.iter().map(|policy| vec![*policy]).collect());
+    tables.insert("preset", PRESETS.iter().map(|row| row.to_vec()).collect());
+    tables
+}
+
 #[pymodule]
 #[pyo3(name = "cohort_sim")]
 fn python_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -128,6 +144,7 @@ fn python_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(run, m)?)?;
     m.add_function(wrap_pyfunction!(models, m)?)?;
     m.add_function(wrap_pyfunction!(sources, m)?)?;
+    m.add_function(wrap_pyfunction!(policies, m)?)?;
     m.add("ConfigError", m.py().get_type::<ConfigError>())?;
     m.add("RunError", m.py().get_type::<RunError>())?;
     m.add("__version__", env!("CARGO_PKG_VERSION"))

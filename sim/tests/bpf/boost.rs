@@ -198,8 +198,16 @@ fn a_boosted_vcpu_stays_for_its_boost() {
 pub fn sibling_waits_elsewhere(w: &mut World) -> (TaskId, TaskId, TaskId) {
     let (_, a) = busy_vm(w, 2);
     let (_, b) = busy_vm(w, 2);
-    for _ in 0..2_000 {
+    w.run(1_400 * MS);
+    for round in 0..2_000 {
         w.run(MS);
+        // Left alone both VMs take their turns together.
+        if round % 40 == 0 {
+            let early = if w.is_running(b[0]) { b[0] } else { a[0] };
+            w.sleep(early);
+            w.run(3 * MS);
+            w.wake(early);
+        }
         for (spinner, waiter) in [(a[0], a[1]), (a[1], a[0])] {
             let other = b.iter().find(|id| w.is_running(**id)).copied();
             if w.is_running(spinner) && !w.is_running(waiter) && w.now_ns > 1_400 * MS {

@@ -5,8 +5,8 @@ use crate::common::*;
 use crate::spec::{knob, Knobs, Spec};
 use crate::world::World;
 
-fn fair(fair: u32) -> Knobs {
-    Knobs { fair: Some(fair), ..Knobs::default() }
+fn order(order: u32) -> Knobs {
+    Knobs { order: Some(order), ..Knobs::default() }
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_vm_gets_its_share_through_one_vcpu() {
 #[test]
 fn between_tasks_a_vm_with_one_vcpu_gets_less() {
     // Each of three threads is entitled to a third of two pCPUs.
-    let mut w = world_with(2, fair(knob::FAIR_TASK));
+    let mut w = world_with(2, order(knob::ORDER_TASK));
     assert_near(lone_vcpu_beside_two(&mut w), 2.0 / 3.0, 0.05);
 }
 
@@ -182,8 +182,8 @@ fn a_vm_that_sleeps_claims_no_more_than_the_bound() {
 
 #[test]
 fn a_vm_that_starts_late_gets_no_credit_for_the_past() {
-    for mode in [knob::FAIR_VM, knob::FAIR_TASK] {
-        let mut w = world_with(1, fair(mode));
+    for mode in [knob::ORDER_VM, knob::ORDER_TASK] {
+        let mut w = world_with(1, order(mode));
         let old = w.spawn(Spec::busy());
         w.run(10_000 * MS);
         let (_, new) = busy_vm(&mut w, 1);

@@ -64,10 +64,10 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn knobs() -> impl Strategy<Value = Knobs> {
-    (0..2u32, 0..2u32, 0..2u32, 0..16u32, 1..10u64).prop_map(|(placement, fair, gang, boost, slice_ms)| {
+    (0..2u32, 0..2u32, 0..2u32, 0..16u32, 1..10u64).prop_map(|(placement, order, gang, boost, slice_ms)| {
         Knobs {
             placement: Some(placement),
-            fair: Some(fair),
+            order: Some(order),
             gang: Some(gang),
             boost: Some(boost),
             slice_ns: Some(slice_ms * MS),

@@ -6,6 +6,7 @@
 mod boost;
 mod common;
 mod entitlement;
+mod example;
 mod fairness;
 mod faults;
 mod gang;

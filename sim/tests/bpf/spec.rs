@@ -8,8 +8,8 @@ use crate::puppets::FOREVER;
 /// Values of the scheduler's knobs, as in intf.h.
 pub mod knob {
     pub const PLACEMENT_ANY: u32 = 0;
-    pub const FAIR_TASK: u32 = 0;
-    pub const FAIR_VM: u32 = 1;
+    pub const ORDER_VM: u32 = 0;
+    pub const ORDER_TASK: u32 = 1;
     pub const GANG_OFF: u32 = 0;
     pub const GANG_ALIGNED: u32 = 1;
     pub const BOOST_CANDIDATE: u32 = 1;
@@ -40,7 +40,7 @@ knobs! {
     boost_slice_ns: u64,
     starve_ns: u64,
     placement: u32,
-    fair: u32,
+    order: u32,
     gang: u32,
     boost: u32,
 }

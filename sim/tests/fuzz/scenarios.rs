@@ -11,7 +11,7 @@ const POLICIES: [&str; 5] = [
     r#"{"class": "fair"}"#,
     r#"{"class": "fair", "variant": "cfs", "slice_ns": 700000}"#,
     r#"{"class": "ext", "knobs": {}}"#,
-    r#"{"class": "ext", "knobs": {"placement": 1, "fair": 1, "boost": 15, "gang": 1, "slice_ns": 1000000}}"#,
+    r#"{"class": "ext", "knobs": {"placement": 1, "order": 0, "boost": 15, "gang": 1, "slice_ns": 1000000}}"#,
 ];
 
 const MODELS: [&str; 6] = ["cpu-hog", "hackbench", "tlb-shootdown", "dbench", "user-spin", "streamcluster"];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Order vtime: who deserves the pCPU, by weighted virtual run time in the tree of tree.h.
+ * Order vm: who deserves the pCPU, by weighted virtual run time in the tree of tree.h.
  *
  * Each entity has a virtual time: the CPU time of all threads below it, over its weight. Of two tasks the one deserves the pCPU whose virtual
  * time is less where their ways from the root part: that of two cgroups, of two VMs, of a cgroup and a task beside it, or of two siblings in one
@@ -11,10 +11,10 @@
  * drift apart, as they must: on a partitioned host one has more than the other. So there is no common clock. Each entity has one per pCPU for its
  * children, which follows those that run there; what sleepers and newcomers may claim is measured against the clock of where they come.
  */
-#ifndef COHORT_FAIR_H
-#define COHORT_FAIR_H
+#ifndef COHORT_ORDER_VM_H
+#define COHORT_ORDER_VM_H
 
-#include "registry.h"
+#include "account.h"
 
 /* How far a clock, or one that has not competed for long, may be away from those that do; in multiples of lag_ns. */
 #define LAG_APART 5
@@ -24,20 +24,6 @@
 
 /* Clocks that many pCPUs share move in steps of this, so that their cache lines do not. */
 #define CLOCK_STEP_NS 250000ULL
-
-/* A task's place in the order. */
-struct rank {
-	u64 own;
-	u64 unused_ns; /* paid for turns that are not over: a runner's own, and a VM's other threads' */
-	u64 credit_ns; /* it may go before others by so much */
-	u64 behind_ns; /* of a vCPU: how far it is behind its furthest sibling */
-	u16 path[MAX_DEPTH];
-};
-
-static __always_inline u64 scale_by_weight(u64 delta_ns, u64 weight)
-{
-	return weight == WEIGHT_DEFAULT ? delta_ns : delta_ns * WEIGHT_DEFAULT / (weight ?: 1);
-}
 
 static __always_inline u64 scale_by_entity(u64 delta_ns, const struct entity_ctx *e)
 {
@@ -61,7 +47,7 @@ static __always_inline void rank_of_leaf(u32 leaf, u64 own, s32 settled, u64 now
 		r->behind_ns = e->child_clock - own;
 	/* What its siblings have paid for this turn does not keep a vCPU from joining it. */
 	running = e->nr_running - settled;
-	if (gang == GANG_ALIGNED && running > 0)
+	if (gang == GANG_aligned && running > 0)
 		r->unused_ns = running * elapsed_ns(e->turn_end_ns, now);
 }
 
@@ -74,13 +60,19 @@ static __always_inline u64 borrows_ns(const struct task_ctx *t)
 	return t->vm && t->vcpu < 0 ? lag_ns : 0;
 }
 
-VERIFIED_ONCE rank_of(struct task_ctx *t, u64 now, struct rank *r)
+static void vtime_rank(struct task_ctx *t, u64 now, struct rank *r)
 {
-	if (!t || !r)
-		return 0;
 	rank_of_leaf(t->leaf, t->vtime, t->charged_ns != 0, now, r);
 	r->credit_ns = borrows_ns(t);
-	return 0;
+}
+
+static void vtime_rank_of_runner(const struct cpu_ctx *c, u64 now, struct rank *r)
+{
+	u64 unused = elapsed_ns(c->turn_end_ns, now);
+
+	/* Its own time as of now; that of its entities as of now by what is left of its turn, and of those with it. */
+	rank_of_leaf(c->curr_leaf, c->curr_vtime - scale_by_weight(unused, c->curr_weight), 1, now, r);
+	r->unused_ns += unused;
 }
 
 /* Virtual time where a's and b's ways part, at this entity of r's path or (0) at its own. */
@@ -108,13 +100,11 @@ static __always_inline u64 rank_turn(u32 slot)
  * which its own siblings have left behind. Otherwise threads of two VMs that are pinned in the same way would never take turns: that of one VM here and
  * that of the other there could go on for ever, each VM having its share.
  */
-VERIFIED_ONCE rank_is_before(struct rank *a, struct rank *b, u64 margin_ns)
+static bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
 {
 	u64 of_a, of_b, turn;
 	u32 i;
 
-	if (!a || !b)
-		return 0;
 	for (i = 0; i < MAX_DEPTH; i++) {
 		if (a->path[i] == b->path[i])
 			continue;
@@ -129,22 +119,6 @@ VERIFIED_ONCE rank_is_before(struct rank *a, struct rank *b, u64 margin_ns)
 		return time_before(of_a + margin_ns, of_b);
 	}
 	return time_before(a->own + margin_ns, b->own);
-}
-
-static __always_inline bool rank_before(struct rank *a, struct rank *b, u64 margin_ns)
-{
-	return rank_is_before(a, b, margin_ns);
-}
-
-/* Are both of one entity, so that only their own times count? */
-static __always_inline bool rank_same_leaf(const struct rank *a, const struct rank *b)
-{
-	u32 i;
-
-	for (i = 0; i < MAX_DEPTH; i++)
-		if (a->path[i] != b->path[i])
-			return false;
-	return true;
 }
 
 /* How far those have come with whom a child of this entity competes on cpu. */
@@ -184,7 +158,7 @@ static u64 come_near(u64 vtime, u64 waited_ns, u64 now, bool slept, bool at_home
 }
 
 /* t, not counted as active yet if it slept, is about to be queued on cpu, or (not queued) to run there at once. */
-VERIFIED_ONCE fair_arrive(struct task_ctx *t, s32 cpu, u64 now, bool queued)
+static void vtime_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 {
 	struct entity_ctx *leaf, *e;
 	u32 parent = 0, slot;
@@ -192,8 +166,6 @@ VERIFIED_ONCE fair_arrive(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 	u64 vtime;
 	s32 i;
 
-	if (!t)
-		return 0;
 	leaf = entity_get(t->leaf);
 	slept = t->cpu < 0;
 	if (t->leaf && leaf) {
@@ -221,7 +193,6 @@ VERIFIED_ONCE fair_arrive(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 		t->home = cpu;
 		t->waited_ns = now;
 	}
-	return 0;
 }
 
 /* A clock follows a child that runs: forward at once; back only if it is far ahead, as after a stranger's turn. */
@@ -244,7 +215,7 @@ static __always_inline void clock_follow(u32 entity, s32 cpu, u64 vtime, bool ev
 }
 
 /* t, chosen by its rank, starts to run or goes on: virtual time on cpu has come as far. */
-VERIFIED_ONCE fair_advance_clocks(struct task_ctx *t, s32 cpu)
+VERIFIED_ONCE vtime_advance_clocks(struct task_ctx *t, s32 cpu)
 {
 	struct entity_ctx *e;
 	u32 parent = 0, slot;
@@ -267,17 +238,8 @@ VERIFIED_ONCE fair_advance_clocks(struct task_ctx *t, s32 cpu)
 	return 0;
 }
 
-/*
- * What is charged is what the kernel counts (cpu.stat): it leaves no gap between two tasks for what it does itself, while a time read when one starts or stops
- * leaves out the choice of the next one. With thousands of switches a second that is a share worth having. Never 0.
- */
-static __always_inline u64 run_clock(const struct task_struct *p)
-{
-	return p->se.sum_exec_runtime + 1;
-}
-
 /* Charge those of whom t is a part with delta_ns, or pay it back if negative. */
-VERIFIED_ONCE fair_charge_path(struct task_ctx *t, s64 delta_ns)
+VERIFIED_ONCE vtime_charge_path(struct task_ctx *t, s64 delta_ns)
 {
 	struct entity_ctx *e;
 	u32 slot;
@@ -303,93 +265,113 @@ VERIFIED_ONCE fair_charge_path(struct task_ctx *t, s64 delta_ns)
  * entity that is entitled to one of two pCPUs would be behind for both at once, and have two threads run half of the time where it should have its best
  * one run all the time.
  */
-static void fair_prepay(const struct task_struct *p, struct task_ctx *t, u64 slice)
+static void vtime_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool by_rank)
 {
-	t->paid_until_ns = run_clock(p) + slice;
-	t->vtime += scale_by_weight(slice, p->scx.weight);
-	fair_charge_path(t, slice);
+	struct cpu_ctx *c = cpu_get(cpu);
+
+	if (by_rank)
+		vtime_advance_clocks(t, cpu);
+	t->paid_until_ns = t->charged_ns + slice;
+	t->vtime += scale_by_weight(slice, weight);
+	vtime_charge_path(t, slice);
+	if (c)
+		c->curr_vtime = t->vtime;
 }
 
 /* The turn has lasted for as long as is counted, and no longer. */
-static void fair_settle(const struct task_struct *p, struct task_ctx *t)
+static void vtime_end(struct task_ctx *t, u64 weight)
 {
 	s64 more = t->charged_ns - t->paid_until_ns;
 
 	if (more < 0)
-		t->vtime -= scale_by_weight(-more, p->scx.weight);
+		t->vtime -= scale_by_weight(-more, weight);
 	else
-		t->vtime += scale_by_weight(more, p->scx.weight);
-	fair_charge_path(t, more);
+		t->vtime += scale_by_weight(more, weight);
+	vtime_charge_path(t, more);
 	t->paid_until_ns = t->charged_ns;
 }
 
-/* Count what a running task has run since the last time; charge what it has not paid for. Return how much it has run. */
-static u64 fair_charge(const struct task_struct *p, struct task_ctx *t)
+/* Charge what it has not paid for. */
+static void vtime_charge(struct task_ctx *t, u64 weight, u64 delta_ns)
 {
-	struct vm_ctx *vm;
-	u64 delta;
-
-	if (!t->charged_ns)
-		return 0;
-	delta = elapsed_ns(run_clock(p), t->charged_ns);
-	t->charged_ns += delta;
-	vm = vm_get(t);
-	if (vm && delta)
-		atomic_add(&vm->runtime_ns, delta);
 	if (time_before(t->paid_until_ns, t->charged_ns))
-		fair_settle(p, t);
-	return delta;
+		vtime_end(t, weight);
 }
 
-static void fair_start(const struct task_struct *p, struct task_ctx *t, u64 now)
+/* Has a child of that entity, with this virtual time, had more than those it competes with on cpu? */
+static __always_inline bool is_ahead(u32 entity, s32 cpu, u64 vtime)
 {
-	struct entity_ctx *leaf = entity_get(t->leaf);
+	u64 *clock = clock_get(entity, cpu);
 
-	__builtin_memset(t->run_path, 0, sizeof(t->run_path));
-	t->run_leaf = t->leaf;
-	if (t->leaf && leaf) {
-		__builtin_memcpy(t->run_path, leaf->path, sizeof(t->run_path));
-		atomic_add(&leaf->nr_running, 1);
-		if (elapsed_ns(now, leaf->served_ns) > 1000000)
-			leaf->served_ns = now;
-	}
-	t->charged_ns = run_clock(p);
+	return !clock || time_before(*clock + lag_ns, vtime);
 }
 
-/* Return how much it has run since it was last charged. */
-static u64 fair_stop(const struct task_struct *p, struct task_ctx *t)
-{
-	struct entity_ctx *leaf;
-	u64 delta;
-
-	if (!t->charged_ns)
-		return 0;
-	delta = fair_charge(p, t);
-	fair_settle(p, t);
-	leaf = entity_get(t->run_leaf);
-	if (t->run_leaf && leaf)
-		atomic_add(&leaf->nr_running, -1);
-	t->charged_ns = 0;
-	return delta;
-}
-
-/*
- * Tick: an entity that has all it wants, because no thread below it waits, may not save for later what it leaves to others.
- */
-VERIFIED_ONCE fair_forget(struct task_ctx *t, s32 cpu)
+/* One whose entity is ahead of the others here waits for its entity's sake and must be more patient. */
+static u32 vtime_urgency(struct task_ctx *t, struct rank *r, s32 cpu, u64 now)
 {
 	struct entity_ctx *e;
+	u32 parent = 0, i;
+
+	if (!t->queued_ns || elapsed_ns(now, t->queued_ns) <= starve_ns)
+		return URGENCY_NONE;
+	/* Of the many that a cgroup may have each waits for the others. */
+	if (t->leaf && t->vcpu < 0)
+		return is_overdue(t, now) ? URGENCY_OVERDUE : URGENCY_NONE;
+	if (!r->path[0] && is_ahead(0, cpu, r->own))
+		return is_overdue(t, now) ? URGENCY_OVERDUE : URGENCY_NONE;
+	/* At any level: a VM with a small part of its cgroup is ahead there, although the cgroup is not. */
+	for (i = 0; i < MAX_DEPTH; i++) {
+		e = entity_get(r->path[i]);
+		if (!r->path[i] || !e)
+			break;
+		if (is_ahead(parent, cpu, e->vtime))
+			return is_overdue(t, now) ? URGENCY_OVERDUE : URGENCY_NONE;
+		parent = r->path[i];
+	}
+	return URGENCY_STARVED;
+}
+
+/* By the time that its entity will have come to when those of it that wait already have had their turns. */
+static u64 vtime_key(const struct task_ctx *t)
+{
+	struct entity_ctx *leaf = entity_get(t->leaf), *top;
+	u64 key = t->vtime;
+	s32 before;
+
+	if (t->leaf && leaf) {
+		top = entity_get(leaf->path[0]);
+		before = leaf->nr_active - leaf->nr_running - 1;
+		if (top)
+			key = top->vtime + (before > 0 ? before * scale_by_entity(slice_ns, top) : 0);
+	}
+	return key;
+}
+
+/* An entity that has all it wants, because no thread below it waits, may not save for later what it leaves to others. */
+static void vtime_tick(struct task_ctx *t, s32 cpu, u64 now)
+{
+	struct entity_ctx *e = entity_get(t->leaf);
 	u64 least;
 
-	if (!t)
-		return 0;
-	e = entity_get(t->leaf);
 	if (!t->leaf || !e || !t->everywhere || e->nr_running < e->nr_active)
-		return 0;
+		return;
 	least = clock_of(e->parent, cpu, true) - LAG_APART * lag_ns;
 	if (time_before(e->vtime, least))
 		e->vtime = least;
-	return 0;
 }
+
+static const struct order order_vm = {
+	.of_vms = true,
+	.rank = vtime_rank,
+	.rank_of_runner = vtime_rank_of_runner,
+	.before = vtime_before,
+	.key = vtime_key,
+	.wake = vtime_wake,
+	.begin = vtime_begin,
+	.charge = vtime_charge,
+	.end = vtime_end,
+	.urgency = vtime_urgency,
+	.tick = vtime_tick,
+};
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What a pause-loop exit does.
+ * Spin boost: a pause-loop exit makes a sibling run.
  *
  * A vCPU that spins in kernel mode waits for a sibling: the lock's holder, or one that has an IPI to answer. KVM notices by pause-loop
  * exits (PLE) and asks the host's scheduler to run a sibling instead (directed yield), but only one that was woken, was preempted in
@@ -16,13 +16,10 @@
  *
  * Most exits find KVM offering nobody, and then ops.yield is not called at all; hence the hook on kvm_vcpu_on_spin().
  */
-#ifndef COHORT_BOOST_H
-#define COHORT_BOOST_H
+#ifndef COHORT_SPIN_BOOST_H
+#define COHORT_SPIN_BOOST_H
 
-#include "runqueue.h"
-
-/* A wish older than this is stale: the spin it would have ended is over. */
-#define BOOST_STALE_NS 8000000ULL
+#include "wish.h"
 
 /* Who got its pCPU back in the middle of a pause-loop exit is through with it in this time: what it yields for later is something else. */
 #define EXIT_REST_NS 100000ULL
@@ -38,15 +35,6 @@
  * waits for several siblings, as in a TLB shootdown, needs one after the other.
  */
 #define BOOST_BACKOFF_MIN_NS 50000ULL
-
-/* The least of a turn that is worth a context switch. */
-#define TURN_REST_MIN_NS 500000ULL
-
-/* Has the VM a turn (gang.h) that is not over? */
-static __always_inline bool in_turn(const struct vm_ctx *vm, u64 now)
-{
-	return time_before(now + TURN_REST_MIN_NS, vm->turn_end_ns);
-}
 
 /* Return true if the spinner has had its boost and must wait for the next. */
 static __always_inline bool boost_backs_off(const struct vcpu_ctx *spinner, u64 now)
@@ -65,48 +53,16 @@ static void boost_charge(struct vcpu_ctx *spinner, u64 now)
 	spinner->boost_after_ns = now + spinner->backoff_ns;
 }
 
-/* Where a vCPU runs or waits, or -1; it may change at any moment, so this is read once. */
-static __always_inline s32 vcpu_cpu(const struct vcpu_ctx *v)
-{
-	s32 cpu = READ_ONCE(v->cpu);
-
-	return cpu >= 0 && cpu < nr_cpus ? cpu : -1;
-}
-
-/* May that vCPU run on the pCPU? */
-static bool vcpu_allowed_on(const struct vcpu_ctx *v, s32 cpu)
-{
-	struct task_struct *p;
-	bool allowed;
-
-	if (!v->restricted)
-		return true;
-	p = bpf_task_from_pid(v->pid);
-	if (!p)
-		return false;
-	allowed = task_allowed_on(p, cpu);
-	bpf_task_release(p);
-	return allowed;
-}
-
 /* Ask that vCPU `index` of a VM runs next: on the spinner's pCPU if it may come there, or where it waits. Return the pCPU asked, or -1. */
 static s32 boost_ask(s32 spinner_cpu, u32 vm_id, u32 index, const struct vcpu_ctx *target, u64 now)
 {
 	s32 cpu = spinner_cpu;
-	struct cpu_ctx *c;
 
 	if (!(boost & BOOST_MIGRATE) || !vcpu_allowed_on(target, cpu))
 		cpu = vcpu_cpu(target);
-	if (cpu < 0)
+	if (cpu < 0 ||
+	    !wish_leave(cpu, vm_id, index, target, cpu == spinner_cpu ? WISH_MIGRATE : 0, boost_slice_ns, now))
 		return -1;
-	c = cpu_get(cpu);
-	if (!c)
-		return -1;
-	c->boost_vcpu = index;
-	c->boost_vm = vm_id;
-	c->boost_at_ns = now;
-	c->boost_migrate = cpu == spinner_cpu;
-	c->boost_pid = target->pid;
 	return cpu;
 }
 
@@ -200,10 +156,6 @@ static void boost_on_spin(struct task_ctx *t, s32 cpu, bool in_kernel)
 
 	if (!vm || !spinner)
 		return;
-	stat_inc(STAT_PLE);
-	if (in_kernel)
-		stat_inc(STAT_PLE_KERNEL);
-	atomic_add(&vm->ple, 1);
 	spinner->exit_served = 0;
 	if (!(boost & BOOST_ANY_MODE))
 		return;
@@ -221,7 +173,6 @@ static bool boost_offered(struct task_struct *from, struct task_struct *to, u64 
 	s32 cpu = scx_bpf_task_cpu(from), asked;
 	struct cpu_ctx *c = cpu_get(cpu);
 
-	stat_inc(STAT_BOOST_OFFERED);
 	if (!f || !t || !c || !f->vm || f->vm != t->vm)
 		return false;
 	spinner = vcpu_get(f);
@@ -232,7 +183,7 @@ static bool boost_offered(struct task_struct *from, struct task_struct *to, u64 
 		 * This exit has got its boost, by our own choice. Either it is still to come, or the spinner lost its pCPU to it in the middle of the
 		 * exit and has just got it back: what it waited for may have happened, and KVM has not let it look yet.
 		 */
-		if (c->boost_pid && !time_before(c->boost_at_ns + BOOST_STALE_NS, now)) {
+		if (c->wish_pid && !time_before(c->wish_at_ns + WISH_STALE_NS, now)) {
 			task_set_slice(from, 0);
 			return true;
 		}
@@ -258,86 +209,9 @@ static bool boost_offered(struct task_struct *from, struct task_struct *to, u64 
 	return true;
 }
 
-/*
- * May waiting vCPU t run before those that wait here, and the one that ran? Its VM may borrow, but not without limit: what is never repaid would be
- * a share taken from others.
- */
-static bool boost_affordable(struct task_ctx *t, struct pick *search)
-{
-	struct pick *rival = second_search_on(search->cpu, search->now);
-	u64 margin_ns = boost & BOOST_UNFAIR ? lag_ns : 0;
-	struct rank rank;
-
-	if (fair != FAIR_VM || !rival)
-		return true;
-	rank_of(t, search->now, &rank);
-	if (search->prev_queued && !rank_same_leaf(&search->prev, &rank) &&
-	    rank_before(&search->prev, &rank, margin_ns))
-		return false;
-	best_waiter(search->cpu, QUEUE_SCAN, 0, rival);
-	if (!rival->pid || rank_same_leaf(&rival->rank, &rank))
-		return true;
-	return !rank_before(&rival->rank, &rank, margin_ns);
-}
-
-/* May the thread of that pid be boosted here and now, as far as its quota and its VM's credit go? */
-VERIFIED_ONCE boost_granted(s32 pid, struct pick *search)
-{
-	struct task_struct *p;
-	struct task_ctx *t;
-	bool granted;
-
-	if (!search)
-		return 0;
-	p = bpf_task_from_pid(pid);
-	if (!p)
-		return 0;
-	t = task_get(p);
-	granted = t && may_run(t, search->now) && boost_affordable(t, search);
-	bpf_task_release(p);
-	return granted;
-}
-
-/* Dispatch: run the vCPU that this pCPU was asked to run, if it still waits. */
-VERIFIED_ONCE boost_redeem(struct pick *search)
-{
-	u64 slice = boost_slice_ns, now;
-	struct vcpu_ctx *v;
-	struct vm_ctx *vm;
-	struct cpu_ctx *c;
-	s32 from, cpu;
-	u32 pid;
-
-	if (!search)
-		return 0;
-	now = search->now;
-	cpu = search->cpu;
-	c = cpu_get(cpu);
-	if (!c || !c->boost_pid)
-		return 0;
-	pid = c->boost_pid;
-	c->boost_pid = 0;
-	v = vcpu_at(c->boost_vcpu);
-	vm = vm_at(c->boost_vm);
-	if (!v || !vm || v->pid != pid || v->state != VCPU_WAITING || time_before(c->boost_at_ns + BOOST_STALE_NS, now))
-		goto missed;
-	from = vcpu_cpu(v);
-	if (from < 0 || (from != cpu && !c->boost_migrate))
-		goto missed;
-	if (!boost_granted(pid, search))
-		goto missed;
-	if (in_turn(vm, now))
-		slice = vm->turn_end_ns - now;
-	if (!take(pid, from, cpu, slice))
-		goto missed;
-	stat_inc(STAT_BOOST_GRANTED);
-	if (from != cpu)
-		stat_inc(STAT_BOOST_MIGRATED);
-	atomic_add(&vm->boosts, 1);
-	return 1;
-missed:
-	stat_inc(STAT_BOOST_MISSED);
-	return 0;
-}
+static const struct spin spin_boost = {
+	.on_spin = boost_on_spin,
+	.offered = boost_offered,
+};
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * gang aligned: the vCPUs of a VM take their turns together.
+ * Gang aligned: the vCPUs of a VM take their turns together.
  *
  * When a vCPU of a VM starts to run and none of its siblings does, the VM's turn begins, one slice long. Siblings that wait on other pCPUs
  * are asked to join, where the runner deserves its pCPU less than the VM does; who joins later gets what is left of the turn, so that all
@@ -8,26 +8,21 @@
  * idle for the sake of a turn, and a VM with idle vCPUs holds no pCPU for them. It keeps the good part of PROCCO ("sbco" paper, section 2)
  * without its price.
  */
-#ifndef COHORT_GANG_H
-#define COHORT_GANG_H
+#ifndef COHORT_GANG_ALIGNED_H
+#define COHORT_GANG_ALIGNED_H
 
-#include "boost.h"
+#include "wish.h"
 
-/* siblings asked to join at the start of a turn, at most: all */
-#define GANG_SCAN MAX_VCPUS
-
-/* How long a vCPU of this VM (as task_ctx.vm), or with 0 a host task, runs when it starts on cpu now. */
-static u64 turn_slice(u32 vm_id, s32 cpu, u64 now)
+/* The turn, as long as it is not over. */
+static u64 aligned_slice(u32 vm_id, s32 cpu, u64 now)
 {
 	struct vm_ctx *vm = vm_at(vm_id);
 
-	if (gang != GANG_ALIGNED || !vm || !in_turn(vm, now))
-		return slice_for(cpu);
-	return vm->turn_end_ns - now;
+	return vm && in_turn(vm, now) ? vm->turn_end_ns - now : 0;
 }
 
-/* t has been given this pCPU, or goes on: if that begins its VM's turn, ask the siblings. */
-VERIFIED_ONCE gang_start(struct task_ctx *t, s32 cpu, u64 now)
+/* If this begins its VM's turn, ask the siblings. */
+static void aligned_began(struct task_ctx *t, s32 cpu, u64 now)
 {
 	struct entity_ctx *e;
 	struct vm_ctx *vm;
@@ -36,19 +31,15 @@ VERIFIED_ONCE gang_start(struct task_ctx *t, s32 cpu, u64 now)
 	struct cpu_ctx *c;
 	s32 i, there, index;
 
-	if (!t || gang != GANG_ALIGNED)
-		return 0;
 	vm = vm_get(t);
-	if (!vm || t->vcpu < 0 || fair != FAIR_VM)
-		return 0;
-	if (in_turn(vm, now))
-		return 0;
+	if (!vm || t->vcpu < 0 || in_turn(vm, now))
+		return;
 	vm->turn_end_ns = now + slice_ns;
 	e = entity_get(vm->entity);
 	if (e)
 		e->turn_end_ns = vm->turn_end_ns;
-	rank_of(t, now, &rank);
-	bpf_for(i, 0, GANG_SCAN) {
+	order_rank(t, now, &rank);
+	bpf_for(i, 0, MAX_VCPUS) {
 		if (i >= vm->vcpu_end)
 			break;
 		index = vcpu_index(vm, i);
@@ -59,13 +50,18 @@ VERIFIED_ONCE gang_start(struct task_ctx *t, s32 cpu, u64 now)
 		if (v->state != VCPU_WAITING || there < 0 || there == cpu)
 			continue;
 		c = cpu_get(there);
-		if (!c || c->boost_pid || !c->curr_pid || c->curr_vm == t->vm || !would_preempt(c, &rank, now))
+		if (!c || c->wish_pid || !c->curr_pid || c->curr_vm == t->vm || !would_preempt(c, &rank, now))
 			continue;
 		stat_inc(STAT_GANG_STARTS);
-		boost_ask(there, t->vm, index, v, now);
+		wish_leave(there, t->vm, index, v, WISH_MIGRATE, boost_slice_ns, now);
 		scx_bpf_kick_cpu(there, SCX_KICK_PREEMPT);
 	}
-	return 0;
 }
+
+static const struct gang gang_aligned = {
+	.of_vms = true,
+	.began = aligned_began,
+	.slice = aligned_slice,
+};
 
 #endif

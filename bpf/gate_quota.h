@@ -12,13 +12,7 @@
 #ifndef COHORT_QUOTA_H
 #define COHORT_QUOTA_H
 
-#include "fair.h"
-
-/* The queue of those on cpu that a quota keeps from running. */
-#define ASIDE_DSQ(cpu) (0x20000ULL + (cpu))
-
-/* Put aside for so long, a task runs all the same, for a moment: the kernel would eject a scheduler that keeps it for 30 s. */
-#define ASIDE_MAX_NS 15000000000ULL
+#include "aside.h"
 
 struct quota_timer {
 	struct bpf_timer timer;
@@ -31,43 +25,25 @@ struct {
 	__type(value, struct quota_timer);
 } quota_timers SEC(".maps");
 
-/* Which pCPUs have tasks put aside, as queued_mask. */
-VARIABLE u64 aside_mask[MAX_CPUS / 64];
-
-static __always_inline bool has_aside(s32 cpu)
-{
-	return READ_ONCE(aside_mask[(u32)cpu / 64 % (MAX_CPUS / 64)]) >> ((u32)cpu % 64) & 1;
-}
-
-static __always_inline void mark_aside(s32 cpu, bool has)
-{
-	u64 *word = &aside_mask[(u32)cpu / 64 % (MAX_CPUS / 64)], bit = 1ULL << ((u32)cpu % 64);
-
-	if (has)
-		atomic_or(word, bit);
-	else
-		atomic_and(word, ~bit);
-}
-
-/* May t run, as far as the cgroups that it is in are concerned? */
-VERIFIED_ONCE quota_may_run(struct task_ctx *t)
+/* Has a cgroup that t is in used up what it may? */
+static u32 quota_ask(struct task_ctx *t, s32 cpu, u64 now)
 {
 	struct entity_ctx *e;
 	u32 slot;
 	s32 i;
 
-	if (!t || !nr_quotas || !t->limits)
-		return 1;
+	if (!nr_quotas || !t->limits)
+		return GATE_OPEN;
 	slot = t->limits;
 	for (i = 0; i < MAX_DEPTH; i++) {
 		e = entity_get(slot);
 		if (!slot || !e)
 			break;
 		if (e->quota_ns && e->budget_ns <= 0)
-			return 0;
+			return GATE_ASIDE;
 		slot = e->parent;
 	}
-	return 1;
+	return GATE_OPEN;
 }
 
 /* A new period begins for e, or several have. Return false if nothing happens there any more. */
@@ -92,24 +68,6 @@ static bool quota_refill(struct entity_ctx *e, u64 now)
 	return true;
 }
 
-/* The pCPUs that have put tasks aside look at them again. */
-VERIFIED_ONCE quota_recheck(void)
-{
-	s32 i, word;
-
-	bpf_for(word, 0, MAX_CPUS / 64) {
-		if (word * 64 >= nr_cpus)
-			break;
-		if (!READ_ONCE(aside_mask[word & (MAX_CPUS / 64 - 1)]))
-			continue;
-		bpf_for(i, 0, 64) {
-			if (word * 64 + i < nr_cpus && has_aside(word * 64 + i))
-				scx_bpf_kick_cpu(word * 64 + i, SCX_KICK_PREEMPT);
-		}
-	}
-	return 0;
-}
-
 static int quota_period(void *map, int *key, struct quota_timer *timer)
 {
 	struct entity_ctx *e = entity_get(*key);
@@ -127,7 +85,7 @@ static int quota_period(void *map, int *key, struct quota_timer *timer)
 	}
 	bpf_timer_start(&timer->timer, e->period_ns, 0);
 	if (was_throttled && !e->throttled_since_ns)
-		quota_recheck();
+		gate_recheck();
 	return 0;
 }
 
@@ -141,16 +99,14 @@ static void quota_start_timer(struct entity_ctx *e, u32 slot)
 	bpf_timer_start(&timer->timer, e->period_ns, 0);
 }
 
-/* t has run for delta_ns. Return false if it must not go on. */
-VERIFIED_ONCE quota_charge(struct task_ctx *t, u64 delta_ns, u64 now)
+static void quota_charge(struct task_ctx *t, u64 delta_ns, u64 now)
 {
 	struct entity_ctx *e;
-	bool may_run = true;
 	u32 slot;
 	s32 i;
 
-	if (!t || !nr_quotas || !t->limits)
-		return 1;
+	if (!nr_quotas || !t->limits)
+		return;
 	slot = t->limits;
 	for (i = 0; i < MAX_DEPTH; i++) {
 		e = entity_get(slot);
@@ -160,17 +116,13 @@ VERIFIED_ONCE quota_charge(struct task_ctx *t, u64 delta_ns, u64 now)
 			if (!e->timer_on)
 				quota_start_timer(e, slot);
 			atomic_add(&e->used_ns, delta_ns);
-			if (atomic_add(&e->budget_ns, -(s64)delta_ns) <= (s64)delta_ns) {
-				may_run = false;
-				if (!e->throttled_since_ns) {
-					e->throttled_since_ns = now;
-					e->nr_throttled++;
-				}
+			if (atomic_add(&e->budget_ns, -(s64)delta_ns) <= (s64)delta_ns && !e->throttled_since_ns) {
+				e->throttled_since_ns = now;
+				e->nr_throttled++;
 			}
 		}
 		slot = e->parent;
 	}
-	return may_run;
 }
 
 /* cpu.max of a cgroup is now this. */
@@ -201,7 +153,7 @@ static void quota_set(struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burs
 	if (!has && had)
 		atomic_add(&nr_quotas, -1);
 	atomic_add(&tree_generation, 1);
-	quota_recheck();
+	gate_recheck();
 }
 
 /* The cgroup goes. */
@@ -214,5 +166,10 @@ static void quota_drop(struct cgroup *cgrp)
 		atomic_add(&nr_quotas, -1);
 	}
 }
+
+static const struct gate gate_quota = {
+	.ask = quota_ask,
+	.charge = quota_charge,
+};
 
 #endif

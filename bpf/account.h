@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What a task has run. Counted here, as the kernel counts it; what it costs is the order's to say (policy.h).
+ */
+#ifndef COHORT_ACCOUNT_H
+#define COHORT_ACCOUNT_H
+
+#include "registry.h"
+
+/*
+ * The time that is counted is the kernel's (cpu.stat): it leaves no gap between two tasks for what the kernel does itself, while a time read when one
+ * starts or stops leaves out the choice of the next one. With thousands of switches a second that is a share worth having. Never 0.
+ */
+static __always_inline u64 run_clock(const struct task_struct *p)
+{
+	return p->se.sum_exec_runtime + 1;
+}
+
+/* After this many times starve_ns a vCPU runs next even if its VM has had far more than its share. */
+#define STARVE_MAX 10
+
+/* ... and any other task: its cgroup may have many, who wait for one another. A third of what the kernel's watchdog allows. */
+#define OVERDUE_NS 10000000000ULL
+
+/* Has t waited so long that it must run, whoever deserves it more? */
+static __always_inline bool is_overdue(const struct task_ctx *t, u64 now)
+{
+	u64 waited = t->queued_ns ? elapsed_ns(now, t->queued_ns) : 0;
+
+	return waited > (t->vcpu >= 0 || !t->leaf ? STARVE_MAX * starve_ns : OVERDUE_NS);
+}
+
+static __always_inline u64 scale_by_weight(u64 delta_ns, u64 weight)
+{
+	return weight == WEIGHT_DEFAULT ? delta_ns : delta_ns * WEIGHT_DEFAULT / (weight ?: 1);
+}
+
+/* Count what a running task has run since the last time. */
+static void run_charge(const struct task_struct *p, struct task_ctx *t, u64 now)
+{
+	struct vm_ctx *vm;
+	u64 delta;
+
+	if (!t->charged_ns)
+		return;
+	delta = elapsed_ns(run_clock(p), t->charged_ns);
+	t->charged_ns += delta;
+	vm = vm_get(t);
+	if (vm && delta)
+		atomic_add(&vm->runtime_ns, delta);
+	order_charge(t, p->scx.weight, delta);
+	gate_charge(t, delta, now);
+}
+
+/* From now on it runs, for the entities that it is part of now. */
+static void run_start(const struct task_struct *p, struct task_ctx *t, u64 now)
+{
+	struct entity_ctx *leaf = entity_get(t->leaf);
+
+	__builtin_memset(t->run_path, 0, sizeof(t->run_path));
+	t->run_leaf = t->leaf;
+	if (t->leaf && leaf) {
+		__builtin_memcpy(t->run_path, leaf->path, sizeof(t->run_path));
+		atomic_add(&leaf->nr_running, 1);
+		if (elapsed_ns(now, leaf->served_ns) > 1000000)
+			leaf->served_ns = now;
+	}
+	t->charged_ns = run_clock(p);
+}
+
+/* It runs no more. */
+static void run_stop(const struct task_struct *p, struct task_ctx *t, u64 now)
+{
+	struct entity_ctx *leaf;
+
+	if (!t->charged_ns)
+		return;
+	run_charge(p, t, now);
+	order_end(t, p->scx.weight);
+	leaf = entity_get(t->run_leaf);
+	if (t->run_leaf && leaf)
+		atomic_add(&leaf->nr_running, -1);
+	t->charged_ns = 0;
+}
+
+#endif

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Aside: out of the run queue because a gate is closed for a task (policy.h, GATE_ASIDE): it would be in the way of the search, and its share
+ * goes to others meanwhile.
+ */
+#ifndef COHORT_ASIDE_H
+#define COHORT_ASIDE_H
+
+#include "account.h"
+
+/* The queue of those on cpu that a gate keeps from running. */
+#define ASIDE_DSQ(cpu) (0x20000ULL + (cpu))
+
+/* Put aside for so long, a task runs all the same, for a moment: the kernel would eject a scheduler that keeps it for 30 s. */
+#define ASIDE_MAX_NS 15000000000ULL
+
+/* Which pCPUs have tasks put aside, as queued_mask. */
+VARIABLE u64 aside_mask[MAX_CPUS / 64];
+
+static __always_inline bool has_aside(s32 cpu)
+{
+	return READ_ONCE(aside_mask[(u32)cpu / 64 % (MAX_CPUS / 64)]) >> ((u32)cpu % 64) & 1;
+}
+
+static __always_inline void mark_aside(s32 cpu, bool has)
+{
+	u64 *word = &aside_mask[(u32)cpu / 64 % (MAX_CPUS / 64)], bit = 1ULL << ((u32)cpu % 64);
+
+	if (has)
+		atomic_or(word, bit);
+	else
+		atomic_and(word, ~bit);
+}
+
+/* A gate keeps t from running: it is out of the way now. */
+VERIFIED_ONCE now_aside(struct task_ctx *t, s32 cpu, u64 now)
+{
+	if (!t)
+		return 0;
+	t->aside = true;
+	account_place(t, -1);
+	vcpu_set_state(t, VCPU_ASLEEP, -1, now);
+	mark_aside(cpu, true);
+	stat_inc(STAT_THROTTLED);
+	return 0;
+}
+
+/* A gate may have opened: the pCPUs that have put tasks aside look at them again. */
+VERIFIED_ONCE gate_recheck(void)
+{
+	s32 i, word;
+
+	bpf_for(word, 0, MAX_CPUS / 64) {
+		if (word * 64 >= nr_cpus)
+			break;
+		if (!READ_ONCE(aside_mask[word & (MAX_CPUS / 64 - 1)]))
+			continue;
+		bpf_for(i, 0, 64) {
+			if (word * 64 + i < nr_cpus && has_aside(word * 64 + i))
+				scx_bpf_kick_cpu(word * 64 + i, SCX_KICK_PREEMPT);
+		}
+	}
+	return 0;
+}
+
+/* Let those that were put aside and may run again compete; and one that has been aside for too long. */
+VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, u64 now)
+{
+	struct task_struct *p;
+	struct task_ctx *t;
+	u32 seen = 0;
+
+	if (!has_aside(cpu))
+		return 0;
+	mark_aside(cpu, false);
+	bpf_for_each(scx_dsq, p, ASIDE_DSQ(cpu), 0) {
+		if (seen++ >= scan)
+			break;
+		t = task_get(p);
+		if (!t || gate_for(t, cpu, now))
+			continue;
+		order_wake(t, cpu, now, true);
+		t->aside = false;
+		account_place(t, cpu);
+		vcpu_set_state(t, VCPU_WAITING, cpu, now);
+		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->vtime);
+		scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, cpu, 0);
+		queue_mark(cpu);
+	}
+	if (scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu)) > 0)
+		mark_aside(cpu, true);
+	return 0;
+}
+
+#endif

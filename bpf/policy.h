@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What a policy decides. The core knows queues, the search through them, and wishes ("run this one next"); it asks here whenever there is something
+ * to decide. A policy is one choice from each table of policies.h. The choices are constants when the scheduler is loaded: the verifier drops what is not
+ * chosen.
+ *
+ * Each header defines one `static const struct order order_NAME` (or gang, spin, guard, gate), with functions for what it decides; what it leaves out is
+ * as described here. The functions are static. None may sleep, loop without bound, or keep a pointer. Arguments are never NULL.
+ */
+#ifndef COHORT_POLICY_H
+#define COHORT_POLICY_H
+
+#include "state.h"
+
+/* A task's place in the order. Less is better. */
+struct rank {
+	u64 own;
+	/* Of orders that divide by a tree, beside it: */
+	u64 unused_ns; /* paid for turns that are not over: a runner's own, and a VM's other threads' */
+	u64 credit_ns; /* it may go before others by so much */
+	u64 behind_ns; /* of a vCPU: how far it is behind its furthest sibling */
+	u16 path[MAX_DEPTH];
+};
+
+/* Has one waited too long? */
+enum urgency {
+	URGENCY_NONE,
+	URGENCY_STARVED, /* it goes before everybody who has not */
+	URGENCY_OVERDUE, /* ... although it has had more than its share: for a moment only */
+};
+
+/* Who deserves the pCPU. `weight` is p->scx.weight, 100 for nice 0. */
+struct order {
+	/* A VM's threads compete as one, and each cgroup with its tasks: t->leaf is theirs. */
+	bool of_vms;
+
+	/* t's place now. Left out: its virtual time. */
+	void (*rank)(struct task_ctx *t, u64 now, struct rank *r);
+
+	/* The place of the one that runs on c, from what begin() has left there. Left out: curr_vtime. */
+	void (*rank_of_runner)(const struct cpu_ctx *c, u64 now, struct rank *r);
+
+	/* Does a deserve the pCPU more than b, by a margin of virtual time? Left out: if its own time is less. */
+	bool (*before)(struct rank *a, struct rank *b, u64 margin_ns);
+
+	/* Where in a queue a task comes to wait; those that come first are looked at first. Left out: its virtual time. */
+	u64 (*key)(const struct task_ctx *t);
+
+	/* t comes to be queued on cpu, or (not queued) to run there at once; t->cpu is still where it was, -1 if it slept. Left out: nothing. */
+	void (*wake)(struct task_ctx *t, s32 cpu, u64 now, bool queued);
+
+	/* A turn begins for t on cpu, not longer than slice; by_rank: it was chosen for its rank, not because it was boosted or the pCPU idle. Left out: nothing. */
+	void (*begin)(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool by_rank);
+
+	/* t has run for delta_ns. Left out: its virtual time moves on by that, over its weight. */
+	void (*charge)(struct task_ctx *t, u64 weight, u64 delta_ns);
+
+	/* Its turn is over, once for each begin(); what it ran has been charged. It may begin another at once. Left out: nothing. */
+	void (*end)(struct task_ctx *t, u64 weight);
+
+	/* How long the next turn on cpu is. Left out: slice_ns, less where many wait. */
+	u64 (*slice)(const struct task_ctx *t, s32 cpu);
+
+	/* Has waiting t, of that rank, waited too long? Left out: overdue, when it has for STARVE_MAX times starve_ns. */
+	u32 (*urgency)(struct task_ctx *t, struct rank *r, s32 cpu, u64 now);
+
+	/* cpu is about to choose who runs next. Left out: nothing. */
+	void (*before_pick)(s32 cpu, u64 now);
+
+	/* t runs on cpu, and the kernel's clock has ticked. Left out: nothing. */
+	void (*tick)(struct task_ctx *t, s32 cpu, u64 now);
+
+	/* Called every period_ns, on any pCPU. Left out, or 0: never. */
+	void (*period)(u64 now);
+	u64 period_ns;
+};
+
+/* Which vCPUs run together. */
+struct gang {
+	bool of_vms; /* makes no sense with an order that knows no VMs */
+
+	/* t has been given cpu, or goes on there. */
+	void (*began)(struct task_ctx *t, s32 cpu, u64 now);
+
+	/* A vCPU's state has changed, to v->state: it waits, runs or sleeps. */
+	void (*changed)(struct task_ctx *t, struct vcpu_ctx *v, u32 from, u64 now);
+
+	/* May t run on cpu now? As gate.ask. */
+	u32 (*gate)(struct task_ctx *t, s32 cpu, u64 now);
+
+	/* How long a turn of that VM (as task_ctx.vm) is; 0: as the order says. */
+	u64 (*slice)(u32 vm, s32 cpu, u64 now);
+
+	void (*period)(u64 now);
+	u64 period_ns;
+};
+
+/* What a pause-loop exit does. */
+struct spin {
+	/* The current task, a vCPU, has left its guest because it spins. */
+	void (*on_spin)(struct task_ctx *t, s32 cpu, bool in_kernel);
+
+	/* KVM asks that `to` runs instead of `from`, the current task. Return true if it will. Left out: false. */
+	bool (*offered)(struct task_struct *from, struct task_struct *to, u64 now);
+};
+
+/* Who may not lose its pCPU now. */
+struct guard {
+	/* vCPU t has just lost cpu although it could go on. How long it may have it back at once; 0: it queues like everybody. */
+	u64 (*grace_ns)(struct task_ctx *t, struct vcpu_ctx *v, s32 cpu, u64 now);
+};
+
+/* May one run now? Asked on every path that gives a pCPU. */
+enum gate_answer {
+	GATE_OPEN,
+	GATE_WAIT,  /* no; it keeps its place in the queue, and is passed over */
+	GATE_ASIDE, /* no, and not soon: it does not even wait, until gate_recheck() says that something has changed */
+};
+
+struct gate {
+	u32 (*ask)(struct task_ctx *t, s32 cpu, u64 now);
+
+	/* t has run for delta_ns. */
+	void (*charge)(struct task_ctx *t, u64 delta_ns, u64 now);
+};
+
+/* Does the order that was chosen know VMs? */
+static __always_inline bool order_is_of_vms(void);
+
+/* The choices, as the core asks for them; policy_calls.h passes each on to the policy that was chosen. */
+VERIFIED_ONCE order_rank(struct task_ctx *t, u64 now, struct rank *r);
+VERIFIED_ONCE order_rank_of_runner(struct cpu_ctx *c, u64 now, struct rank *r);
+VERIFIED_ONCE order_before(struct rank *a, struct rank *b, u64 margin_ns);
+VERIFIED_ONCE_U64 order_key(struct task_ctx *t);
+VERIFIED_ONCE order_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued);
+VERIFIED_ONCE order_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool by_rank);
+VERIFIED_ONCE order_charge(struct task_ctx *t, u64 weight, u64 delta_ns);
+VERIFIED_ONCE order_end(struct task_ctx *t, u64 weight);
+VERIFIED_ONCE_U64 order_slice(struct task_ctx *t, s32 cpu);
+VERIFIED_ONCE order_urgency(struct task_ctx *t, struct rank *r, s32 cpu, u64 now);
+VERIFIED_ONCE order_before_pick(s32 cpu, u64 now);
+VERIFIED_ONCE order_tick(struct task_ctx *t, s32 cpu, u64 now);
+VERIFIED_ONCE gang_began(struct task_ctx *t, s32 cpu, u64 now);
+VERIFIED_ONCE gang_changed(struct task_ctx *t, u32 from, u64 now);
+VERIFIED_ONCE gate_for(struct task_ctx *t, s32 cpu, u64 now);
+VERIFIED_ONCE gate_charge(struct task_ctx *t, u64 delta_ns, u64 now);
+
+#endif

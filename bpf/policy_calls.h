@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the core asks (policy.h), passed on to the policy that was chosen. The headers come from the tables of policies.h: policy_headers.h, which the
+ * build writes, includes order_NAME.h for every order, and so on.
+ *
+ * Each question is a switch over a constant: `if (order_NAME.hook)` is folded by the compiler, for the structs are constant, and the cases that were not
+ * chosen are dropped by the verifier.
+ */
+#ifndef COHORT_POLICY_CALLS_H
+#define COHORT_POLICY_CALLS_H
+
+#include "policy.h"
+
+/* Those that decide nothing have no header. */
+static const struct gang gang_off;
+static const struct spin spin_off;
+static const struct guard guard_off;
+
+#include "policy_headers.h"
+
+#define CASE(number, policy, hook, call) \
+	case number:                     \
+		if (policy.hook)         \
+			call;            \
+		break;
+
+static __always_inline bool order_is_of_vms(void)
+{
+#define ASK(name, what) CASE(ORDER_##name, order_##name, of_vms, return true)
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return false;
+}
+
+VERIFIED_ONCE order_rank(struct task_ctx *t, u64 now, struct rank *r)
+{
+	UNUSED_YET(t);
+	UNUSED_YET(now);
+	UNUSED_YET(r);
+	if (!t || !r)
+		return 0;
+	__builtin_memset(r, 0, sizeof(*r));
+	r->own = t->vtime;
+#define ASK(name, what) CASE(ORDER_##name, order_##name, rank, order_##name.rank(t, now, r))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
+VERIFIED_ONCE order_rank_of_runner(struct cpu_ctx *c, u64 now, struct rank *r)
+{
+	UNUSED_YET(c);
+	UNUSED_YET(now);
+	UNUSED_YET(r);
+	if (!c || !r)
+		return 0;
+	__builtin_memset(r, 0, sizeof(*r));
+	r->own = c->curr_vtime;
+#define ASK(name, what) CASE(ORDER_##name, order_##name, rank_of_runner, order_##name.rank_of_runner(c, now, r))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
+VERIFIED_ONCE order_before(struct rank *a, struct rank *b, u64 margin_ns)
+{
+	bool result;
+
+	UNUSED_YET(a);
+	UNUSED_YET(b);
+	UNUSED_YET(margin_ns);
+	if (!a || !b)
+		return 0;
+	result = time_before(a->own + margin_ns, b->own);
+#define ASK(name, what) CASE(ORDER_##name, order_##name, before, result = order_##name.before(a, b, margin_ns))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return result;
+}
+
+VERIFIED_ONCE_U64 order_key(struct task_ctx *t)
+{
+	u64 result;
+
+	UNUSED_YET(t);
+	if (!t)
+		return 0;
+	result = t->vtime;
+#define ASK(name, what) CASE(ORDER_##name, order_##name, key, result = order_##name.key(t))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return result;
+}
+
+VERIFIED_ONCE order_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
+{
+	UNUSED_YET(t);
+	UNUSED_YET(cpu);
+	UNUSED_YET(now);
+	UNUSED_YET(queued);
+	if (!t)
+		return 0;
+#define ASK(name, what) CASE(ORDER_##name, order_##name, wake, order_##name.wake(t, cpu, now, queued))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
+VERIFIED_ONCE order_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool by_rank)
+{
+	UNUSED_YET(t);
+	UNUSED_YET(cpu);
+	UNUSED_YET(slice);
+	UNUSED_YET(weight);
+	UNUSED_YET(by_rank);
+	if (!t)
+		return 0;
+	t->has_turn = true;
+#define ASK(name, what) CASE(ORDER_##name, order_##name, begin, order_##name.begin(t, cpu, slice, weight, by_rank))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
+VERIFIED_ONCE order_charge(struct task_ctx *t, u64 weight, u64 delta_ns)
+{
+	UNUSED_YET(t);
+	UNUSED_YET(weight);
+	UNUSED_YET(delta_ns);
+	if (!t)
+		return 0;
+#define ASK(name, what)                                                \
+	case ORDER_##name:                                             \
+		if (order_##name.charge)                               \
+			order_##name.charge(t, weight, delta_ns);      \
+		else                                                   \
+			t->vtime += scale_by_weight(delta_ns, weight); \
+		break;
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
+VERIFIED_ONCE order_end(struct task_ctx *t, u64 weight)
+{
+	UNUSED_YET(t);
+	UNUSED_YET(weight);
+	if (!t || !t->has_turn)
+		return 0;
+	t->has_turn = false;
+#define ASK(name, what) CASE(ORDER_##name, order_##name, end, order_##name.end(t, weight))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
+VERIFIED_ONCE_U64 order_slice(struct task_ctx *t, s32 cpu)
+{
+	u64 result;
+
+	UNUSED_YET(t);
+	UNUSED_YET(cpu);
+	if (!t)
+		return slice_ns;
+	result = slice_for(cpu);
+#define ASK(name, what) CASE(ORDER_##name, order_##name, slice, result = order_##name.slice(t, cpu))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return result;
+}
+
+VERIFIED_ONCE order_urgency(struct task_ctx *t, struct rank *r, s32 cpu, u64 now)
+{
+	u32 result;
+
+	UNUSED_YET(t);
+	UNUSED_YET(r);
+	UNUSED_YET(cpu);
+	UNUSED_YET(now);
+	if (!t || !r)
+		return 0;
+	result = is_overdue(t, now) ? URGENCY_OVERDUE : URGENCY_NONE;
+#define ASK(name, what) CASE(ORDER_##name, order_##name, urgency, result = order_##name.urgency(t, r, cpu, now))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return result;
+}
+
+VERIFIED_ONCE order_before_pick(s32 cpu, u64 now)
+{
+	UNUSED_YET(cpu);
+	UNUSED_YET(now);
+#define ASK(name, what) CASE(ORDER_##name, order_##name, before_pick, order_##name.before_pick(cpu, now))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
+VERIFIED_ONCE order_tick(struct task_ctx *t, s32 cpu, u64 now)
+{
+	UNUSED_YET(t);
+	UNUSED_YET(cpu);
+	UNUSED_YET(now);
+	if (!t)
+		return 0;
+#define ASK(name, what) CASE(ORDER_##name, order_##name, tick, order_##name.tick(t, cpu, now))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
+VERIFIED_ONCE gang_began(struct task_ctx *t, s32 cpu, u64 now)
+{
+	UNUSED_YET(t);
+	UNUSED_YET(cpu);
+	UNUSED_YET(now);
+	if (!t)
+		return 0;
+#define ASK(name, what) CASE(GANG_##name, gang_##name, began, gang_##name.began(t, cpu, now))
+	switch (gang) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
+/* Called after every change of a vCPU's state. */
+VERIFIED_ONCE gang_changed(struct task_ctx *t, u32 from, u64 now)
+{
+	struct vcpu_ctx *v;
+
+	UNUSED_YET(t);
+	UNUSED_YET(from);
+	UNUSED_YET(now);
+	if (!t || gang == GANG_off)
+		return 0;
+	v = vcpu_get(t);
+	if (!v)
+		return 0;
+#define ASK(name, what) CASE(GANG_##name, gang_##name, changed, gang_##name.changed(t, v, from, now))
+	switch (gang) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
+/* How long the turn of t, of that VM, is that begins on cpu now. */
+VERIFIED_ONCE_U64 turn_slice(struct task_ctx *t, u32 vm, s32 cpu, u64 now)
+{
+	u64 slice = 0;
+
+	UNUSED_YET(t);
+	UNUSED_YET(vm);
+	UNUSED_YET(cpu);
+	UNUSED_YET(now);
+#define ASK(name, what) CASE(GANG_##name, gang_##name, slice, slice = gang_##name.slice(vm, cpu, now))
+	switch (gang) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return slice ?: order_slice(t, cpu);
+}
+
+VERIFIED_ONCE gate_for(struct task_ctx *t, s32 cpu, u64 now)
+{
+	u32 answer = GATE_OPEN;
+
+	UNUSED_YET(t);
+	UNUSED_YET(cpu);
+	UNUSED_YET(now);
+	if (!t || (t->queued_ns && elapsed_ns(now, t->queued_ns) > ASIDE_MAX_NS))
+		return GATE_OPEN;
+#define ASK(name, what) \
+	if (!answer)    \
+		answer = gate_##name.ask(t, cpu, now);
+	GATES(ASK)
+#undef ASK
+	if (answer)
+		return answer;
+#define ASK(name, what) CASE(GANG_##name, gang_##name, gate, answer = gang_##name.gate(t, cpu, now))
+	switch (gang) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return answer;
+}
+
+VERIFIED_ONCE gate_charge(struct task_ctx *t, u64 delta_ns, u64 now)
+{
+	UNUSED_YET(t);
+	UNUSED_YET(delta_ns);
+	UNUSED_YET(now);
+	if (!t)
+		return 0;
+#define ASK(name, what)         \
+	if (gate_##name.charge) \
+		gate_##name.charge(t, delta_ns, now);
+	GATES(ASK)
+#undef ASK
+	return 0;
+}
+
+static __always_inline void spin_on_spin(struct task_ctx *t, s32 cpu, bool in_kernel)
+{
+#define ASK(name, what) CASE(SPIN_##name, spin_##name, on_spin, spin_##name.on_spin(t, cpu, in_kernel))
+	switch (spin) {
+		SPINS(ASK)
+	}
+#undef ASK
+}
+
+static __always_inline bool spin_offered(struct task_struct *from, struct task_struct *to, u64 now)
+{
+#define ASK(name, what) CASE(SPIN_##name, spin_##name, offered, return spin_##name.offered(from, to, now))
+	switch (spin) {
+		SPINS(ASK)
+	}
+#undef ASK
+	return false;
+}
+
+#endif

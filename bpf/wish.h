@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Wishes: "run this waiting vCPU next, on that pCPU". Whoever spins, or gathers a gang, leaves one with a pCPU and makes it choose anew; it is granted
+ * there, by the pCPU itself, so that nobody touches two queues. A pCPU has one; the last counts.
+ */
+#ifndef COHORT_WISH_H
+#define COHORT_WISH_H
+
+#include "runqueue.h"
+
+/* A wish older than this is stale: what it was for is over. */
+#define WISH_STALE_NS 8000000ULL
+
+/* The least of a turn that is worth a context switch. */
+#define TURN_REST_MIN_NS 500000ULL
+
+enum wish_flags {
+	WISH_MIGRATE = 1, /* it may come from another pCPU's queue */
+	WISH_FORCED = 2,  /* whatever its VM has had */
+};
+
+/* Has the VM a turn of its own (vm_ctx.turn_end_ns) that is not over? */
+static __always_inline bool in_turn(const struct vm_ctx *vm, u64 now)
+{
+	return time_before(now + TURN_REST_MIN_NS, vm->turn_end_ns);
+}
+
+/* Where a vCPU runs or waits, or -1; it may change at any moment, so this is read once. */
+static __always_inline s32 vcpu_cpu(const struct vcpu_ctx *v)
+{
+	s32 cpu = READ_ONCE(v->cpu);
+
+	return cpu >= 0 && cpu < nr_cpus ? cpu : -1;
+}
+
+/* May that vCPU run on the pCPU? */
+static bool vcpu_allowed_on(const struct vcpu_ctx *v, s32 cpu)
+{
+	struct task_struct *p;
+	bool allowed;
+
+	if (!v->restricted)
+		return true;
+	p = bpf_task_from_pid(v->pid);
+	if (!p)
+		return false;
+	allowed = task_allowed_on(p, cpu);
+	bpf_task_release(p);
+	return allowed;
+}
+
+/* Leave with cpu the wish that vCPU v of a VM, at `index` in the map vcpus, runs there next, for slice at most. Return false if there is no such pCPU. */
+static bool wish_leave(s32 cpu, u32 vm_id, u32 index, const struct vcpu_ctx *v, u32 flags, u64 slice, u64 now)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+
+	if (!c)
+		return false;
+	c->wish_vcpu = index;
+	c->wish_vm = vm_id;
+	c->wish_at_ns = now;
+	c->wish_slice_ns = slice;
+	c->wish_flags = flags;
+	c->wish_pid = v->pid;
+	return true;
+}
+
+/* Are both of one entity, so that only their own times count? */
+static __always_inline bool rank_same_leaf(const struct rank *a, const struct rank *b)
+{
+	u32 i;
+
+	for (i = 0; i < MAX_DEPTH; i++)
+		if (a->path[i] != b->path[i])
+			return false;
+	return true;
+}
+
+/*
+ * May waiting vCPU t run before those that wait here, and the one that ran? Its VM may borrow, but not without limit: what is never repaid would be
+ * a share taken from others.
+ */
+static bool wish_is_affordable(struct task_ctx *t, struct pick *search)
+{
+	struct pick *rival = second_search_on(search->cpu, search->now);
+	u64 margin_ns = boost & BOOST_UNFAIR ? lag_ns : 0;
+	struct rank rank;
+
+	if (!order_is_of_vms() || !rival)
+		return true;
+	order_rank(t, search->now, &rank);
+	if (search->prev_queued && !rank_same_leaf(&search->prev, &rank) &&
+	    order_before(&search->prev, &rank, margin_ns))
+		return false;
+	best_waiter(search->cpu, QUEUE_SCAN, 0, rival);
+	if (!rival->pid || rank_same_leaf(&rival->rank, &rank))
+		return true;
+	return !order_before(&rival->rank, &rank, margin_ns);
+}
+
+/* May the thread of that pid run here and now, as far as the gates and its VM's credit go? */
+VERIFIED_ONCE wish_is_granted(s32 pid, struct pick *search, bool forced)
+{
+	struct task_struct *p;
+	struct task_ctx *t;
+	bool granted;
+
+	if (!search)
+		return 0;
+	p = bpf_task_from_pid(pid);
+	if (!p)
+		return 0;
+	t = task_get(p);
+	granted = t && !gate_for(t, search->cpu, search->now) && (forced || wish_is_affordable(t, search));
+	bpf_task_release(p);
+	return granted;
+}
+
+/* Dispatch: run the vCPU that this pCPU was asked to run, if it still waits. */
+VERIFIED_ONCE wish_redeem(struct pick *search)
+{
+	struct vcpu_ctx *v;
+	struct vm_ctx *vm;
+	struct cpu_ctx *c;
+	u64 slice, now;
+	s32 from, cpu;
+	u32 pid;
+
+	if (!search)
+		return 0;
+	now = search->now;
+	cpu = search->cpu;
+	c = cpu_get(cpu);
+	if (!c || !c->wish_pid)
+		return 0;
+	pid = c->wish_pid;
+	slice = c->wish_slice_ns;
+	c->wish_pid = 0;
+	v = vcpu_at(c->wish_vcpu);
+	vm = vm_at(c->wish_vm);
+	if (!v || !vm || v->pid != pid || v->state != VCPU_WAITING || time_before(c->wish_at_ns + WISH_STALE_NS, now))
+		goto missed;
+	from = vcpu_cpu(v);
+	if (from < 0 || (from != cpu && !(c->wish_flags & WISH_MIGRATE)))
+		goto missed;
+	if (!wish_is_granted(pid, search, c->wish_flags & WISH_FORCED))
+		goto missed;
+	if (in_turn(vm, now))
+		slice = vm->turn_end_ns - now;
+	if (!take(pid, from, cpu, slice))
+		goto missed;
+	stat_inc(STAT_BOOST_GRANTED);
+	if (from != cpu)
+		stat_inc(STAT_BOOST_MIGRATED);
+	atomic_add(&vm->boosts, 1);
+	return 1;
+missed:
+	stat_inc(STAT_BOOST_MISSED);
+	return 0;
+}
+
+#endif

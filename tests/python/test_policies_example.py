@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The worked example of docs/policies.md: one header and one line, and the scheduler has a new order."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parents[2]
+GUIDE = (REPO / "docs/policies.md").read_text()
+CLANGS = ("clang-19", "clang-18", "clang-17", "clang-16", "clang")
+
+
+def with_example(bpf: Path) -> None:
+    """Put the guide's header and its line, the last of the table, into a copy of the scheduler."""
+    header, line = re.findall(r"```c\n(.*?)```", GUIDE, re.DOTALL)
+    (bpf / "order_lottery.h").write_text(header)
+    text = (bpf / "policies.h").read_text()
+    table = re.search(r"#define ORDERS\(X\)(?:.*\\\n)*.*\n", text)
+    assert table is not None
+    (bpf / "policies.h").write_text(text.replace(table[0], f"{table[0].rstrip()} \\\n{line}"))
+
+
+@pytest.fixture
+def bpf(tmp_path: Path) -> Path:
+    """Return a copy of the scheduler with the example in it, exactly as the guide has it."""
+    copy = tmp_path / "bpf"
+    copy.mkdir()
+    for path in (REPO / "bpf").glob("*.[ch]"):
+        shutil.copyfile(path, copy / path.name)
+    with_example(copy)
+    return copy
+
+
+def test_the_example_is_as_short_as_it_says() -> None:
+    header, _ = re.findall(r"```c\n(.*?)```", GUIDE, re.DOTALL)
+    code = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
+    assert len([text for text in code.splitlines() if text.strip()]) <= 40
+
+
+def test_the_kernel_object_can_be_made_of_it(bpf: Path, tmp_path: Path) -> None:
+    clang = next((name for name in CLANGS if shutil.which(name)), None)
+    if clang is None:
+        pytest.skip("no clang")
+    headers = sorted((REPO / "build/target").glob("**/libbpf-sys-*/out/include/bpf/bpf_helpers.h"))
+    if not headers:
+        pytest.skip("libbpf's headers are not there: run `make build`")
+    names = ("order_lottery", "order_vm", "order_task", "gang_aligned", "spin_boost", "gate_quota")
+    (tmp_path / "policy_headers.h").write_text("".join(f'#include "{name}.h"\n' for name in names))
+    command = [clang, "-O2", "-g", "-target", "bpf", "-D__TARGET_ARCH_x86", "-mcpu=v3", "-Wall", "-Werror"]
+    command += [f"-I{bpf}", f"-I{tmp_path}", f"-I{headers[0].parents[1]}", "-c", str(bpf / "cohort.bpf.c"), "-o", os.devnull]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
