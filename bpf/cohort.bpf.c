@@ -19,6 +19,7 @@
  *   wish.h       "run this one next"
  *   order_*.h, gang_*.h, spin_*.h, guard_*.h, gate_*.h   the policies
  *   policy_calls.h   the one place that knows all of them
+ *   period.h     what they do every so often
  *   wake.h       what comes with a task that becomes runnable
  *   cgroup_ops.h, pcpu_ops.h   operations on cgroups and pCPUs
  *
@@ -28,6 +29,7 @@
 #include "wish.h"
 #include "wake.h"
 #include "policy_calls.h"
+#include "period.h"
 #include "cgroup_ops.h"
 #include "pcpu_ops.h"
 
@@ -171,6 +173,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 			order_rank(t, best.now, &best.prev);
 		}
 	}
+	order_before_pick(cpu, best.now);
 	recall_aside(cpu, SEARCH_MAX, best.now);
 	if (wish_redeem(&best)) {
 		c->out_of_turn = 1;
@@ -432,7 +435,8 @@ s32 BPF_PROG(cohort_init)
 		if (err)
 			return err;
 	}
-	return turn_init();
+	err = turn_init();
+	return err ?: period_init();
 }
 
 SEC("struct_ops/exit")

@@ -72,6 +72,7 @@ static __always_inline u32 siblings_on(const struct task_ctx *t, s32 cpu)
 VERIFIED_ONCE vcpu_set_state(struct task_ctx *t, u32 state, s32 cpu, u64 now)
 {
 	struct vcpu_ctx *v;
+	u32 from;
 
 	if (!t)
 		return 0;
@@ -80,8 +81,11 @@ VERIFIED_ONCE vcpu_set_state(struct task_ctx *t, u32 state, s32 cpu, u64 now)
 		return 0;
 	v->cpu = cpu;
 	v->since_ns = now;
+	from = v->state;
 	v->state = state;
 	v->restricted = !t->everywhere;
+	if (from != state)
+		gang_changed(t, from, now);
 	return 0;
 }
 

@@ -51,6 +51,14 @@ def test_the_kernel_object_can_be_made_of_it(bpf: Path, tmp_path: Path) -> None:
     names = ("order_lottery", "order_vm", "order_task", "gang_aligned", "spin_boost", "gate_quota")
     (tmp_path / "policy_headers.h").write_text("".join(f'#include "{name}.h"\n' for name in names))
     command = [clang, "-O2", "-g", "-target", "bpf", "-D__TARGET_ARCH_x86", "-mcpu=v3", "-Wall", "-Werror"]
-    command += [f"-I{bpf}", f"-I{tmp_path}", f"-I{headers[0].parents[1]}", "-c", str(bpf / "cohort.bpf.c"), "-o", os.devnull]
+    command += [
+        f"-I{bpf}",
+        f"-I{tmp_path}",
+        f"-I{headers[0].parents[1]}",
+        "-c",
+        str(bpf / "cohort.bpf.c"),
+        "-o",
+        os.devnull,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
