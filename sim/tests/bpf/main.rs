@@ -5,6 +5,7 @@
 
 mod boost;
 mod common;
+mod costs;
 mod entitlement;
 mod example;
 mod fairness;

@@ -42,6 +42,7 @@ knobs! {
     placement: u32,
     order: u32,
     gang: u32,
+    spin: u32,
     boost: u32,
 }
 

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What a decision costs, in counts that do not depend on the machine, on hosts of 2 to 512 pCPUs. `--nocapture` prints the table of docs/fairness.md.
+
+use cohort_sim::class::ext::Cost;
+use cohort_sim::policies::PRESETS;
+
+use crate::common::MS;
+use crate::spec::{Config, Knobs, Spec};
+use crate::world::World;
+
+/// What is counted for each switch: a task put on a pCPU, with all that led there.
+#[derive(Clone, Copy, Debug)]
+struct PerSwitch {
+    look_ups: f64,
+    waiters: f64,
+    atomics: f64,
+    moves: f64,
+}
+
+/// Twice as many vCPUs as pCPUs, in VMs of four. Half of them compute; the others work for 2 ms and sleep for 1 ms.
+fn measure(pcpus: usize, knobs: Knobs) -> PerSwitch {
+    let mut w = World::new(Config { knobs, ..Config::cpus(pcpus) });
+    for vm in 0..(pcpus / 2).max(2) {
+        let number = w.new_vm(4);
+        for id in 0..4 {
+            let spec = if vm % 2 == 0 { Spec::busy() } else { Spec::cycle(2 * MS, MS) };
+            w.spawn(spec.vcpu(number, id));
+        }
+    }
+    w.run(300 * MS);
+    let (costs, switches) = (w.costs(), w.stats().switches);
+    w.run(200 * MS);
+    let (costs, switches) = (w.costs().since(&costs), w.stats().switches - switches);
+    let each = |counts: &[Cost]| counts.iter().map(|cost| costs.total(*cost)).sum::<u64>() as f64 / switches as f64;
+    PerSwitch {
+        look_ups: each(&[Cost::Array, Cost::Hash, Cost::Storage]),
+        waiters: each(&[Cost::IterNext]),
+        atomics: each(&[Cost::Atomic]),
+        moves: each(&[Cost::DsqInsert, Cost::DsqInsertVtime, Cost::DsqMove, Cost::DsqMoveToLocal]),
+    }
+}
+
+fn preset(name: &str) -> Knobs {
+    use cohort_sim::policies::{GANGS, ORDERS, SPINS};
+
+    let [_, placement, order, gang, spin, boost, ..] =
+        PRESETS.iter().find(|row| row[0] == name).copied().expect("a preset");
+    let number = |table: &[[&str; 2]], name: &str| table.iter().position(|row| row[0] == name).map(|n| n as u32);
+    Knobs {
+        placement: Some(u32::from(placement == "balance")),
+        order: number(ORDERS, order),
+        gang: number(GANGS, gang),
+        spin: number(SPINS, spin),
+        boost: Some(if boost == "off" { 0 } else { 15 }),
+        ..Knobs::default()
+    }
+}
+
+#[test]
+fn a_decision_costs_no_more_on_a_large_host() {
+    println!("| policy | pCPUs | look-ups | waiters visited | atomics | queued or moved |");
+    println!("|---|---:|---:|---:|---:|---:|");
+    for name in ["vtime", "balance", "cohort"] {
+        let mut on_128: Option<PerSwitch> = None;
+        for pcpus in [2, 24, 128, 512] {
+            let cost = measure(pcpus, preset(name));
+            let PerSwitch { look_ups, waiters, atomics, moves } = cost;
+            println!("| {name} | {pcpus} | {look_ups:.0} | {waiters:.1} | {atomics:.1} | {moves:.1} |");
+            // From here on each has all the neighbours that it looks at.
+            if pcpus == 128 {
+                on_128 = Some(cost);
+            }
+            if let Some(less) = on_128 {
+                assert!(look_ups <= 1.1 * less.look_ups, "{name}: {cost:?} on {pcpus}, {less:?} on 128");
+                assert!(waiters <= 1.1 * less.waiters + 0.5, "{name}: {cost:?} on {pcpus}, {less:?} on 128");
+                assert!(atomics <= 1.1 * less.atomics, "{name}: {cost:?} on {pcpus}, {less:?} on 128");
+            }
+        }
+    }
+}
