@@ -8,18 +8,17 @@ mod headers;
 mod policies;
 #[path = "../sim/build/sources.rs"]
 mod sources;
+#[path = "build/tools.rs"]
+mod tools;
 
 use std::env;
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 use libbpf_cargo::SkeletonBuilder;
-
-/// Newest first. The scheduler needs clang 16 at least.
-const CLANGS: [&str; 5] = ["clang-19", "clang-18", "clang-17", "clang-16", "clang"];
 
 fn main() -> ExitCode {
     match build() {
@@ -46,6 +45,7 @@ fn build() -> Result<(), Box<dyn Error>> {
     }
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=build/headers.rs");
+    println!("cargo:rerun-if-changed=build/tools.rs");
     println!("cargo:rerun-if-changed=../sim/build/policies.rs");
     println!("cargo:rerun-if-changed=../sim/build/sources.rs");
     println!("cargo:rerun-if-env-changed=CLANG");
@@ -61,49 +61,12 @@ fn build() -> Result<(), Box<dyn Error>> {
     // The <bpf/...> headers are libbpf-sys' own, those of the libbpf that is linked; the system's may be older.
     SkeletonBuilder::new()
         .source(bpf_dir.join("cohort.bpf.c"))
-        .clang(clang()?)
+        .clang(tools::clang()?)
         .clang_args(clang_args)
         .build_and_generate(out_dir.join("cohort.skel.rs"))
         .map_err(|e| format!("{e:#}"))?;
     fs::write(out_dir.join("sources.rs"), sources::generate(&depfile, &bpf_dir)?)?;
 
-    complete_libelf();
+    tools::complete_libelf();
     Ok(())
-}
-
-fn clang() -> Result<PathBuf, Box<dyn Error>> {
-    if let Some(path) = env::var_os("CLANG") {
-        return Ok(path.into());
-    }
-    let works = |name: &&&str| {
-        let status = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        status.is_ok_and(|s| s.success())
-    };
-    let found = CLANGS.iter().find(works);
-    found.map(PathBuf::from).ok_or_else(|| "no clang found: install clang 16 or newer, or set CLANG".into())
-}
-
-/// What a static libelf needs beyond itself differs between distributions; see which one is here.
-fn complete_libelf() {
-    println!("cargo:rustc-check-cfg=cfg(libelf_lacks_search_tree)");
-    println!("cargo:rerun-if-env-changed=LIBBPF_SYS_LIBRARY_PATH");
-    let path = env::var("LIBBPF_SYS_LIBRARY_PATH").unwrap_or_default();
-    let find = |name: &str| path.split(':').map(Path::new).find(|dir| dir.join(name).exists());
-
-    // Some libelf decompress with zstd. All of the archive is offered to the linker, because it comes before libelf on the command line;
-    // unused functions are dropped again.
-    if let Some(dir) = find("libzstd.a") {
-        println!("cargo:rustc-link-search=native={}", dir.display());
-        println!("cargo:rustc-link-lib=static:+whole-archive=zstd");
-    }
-
-    // src/libelf.rs. An archive lists its members' names in the clear.
-    if let Some(libelf) = find("libelf.a").map(|dir| dir.join("libelf.a")) {
-        println!("cargo:rerun-if-changed={}", libelf.display());
-        let bytes = fs::read(&libelf).unwrap_or_default();
-        let has = |what: &[u8]| bytes.windows(what.len()).any(|window| window == what);
-        if has(b"eu_search_tree_init") && !has(b"eu-search.o/") {
-            println!("cargo:rustc-cfg=libelf_lacks_search_tree");
-        }
-    }
 }

@@ -31,7 +31,8 @@ fn measure(pcpus: usize, knobs: Knobs) -> PerSwitch {
     let (costs, switches) = (w.costs(), w.stats().switches);
     w.run(200 * MS);
     let (costs, switches) = (w.costs().since(&costs), w.stats().switches - switches);
-    let each = |counts: &[Cost]| counts.iter().map(|cost| costs.total(*cost)).sum::<u64>() as f64 / switches as f64;
+    let each =
+        |counts: &[Cost]| counts.iter().map(|cost| costs.total(*cost)).sum::<u64>() as f64 / switches as f64;
     PerSwitch {
         look_ups: each(&[Cost::Array, Cost::Hash, Cost::Storage]),
         waiters: each(&[Cost::IterNext]),
@@ -45,7 +46,8 @@ fn preset(name: &str) -> Knobs {
 
     let [_, placement, order, gang, spin, boost, ..] =
         PRESETS.iter().find(|row| row[0] == name).copied().expect("a preset");
-    let number = |table: &[[&str; 2]], name: &str| table.iter().position(|row| row[0] == name).map(|n| n as u32);
+    let number =
+        |table: &[[&str; 2]], name: &str| table.iter().position(|row| row[0] == name).map(|n| n as u32);
     Knobs {
         placement: Some(u32::from(placement == "balance")),
         order: number(ORDERS, order),

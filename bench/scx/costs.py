@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a decision costs on a real kernel: our presets beside a minimal sched_ext scheduler of the classic shape.
+
+    cargo build --release -p cohort -p cohort-bench-scx && build/venv/bin/python bench/scx/costs.py [ROUNDS [PRESET,...]]
+
+Boots the lab once. One guest runs hackbench, the other burns CPU; each scheduler has them for some seconds, in turn, in alternating order. The kernel's BPF
+run-time statistics count calls and time of each program. Prints a Markdown table: time per task put on a pCPU, and its ratio to the minimal scheduler's of the
+same round. Under emulation a program takes many times what it takes on hardware; ratios are what to read.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from cohortlab.lab.bringup import Lab, bring_up
+from cohortlab.lab.guest import GuestConfig
+
+SECONDS = 6
+RELEASE = Path(__file__).parents[2] / "build/target/x86_64-unknown-linux-gnu/release"
+GUESTS = [GuestConfig("work", 2, 256, 100, "ipi"), GuestConfig("hog", 2, 256, 100, "ipi")]
+MINIMAL = "minimal"
+
+
+def main(rounds: int, presets: list[str]) -> None:
+    measured: dict[str, list[float]] = defaultdict(list)
+    ratios: dict[str, list[float]] = defaultdict(list)
+    lab = bring_up(GUESTS, pcpus=2, ple=True, accel="tcg", share="--share" in sys.argv)
+    try:
+        host = lab.emulator.host
+        for name, program in (("cohort", "cohort"), ("bench-scx", "cohort-bench-scx")):
+            host.put(f"/tmp/{name}", (RELEASE / program).read_bytes())
+        for guest in lab.guests:
+            guest.machine.spawn("load", LOADS[guest.config.name])
+        for number in range(rounds):
+            order = [MINIMAL, *presets]
+            this = {name: _measure(lab, name) for name in (order if number % 2 == 0 else order[::-1])}
+            for name, ns in this.items():
+                measured[name].append(ns)
+                ratios[name].append(ns / this[MINIMAL])
+            print(f"round {number + 1} of {rounds}: {this}", file=sys.stderr)
+    finally:
+        lab.emulator.close()
+    print("| scheduler | µs per switch | ÷ minimal |\n|---|---:|---:|")
+    for name, values in measured.items():
+        print(f"| {name} | {_shown([ns / 1000 for ns in values])} | {_shown(ratios[name])} |")
+
+
+LOADS = {
+    "work": "while :; do hackbench -g 2 -l 100 >/dev/null; done",
+    "hog": "for i in 1 2; do (while :; do :; done) & done; wait",
+}
+
+
+def _measure(lab: Lab, name: str) -> float:
+    """Return the time of all programs per task put on a pCPU, in ns."""
+    host = lab.emulator.host
+    command = "exec /tmp/bench-scx minimal" if name == MINIMAL else f"exec /tmp/cohort run --policy {name}"
+    scheduler = host.spawn(f"scheduler-{time.monotonic_ns()}", f"tail -f /dev/null | {command}")
+    deadline = time.monotonic() + 60
+    while "enabled" not in host.check("cat /sys/kernel/sched_ext/state"):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{name}: {scheduler.output('stderr')[0]}")
+        time.sleep(0.2)
+    time.sleep(1)
+    programs = json.loads(host.check(f"/tmp/bench-scx cost {SECONDS}", 60))
+    host.check("pkill -INT -x cohort; pkill -x tail; pkill -x bench-scx; true")
+    while "enabled" in host.check("cat /sys/kernel/sched_ext/state"):
+        time.sleep(0.2)
+    running = next(program["calls"] for key, program in programs.items() if key.endswith("_running"))
+    return sum(program["ns"] for program in programs.values()) / max(1, running)
+
+
+def _shown(values: list[float]) -> str:
+    return f"{statistics.median(values):.3g} [{min(values):.3g}–{max(values):.3g}]"
+
+
+if __name__ == "__main__":
+    given = [word for word in sys.argv[1:] if word != "--share"]
+    arguments = [*given, *("5", "vtime,balance,cohort")[len(given) :]]
+    main(int(arguments[0]), arguments[1].split(","))
