@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What a decision costs on a real kernel: our presets beside a minimal sched_ext scheduler of the classic shape.
 
-    cargo build --release -p cohort -p cohort-bench-scx && build/venv/bin/python bench/scx/costs.py [ROUNDS [PRESET,...]]
+    cargo build --release -p cohort -p cohort-bench-scx
+    build/venv/bin/python bench/scx/costs.py [--share] [ROUNDS [PRESET,...]]
 
-Boots the lab once. One guest runs hackbench, the other burns CPU; each scheduler has them for some seconds, in turn, in alternating order. The kernel's BPF
-run-time statistics count calls and time of each program. Prints a Markdown table: time per task put on a pCPU, and its ratio to the minimal scheduler's of the
-same round. Under emulation a program takes many times what it takes on hardware; ratios are what to read.
+Boots the lab once. One guest runs hackbench, the other burns CPU; each scheduler has them for some seconds, in turn, in
+alternating order. The kernel's BPF run-time statistics count calls and time of each program. Prints a Markdown table: time
+per task put on a pCPU, and its ratio to the minimal scheduler's of the same round. Under emulation a program takes many times
+what it takes on hardware; ratios are what to read.
 """
 
 from __future__ import annotations
