@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `cohort`: schedules the CPUs of a KVM host so that the vCPUs of a virtual machine keep moving together.
 
+mod audit;
 mod bpf;
 mod checks;
 mod cli;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     let result = match cli::parse(std::env::args_os()) {
         Ok(cli) => match cli.command {
             Command::Run(args) => run::run(&args, &Host::this_machine()),
+            Command::Audit(args) => audit::run(&args),
             Command::Man => man::write(&mut io::stdout().lock()).or_else(unless_closed),
             Command::Sources => write_sources(&mut io::stdout().lock()).or_else(unless_closed),
         },
