@@ -7,6 +7,7 @@ use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::audit::Audit;
+use crate::man;
 use crate::policy::PolicyArgs;
 use crate::say::Failure;
 use crate::timing::Timing;
@@ -36,9 +37,12 @@ pub enum Command {
     ///
     /// Reads /proc, /sys, the VMMs' command lines and libvirt's files, and changes nothing. Sees most as root.
     Audit(Audit),
-    /// Print the manual page of `cohort run`
+    /// Print the manual page of a verb, or write all of them
     #[command(hide = true)]
-    Man,
+    Man(man::Pages),
+    /// Print the completions of a shell
+    #[command(hide = true)]
+    Completions(man::Completions),
     /// Print the files that this program's scheduler was compiled from, with their SHA-256, as sha256sum does
     #[command(hide = true)]
     Sources,

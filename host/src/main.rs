@@ -16,6 +16,7 @@ mod output;
 mod policy;
 mod run;
 mod say;
+mod service;
 mod stats;
 mod timing;
 mod topology;
@@ -44,7 +45,8 @@ fn main() -> ExitCode {
         Ok(cli) => match cli.command {
             Command::Run(args) => run::run(&args, &Host::this_machine()),
             Command::Audit(args) => audit::run(&args),
-            Command::Man => man::write(&mut io::stdout().lock()).or_else(unless_closed),
+            Command::Man(args) => man::run(&args),
+            Command::Completions(args) => man::complete(&args),
             Command::Sources => write_sources(&mut io::stdout().lock()).or_else(unless_closed),
         },
         Err(Stop::Text(text)) => io::stdout().write_all(text.as_bytes()).or_else(unless_closed),
