@@ -10,11 +10,14 @@ use tracing::debug;
 /// Half of the time that systemd allows, as it recommends.
 const PART: u32 = 2;
 
+/// Hands states to whoever waits for them.
+type Send = Box<dyn FnMut(&[NotifyState])>;
+
 pub struct Service {
     /// How often to say that we are alive; None: nobody waits for it.
     every: Option<Duration>,
     said: Instant,
-    send: Box<dyn FnMut(&[NotifyState])>,
+    send: Send,
 }
 
 impl Service {
@@ -28,7 +31,7 @@ impl Service {
         Service::new(sd_notify::watchdog_enabled(), Box::new(send))
     }
 
-    fn new(watchdog: Option<Duration>, send: Box<dyn FnMut(&[NotifyState])>) -> Self {
+    fn new(watchdog: Option<Duration>, send: Send) -> Self {
         Service { every: watchdog.map(|time| time / PART), said: Instant::now(), send }
     }
 

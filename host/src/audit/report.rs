@@ -107,7 +107,7 @@ impl Report {
             text += &paragraph("remedy", rule.remedy);
         }
         if self.findings.is_empty() {
-            text += "nothing is configured badly\n";
+            text += "nothing was found\n";
         }
         if !self.unknown.is_empty() {
             text += "\nnot known:\n";

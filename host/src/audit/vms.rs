@@ -32,9 +32,12 @@ pub fn read(host: &Host, unknown: &mut Vec<String>) -> Vec<Vm> {
             Some(Files { vms: 0, .. }) => continue,
             Some(files) => files.vcpus,
             // Not ours to look into. What its threads are called may tell.
-            None if named.is_empty() => continue,
             None => {
-                closed += 1;
+                // Kernel threads have no command line.
+                closed += usize::from(!host.cmdline(pid).concat().is_empty());
+                if named.is_empty() {
+                    continue;
+                }
                 named.len()
             }
         };
@@ -66,7 +69,9 @@ pub fn read(host: &Host, unknown: &mut Vec<String>) -> Vec<Vm> {
         });
     }
     if closed > 0 {
-        unknown.push(format!("what {closed} processes have open, which may be VMs: needs root"));
+        unknown.push(format!(
+            "what {closed} processes of other users have open, and so which are VMs: needs root"
+        ));
     }
     for vmm in untold {
         unknown.push(format!("what guests of {vmm} are told of KVM: its command line does not say"));
