@@ -157,7 +157,12 @@ fn kvm(host: &Host) -> Kvm {
         let value = parameter(module, name)?.parse().ok()?;
         Some(PauseExits { parameter: format!("{module}.{name}"), value, in_processor: has(flag) })
     };
-    let virtual_ipis = |module, apic| on(module, apic) && on(module, "enable_ipiv");
+    // Before kvm_amd had a parameter for it, its AVIC always delivered them.
+    let virtual_ipis = |module, apic| {
+        on(module, apic)
+            && (on(module, "enable_ipiv")
+                || (module == "kvm_amd" && parameter(module, "enable_ipiv").is_none()))
+    };
     Kvm {
         pause_exits: exits("kvm_intel", "ple_gap", "ple")
             .or_else(|| exits("kvm_amd", "pause_filter_count", "pausefilter")),

@@ -177,6 +177,7 @@ fn parameters_of_the_kvm_modules() {
         .file("/sys/module/kvm/parameters/halt_poll_ns", "200000\n")
         .file("/sys/module/kvm_amd/parameters/pause_filter_count", "0\n")
         .file("/sys/module/kvm_amd/parameters/avic", "Y\n")
+        .file("/sys/module/kvm_amd/parameters/enable_ipiv", "N\n")
         .file("/proc/cpuinfo", "processor\t: 0\nflags\t\t: fpu svm pausefilter\n");
     let kvm = read(&host).kvm;
     let exits = kvm.pause_exits.unwrap();
@@ -187,10 +188,15 @@ fn parameters_of_the_kvm_modules() {
     assert_eq!((kvm.halt_poll_ns, kvm.virtual_ipis), (Some(200_000), false));
     let host = host.file("/sys/module/kvm_amd/parameters/enable_ipiv", "Y\n");
     assert!(read(&host).kvm.virtual_ipis);
+    let older = good().file("/sys/module/kvm_amd/parameters/avic", "1\n");
+    assert!(read(&older).kvm.virtual_ipis);
     let host = good()
+        .file("/sys/module/kvm_intel/parameters/enable_apicv", "Y\n")
         .file("/sys/module/kvm_intel/parameters/ple_gap", "128\n")
         .file("/proc/cpuinfo", "flags\t\t: fpu vmx\nvmx flags\t: vnmi ple\n");
-    let exits = read(&host).kvm.pause_exits.unwrap();
+    let kvm = read(&host).kvm;
+    assert!(!kvm.virtual_ipis, "an APIC in the processor need not deliver interrupts of guests");
+    let exits = kvm.pause_exits.unwrap();
     assert_eq!((exits.value, exits.in_processor), (128, true));
 }
 
