@@ -5,7 +5,7 @@ SETUP := packages python toolchain
 BUILD := $(SETUP) binaries
 CHECK := check-rust check-c check-python check-shell
 
-.PHONY: help setup build demo test test-lab bench check emulator format lock clean
+.PHONY: help setup build demo test test-lab bench check emulator install uninstall deb wheel format lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -35,6 +35,18 @@ build: ## build cohort and cohort-lab-agent into build/bin/, and the simulator
 
 emulator: ## build the lab's emulator into the cache folder, once
 	@scripts/steps $(BUILD) emulator
+
+install: ## install cohort, its pages, completions and unit: PREFIX=/usr/local, DESTDIR= (after make build)
+	@scripts/install
+
+uninstall: ## remove what make install installed
+	@scripts/install --remove
+
+deb: ## pack cohort as a Debian package into build/
+	@scripts/steps $(BUILD) deb
+
+wheel: ## pack cohortlab with the simulator as a Python wheel into build/dist/
+	@scripts/steps $(BUILD) wheel
 
 setup: ## install packages, the Python environment and, where it is missing, Rust
 	@scripts/steps $(SETUP)

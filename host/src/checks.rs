@@ -199,6 +199,15 @@ impl Host {
         ))
     }
 
+    /// Another root, such as a host's as a container sees it. Of its threads nothing is asked of this kernel.
+    pub fn below(root: PathBuf) -> Self {
+        Host { root, cookie_of: |_| Ok(0), ops_of: kernel_ops::of }
+    }
+
+    pub fn has_core_cookie(&self, tid: i32) -> bool {
+        (self.cookie_of)(tid).is_ok_and(|cookie| cookie != 0)
+    }
+
     /// The operations of this kernel's sched_ext, if its types can be read.
     pub fn kernel_ops(&self) -> Option<kernel_ops::Names> {
         (self.ops_of)(&self.path("/sys/kernel/btf/vmlinux"))
@@ -223,7 +232,7 @@ impl Host {
 }
 
 /// The entries of a folder whose names are numbers, in order.
-fn numbered(dir: &Path) -> Vec<i32> {
+pub fn numbered(dir: &Path) -> Vec<i32> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut numbers: Vec<i32> =
         entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();

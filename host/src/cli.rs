@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use crate::audit::Audit;
+use crate::man;
 use crate::policy::PolicyArgs;
 use crate::say::Failure;
 use crate::timing::Timing;
@@ -31,9 +33,16 @@ pub enum Command {
     /// Needs root and a kernel with sched_ext. Finds the virtual machines by itself, whatever runs them, and follows as they come and go.
     /// Whatever happens to this process, guests keep running: when it ends or fails, all tasks fall back to the kernel's own scheduler.
     Run(Run),
-    /// Print the manual page of `cohort run`
+    /// Say what is configured badly on this host: guests, placement, KVM, kernel
+    ///
+    /// Reads /proc, /sys, the VMMs' command lines and libvirt's files, and changes nothing. Sees most as root.
+    Audit(Audit),
+    /// Print the manual page of a verb, or write all of them
     #[command(hide = true)]
-    Man,
+    Man(man::Pages),
+    /// Print the completions of a shell
+    #[command(hide = true)]
+    Completions(man::Completions),
     /// Print the files that this program's scheduler was compiled from, with their SHA-256, as sha256sum does
     #[command(hide = true)]
     Sources,
@@ -144,7 +153,7 @@ mod tests {
         let args = ["cohort", "run"].into_iter().chain(args.split_whitespace()).map(Into::into);
         parse(args).map(|cli| match cli.command {
             Command::Run(run) => run,
-            Command::Man | Command::Sources => unreachable!(),
+            _ => unreachable!(),
         })
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `cohort`: schedules the CPUs of a KVM host so that the vCPUs of a virtual machine keep moving together.
 
+mod audit;
 mod bpf;
 mod checks;
 mod cli;
@@ -15,6 +16,7 @@ mod output;
 mod policy;
 mod run;
 mod say;
+mod service;
 mod stats;
 mod timing;
 mod topology;
@@ -48,7 +50,9 @@ fn main() -> ExitCode {
     let result = match cli::parse(std::env::args_os()) {
         Ok(cli) => match cli.command {
             Command::Run(args) => run::run(&args, &Host::this_machine()),
-            Command::Man => man::write(&mut io::stdout().lock()).or_else(unless_closed),
+            Command::Audit(args) => audit::run(&args),
+            Command::Man(args) => man::run(&args),
+            Command::Completions(args) => man::complete(&args),
             Command::Sources => write_sources(&mut io::stdout().lock()).or_else(unless_closed),
         },
         Err(Stop::Text(text)) => io::stdout().write_all(text.as_bytes()).or_else(unless_closed),

@@ -1,28 +1,120 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The manual page: `cohort man > cohort-run.1`.
+//! Manual pages and shell completions, made of what clap knows: `cohort man --dir DIR` writes `cohort.1` and a page for each verb.
 
-use std::io;
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
 
-use clap::CommandFactory;
+use clap::{Args, Command, CommandFactory};
+use clap_complete::Shell;
 use clap_mangen::roff::{bold, roman, Roff};
 use clap_mangen::Man;
 
 use crate::cli::Cli;
 use crate::intf;
+use crate::say::Failure;
 use crate::timing::AT_MOST;
 
-pub fn write(out: &mut impl io::Write) -> io::Result<()> {
-    let mut cohort = Cli::command();
-    cohort.build();
-    let run = cohort.find_subcommand("run").ok_or_else(|| io::Error::other("no subcommand run"))?.clone();
-    let man = Man::new(run.name("cohort-run").display_name("cohort-run").bin_name("cohort run"));
-    man.render_title(out)?;
-    man.render_name_section(out)?;
-    man.render_synopsis_section(out)?;
-    man.render_description_section(out)?;
-    man.render_options_section(out)?;
+#[derive(Args, Debug)]
+pub struct Pages {
+    /// The verb whose page to print; without, the page of `cohort` itself
+    #[arg(value_name = "VERB", conflicts_with = "dir")]
+    verb: Option<String>,
 
+    /// Write all pages into this folder
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct Completions {
+    #[arg(value_name = "SHELL")]
+    shell: Shell,
+}
+
+pub fn run(args: &Pages) -> Result<(), Failure> {
+    let pages = pages().map_err(|e| Failure::failed(format!("cannot make the manual pages: {e}")))?;
+    if let Some(dir) = &args.dir {
+        for page in &pages {
+            let path = dir.join(format!("{}.1", page.name));
+            fs::write(&path, &page.text)
+                .map_err(|e| Failure::failed(format!("--dir: cannot write {}: {e}", path.display())))?;
+        }
+        return Ok(());
+    }
+    let name = args.verb.as_ref().map_or("cohort".to_string(), |verb| format!("cohort-{verb}"));
+    let Some(page) = pages.iter().find(|page| page.name == name) else {
+        let verbs: Vec<&str> = pages.iter().filter_map(|page| page.name.strip_prefix("cohort-")).collect();
+        let verb = args.verb.as_deref().unwrap_or_default();
+        return Err(Failure::refused(format!("VERB: {verb:?} is no verb; allowed: {}", verbs.join(", "))));
+    };
+    io::stdout().write_all(&page.text).or_else(crate::unless_closed)
+}
+
+pub fn complete(args: &Completions) -> Result<(), Failure> {
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "cohort", &mut text);
+    io::stdout().write_all(&text).or_else(crate::unless_closed)
+}
+
+struct Page {
+    name: String,
+    text: Vec<u8>,
+}
+
+/// Of `cohort` and each verb that its help shows.
+fn pages() -> io::Result<Vec<Page>> {
+    let mut cohort = Cli::command().disable_help_subcommand(true);
+    cohort.build();
+    let verbs = cohort.get_subcommands().filter(|verb| !verb.is_hide_set());
+    let of_verb = |verb: &Command| {
+        let (name, verb_name) = (format!("cohort-{}", verb.get_name()), verb.get_name().to_string());
+        let bin_name = format!("cohort {verb_name}");
+        page(verb.clone().name(name.clone()).display_name(name).bin_name(bin_name), |roff| {
+            match verb_name.as_str() {
+                "run" => run_sections(roff),
+                "audit" => status(roff, &AUDIT_STATUS),
+                _ => {}
+            }
+        })
+    };
+    let of_verbs: io::Result<Vec<Page>> = verbs.map(of_verb).collect();
+    let mut pages = vec![page(cohort.clone(), |_| {})?];
+    pages.extend(of_verbs?);
+    Ok(pages)
+}
+
+fn page(command: Command, more: impl FnOnce(&mut Roff)) -> io::Result<Page> {
+    let name = command.get_name().to_string();
+    let has_verbs = command.has_subcommands();
+    let man = Man::new(command);
+    let mut text = Vec::new();
+    man.render_title(&mut text)?;
+    man.render_name_section(&mut text)?;
+    man.render_synopsis_section(&mut text)?;
+    man.render_description_section(&mut text)?;
+    man.render_options_section(&mut text)?;
+    if has_verbs {
+        man.render_subcommands_section(&mut text)?;
+    }
     let mut roff = Roff::new();
+    more(&mut roff);
+    roff.to_writer(&mut text)?;
+    Ok(Page { name, text })
+}
+
+const RUN_STATUS: [(&str, &str); 3] = [
+    ("0", "Ended as asked: by SIGINT, SIGTERM or SIGHUP, or because the reader of the statistics went away."),
+    ("1", "The kernel refused the scheduler, or put it out; the reason is printed."),
+    ("2", "A bad flag, or this host cannot run the scheduler; the remedy is printed."),
+];
+const AUDIT_STATUS: [(&str, &str); 3] = [
+    ("0", "Nothing of the severity of --fail-on or worse."),
+    ("1", "Such findings; they are on stdout, their number on stderr."),
+    ("2", "Wrong input."),
+];
+
+fn run_sections(roff: &mut Roff) {
     roff.control("SH", ["LIMITS OF TIMING"]);
     roff.text([roman("Knobs that contradict each other are refused:")]);
     for (less, more) in &AT_MOST {
@@ -36,28 +128,70 @@ pub fn write(out: &mut impl io::Write) -> io::Result<()> {
     for (name, meaning) in intf::STATS {
         roff.control("TP", []).text([bold(*name)]).text([roman(*meaning)]);
     }
+    status(roff, &RUN_STATUS);
+    roff.control("SH", ["SERVICE"]);
+    roff.text([roman(
+        "Started by systemd with Type=notify, it says that it is ready when the scheduler is attached, and that it is alive for WatchdogSec=.",
+    )]);
+}
+
+fn status(roff: &mut Roff, table: &[(&str, &str)]) {
     roff.control("SH", ["EXIT STATUS"]);
-    for (status, meaning) in [
-        ("0", "Ended as asked: by SIGINT, SIGTERM or SIGHUP, or because the reader of the statistics went away."),
-        ("1", "The kernel refused the scheduler, or put it out; the reason is printed."),
-        ("2", "A bad flag, or this host cannot run the scheduler; the remedy is printed."),
-    ] {
-        roff.control("TP", []).text([bold(status)]).text([roman(meaning)]);
+    for (status, meaning) in table {
+        roff.control("TP", []).text([bold(*status)]).text([roman(*meaning)]);
     }
-    roff.to_writer(out)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
+    fn text(name: &str) -> String {
+        let pages = pages().unwrap();
+        let names: Vec<&str> = pages.iter().map(|page| page.name.as_str()).collect();
+        let page = pages.iter().find(|page| page.name == name).unwrap_or_else(|| panic!("{names:?}"));
+        String::from_utf8(page.text.clone()).unwrap().replace("\\-", "-")
+    }
+
     #[test]
-    fn page_has_flags_and_counters() {
-        let mut page = Vec::new();
-        super::write(&mut page).unwrap();
-        let page = String::from_utf8(page).unwrap().replace("\\-", "-");
-        for wanted in
-            ["cohort-run", "--policy", "--slice-us", "LIMITS OF TIMING", "boost_granted", "EXIT STATUS"]
-        {
-            assert!(page.contains(wanted), "{wanted} is missing in {page}");
+    fn pages_have_what_their_verbs_have() {
+        for (name, parts) in [
+            ("cohort", vec!["cohort-run", "cohort-audit", "SUBCOMMANDS"]),
+            (
+                "cohort-run",
+                vec!["--policy", "--slice-us", "LIMITS OF TIMING", "boost_granted", "EXIT STATUS"],
+            ),
+            ("cohort-audit", vec!["--fail-on", "EXIT STATUS", "warning"]),
+        ] {
+            let page = text(name);
+            for part in parts {
+                assert!(page.contains(part), "{part} is missing in {page}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_verb_of_the_help_has_a_page_and_no_other() {
+        let command = Cli::command();
+        let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set()).count();
+        assert_eq!(pages().unwrap().len(), 1 + verbs);
+    }
+
+    #[test]
+    fn a_verb_that_is_none_is_refused() {
+        let failure = run(&Pages { verb: Some("walk".into()), dir: None }).unwrap_err();
+        assert_eq!(failure.status, 2);
+        assert!(failure.line.contains("\"walk\"") && failure.line.contains("run, audit"), "{}", failure.line);
+    }
+
+    #[test]
+    fn each_shell_completes_the_verbs() {
+        for shell in Shell::value_variants() {
+            let mut text = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "cohort", &mut text);
+            let text = String::from_utf8(text).unwrap();
+            assert!(text.contains("audit") && text.contains("fail-on"), "{shell}");
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::load::{self, Config, Ending, Place, Storage};
 use crate::monitor;
 use crate::output::Output;
 use crate::say::{self, Failure};
+use crate::service::Service;
 use crate::stats::{self, Snapshot};
 use crate::topology;
 use crate::vmname::VmNames;
@@ -86,9 +87,11 @@ fn keep_scheduling(
     reporter: &mut Option<Reporter>,
 ) -> Result<(), Failure> {
     let mut restarts = VecDeque::new();
+    let mut service = Service::from_environment();
     loop {
-        match schedule(config, host, stops, reporter)? {
+        match schedule(config, host, stops, reporter, &mut service)? {
             End::Signal(signal) => {
+                service.stopping();
                 let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
                 info!("ended by {name}: the kernel's own scheduler has taken over");
                 return Ok(());
@@ -109,6 +112,7 @@ fn keep_scheduling(
                 )));
             }
         }
+        service.status("loading the scheduler again");
         let now = Instant::now();
         restarts.retain(|at: &Instant| now.duration_since(*at) < RESTART_SPAN);
         restarts.push_back(now);
@@ -127,6 +131,7 @@ fn schedule(
     host: &Host,
     stops: &Stops,
     reporter: &mut Option<Reporter>,
+    service: &mut Service,
 ) -> Result<End, Failure> {
     let place = Place {
         nr_cpus: host.cpus().map_err(Failure::refused)?,
@@ -150,6 +155,7 @@ fn schedule(
     let mut running = attached.map_err(|failure| host.other_scheduler().map_or(failure, Failure::refused))?;
     info!("scheduling with policy {}", config.policy);
     info!("{}", config.axes);
+    service.ready(&format!("scheduling with policy {}", config.policy));
 
     if let Some(reporter) = reporter.as_mut() {
         reporter.start();
@@ -157,6 +163,7 @@ fn schedule(
     let end = loop {
         let next = reporter.as_ref().map_or(LOOK_EVERY, |r| r.due_in().min(LOOK_EVERY));
         stops.wait(next);
+        service.alive(Instant::now());
         if let Some(signal) = stops.signal() {
             break End::Signal(signal);
         }

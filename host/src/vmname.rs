@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What to call a virtual machine: the name its VMM was given, else the VMM program's own.
+//! What to call a virtual machine: the name its VMM was given, else that of its cgroup, else the VMM program's own.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,8 @@ impl VmNames {
     pub fn get(&mut self, host: &Host, tgid: i32, kvm: u64) -> String {
         let find = || {
             let comm = host.comm(tgid).filter(|comm| !comm.is_empty());
-            let name = from_cmdline(&host.cmdline(tgid)).or(comm);
+            let cgroup = || from_cgroup(&host.read(&format!("/proc/{tgid}/cgroup"))?);
+            let name = from_cmdline(&host.cmdline(tgid)).or_else(cgroup).or(comm);
             name.map(|name| printable(&name)).filter(|name| !name.is_empty())
         };
         if let Some(name) = self.known.get(&(tgid, kvm)) {
@@ -65,6 +66,14 @@ fn qemu_guest(value: &str) -> String {
     guest.unwrap_or_default().replace(ESCAPED, ",")
 }
 
+/// The cgroup's own, where it is below the folder that systemd keeps for machines: elsewhere it may be a session's or a pod's.
+fn from_cgroup(text: &str) -> Option<String> {
+    let (_, path) = text.lines().last()?.rsplit_once(':')?;
+    let mut parts = path.split('/').skip_while(|part| *part != "machine.slice").skip(1);
+    let name = parts.next()?;
+    Some(name.strip_suffix(".scope").unwrap_or(name).to_string())
+}
+
 /// Names come from other people's command lines and go to a terminal.
 pub fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { '?' } else { c }).take(NAME_MAX).collect()
@@ -90,6 +99,19 @@ mod tests {
         assert_eq!(name("crosvm run --name vm1").as_deref(), Some("vm1"));
         assert_eq!(name("qemu -smp 2"), None);
         assert_eq!(name("qemu -name"), None);
+    }
+
+    #[test]
+    fn a_cgroup_of_its_own_has_its_name() {
+        assert_eq!(from_cgroup("0::/machine.slice/web.scope\n").as_deref(), Some("web"));
+        assert_eq!(from_cgroup("4:cpu:/a\n0::/machine.slice/web/vcpu0\n").as_deref(), Some("web"));
+        for other in ["0::/\n", "0::/machine.slice\n", "0::/user.slice/user-0.slice/session-1.scope\n", ""] {
+            assert_eq!(from_cgroup(other), None, "{other}");
+        }
+        let host = FakeHost::new()
+            .file("/proc/7/comm", "qemu-system-x86\n")
+            .file("/proc/7/cgroup", "0::/machine.slice/web.scope\n");
+        assert_eq!(VmNames::default().get(&host.host(), 7, 1), "web");
     }
 
     #[test]

@@ -92,6 +92,8 @@ def compare(
 ) -> None:
     """Compare policies on a scenario's programs.
 
+    SCENARIO is a file, or the name of one that comes with cohortlab, such as smp-2x2.
+
     Each program of SCENARIO runs alone, then under each policy with the host loaded, round by round. Results go to a
     folder of their own: every measurement (measurements.parquet) and a report (report.html).
 

@@ -14,12 +14,15 @@ from typing import Annotated, Any, Literal, NoReturn, get_args
 
 from pydantic import Field, Strict
 
-from cohortlab import workloads
+from cohortlab import shipped, workloads
+from cohortlab.errors import BadInput
 from cohortlab.tomlmodel import Location, Model, parse, read_toml, refuse, shown
 from cohortlab.workloads import Workload
 
 Tlb = Literal["ipi", "kvm-pv", "hypercall"]
 TLB_MODES: tuple[Tlb, ...] = get_args(Tlb)
+
+SHIPPED = shipped.folder("scenarios")
 
 # The smallest guest that boots a stock kernel and runs its programs, and what each further vCPU adds to it
 # (per-CPU data and one more copy of a parallel program).
@@ -120,8 +123,24 @@ class Scenario:
         return dataclasses.replace(self, vms=vms, workloads=found)
 
 
+def names() -> list[str]:
+    """Return the scenarios that come with this project."""
+    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+
+
+def find(path: Path) -> Path:
+    """Return the file that is meant: ``path`` or, if it is only a name that no file has, the shipped scenario."""
+    name = str(path)
+    if path.exists() or path.suffix or path.name != name:
+        return path
+    if name not in names():
+        raise BadInput(f'"{name}" is no scenario: must be a file, or one of {", ".join(names())}')
+    return SHIPPED / f"{name}.toml"
+
+
 def load(path: Path) -> Scenario:
-    """Return the scenario in ``path``, or raise BadInput."""
+    """Return the scenario in ``path`` (or of that name, see ``find``), or raise BadInput."""
+    path = find(path)
     return _Check(path, parse(ScenarioFile, _with_defaults(read_toml(path)), path)).scenario()
 
 

@@ -15,11 +15,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from cohortlab import shipped
 from cohortlab.errors import one_line
 from cohortlab.places import PlaceError
 from cohortlab.tomlmodel import Model, parse, read_toml, refuse, shown
 
-SHIPPED = Path(__file__).resolve().parents[2] / "workloads"
+SHIPPED = shipped.folder("workloads")
 
 Text = Annotated[str, Field(min_length=1)]
 

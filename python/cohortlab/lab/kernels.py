@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from cohortlab import shipped
 from cohortlab.lab import cache, cpio
 from cohortlab.lab.apt import BACKPORTS, Apt, unpack
 from cohortlab.lab.image import Image
@@ -22,7 +23,7 @@ _BASE_MODULES = ("virtio_blk", "overlay")
 _KVM_MODULES = ("kvm-amd", "kvm-intel")
 # Where Debian's packages have them now, and had them before.
 _VMLINUZ_GLOBS = ("usr/lib/modules/*/vmlinuz", "boot/vmlinuz-*")
-_INIT = Path(__file__).resolve().parents[3] / "lab" / "init"
+_INIT = shipped.folder("lab/init")
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cohortlab import shipped
 from cohortlab.errors import one_line
 from cohortlab.lab import cache
 from cohortlab.lab.apt import Apt
 from cohortlab.places import PlaceError, ProgressFn
 
 BINARY = "qemu-system-x86_64"
-RECIPE = Path(__file__).resolve().parents[3] / "lab" / "emulator"
+RECIPE = shipped.folder("lab/emulator")
 # What QEMU's configure and ninja run, and what it takes from the Python environment.
 _PROGRAMS = ("gcc", "patch", "pkg-config")
 _MODULES = ("mesonbuild", "ninja", "pycotap")

@@ -68,7 +68,10 @@ def explain(
     tables: Path | None,
     as_json: bool,
 ) -> None:
-    """Simulate one run of one program, and draw who ran, waited and spun when."""
+    """Simulate one run of one program, and draw who ran, waited and spun when.
+
+    SCENARIO is a file, or the name of one that comes with cohortlab, such as smp-2x2.
+    """
     from cohortlab.sim.result import Traces
 
     if out.suffix not in FORMATS:

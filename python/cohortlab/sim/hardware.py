@@ -15,10 +15,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, Strict
 
+from cohortlab import shipped
 from cohortlab.errors import BadInput
 from cohortlab.tomlmodel import Model, parse, read_toml, refuse
 
-SHIPPED = Path(__file__).resolve().parents[3] / "hardware"
+SHIPPED = shipped.folder("hardware")
 DEFAULT = "lab"
 _TABLES = ("machine", "kvm", "guest")
 _HOUR_NS = 3_600_000_000_000

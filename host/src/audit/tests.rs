@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The whole audit, on folders that look like hosts.
+
+use std::os::unix::fs::symlink;
+
+use super::snapshot::Quota;
+use super::*;
+use crate::checks::tests::FakeHost;
+
+/// A process with a VM of two vCPUs; `comms` are its threads' names, the first the process' own.
+fn vmm(host: FakeHost, pid: i32, cmdline: &str, comms: &[&str]) -> FakeHost {
+    let mut host = host
+        .file(&format!("/proc/{pid}/comm"), &format!("{}\n", comms[0]))
+        .file(&format!("/proc/{pid}/cmdline"), &cmdline.replace(' ', "\0"))
+        .file(&format!("/proc/{pid}/cgroup"), &format!("0::/machine.slice/{pid}.scope\n"));
+    for (n, comm) in comms.iter().enumerate() {
+        let task = format!("/proc/{pid}/task/{}", pid + n as i32);
+        host = host
+            .file(&format!("{task}/comm"), &format!("{comm}\n"))
+            .file(&format!("{task}/cgroup"), &format!("0::/machine.slice/{pid}.scope\n"))
+            .file(&format!("{task}/status"), "Name:\tx\nCpus_allowed_list:\t0-3\n");
+    }
+    host
+}
+
+fn opens(host: FakeHost, pid: i32, targets: &[&str]) -> FakeHost {
+    let dir = host.host().path(&format!("/proc/{pid}/fd"));
+    std::fs::create_dir_all(&dir).unwrap();
+    for (n, target) in targets.iter().enumerate() {
+        symlink(target, dir.join(n.to_string())).unwrap();
+    }
+    host
+}
+
+const TWO_VCPUS: [&str; 5] = [
+    "/dev/kvm",
+    "anon_inode:kvm-vm",
+    "anon_inode:kvm-vcpu:0",
+    "anon_inode:kvm-vcpu-stats:0",
+    "anon_inode:kvm-vcpu:1",
+];
+const QEMU: &str = "qemu-system-x86_64 -name web -cpu qemu64 -smp 2";
+
+fn good() -> FakeHost {
+    FakeHost::good()
+        .file("/sys/devices/system/cpu/online", "0-3\n")
+        .file("/sys/kernel/debug/sched/cgroup_mode", "up (smp) concur max tasks\n")
+}
+
+/// QEMU as libvirt starts it, which names its threads.
+fn one_guest() -> FakeHost {
+    let host = vmm(good(), 100, QEMU, &["qemu-system-x86", "CPU 0/KVM", "CPU 1/KVM", "vhost-100"]);
+    opens(host, 100, &TWO_VCPUS)
+}
+
+fn read(host: &FakeHost) -> Snapshot {
+    Snapshot::read(&host.host())
+}
+
+#[test]
+fn a_good_host_without_guests() {
+    let snapshot = read(&good());
+    assert_eq!((snapshot.vms.len(), snapshot.cpus.online.len()), (0, 4));
+    assert_eq!(snapshot.kernel.version, (7, 3, 4));
+    assert_eq!(snapshot.unknown, Vec::<String>::new());
+    let report = Report::of(&snapshot);
+    assert_eq!(report.at_least(Severity::Info), 0);
+    assert!(report.text().contains("nothing was found"));
+}
+
+#[test]
+fn a_guest_is_found_by_what_its_process_has_open() {
+    let snapshot = read(&one_guest());
+    let [vm] = snapshot.vms.as_slice() else { panic!("{:?}", snapshot.vms) };
+    assert_eq!((vm.pid, vm.name.as_str(), vm.vcpus, vm.libvirt), (100, "web", 2, false));
+    assert_eq!(vm.threads.iter().map(|t| t.tid).collect::<Vec<_>>(), [101, 102]);
+    assert_eq!(vm.threads[0].allowed.to_string(), "0-3");
+    assert!(vm.cpu.as_ref().is_some_and(|cpu| cpu.steal_time && !cpu.unhalt));
+    let report = Report::of(&snapshot);
+    let text = report.text();
+    for part in [
+        "1 VMs of 2 vCPUs",
+        "warning   pv-tlb-flush",
+        "- web (100): kvm-pv-tlb-flush is off",
+        "  why     ",
+        "  remedy  ",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+    assert_eq!((report.at_least(Severity::Critical), report.at_least(Severity::Warning)), (0, 2));
+    assert_eq!(report.at_least(Severity::Info), 4);
+}
+
+#[test]
+fn threads_without_names_are_known_by_what_they_did() {
+    let mut host = vmm(good(), 100, QEMU, &["qemu (a) b"; 5]);
+    let stat = |ticks: u32| format!("1 (qemu (a) b) S{} {ticks} 0", " 0".repeat(39));
+    for (tid, file, text) in [
+        (100, "stat", stat(0)),
+        (100, "syscall", "271 0x5 0x47 0x7f 0x0".into()),
+        (101, "stat", stat(233)),
+        (101, "syscall", "running".into()),
+        (102, "stat", stat(0)),
+        (102, "syscall", "16 0xe 0xae80 0x0".into()),
+        (103, "syscall", "16 0xe 0xae80 0x0".into()),
+        (103, "comm", "kvm-nx-lpage-re".into()),
+        (104, "syscall", "16 0xe 0xae41 0x0".into()),
+    ] {
+        host = host.file(&format!("/proc/100/task/{tid}/{file}"), &text);
+    }
+    let snapshot = read(&opens(host, 100, &TWO_VCPUS));
+    assert_eq!(snapshot.vms[0].threads.iter().map(|t| t.tid).collect::<Vec<_>>(), [101, 102]);
+    assert_eq!(snapshot.unknown, Vec::<String>::new());
+}
+
+#[test]
+fn guests_of_other_users_are_found_by_their_threads_names() {
+    let host = vmm(good(), 100, QEMU, &["qemu-system-x86", "CPU 0/KVM"]);
+    let host = vmm(host, 200, "sh", &["sh", "vcpu manager"]);
+    let snapshot = read(&host);
+    assert_eq!(snapshot.vms.len(), 1);
+    let line = "what 2 processes of other users have open, and so which are VMs: needs root";
+    assert!(snapshot.unknown.iter().any(|unknown| unknown == line), "{:?}", snapshot.unknown);
+}
+
+#[test]
+fn emulated_guests_are_none_of_kvms() {
+    let host = vmm(good(), 100, QEMU, &["qemu-system-x86", "CPU 0/TCG"]);
+    assert_eq!(read(&opens(host, 100, &["/dev/null", "socket:[1]"])).vms.len(), 0);
+}
+
+#[test]
+fn what_a_vmm_does_not_say_is_said_to_be_unknown() {
+    let host = vmm(good(), 100, "firecracker --id fc1", &["firecracker", "fc_vcpu 0", "fc_vcpu 1"]);
+    let snapshot = read(&opens(host, 100, &TWO_VCPUS));
+    assert_eq!((snapshot.vms[0].name.as_str(), &snapshot.vms[0].cpu), ("fc1", &None));
+    assert!(snapshot.unknown.iter().any(|line| line.contains("firecracker")), "{:?}", snapshot.unknown);
+    assert_eq!(Report::of(&snapshot).at_least(Severity::Info), 0);
+}
+
+#[test]
+fn libvirts_name_is_taken() {
+    let host = one_guest().file("/proc/sys/kernel/sched_schedstats", "0\n").file(
+        "/run/libvirt/qemu/shop.xml",
+        "<domstatus pid='100'><domain><name>shop</name><vcpu>2</vcpu></domain></domstatus>",
+    );
+    let snapshot = read(&host);
+    assert_eq!((snapshot.vms[0].name.as_str(), snapshot.vms[0].libvirt), ("shop", true));
+    assert!(Report::of(&snapshot).text().contains("schedstats-off"));
+}
+
+#[test]
+fn quotas_of_a_guest_and_above_it() {
+    let host = one_guest()
+        .file("/sys/fs/cgroup/machine.slice/cpu.max", "300000 100000\n")
+        .file("/sys/fs/cgroup/machine.slice/100.scope/cpu.max", "max 100000\n")
+        .file("/sys/fs/cgroup/machine.slice/100.scope/vcpu1/cpu.max", "50000 50000\n")
+        .file("/sys/fs/cgroup/other/cpu.max", "1 2\n")
+        .file("/proc/100/task/102/cgroup", "0::/machine.slice/100.scope/vcpu1\n");
+    let wanted = [("/machine.slice", 300_000, 100_000), ("/machine.slice/100.scope/vcpu1", 50_000, 50_000)];
+    let quota = |(cgroup, quota_us, period_us): (&str, u64, u64)| Quota {
+        cgroup: cgroup.into(),
+        quota_us,
+        period_us,
+    };
+    assert_eq!(read(&host).vms[0].quotas, wanted.map(quota));
+    let host = one_guest()
+        .file("/proc/100/cgroup", "5:cpu,cpuacct:/a\n4:memory:/b\n0::/\n")
+        .file("/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "20000\n")
+        .file("/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "10000\n");
+    assert_eq!(read(&host).vms[0].quotas, [quota(("/a", 20_000, 10_000))]);
+}
+
+#[test]
+fn parameters_of_the_kvm_modules() {
+    let host = good()
+        .file("/sys/module/kvm/parameters/halt_poll_ns", "200000\n")
+        .file("/sys/module/kvm_amd/parameters/pause_filter_count", "0\n")
+        .file("/sys/module/kvm_amd/parameters/avic", "Y\n")
+        .file("/sys/module/kvm_amd/parameters/enable_ipiv", "N\n")
+        .file("/proc/cpuinfo", "processor\t: 0\nflags\t\t: fpu svm pausefilter\n");
+    let kvm = read(&host).kvm;
+    let exits = kvm.pause_exits.unwrap();
+    assert_eq!(
+        (exits.parameter.as_str(), exits.value, exits.in_processor),
+        ("kvm_amd.pause_filter_count", 0, true)
+    );
+    assert_eq!((kvm.halt_poll_ns, kvm.virtual_ipis), (Some(200_000), false));
+    let host = host.file("/sys/module/kvm_amd/parameters/enable_ipiv", "Y\n");
+    assert!(read(&host).kvm.virtual_ipis);
+    let older = good().file("/sys/module/kvm_amd/parameters/avic", "1\n");
+    assert!(read(&older).kvm.virtual_ipis);
+    let host = good()
+        .file("/sys/module/kvm_intel/parameters/enable_apicv", "Y\n")
+        .file("/sys/module/kvm_intel/parameters/ple_gap", "128\n")
+        .file("/proc/cpuinfo", "flags\t\t: fpu vmx\nvmx flags\t: vnmi ple\n");
+    let kvm = read(&host).kvm;
+    assert!(!kvm.virtual_ipis, "an APIC in the processor need not deliver interrupts of guests");
+    let exits = kvm.pause_exits.unwrap();
+    assert_eq!((exits.value, exits.in_processor), (128, true));
+}
+
+#[test]
+fn kernel_and_scheduler() {
+    let host = good()
+        .file("/sys/kernel/debug/sched/cgroup_mode", "up smp (concur) max tasks \n")
+        .file("/proc/sys/kernel/sched_schedstats", "0\n")
+        .file("/sys/kernel/realtime", "1\n")
+        .file("/sys/devices/system/cpu/isolated", "2\n")
+        .file("/sys/fs/cgroup/cpuset.cpus.isolated", "3\n");
+    let snapshot = read(&host);
+    assert_eq!(snapshot.sched.cgroup_mode.as_deref(), Some("concur"));
+    assert_eq!((snapshot.sched.schedstats, snapshot.kernel.real_time), (Some(false), true));
+    assert_eq!(snapshot.cpus.isolated.to_string(), "2-3");
+    let hidden = FakeHost::good().file("/sys/devices/system/cpu/online", "0\n");
+    assert!(read(&hidden).unknown[0].contains("cgroup_mode"), "a kernel of 7.3 that does not show it");
+}
+
+#[test]
+fn json_names_each_finding() {
+    let json: serde_json::Value = serde_json::from_str(&Report::of(&read(&one_guest())).json()).unwrap();
+    assert_eq!((&json["vms"], &json["vcpus"], &json["pcpus"]), (&1.into(), &2.into(), &4.into()));
+    let findings = json["findings"].as_array().unwrap();
+    assert_eq!(findings.len(), 4);
+    assert_eq!(findings[0]["severity"], "warning");
+    assert_eq!(findings[0]["vm"], serde_json::json!({"pid": 100, "name": "web"}));
+    for field in ["rule", "detail", "reason", "remedy"] {
+        assert!(findings[0][field].as_str().is_some_and(|text| !text.is_empty()), "{field}");
+    }
+}
+
+#[test]
+fn many_findings_are_counted() {
+    let vm = |pid| rules::tests::wide(pid, 5);
+    let snapshot = rules::tests::host((0..12).map(|n| vm(10 * (n + 1))).collect());
+    let text = Report::of(&snapshot).text();
+    assert!(text.contains("  - and 4 more\n"), "{text}");
+}
+
+#[test]
+fn a_root_that_is_none_is_refused_by_name() {
+    let args = Audit { json: false, fail_on: Severity::Info, root: Some("/nowhere".into()) };
+    let failure = run(&args).unwrap_err();
+    assert_eq!(failure.status, 2);
+    assert!(failure.line.contains("--root /nowhere"), "{}", failure.line);
+}

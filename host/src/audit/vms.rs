@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The virtual machines of a host, by what their processes have open: any VMM's, whatever it calls its threads.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use crate::audit::cpuset::CpuSet;
+use crate::audit::guest_cpu::{is_qemu, GuestCpu, QemuArgs};
+use crate::audit::libvirt;
+use crate::audit::snapshot::{Quota, Thread, Vm};
+use crate::checks::{numbered, Host};
+use crate::vmname::{printable, VmNames};
+
+/// The model that QEMU takes when it is told none.
+const QEMU_DEFAULT: &str = "qemu64";
+const CGROUPS: &str = "/sys/fs/cgroup";
+/// The ioctl that runs a vCPU, as /proc/PID/task/TID/syscall has it behind the number of ioctl.
+const IN_KVM_RUN: (&str, &str) = ("16", "0xae80");
+/// The field of /proc/PID/task/TID/stat that counts ticks in a guest, after the program's name.
+const GUEST_TIME: usize = 43 - 3;
+/// KVM's own threads in a VMM's process. They have copied the creator's registers, which say KVM_RUN.
+const HELPERS: [&str; 3] = ["kvm-nx-lpage", "vhost-", "iou-"];
+
+pub fn read(host: &Host, unknown: &mut Vec<String>) -> Vec<Vm> {
+    let domains = libvirt::domains(host);
+    let mut closed = 0;
+    let mut untold = BTreeSet::new();
+    let mut vms = Vec::new();
+    for pid in numbered(&host.path("/proc")) {
+        let named = vcpus_by_name(host, pid);
+        let vcpus = match vcpus_by_file(host, pid) {
+            Some(Files { vms: 0, .. }) => continue,
+            Some(files) => files.vcpus,
+            // Not ours to look into. What its threads are called may tell.
+            None => {
+                // Kernel threads have no command line.
+                closed += usize::from(!host.cmdline(pid).concat().is_empty());
+                if named.is_empty() {
+                    continue;
+                }
+                named.len()
+            }
+        };
+        let domain = domains.get(&pid);
+        let cmdline = host.cmdline(pid);
+        let args = QemuArgs::parse(&cmdline);
+        let from_args =
+            is_qemu(&cmdline).then(|| args.cpu.unwrap_or_else(|| GuestCpu::from_model(QEMU_DEFAULT)));
+        let cpu = from_args.or_else(|| domain.and_then(|domain| domain.cpu.clone()));
+        if cpu.is_none() {
+            untold.insert(host.comm(pid).map_or("?".to_string(), |comm| printable(&comm)));
+        }
+        let threads = if named.is_empty() { vcpus_by_deed(host, pid) } else { named };
+        let threads: Vec<Thread> =
+            threads.into_iter().map(|tid| Thread { tid, allowed: allowed(host, pid, tid) }).collect();
+        vms.push(Vm {
+            pid,
+            name: domain
+                .map(|domain| printable(&domain.name))
+                .filter(|name| !name.is_empty())
+                .unwrap_or_else(|| VmNames::default().get(host, pid, 0)),
+            vcpus: vcpus.max(threads.len()),
+            cpu,
+            cpu_pm: args.cpu_pm,
+            quotas: quotas(host, pid, &threads),
+            core_cookie: threads.iter().any(|thread| host.has_core_cookie(thread.tid)),
+            libvirt: domain.is_some(),
+            threads,
+        });
+    }
+    if closed > 0 {
+        unknown.push(format!(
+            "what {closed} processes of other users have open, and so which are VMs: needs root"
+        ));
+    }
+    for vmm in untold {
+        unknown.push(format!("what guests of {vmm} are told of KVM: its command line does not say"));
+    }
+    let lost = vms.iter().filter(|vm| vm.threads.len() < vm.vcpus).count();
+    if lost > 0 {
+        unknown.push(format!("which threads are the vCPUs of {lost} VMs, and so where they may run"));
+    }
+    vms
+}
+
+struct Files {
+    vms: usize,
+    vcpus: usize,
+}
+
+/// What of KVM the process has open; None if that may not be seen.
+fn vcpus_by_file(host: &Host, pid: i32) -> Option<Files> {
+    let entries = fs::read_dir(host.path(&format!("/proc/{pid}/fd"))).ok()?;
+    let mut vms = 0;
+    let mut vcpus = BTreeSet::new();
+    for target in entries.flatten().filter_map(|entry| fs::read_link(entry.path()).ok()) {
+        let target = target.to_string_lossy();
+        if target == "anon_inode:kvm-vm" {
+            vms += 1;
+        } else if let Some(number) = target.strip_prefix("anon_inode:kvm-vcpu:") {
+            vcpus.insert(number.to_string());
+        }
+    }
+    Some(Files { vms, vcpus: vcpus.len() })
+}
+
+fn tids(host: &Host, pid: i32) -> Vec<i32> {
+    numbered(&host.path(&format!("/proc/{pid}/task")))
+}
+
+fn task(host: &Host, pid: i32, tid: i32, file: &str) -> String {
+    host.read(&format!("/proc/{pid}/task/{tid}/{file}")).unwrap_or_default()
+}
+
+/// QEMU's `CPU 0/KVM` (with `debug-threads=on`, as libvirt starts it), Firecracker's `fc_vcpu 0`, crosvm's `crosvm_vcpu0`, cloud-hypervisor's `vcpu0`.
+fn vcpus_by_name(host: &Host, pid: i32) -> Vec<i32> {
+    let is_vcpu = |comm: &str| {
+        let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        comm.strip_prefix("CPU ").and_then(|rest| rest.strip_suffix("/KVM")).is_some_and(number)
+            || ["fc_vcpu ", "crosvm_vcpu", "vcpu"]
+                .iter()
+                .any(|prefix| comm.strip_prefix(prefix).is_some_and(number))
+    };
+    tids(host, pid).into_iter().filter(|tid| is_vcpu(&task(host, pid, *tid, "comm"))).collect()
+}
+
+/// Threads that have run a guest, or wait inside KVM.
+fn vcpus_by_deed(host: &Host, pid: i32) -> Vec<i32> {
+    let has_run = |tid: i32| {
+        // The program's name is in brackets and may hold anything.
+        let stat = task(host, pid, tid, "stat");
+        let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        fields.split(' ').nth(GUEST_TIME).and_then(|ticks| ticks.parse::<u64>().ok()).is_some_and(|t| t > 0)
+    };
+    let waits = |tid: i32| {
+        let syscall = task(host, pid, tid, "syscall");
+        let mut words = syscall.split(' ');
+        words.next() == Some(IN_KVM_RUN.0) && words.nth(1) == Some(IN_KVM_RUN.1)
+    };
+    let helps = |tid: i32| {
+        let comm = task(host, pid, tid, "comm");
+        HELPERS.iter().any(|name| comm.starts_with(name))
+    };
+    tids(host, pid).into_iter().filter(|tid| !helps(*tid) && (has_run(*tid) || waits(*tid))).collect()
+}
+
+fn allowed(host: &Host, pid: i32, tid: i32) -> CpuSet {
+    let status = task(host, pid, tid, "status");
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    CpuSet::parse(list.unwrap_or_default())
+}
+
+/// Every quota between the root and the cgroups that the process and its vCPUs are in.
+fn quotas(host: &Host, pid: i32, threads: &[Thread]) -> Vec<Quota> {
+    let mut files = vec![host.read(&format!("/proc/{pid}/cgroup")).unwrap_or_default()];
+    files.extend(threads.iter().map(|thread| task(host, pid, thread.tid, "cgroup")));
+    let mut found = BTreeMap::new();
+    for line in files.iter().flat_map(|text| text.lines()) {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let is_first_version = !controllers.is_empty();
+        if is_first_version && !controllers.split(',').any(|name| name == "cpu") {
+            continue;
+        }
+        // Never out of the mount: outside this cgroup namespace the kernel writes "/../x".
+        let mut at = String::new();
+        for part in path.split('/').filter(|part| !part.is_empty() && *part != "..") {
+            at = format!("{at}/{part}");
+            let quota = if is_first_version {
+                first_version_quota(host, &format!("{CGROUPS}/{controllers}{at}"))
+            } else {
+                quota(&host.read(&format!("{CGROUPS}{at}/cpu.max")).unwrap_or_default())
+            };
+            if let Some((quota_us, period_us)) = quota {
+                let cgroup = printable_path(&at);
+                found.insert(at.clone(), Quota { cgroup, quota_us, period_us });
+            }
+        }
+    }
+    found.into_values().collect()
+}
+
+/// "50000 100000"; "max 100000" is none.
+fn quota(text: &str) -> Option<(u64, u64)> {
+    let (quota, period) = text.split_once(' ')?;
+    Some((quota.parse().ok()?, period.trim().parse().ok().filter(|period| *period > 0)?))
+}
+
+fn first_version_quota(host: &Host, dir: &str) -> Option<(u64, u64)> {
+    let read = |file| host.read(&format!("{dir}/{file}"));
+    quota(&format!("{} {}", read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?))
+}
+
+fn printable_path(path: &str) -> String {
+    path.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What systemd is told when it has started `cohort run`: that the scheduler is in charge, that this process still looks after it, and that it ends.
+//! Without systemd nobody is told, and nothing else changes.
+
+use std::time::{Duration, Instant};
+
+use sd_notify::NotifyState;
+use tracing::debug;
+
+/// Half of the time that systemd allows, as it recommends.
+const PART: u32 = 2;
+
+/// Hands states to whoever waits for them.
+type Send = Box<dyn FnMut(&[NotifyState])>;
+
+pub struct Service {
+    /// How often to say that we are alive; None: nobody waits for it.
+    every: Option<Duration>,
+    said: Instant,
+    send: Send,
+}
+
+impl Service {
+    /// As the environment says.
+    pub fn from_environment() -> Self {
+        let send = |states: &[NotifyState]| {
+            if let Err(error) = sd_notify::notify(states) {
+                debug!("cannot tell the service manager: {error}");
+            }
+        };
+        Service::new(sd_notify::watchdog_enabled(), Box::new(send))
+    }
+
+    fn new(watchdog: Option<Duration>, send: Send) -> Self {
+        Service { every: watchdog.map(|time| time / PART), said: Instant::now(), send }
+    }
+
+    /// The scheduler is attached.
+    pub fn ready(&mut self, status: &str) {
+        (self.send)(&[NotifyState::Ready, NotifyState::Status(status)]);
+    }
+
+    /// The process is where it can see the scheduler's end; call it oftener than half the watchdog's time.
+    pub fn alive(&mut self, now: Instant) {
+        if self.every.is_some_and(|every| now.duration_since(self.said) >= every) {
+            self.said = now;
+            (self.send)(&[NotifyState::Watchdog]);
+        }
+    }
+
+    /// The scheduler is gone for a moment, or for good.
+    pub fn status(&mut self, status: &str) {
+        (self.send)(&[NotifyState::Status(status)]);
+    }
+
+    pub fn stopping(&mut self) {
+        (self.send)(&[NotifyState::Stopping]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use super::*;
+
+    fn service(watchdog: Option<Duration>) -> (Service, Rc<RefCell<Vec<String>>>) {
+        let said = Rc::new(RefCell::new(Vec::new()));
+        let log = Rc::clone(&said);
+        let send = move |states: &[NotifyState]| {
+            log.borrow_mut().extend(states.iter().map(|state| state.to_string().trim_end().to_string()));
+        };
+        (Service::new(watchdog, Box::new(send)), said)
+    }
+
+    #[test]
+    fn each_event_is_told_once() {
+        let (mut service, said) = service(None);
+        service.ready("scheduling with policy cohort");
+        service.status("loading again");
+        service.alive(Instant::now() + Duration::from_secs(1000));
+        service.stopping();
+        let wanted =
+            ["READY=1", "STATUS=scheduling with policy cohort", "STATUS=loading again", "STOPPING=1"];
+        assert_eq!(*said.borrow(), wanted);
+    }
+
+    #[test]
+    fn the_watchdog_hears_us_twice_in_its_time() {
+        let (mut service, said) = service(Some(Duration::from_secs(10)));
+        let start = service.said;
+        for ms in (0..20_000).step_by(200) {
+            service.alive(start + Duration::from_millis(ms));
+        }
+        assert_eq!(*said.borrow(), ["WATCHDOG=1"; 3]);
+    }
+}

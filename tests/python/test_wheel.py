@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The wheel: what is in it, and that it works without the repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from cohortlab import scenario
+from cohortlab.errors import BadInput
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SIMULATORS = sorted((REPOSITORY / "build" / "wheels").glob("cohort_sim-*.whl"))
+
+
+def build(folder: Path, simulator: Path | None) -> Path:
+    """Return the wheel, built as scripts/wheel does."""
+    environment = {name: value for name, value in os.environ.items() if name != "COHORT_SIM_WHEEL"}
+    if simulator:
+        environment["COHORT_SIM_WHEEL"] = str(simulator)
+    argv = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(argv, cwd=REPOSITORY, env=environment, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def test_everything_that_comes_with_the_project_is_in_it(tmp_path: Path) -> None:
+    wheel = build(tmp_path, None)
+    assert wheel.name.endswith("-py3-none-any.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    wanted = [
+        f"cohortlab/_shipped/{path.relative_to(REPOSITORY)}"
+        for folder in ("scenarios", "workloads", "hardware")
+        for path in (REPOSITORY / folder).rglob("*.toml")
+    ]
+    wanted += ["cohortlab/_shipped/lab/init", "cohortlab/_shipped/lab/emulator/series", "cohortlab/report.html.j2"]
+    assert len(wanted) > 20
+    assert set(wanted) <= names
+    assert not any(name.startswith(("cohort_sim/", "tests/", "lab/")) for name in names)
+
+
+@pytest.mark.skipif(not SIMULATORS, reason="the simulator is not built: `make build`")
+def test_it_simulates_without_the_repository(tmp_path: Path) -> None:
+    wheel = build(tmp_path, SIMULATORS[0])
+    assert wheel.name.endswith("-".join(SIMULATORS[0].stem.split("-")[-3:]) + ".whl")
+    installed, elsewhere = tmp_path / "installed", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    zipfile.ZipFile(wheel).extractall(installed)
+    code = (
+        "import cohort_sim, cohortlab, sys; from cohortlab.cli import main;"
+        "print(cohort_sim.__file__, cohortlab.__file__, file=sys.stderr); sys.exit(main())"
+    )
+    argv = [sys.executable, "-c", code, "compare", "smp-2x2", "--on", "sim", "--programs", "hackbench", "--json"]
+    environment = os.environ | {"PYTHONPATH": str(installed)}
+    done = subprocess.run(argv, cwd=elsewhere, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[0].count(str(installed)) == 2
+    assert json.loads(done.stdout)
+    lab = [sys.executable, "-m", "cohortlab", "lab", "host: true"]
+    environment.pop("COHORT_BIN", None)
+    done = subprocess.run(lab, cwd=elsewhere, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "set COHORT_BIN" in done.stderr
+
+
+def test_a_scenario_of_the_project_needs_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert scenario.load(Path("smp-2x2")).name == "smp-2x2"
+    # A file goes first, whatever it is called.
+    Path("smp-2x2").write_text("x = ")
+    with pytest.raises(BadInput, match="is not valid TOML"):
+        scenario.load(Path("smp-2x2"))
+    with pytest.raises(BadInput, match=r'"smp-9" is no scenario: must be a file, or one of .*smp-2x2'):
+        scenario.load(Path("smp-9"))
+    with pytest.raises(BadInput, match=r"smp-2x4\.toml: cannot be read"):
+        scenario.load(Path("smp-2x4.toml"))
