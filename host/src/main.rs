@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `cohort`: schedules the CPUs of a KVM host so that the vCPUs of a virtual machine keep moving together.
+//! `cohort`: schedules the CPUs of a KVM host so that the vCPUs of a virtual machine keep moving together, and shows what they wait for.
 
 mod bpf;
 mod checks;
@@ -13,10 +13,12 @@ mod maps;
 mod monitor;
 mod output;
 mod policy;
+mod probe;
 mod run;
 mod say;
 mod stats;
 mod timing;
+mod top;
 mod topology;
 mod vmname;
 
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
     let result = match cli::parse(std::env::args_os()) {
         Ok(cli) => match cli.command {
             Command::Run(args) => run::run(&args, &Host::this_machine()),
+            Command::Top(args) => top::run(&args, &Host::this_machine()),
             Command::Man => man::write(&mut io::stdout().lock()).or_else(unless_closed),
             Command::Sources => write_sources(&mut io::stdout().lock()).or_else(unless_closed),
         },

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What to call a virtual machine: the name its VMM was given, else the VMM program's own.
+//! What to call a virtual machine: the name its VMM was given, else its cgroup's if that is one of a machine, else the VMM program's own.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,8 @@ impl VmNames {
     pub fn get(&mut self, host: &Host, tgid: i32, kvm: u64) -> String {
         let find = || {
             let comm = host.comm(tgid).filter(|comm| !comm.is_empty());
-            let name = from_cmdline(&host.cmdline(tgid)).or(comm);
+            let group = || from_cgroup(&host.read(&format!("/proc/{tgid}/cgroup"))?);
+            let name = from_cmdline(&host.cmdline(tgid)).or_else(group).or(comm);
             name.map(|name| printable(&name)).filter(|name| !name.is_empty())
         };
         if let Some(name) = self.known.get(&(tgid, kvm)) {
@@ -50,6 +51,21 @@ fn from_cmdline(words: &[String]) -> Option<String> {
         }
     }
     None
+}
+
+/// The name in the cgroup of a machine: systemd's `NAME.scope` below `machine.slice`, libvirt's `machine-qemu\x2d3\x2dNAME.scope`, and what is below them.
+fn from_cgroup(text: &str) -> Option<String> {
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let mut parts = path.split('/').skip_while(|part| *part != "machine.slice");
+    let scope = parts.find_map(|part| part.strip_suffix(".scope"))?;
+    let name = scope.replace("\\x2d", "-");
+    // libvirt puts its driver and a running number before the name.
+    let own = name.strip_prefix("machine-").and_then(|rest| {
+        let (_driver, rest) = rest.split_once('-')?;
+        let (number, name) = rest.split_once('-')?;
+        number.parse::<u32>().is_ok().then(|| name.to_string())
+    });
+    own.or(Some(name)).filter(|name| !name.is_empty())
 }
 
 /// QEMU's `-name`: `web`, `guest=web`, `web,debug-threads=on`. A comma inside the name is written twice.
@@ -100,6 +116,15 @@ mod tests {
         let mut names = VmNames::default();
         assert_eq!(names.get(&host.host(), 7, 1), "cloud-hyperviso");
         assert_eq!(names.get(&host.host(), 8, 1), "pid 8");
+    }
+
+    #[test]
+    fn a_machines_cgroup_names_it() {
+        assert_eq!(from_cgroup("0::/machine.slice/a.scope\n").as_deref(), Some("a"));
+        let libvirt = "0::/machine.slice/machine-qemu\\x2d12\\x2dweb\\x2d1.scope/libvirt/emulator\n";
+        assert_eq!(from_cgroup(libvirt).as_deref(), Some("web-1"));
+        assert_eq!(from_cgroup("0::/user.slice/user-0.slice/session-1.scope\n"), None);
+        assert_eq!(from_cgroup("1:cpu:/machine.slice/a.scope\n"), None);
     }
 
     #[test]
