@@ -4,7 +4,7 @@
 use std::mem::MaybeUninit;
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject};
+use libbpf_rs::{ErrorKind, Iter, Link, MapCore, MapFlags, OpenObject};
 use tracing::debug;
 
 use super::bpf::{ProbeSkel, ProbeSkelBuilder};
@@ -172,6 +172,11 @@ fn load<'obj>(
 }
 
 fn refused_by_kernel(error: &libbpf_rs::Error, told: &str) -> Failure {
+    if error.kind() == ErrorKind::PermissionDenied && !told.contains("BEGIN PROG LOAD LOG") {
+        return Failure::refused(
+            "the kernel does not permit loading BPF: run as root outside containers, with kernel lockdown below `confidentiality`",
+        );
+    }
     let told = told.lines().find(|line| line.starts_with("libbpf: ")).unwrap_or_default();
     let told = told.trim_start_matches("libbpf: ");
     Failure::failed(format!(

@@ -28,6 +28,9 @@ pub struct Reader {
     names: VmNames,
     lags: Lags,
     skew_max_ns: HashMap<u64, u64>,
+    /// Co-stop of threads, and (0) stacked time of VMs, as shown last. A look takes some microseconds, so that what goes on may seem a little
+    /// longer than it turns out to be; but a counter never goes back.
+    shown: HashMap<(u64, u32), u64>,
 }
 
 /// The kernel's plain bytes as a struct of integers.
@@ -217,29 +220,35 @@ impl Reader {
 
     fn vm(&mut self, host: &Host, vm: &probe_vm, found: &[probe_vcpu], present: u64, now: u64) -> Vm {
         let pid = vm.tgid as i32;
+        // A new VM may have an old one's memory, but not its slot's generation as well.
+        let id = vm.kvm << 16 | u64::from(vm.generation & 0xffff);
         let mut vcpus: Vec<Vcpu> = found.iter().map(|v| vcpu_at(v, vm, now)).collect();
         vcpus.sort_by_key(|vcpu| vcpu.vcpu);
+        for vcpu in &mut vcpus {
+            vcpu.counters.costop_ns = self.at_least_as_shown(id, vcpu.tid, vcpu.counters.costop_ns);
+        }
         let mut total = Counters::default();
         vcpus.iter().for_each(|vcpu| total.add(&vcpu.counters));
         let active = total.run_ns + total.ready_ns + vm.gone_ns;
         let ready = || vcpus.iter().map(|vcpu| vcpu.counters.ready_ns);
         let skew_ns = ready().max().unwrap_or(0) - ready().min().unwrap_or(0);
-        let skew_max = self.skew_max_ns.entry(vm.kvm).or_default();
+        let skew_max = self.skew_max_ns.entry(id).or_default();
         *skew_max = skew_ns.max(*skew_max);
+        let skew_max_ns = *skew_max;
         let mut lengths = vec![0; intf::PROBE_CHAIN_BUCKETS as usize];
         for v in found {
             lengths.iter_mut().zip(v.chain_lengths).for_each(|(sum, n)| *sum += n);
         }
         let group = Cgroup::of(host, pid);
         Vm {
-            name: self.names.get(host, pid, vm.kvm),
+            name: self.names.get(host, pid, id),
             pid,
-            id: vm.kvm,
+            id,
             weight: group.weight,
             throttled_ns: group.throttled_ns,
-            stacked_ns: active.saturating_sub(present),
+            stacked_ns: self.at_least_as_shown(id, 0, active.saturating_sub(present)),
             skew_ns,
-            skew_max_ns: *skew_max,
+            skew_max_ns,
             ple_chain_max: found.iter().map(|v| v.ple_chain_max.max(v.chain)).max().unwrap_or(0),
             ple_chain_lengths: lengths,
             wait_max_ns: found.iter().map(|v| v.wait_max_ns).max().unwrap_or(0),
@@ -249,10 +258,18 @@ impl Reader {
         }
     }
 
+    fn at_least_as_shown(&mut self, vm: u64, tid: u32, now: u64) -> u64 {
+        let shown = self.shown.entry((vm, tid)).or_default();
+        *shown = now.max(*shown);
+        *shown
+    }
+
     fn forget_all_but(&mut self, sample: &Sample) {
         let alive: Vec<(i32, u64)> = sample.vms.iter().map(|vm| (vm.pid, vm.id)).collect();
         self.names.keep(|pid, id| alive.contains(&(pid, id)));
-        self.skew_max_ns.retain(|id, _| alive.iter().any(|(_, alive)| alive == id));
+        let is_alive = |id: &u64| alive.iter().any(|(_, alive)| alive == id);
+        self.skew_max_ns.retain(|id, _| is_alive(id));
+        self.shown.retain(|(id, _), _| is_alive(id));
     }
 }
 

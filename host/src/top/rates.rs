@@ -87,7 +87,8 @@ fn vm_row(before: &Vm, now: &Vm, secs: f64) -> Row {
             let then = known.get(&vcpu.tid).map(|vcpu| vcpu.counters).unwrap_or_default();
             Row {
                 name: format!("vCPU {}", vcpu.vcpu),
-                id: now.id ^ u64::from(vcpu.vcpu + 1),
+                // The bits that differ between VMs are further up.
+                id: now.id ^ (u64::from(vcpu.vcpu) + 1) << 16,
                 pid: vcpu.tid as i32,
                 vcpu: Some((vcpu.vcpu, vcpu.pcpu, vcpu.state)),
                 vcpus: 1,

@@ -17,7 +17,7 @@ use crate::say::Failure;
 const LINE_MAX: usize = 64 << 20;
 
 pub enum Source<'obj> {
-    Probe { probe: Box<Probe<'obj>>, reader: Reader, host: &'obj Host },
+    Probe { probe: Box<Probe<'obj>>, reader: Box<Reader>, host: &'obj Host },
     Feed(Feed),
 }
 
@@ -27,7 +27,7 @@ impl<'obj> Source<'obj> {
             Some(file) => Ok(Source::Feed(Feed::open(file)?)),
             None => Ok(Source::Probe {
                 probe: Box::new(Probe::start(storage, host)?),
-                reader: Reader::default(),
+                reader: Box::default(),
                 host,
             }),
         }
@@ -37,7 +37,7 @@ impl<'obj> Source<'obj> {
     pub fn first(&mut self) -> Result<Sample, Failure> {
         match self {
             Source::Feed(feed) => feed.next().map(Option::unwrap_or_default),
-            Source::Probe { .. } => self.look(),
+            Source::Probe { probe, reader, host } => reader.read(probe, host),
         }
     }
 
@@ -47,15 +47,15 @@ impl<'obj> Source<'obj> {
             Source::Feed(_) if stops.asked() => Ok(None),
             Source::Feed(feed) => feed.next(),
             Source::Probe { .. } if stops.wait(interval) => Ok(None),
-            Source::Probe { .. } => self.look().map(Some),
+            Source::Probe { .. } => self.look(),
         }
     }
 
-    /// The probe's counters as they are now; of a file, the next sample or the last one again.
-    pub fn look(&mut self) -> Result<Sample, Failure> {
+    /// The next one, without waiting.
+    pub fn look(&mut self) -> Result<Option<Sample>, Failure> {
         match self {
-            Source::Probe { probe, reader, host } => reader.read(probe, host),
-            Source::Feed(feed) => Ok(feed.next()?.unwrap_or_else(|| feed.last.clone())),
+            Source::Probe { probe, reader, host } => reader.read(probe, host).map(Some),
+            Source::Feed(feed) => feed.next(),
         }
     }
 }
@@ -64,7 +64,6 @@ pub struct Feed {
     name: String,
     lines: Box<dyn BufRead>,
     number: usize,
-    last: Sample,
 }
 
 impl Feed {
@@ -79,7 +78,7 @@ impl Feed {
     }
 
     fn of(name: String, lines: Box<dyn BufRead>) -> Self {
-        Feed { name, lines, number: 0, last: Sample::default() }
+        Feed { name, lines, number: 0 }
     }
 
     fn next(&mut self) -> Result<Option<Sample>, Failure> {
@@ -97,7 +96,6 @@ impl Feed {
             }
             let sample: Sample = serde_json::from_str(&line)
                 .map_err(|e| wrong(format!("no sample of `cohort top --batch --json`: {e}")))?;
-            self.last = sample.clone();
             return Ok(Some(sample));
         }
     }
@@ -116,7 +114,7 @@ mod tests {
         let mut feed = feed("{\"clock_ns\":1}\n\n{\"clock_ns\":2,\"new\":[]}\n");
         assert_eq!(feed.next().unwrap().unwrap().clock_ns, 1);
         assert_eq!(feed.next().unwrap().unwrap().clock_ns, 2);
-        assert_eq!((feed.next().unwrap(), feed.last.clock_ns), (None, 2));
+        assert_eq!(feed.next().unwrap(), None);
     }
 
     #[test]
