@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Compiles `../bpf` into a skeleton, and turns what its headers say (counters, limits, knobs' defaults) into Rust, so that each is
+//! Compiles `../bpf`, scheduler and probe, into skeletons, and turns what its headers say (counters, limits, knobs' defaults) into Rust, so that each is
 //! written down once.
 
 #[path = "build/headers.rs"]
@@ -43,6 +43,8 @@ fn build() -> Result<(), Box<dyn Error>> {
             println!("cargo:rerun-if-changed={}", path.display());
         }
     }
+    let probe_dir = bpf_dir.join("probe");
+    println!("cargo:rerun-if-changed={}", probe_dir.display());
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=build/headers.rs");
     println!("cargo:rerun-if-changed=build/tools.rs");
@@ -52,6 +54,8 @@ fn build() -> Result<(), Box<dyn Error>> {
 
     fs::write(out_dir.join("intf.rs"), headers::generate(&bpf_dir)?)?;
     fs::write(out_dir.join("policies.rs"), policies::generate(&bpf_dir, &out_dir)?)?;
+    let probe_enums = ["probe_limits", "probe_state"];
+    fs::write(out_dir.join("probe_intf.rs"), headers::constants(&probe_dir.join("intf.h"), &probe_enums)?)?;
 
     let depfile = out_dir.join("kernel.d");
     let mut clang_args: Vec<OsString> =
@@ -64,6 +68,18 @@ fn build() -> Result<(), Box<dyn Error>> {
         .clang(tools::clang()?)
         .clang_args(clang_args)
         .build_and_generate(out_dir.join("cohort.skel.rs"))
+        .map_err(|e| format!("{e:#}"))?;
+    SkeletonBuilder::new()
+        .source(probe_dir.join("probe.bpf.c"))
+        .clang(tools::clang()?)
+        .clang_args([
+            "-I".into(),
+            probe_dir.into_os_string(),
+            "-mcpu=v3".into(),
+            "-Wall".into(),
+            "-Werror".into(),
+        ])
+        .build_and_generate(out_dir.join("probe.skel.rs"))
         .map_err(|e| format!("{e:#}"))?;
     fs::write(out_dir.join("sources.rs"), sources::generate(&depfile, &bpf_dir)?)?;
 

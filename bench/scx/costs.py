@@ -73,6 +73,8 @@ def _measure(lab: Lab, name: str) -> float:
     host.check("pkill -INT -x cohort; pkill -x tail; pkill -x bench-scx; true")
     while "enabled" in host.check("cat /sys/kernel/sched_ext/state"):
         time.sleep(0.2)
+    dear = sorted(programs.items(), key=lambda item: -item[1]["ns"])[:6]
+    print(name, ", ".join(f"{key} {p['calls']} x {p['ns'] // max(1, p['calls'])} ns" for key, p in dear), file=sys.stderr)
     running = next(program["calls"] for key, program in programs.items() if key.endswith("_running"))
     return sum(program["ns"] for program in programs.values()) / max(1, running)
 

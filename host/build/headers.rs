@@ -24,12 +24,8 @@ pub fn generate(bpf_dir: &Path) -> Result<String> {
     let intf = fs::read_to_string(&intf_path).map_err(|e| format!("{}: {e}", intf_path.display()))?;
     let mut out = String::new();
 
-    for (tag, prefix) in [("cohort_limits", ""), ("cohort_placement", ""), ("cohort_boost", "")] {
-        for entry in enum_entries(&intf, tag)? {
-            let value = entry.value.ok_or_else(|| format!("intf.h: {} has no value", entry.name))?;
-            writeln!(out, "pub const {prefix}{}: u32 = {value};", entry.name)?;
-        }
-    }
+    let enums = ["cohort_limits", "cohort_placement", "cohort_boost"];
+    out += &constants(&intf_path, &enums)?;
 
     writeln!(out, "/// Counters, in the order of the map `stats`: name, meaning.")?;
     writeln!(out, "pub const STATS: &[(&str, &str)] = &[")?;
@@ -45,6 +41,19 @@ pub fn generate(bpf_dir: &Path) -> Result<String> {
         writeln!(out, "    pub const {}: u64 = {value};", name.to_uppercase())?;
     }
     writeln!(out, "}}")?;
+    Ok(out)
+}
+
+/// The entries of these enums of a header as Rust constants.
+pub fn constants(header: &Path, tags: &[&str]) -> Result<String> {
+    let text = fs::read_to_string(header).map_err(|e| format!("{}: {e}", header.display()))?;
+    let mut out = String::new();
+    for tag in tags {
+        for entry in enum_entries(&text, tag)? {
+            let value = entry.value.ok_or_else(|| format!("intf.h: {} has no value", entry.name))?;
+            writeln!(out, "pub const {}: u32 = {value};", entry.name)?;
+        }
+    }
     Ok(out)
 }
 

@@ -121,7 +121,7 @@ impl Host {
     }
 
     /// KVM as a module needs BTF of its own; without it no vCPU can be told from an ordinary thread.
-    fn kvm_btf(&self) -> Option<String> {
+    pub fn kvm_btf(&self) -> Option<String> {
         let is_module = self.exists("/sys/module/kvm/initstate");
         (is_module && self.kvm_is_live() && !self.exists("/sys/kernel/btf/kvm")).then(|| {
             "the kvm module does not describe its types (/sys/kernel/btf/kvm is missing): boot a kernel built with \
@@ -143,18 +143,33 @@ impl Host {
 
     /// 1 + the highest CPU number that can ever appear.
     pub fn cpus(&self) -> Result<u32, String> {
-        let possible = self.read("/sys/devices/system/cpu/possible").unwrap_or_default();
-        let last = possible.rsplit([',', '-']).next().and_then(|n| n.parse::<u32>().ok());
-        match last {
-            Some(last) if last < intf::MAX_CPUS => Ok(last + 1),
-            Some(last) => Err(format!(
-                "this host can have {} CPUs, more than the {} that the scheduler handles: boot with possible_cpus={} on the kernel's command line",
-                last + 1,
+        match self.possible_cpus()? {
+            cpus if cpus <= intf::MAX_CPUS => Ok(cpus),
+            cpus => Err(format!(
+                "this host can have {cpus} CPUs, more than the {} that the scheduler handles: boot with possible_cpus={} on the kernel's command line",
                 intf::MAX_CPUS,
                 intf::MAX_CPUS
             )),
-            None => Err("cannot read the number of CPUs from /sys/devices/system/cpu/possible: mount /sys".to_string()),
         }
+    }
+
+    /// The same, however many they are.
+    pub fn possible_cpus(&self) -> Result<u32, String> {
+        let possible = self.read("/sys/devices/system/cpu/possible").unwrap_or_default();
+        let last = possible.rsplit([',', '-']).next().and_then(|n| n.parse::<u32>().ok());
+        let wrong =
+            || "cannot read the number of CPUs from /sys/devices/system/cpu/possible: mount /sys".to_string();
+        last.and_then(|last| last.checked_add(1)).ok_or_else(wrong)
+    }
+
+    /// How many CPUs are online.
+    pub fn online_cpu_count(&self) -> u32 {
+        let count = |range: &str| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
+            Some(last.checked_sub(first)? + 1)
+        };
+        self.online_cpus().unwrap_or_default().split(',').filter_map(count).sum()
     }
 
     /// The CPUs that are online, as the kernel writes it.

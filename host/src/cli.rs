@@ -11,6 +11,7 @@ use crate::man;
 use crate::policy::PolicyArgs;
 use crate::say::Failure;
 use crate::timing::Timing;
+use crate::top::args::Top;
 
 /// Keeps the vCPUs of an SMP virtual machine moving together on an overcommitted KVM host
 #[derive(Parser, Debug)]
@@ -37,6 +38,11 @@ pub enum Command {
     ///
     /// Reads /proc, /sys, the VMMs' command lines and libvirt's files, and changes nothing. Sees most as root.
     Audit(Audit),
+    /// Show which virtual machines lose time on this host, and to what, under any scheduler
+    ///
+    /// Reads like esxtop and htop: VMs sorted by the time they lost, each to be opened into its vCPUs. Press h for the keys. Needs root, KVM and a
+    /// kernel with BTF; it watches the kernel and changes nothing.
+    Top(Top),
     /// Print the manual page of a verb, or write all of them
     #[command(hide = true)]
     Man(man::Pages),
@@ -97,7 +103,7 @@ impl Run {
 const SECS_MIN: f64 = 0.1;
 const SECS_MAX: f64 = 3600.0;
 
-fn parse_secs(text: &str) -> Result<Duration, String> {
+pub fn parse_secs(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(secs) if (SECS_MIN..=SECS_MAX).contains(&secs) => Ok(Duration::from_secs_f64(secs)),
         _ => Err(format!("allowed: seconds from {SECS_MIN} to {SECS_MAX}")),
@@ -116,12 +122,14 @@ pub fn parse(args: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Cli, 
     let cli = Cli::try_parse_from(args).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Text(error.render().to_string()),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            Stop::Failure(Failure::refused("say what to do: `cohort run`, or `cohort --help`"))
+            Stop::Failure(Failure::refused("say what to do: `cohort run`, `cohort top`, or `cohort --help`"))
         }
         _ => Stop::Failure(Failure::refused(one_line(&error.render().to_string()))),
     })?;
-    if let Command::Run(run) = &cli.command {
-        run.validate().map_err(Stop::Failure)?;
+    match &cli.command {
+        Command::Run(run) => run.validate().map_err(Stop::Failure)?,
+        Command::Top(top) => top.validate().map_err(Stop::Failure)?,
+        _ => {}
     }
     Ok(cli)
 }

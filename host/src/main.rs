@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `cohort`: schedules the CPUs of a KVM host so that the vCPUs of a virtual machine keep moving together.
+//! `cohort`: schedules the CPUs of a KVM host so that the vCPUs of a virtual machine keep moving together, and shows what they wait for.
 
 mod audit;
 mod bpf;
@@ -14,11 +14,13 @@ mod maps;
 mod monitor;
 mod output;
 mod policy;
+mod probe;
 mod run;
 mod say;
 mod service;
 mod stats;
 mod timing;
+mod top;
 mod topology;
 mod vmname;
 
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
     let result = match cli::parse(std::env::args_os()) {
         Ok(cli) => match cli.command {
             Command::Run(args) => run::run(&args, &Host::this_machine()),
+            Command::Top(args) => top::run(&args, &Host::this_machine()),
             Command::Audit(args) => audit::run(&args),
             Command::Man(args) => man::run(&args),
             Command::Completions(args) => man::complete(&args),

@@ -53,6 +53,21 @@ fn from_cmdline(words: &[String]) -> Option<String> {
     None
 }
 
+/// The name in the cgroup of a machine: systemd's `NAME.scope` below `machine.slice` (elsewhere it may be a session's or a pod's), libvirt's `machine-qemu\x2d3\x2dNAME.scope`, and what is below them.
+fn from_cgroup(text: &str) -> Option<String> {
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let parts: Vec<_> = path.split('/').skip_while(|part| *part != "machine.slice").skip(1).collect();
+    let scope = parts.iter().find_map(|part| part.strip_suffix(".scope")).or(parts.first().copied())?;
+    let name = scope.replace("\\x2d", "-");
+    // libvirt puts its driver and a running number before the name.
+    let own = name.strip_prefix("machine-").and_then(|rest| {
+        let (_driver, rest) = rest.split_once('-')?;
+        let (number, name) = rest.split_once('-')?;
+        number.parse::<u32>().is_ok().then(|| name.to_string())
+    });
+    own.or(Some(name)).filter(|name| !name.is_empty())
+}
+
 /// QEMU's `-name`: `web`, `guest=web`, `web,debug-threads=on`. A comma inside the name is written twice.
 fn qemu_guest(value: &str) -> String {
     const ESCAPED: &str = "\u{0}";
@@ -64,14 +79,6 @@ fn qemu_guest(value: &str) -> String {
         _ => None,
     });
     guest.unwrap_or_default().replace(ESCAPED, ",")
-}
-
-/// The cgroup's own, where it is below the folder that systemd keeps for machines: elsewhere it may be a session's or a pod's.
-fn from_cgroup(text: &str) -> Option<String> {
-    let (_, path) = text.lines().last()?.rsplit_once(':')?;
-    let mut parts = path.split('/').skip_while(|part| *part != "machine.slice").skip(1);
-    let name = parts.next()?;
-    Some(name.strip_suffix(".scope").unwrap_or(name).to_string())
 }
 
 /// Names come from other people's command lines and go to a terminal.
@@ -122,6 +129,15 @@ mod tests {
         let mut names = VmNames::default();
         assert_eq!(names.get(&host.host(), 7, 1), "cloud-hyperviso");
         assert_eq!(names.get(&host.host(), 8, 1), "pid 8");
+    }
+
+    #[test]
+    fn a_machines_cgroup_names_it() {
+        assert_eq!(from_cgroup("0::/machine.slice/a.scope\n").as_deref(), Some("a"));
+        let libvirt = "0::/machine.slice/machine-qemu\\x2d12\\x2dweb\\x2d1.scope/libvirt/emulator\n";
+        assert_eq!(from_cgroup(libvirt).as_deref(), Some("web-1"));
+        assert_eq!(from_cgroup("0::/user.slice/user-0.slice/session-1.scope\n"), None);
+        assert_eq!(from_cgroup("1:cpu:/machine.slice/a.scope\n"), None);
     }
 
     #[test]

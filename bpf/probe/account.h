@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* Where each vCPU is and since when; what the time was spent on when that changes. */
+#ifndef PROBE_ACCOUNT_H
+#define PROBE_ACCOUNT_H
+
+#include "clock.h"
+
+const volatile u32 nr_cpus = 1;
+/* A vCPU that has run for so long without a pause-loop exit no longer spins the same spin. */
+const volatile u64 chain_gap_ns = 1000000;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PROBE_MAX_VMS);
+	__type(key, u32);
+	__type(value, struct probe_vm);
+} probe_vms SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PROBE_MAX_VCPUS);
+	__type(key, u32);
+	__type(value, struct probe_vcpu);
+} probe_vcpus SEC(".maps");
+
+/* Clock words: at least one of the VM's vCPUs runs or waits on the pCPU. At vm * nr_cpus + cpu. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set before loading */
+	__type(key, u32);
+	__type(value, u64);
+} probe_presence SEC(".maps");
+
+#define PLACE(state, cpu) ((u64)(cpu) << PROBE_STATE_BITS | (state))
+#define PLACE_STATE(place) ((u32)(place) & ((1U << PROBE_STATE_BITS) - 1))
+#define PLACE_CPU(place) ((u32)((place) >> PROBE_STATE_BITS))
+
+static __always_inline bool is_ready(u32 state)
+{
+	return state == PROBE_READY_WOKEN || state == PROBE_READY_PREEMPTED;
+}
+
+/* On a pCPU's run queue. */
+static __always_inline bool is_active(u32 state)
+{
+	return state == PROBE_RUN || is_ready(state);
+}
+
+static __always_inline u64 elapsed(u64 from, u64 to)
+{
+	return (s64)(to - from) < 0 ? 0 : to - from;
+}
+
+static __always_inline u64 *presence(u32 vm, u32 cpu)
+{
+	u32 index = vm * nr_cpus + cpu;
+
+	return cpu < nr_cpus ? bpf_map_lookup_elem(&probe_presence, &index) : NULL;
+}
+
+/* A chain of pause-loop exits is over. */
+static __always_inline void chain_end(struct probe_vcpu *v)
+{
+	u64 n = v->chain;
+	u32 bucket = 0;
+
+	if (!n)
+		return;
+	v->chain = 0;
+	if (n > v->ple_chain_max)
+		v->ple_chain_max = n;
+	bucket += n > 1;
+	bucket += n > 2;
+	bucket += n > 4;
+	bucket += n > 8;
+	bucket += n > 16;
+	bucket += n > 32;
+	bucket += n > 64;
+	v->chain_lengths[bucket & (PROBE_CHAIN_BUCKETS - 1)]++;
+}
+
+/* A wait is over: v has a pCPU again. */
+static __always_inline void wait_end(struct probe_vcpu *v, u32 state, u64 now)
+{
+	u64 wait = elapsed(v->ready_since_ns, now), pending, count, sent;
+
+	if (wait > v->wait_max_ns)
+		v->wait_max_ns = wait;
+	if (state == PROBE_READY_WOKEN) {
+		v->wakeups++;
+		v->wait_wakeup_ns += wait;
+	} else if (vcpu_preempted_in_kernel((void *)v->kvm_vcpu)) {
+		v->preemptions_kernel++;
+		v->wait_kernel_ns += wait;
+	}
+	if (!v->ipi_pending)
+		return;
+	pending = atomic_xchg(&v->ipi_pending, 0);
+	count = pending >> PROBE_IPI_BITS;
+	/* When they were sent, counted from the wait's begin: the sum. */
+	sent = pending & ((1ULL << PROBE_IPI_BITS) - 1);
+	v->ipis_preempted += count;
+	v->ipi_wait_ns += elapsed(sent, count * wait);
+}
+
+/*
+ * v is in another place from now on. Each change of a place is told by somebody who holds the task's run queue; but the first may be the finder's
+ * (vcpu_found()), so what is left is taken from the exchange and not read before: no clock can count a vCPU twice.
+ */
+static __noinline int vcpu_moves(struct probe_vcpu *v, u32 state, u32 cpu, u64 now)
+{
+	u32 slot, before, cpu_before;
+	u64 place, time, *word;
+	struct probe_vm *vm;
+
+	if (!v)
+		return 0;
+	slot = v->vm;
+	vm = bpf_map_lookup_elem(&probe_vms, &slot);
+	if (!vm)
+		return 0;
+	WRITE_ONCE(v->seq_begin, v->seq_begin + 1);
+	barrier();
+	place = atomic_xchg(&v->place, PLACE(state, cpu));
+	before = PLACE_STATE(place);
+	cpu_before = PLACE_CPU(place);
+	time = elapsed(v->since_ns, now);
+	v->since_ns = now;
+
+	if (is_active(before) && !(is_active(state) && cpu_before == cpu)) {
+		word = presence(slot, cpu_before);
+		if (word)
+			clock_change(word, now, false);
+	}
+	if (is_active(state) && !(is_active(before) && cpu_before == cpu)) {
+		word = presence(slot, cpu);
+		if (word)
+			clock_change(word, now, true);
+	}
+
+	if (before == PROBE_RUN) {
+		v->run_ns += time;
+		if (state != PROBE_RUN)
+			clock_change(&vm->ran, now, false);
+	} else if (is_ready(before)) {
+		v->ready_ns += time;
+		if (!is_ready(state)) {
+			v->costop_ns += clock_since(v->ran_mark, clock_read(READ_ONCE(vm->ran), now));
+			if (state == PROBE_RUN)
+				wait_end(v, before, now);
+		}
+	} else if (before == PROBE_HALTED) {
+		v->halted_ns += time;
+	} else if (before == PROBE_BLOCKED) {
+		v->blocked_ns += time;
+	}
+
+	if (state == PROBE_RUN) {
+		if (before != PROBE_RUN)
+			clock_change(&vm->ran, now, true);
+	} else if (is_ready(state)) {
+		if (!is_ready(before)) {
+			v->ran_mark = clock_read(READ_ONCE(vm->ran), now);
+			v->ready_since_ns = now;
+		}
+	} else if (state == PROBE_HALTED) {
+		v->halts++;
+		v->halt_polled_ns = vcpu_halt_polled_ns((void *)v->kvm_vcpu);
+		chain_end(v);
+	}
+	barrier();
+	WRITE_ONCE(v->seq_end, v->seq_begin);
+	return 0;
+}
+
+#endif

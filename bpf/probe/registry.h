@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Which threads are vCPUs, and of which VM. They are found when they enter KVM_RUN, and those that are inside it when the probe comes by a look at all
+ * threads: never under a run queue's lock, where memory must not be asked for.
+ */
+#ifndef PROBE_REGISTRY_H
+#define PROBE_REGISTRY_H
+
+#include "account.h"
+
+struct task_slot {
+	u32 vcpu; /* 1 + its index; 0: none */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, s32);
+	__type(value, struct task_slot);
+} probe_tasks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, PROBE_MAX_VMS);
+	__type(key, u64); /* struct kvm */
+	__type(value, u32);
+} probe_vm_slots SEC(".maps");
+
+struct vcpu_name {
+	u32 vm;
+	u32 vcpu_id;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, PROBE_MAX_VCPUS);
+	__type(key, struct vcpu_name);
+	__type(value, u32);
+} probe_vcpu_slots SEC(".maps");
+
+/* Free slots; user space puts all of them in. */
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, PROBE_MAX_VMS);
+	__type(value, u32);
+} probe_free_vms SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, PROBE_MAX_VCPUS);
+	__type(value, u32);
+} probe_free_vcpus SEC(".maps");
+
+/* vCPUs for which there was no slot. */
+u64 not_followed;
+
+static const struct probe_vcpu no_vcpu;
+
+static __always_inline struct probe_vcpu *vcpu_at(u32 slot)
+{
+	return bpf_map_lookup_elem(&probe_vcpus, &slot);
+}
+
+/* The vCPU that task p is, or NULL. */
+static __always_inline struct probe_vcpu *vcpu_of(struct task_struct *p)
+{
+	struct task_slot *t = bpf_task_storage_get(&probe_tasks, p, 0, 0);
+
+	return t && t->vcpu ? vcpu_at(t->vcpu - 1) : NULL;
+}
+
+static __noinline int presence_clear(u32 slot)
+{
+	u64 *word;
+	u32 i;
+
+	for (i = 0; i < PROBE_MAX_CPUS; i++) {
+		if (i >= nr_cpus)
+			break;
+		word = presence(slot, i);
+		if (word)
+			*word = 0;
+	}
+	return 0;
+}
+
+static __noinline int vm_left(u32 slot)
+{
+	struct probe_vm *vm = bpf_map_lookup_elem(&probe_vms, &slot);
+	u64 kvm;
+
+	if (!vm || atomic_add(&vm->nr_vcpus, -1) != 1)
+		return 0;
+	kvm = vm->kvm;
+	bpf_map_delete_elem(&probe_vm_slots, &kvm);
+	vm->kvm = 0;
+	bpf_map_push_elem(&probe_free_vms, &slot, BPF_ANY);
+	return 0;
+}
+
+/* Find or make the slot of a VM, with one vCPU more. Return -1 if there is none left. */
+static __noinline s32 vm_joined(u64 kvm, u32 tgid)
+{
+	struct probe_vm *vm;
+	u32 *known, slot;
+
+	known = bpf_map_lookup_elem(&probe_vm_slots, &kvm);
+	if (known) {
+		slot = *known;
+	} else {
+		if (bpf_map_pop_elem(&probe_free_vms, &slot))
+			return -1;
+		vm = bpf_map_lookup_elem(&probe_vms, &slot);
+		if (!vm)
+			return -1;
+		vm->kvm = kvm;
+		vm->tgid = tgid;
+		vm->generation++;
+		vm->nr_vcpus = 0;
+		vm->gone_ns = 0;
+		vm->ran = 0;
+		presence_clear(slot);
+		if (bpf_map_update_elem(&probe_vm_slots, &kvm, &slot, BPF_NOEXIST)) {
+			/* Two vCPUs of a new VM came at once. */
+			vm->kvm = 0;
+			bpf_map_push_elem(&probe_free_vms, &slot, BPF_ANY);
+			known = bpf_map_lookup_elem(&probe_vm_slots, &kvm);
+			if (!known)
+				return -1;
+			slot = *known;
+		}
+	}
+	vm = bpf_map_lookup_elem(&probe_vms, &slot);
+	if (!vm)
+		return -1;
+	atomic_add(&vm->nr_vcpus, 1);
+	return slot;
+}
+
+/* The thread of v exits, or serves another vCPU from now on. */
+static __always_inline void vcpu_left(struct task_slot *t, u64 now)
+{
+	u32 slot = t->vcpu - 1, *known;
+	struct probe_vcpu *v;
+	struct vcpu_name name;
+	struct probe_vm *vm;
+
+	if (!t->vcpu)
+		return;
+	t->vcpu = 0;
+	v = vcpu_at(slot);
+	if (!v)
+		return;
+	vcpu_moves(v, PROBE_UNKNOWN, 0, now);
+	name.vm = v->vm;
+	name.vcpu_id = v->vcpu_id;
+	vm = bpf_map_lookup_elem(&probe_vms, &name.vm);
+	if (vm)
+		atomic_add(&vm->gone_ns, v->run_ns + v->ready_ns);
+	known = bpf_map_lookup_elem(&probe_vcpu_slots, &name);
+	if (known && *known == slot)
+		bpf_map_delete_elem(&probe_vcpu_slots, &name);
+	v->tid = 0;
+	bpf_map_push_elem(&probe_free_vcpus, &slot, BPF_ANY);
+	vm_left(name.vm);
+}
+
+/* Thread p serves vCPU kvm_vcpu, and is in that place as far as one can see. */
+static __always_inline void vcpu_found(struct task_struct *p, struct kvm_vcpu *kvm_vcpu, u32 state, u32 cpu)
+{
+	u64 now = bpf_ktime_get_ns();
+	struct vcpu_name name;
+	struct probe_vcpu *v;
+	struct probe_vm *vm;
+	struct task_slot *t;
+	u32 slot;
+	s32 room;
+
+	t = bpf_task_storage_get(&probe_tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!t)
+		return;
+	if (t->vcpu) {
+		v = vcpu_at(t->vcpu - 1);
+		if (v && v->kvm_vcpu == (u64)kvm_vcpu)
+			return;
+		vcpu_left(t, now);
+	}
+	room = vm_joined((u64)BPF_CORE_READ(kvm_vcpu, kvm), BPF_CORE_READ(p, tgid));
+	if (room < 0) {
+		atomic_add(&not_followed, 1);
+		return;
+	}
+	name.vm = room;
+	name.vcpu_id = BPF_CORE_READ(kvm_vcpu, vcpu_id);
+	vm = bpf_map_lookup_elem(&probe_vms, &name.vm);
+	if (!vm)
+		return;
+	if (bpf_map_pop_elem(&probe_free_vcpus, &slot)) {
+		vm_left(name.vm);
+		atomic_add(&not_followed, 1);
+		return;
+	}
+	v = vcpu_at(slot);
+	if (!v)
+		return;
+	bpf_map_update_elem(&probe_vcpus, &slot, &no_vcpu, BPF_ANY);
+	v->kvm_vcpu = (u64)kvm_vcpu;
+	v->vm = name.vm;
+	v->generation = vm->generation;
+	v->vcpu_id = name.vcpu_id;
+	v->since_ns = now;
+	v->tid = BPF_CORE_READ(p, pid);
+	bpf_map_update_elem(&probe_vcpu_slots, &name, &slot, BPF_ANY);
+	barrier();
+	/* From here on switches change its place, unless what is seen here is the first. */
+	t->vcpu = slot + 1;
+	if (!READ_ONCE(v->place))
+		vcpu_moves(v, state, cpu, now);
+}
+
+#endif

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Reads what the probe has counted, up to now: what a vCPU is in the middle of counts as far as it has gone.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use libbpf_rs::{MapCore, MapFlags};
+
+use super::bpf::types::{probe_vcpu, probe_vm};
+use super::{intf, Probe};
+use crate::checks::Host;
+use crate::maps;
+use crate::say::Failure;
+use crate::top::cgroup::{self, Cgroup};
+use crate::top::counters::Counters;
+use crate::top::lag::Lags;
+use crate::top::sample::{Sample, State, Vcpu, Vm};
+use crate::vmname::VmNames;
+
+const TIME_MASK: u64 = u64::MAX >> intf::PROBE_COUNT_BITS;
+const COUNT_MASK: u64 = (1 << intf::PROBE_COUNT_BITS) - 1;
+/// A copy made while the kernel wrote is made again, so often.
+const TRIES: usize = 16;
+
+/// Makes samples, and remembers what is not in the kernel: names, and the most and the least of what changes both ways.
+#[derive(Default)]
+pub struct Reader {
+    names: VmNames,
+    lags: Lags,
+    skew_max_ns: HashMap<u64, u64>,
+    /// Co-stop of threads, and (0) stacked time of VMs, as shown last. A look takes some microseconds, so that what goes on may seem a little
+    /// longer than it turns out to be; but a counter never goes back.
+    shown: HashMap<(u64, u32), u64>,
+}
+
+/// The kernel's plain bytes as a struct of integers.
+///
+/// # Safety
+/// Every bit pattern must be a valid `T`.
+unsafe fn from_bytes<T: Copy>(bytes: &[u8]) -> Option<T> {
+    if bytes.len() < size_of::<T>() {
+        return None;
+    }
+    // SAFETY: there are enough bytes, read_unaligned needs no alignment; the caller vouches for the rest.
+    Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
+
+fn vcpu_from(bytes: &[u8]) -> Option<probe_vcpu> {
+    // SAFETY: integers only.
+    unsafe { from_bytes(bytes) }
+}
+
+fn vm_from(bytes: &[u8]) -> Option<probe_vm> {
+    // SAFETY: integers only.
+    unsafe { from_bytes(bytes) }
+}
+
+/// What a clock word (bpf/probe/intf.h) shows at `now`.
+fn clock(word: u64, now: u64) -> u64 {
+    let time = word >> intf::PROBE_COUNT_BITS;
+    if word & COUNT_MASK == 0 {
+        time
+    } else {
+        time.wrapping_add(now) & TIME_MASK
+    }
+}
+
+fn clock_since(mark: u64, reading: u64) -> u64 {
+    let time = reading.wrapping_sub(mark) & TIME_MASK;
+    if time > TIME_MASK / 2 {
+        0
+    } else {
+        time
+    }
+}
+
+fn state_of(place: u64) -> State {
+    match place as u32 & ((1 << intf::PROBE_STATE_BITS) - 1) {
+        intf::PROBE_RUN => State::Running,
+        intf::PROBE_READY_WOKEN => State::Ready,
+        intf::PROBE_READY_PREEMPTED => State::Preempted,
+        intf::PROBE_HALTED => State::Halted,
+        intf::PROBE_BLOCKED => State::Blocked,
+        _ => State::Unknown,
+    }
+}
+
+/// The vCPU at `now`.
+fn vcpu_at(v: &probe_vcpu, vm: &probe_vm, now: u64) -> Vcpu {
+    let state = state_of(v.place);
+    let mut counters = Counters {
+        run_ns: v.run_ns,
+        ready_ns: v.ready_ns,
+        halted_ns: v.halted_ns,
+        blocked_ns: v.blocked_ns,
+        costop_ns: v.costop_ns,
+        switches: v.switches,
+        migrations: v.migrations,
+        wakeups: v.wakeups,
+        wait_wakeup_ns: v.wait_wakeup_ns,
+        preemptions: v.preemptions,
+        preemptions_kernel: v.preemptions_kernel,
+        wait_kernel_ns: v.wait_kernel_ns,
+        halts: v.halts,
+        halt_polled_ns: v.halt_polled_ns,
+        ple: v.ple,
+        ple_kernel: v.ple_kernel,
+        ple_chains: v.ple_chains,
+        yields_asked: v.yields_asked,
+        yields_granted: v.yields_granted,
+        ipis_sent: v.ipis_sent,
+        ipis_preempted: v.ipis_preempted,
+        ipi_wait_ns: v.ipi_wait_ns,
+        tlb_hypercalls: v.tlb_hypercalls,
+        tlb_deferred: v.tlb_deferred,
+        kicks: v.kicks,
+    };
+    let time = now.saturating_sub(v.since_ns);
+    match state {
+        State::Running => counters.run_ns += time,
+        State::Ready | State::Preempted => {
+            counters.ready_ns += time;
+            let wait = now.saturating_sub(v.ready_since_ns);
+            counters.costop_ns += clock_since(v.ran_mark, clock(vm.ran, now)).min(wait);
+        }
+        State::Halted => counters.halted_ns += time,
+        State::Blocked => counters.blocked_ns += time,
+        State::Unknown => {}
+    }
+    Vcpu { vcpu: v.vcpu_id, tid: v.tid, state, pcpu: (v.place >> intf::PROBE_STATE_BITS) as u32, counters }
+}
+
+/// The clock of bpf_ktime_get_ns().
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to a timespec that lives across the call; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl Reader {
+    pub fn read(&mut self, probe: &Probe<'_>, host: &Host) -> Result<Sample, Failure> {
+        self.try_read(probe, host)
+            .map_err(|e| Failure::failed(format!("cannot read what the probe has counted: {e:#}")))
+    }
+
+    fn try_read(&mut self, probe: &Probe<'_>, host: &Host) -> libbpf_rs::Result<Sample> {
+        let maps = &probe.skel.maps;
+        let mut vms = BTreeMap::new();
+        maps::for_each(&maps.probe_vms, |slot, bytes| {
+            // Without vCPUs: just being made.
+            if let Some(vm) = vm_from(bytes).filter(|vm| vm.kvm != 0 && vm.nr_vcpus != 0) {
+                vms.insert(slot, vm);
+            }
+        })?;
+        let mut vcpus: BTreeMap<u32, Vec<probe_vcpu>> = BTreeMap::new();
+        maps::for_each(&maps.probe_vcpus, |slot, bytes| {
+            let Some(mut vcpu) = vcpu_from(bytes).filter(|vcpu| vcpu.tid != 0) else { return };
+            for _ in 0..TRIES {
+                if vcpu.seq_begin == vcpu.seq_end {
+                    break;
+                }
+                let again = maps.probe_vcpus.lookup(&slot.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+                vcpu = again.and_then(|bytes| vcpu_from(&bytes)).unwrap_or(vcpu);
+            }
+            vcpus.entry(vcpu.vm).or_default().push(vcpu);
+        })?;
+        let now = monotonic_ns();
+        // Both clocks of a word, of the VM and of its pCPUs, are looked at with the vCPUs; what came in between is little.
+        let mut present: HashMap<u32, u64> = HashMap::new();
+        maps::for_each(&maps.probe_presence, |index, bytes| {
+            let slot = index / probe.nr_cpus;
+            let word = bytes.first_chunk().map_or(0, |chunk| u64::from_ne_bytes(*chunk));
+            if word != 0 && vms.contains_key(&slot) {
+                let sum = present.entry(slot).or_default();
+                *sum = sum.wrapping_add(clock(word, now)) & TIME_MASK;
+            }
+        })?;
+        let mut switches = 0;
+        maps::for_each(&maps.probe_switches, |_, bytes| {
+            switches =
+                bytes.chunks_exact(8).filter_map(|c| c.first_chunk()).map(|c| u64::from_ne_bytes(*c)).sum();
+        })?;
+
+        let mut sample = Sample {
+            time_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64()),
+            clock_ns: now,
+            pcpus: host.online_cpu_count(),
+            idle_ns: cgroup::idle_ns(host),
+            switches,
+            scheduler: host.loaded_scheduler().unwrap_or_else(|| "fair".to_string()),
+            kernel: host.read("/proc/sys/kernel/osrelease").unwrap_or_default(),
+            missing: probe.missing.iter().map(ToString::to_string).collect(),
+            notes: probe.notes.clone(),
+            vms: Vec::new(),
+        };
+        if let Some(bss) = probe.skel.maps.bss_data.as_deref() {
+            // SAFETY: the kernel writes it at any time, hence volatile; any bytes are a valid integer.
+            let not_followed = unsafe { std::ptr::read_volatile(&bss.not_followed) };
+            if not_followed > 0 {
+                sample.notes.push(format!(
+                    "more VMs or vCPUs than the {} and {} that the probe follows: {not_followed} left out",
+                    intf::PROBE_MAX_VMS,
+                    intf::PROBE_MAX_VCPUS
+                ));
+            }
+        }
+        for (slot, vm) in &vms {
+            let mut found = vcpus.remove(slot).unwrap_or_default();
+            found.retain(|vcpu| vcpu.generation == vm.generation);
+            if found.is_empty() {
+                continue;
+            }
+            sample.vms.push(self.vm(host, vm, &found, present.get(slot).copied().unwrap_or_default(), now));
+        }
+        self.lags.update(&mut sample);
+        self.forget_all_but(&sample);
+        Ok(sample)
+    }
+
+    fn vm(&mut self, host: &Host, vm: &probe_vm, found: &[probe_vcpu], present: u64, now: u64) -> Vm {
+        let pid = vm.tgid as i32;
+        // A new VM may have an old one's memory, but not its slot's generation as well.
+        let id = vm.kvm << 16 | u64::from(vm.generation & 0xffff);
+        let mut vcpus: Vec<Vcpu> = found.iter().map(|v| vcpu_at(v, vm, now)).collect();
+        vcpus.sort_by_key(|vcpu| vcpu.vcpu);
+        for vcpu in &mut vcpus {
+            vcpu.counters.costop_ns = self.at_least_as_shown(id, vcpu.tid, vcpu.counters.costop_ns);
+        }
+        let mut total = Counters::default();
+        vcpus.iter().for_each(|vcpu| total.add(&vcpu.counters));
+        let active = total.run_ns + total.ready_ns + vm.gone_ns;
+        let ready = || vcpus.iter().map(|vcpu| vcpu.counters.ready_ns);
+        let skew_ns = ready().max().unwrap_or(0) - ready().min().unwrap_or(0);
+        let skew_max = self.skew_max_ns.entry(id).or_default();
+        *skew_max = skew_ns.max(*skew_max);
+        let skew_max_ns = *skew_max;
+        let mut lengths = vec![0; intf::PROBE_CHAIN_BUCKETS as usize];
+        for v in found {
+            lengths.iter_mut().zip(v.chain_lengths).for_each(|(sum, n)| *sum += n);
+        }
+        let group = Cgroup::of(host, pid);
+        Vm {
+            name: self.names.get(host, pid, id),
+            pid,
+            id,
+            weight: group.weight,
+            throttled_ns: group.throttled_ns,
+            stacked_ns: self.at_least_as_shown(id, 0, active.saturating_sub(present)),
+            skew_ns,
+            skew_max_ns,
+            ple_chain_max: found.iter().map(|v| v.ple_chain_max.max(v.chain)).max().unwrap_or(0),
+            ple_chain_lengths: lengths,
+            wait_max_ns: found.iter().map(|v| v.wait_max_ns).max().unwrap_or(0),
+            total,
+            vcpus,
+            ..Vm::default()
+        }
+    }
+
+    fn at_least_as_shown(&mut self, vm: u64, tid: u32, now: u64) -> u64 {
+        let shown = self.shown.entry((vm, tid)).or_default();
+        *shown = now.max(*shown);
+        *shown
+    }
+
+    fn forget_all_but(&mut self, sample: &Sample) {
+        let alive: Vec<(i32, u64)> = sample.vms.iter().map(|vm| (vm.pid, vm.id)).collect();
+        self.names.keep(|pid, id| alive.contains(&(pid, id)));
+        let is_alive = |id: &u64| alive.iter().any(|(_, alive)| alive == id);
+        self.skew_max_ns.retain(|id, _| is_alive(id));
+        self.shown.retain(|(id, _), _| is_alive(id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_word_tells_for_how_long_somebody_was_there() {
+        // 5 ns so far and nobody now; then somebody since 100.
+        let word = 5 << intf::PROBE_COUNT_BITS;
+        assert_eq!(clock(word, 1_000), 5);
+        let word = (word + 1).wrapping_sub(100 << intf::PROBE_COUNT_BITS);
+        assert_eq!(clock(word, 130), 35);
+        assert_eq!(clock_since(clock(word, 110), clock(word, 130)), 20);
+        assert_eq!(clock_since(20, 19), 0, "clocks of two pCPUs");
+    }
+
+    #[test]
+    fn what_goes_on_counts_up_to_now() {
+        let vm = probe_vm { ran: 1u64.wrapping_sub(1_000 << intf::PROBE_COUNT_BITS), ..probe_vm::default() };
+        let place = |state: u32| u64::from(state) | 3 << intf::PROBE_STATE_BITS;
+        let ready = probe_vcpu {
+            place: place(intf::PROBE_READY_PREEMPTED),
+            since_ns: 1_500,
+            ready_since_ns: 1_400,
+            ran_mark: clock(vm.ran, 1_400),
+            ready_ns: 100,
+            ..probe_vcpu::default()
+        };
+        let at = vcpu_at(&ready, &vm, 2_000);
+        assert_eq!(
+            (at.state, at.pcpu, at.counters.ready_ns, at.counters.costop_ns),
+            (State::Preempted, 3, 600, 600)
+        );
+        let runs = probe_vcpu { place: place(intf::PROBE_RUN), since_ns: 1_500, run_ns: 7, ..ready };
+        assert_eq!(vcpu_at(&runs, &vm, 2_000).counters.run_ns, 507);
+        assert_eq!(vcpu_at(&runs, &vm, 1_000).counters.run_ns, 7, "a clock that is behind");
+    }
+}

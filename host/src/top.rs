@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `cohort top`: which VMs lose time, and to what.
+
+mod app;
+pub mod args;
+mod batch;
+pub mod cgroup;
+mod columns;
+pub mod counters;
+mod draw;
+pub mod lag;
+mod openmetrics;
+mod rates;
+pub mod sample;
+mod screen;
+mod source;
+mod words;
+
+use args::Top;
+use columns::{by_head, Column, COLUMNS, USUAL};
+use openmetrics::Exporter;
+use rates::between;
+use sample::Sample;
+use source::Source;
+
+use tracing::info;
+
+use crate::checks::Host;
+use crate::output::Output;
+use crate::probe;
+use crate::run::Stops;
+use crate::say::{self, Failure};
+
+/// Columns of the batch table, which has a terminal's usual width.
+const TABLE_COLUMNS: usize = 8;
+
+pub fn run(args: &Top, host: &Host) -> Result<(), Failure> {
+    say::start_log(args.verbose);
+    let serves_only = args.listen.is_some() && !args.batch && screen::check().is_err();
+    if !args.batch && !serves_only {
+        screen::check()?;
+    }
+    let exporter = args.listen.map(Exporter::listen).transpose()?;
+    let mut storage = probe::Storage::default();
+    let stops = Stops::listen()?;
+    let mut source = Source::open(args, &mut storage, host)?;
+    let mut show = |sample: &Sample| {
+        if let Some(exporter) = &exporter {
+            exporter.show(sample);
+        }
+    };
+    if args.batch {
+        batch(args, &mut source, &stops, &mut show)
+    } else if serves_only {
+        serve(args, &mut source, &stops, &mut show)
+    } else {
+        screen::run(args, &mut source, &stops, &mut show)
+    }
+}
+
+/// Nothing but the exporter.
+fn serve(
+    args: &Top,
+    source: &mut Source<'_>,
+    stops: &Stops,
+    show: &mut dyn FnMut(&Sample),
+) -> Result<(), Failure> {
+    show(&source.first()?);
+    if let Some(address) = args.listen {
+        info!("serving http://{address}/metrics");
+    }
+    while let Some(sample) = source.next(args.interval, stops)? {
+        show(&sample);
+    }
+    Ok(())
+}
+
+fn batch(
+    args: &Top,
+    source: &mut Source<'_>,
+    stops: &Stops,
+    show: &mut dyn FnMut(&Sample),
+) -> Result<(), Failure> {
+    let all: Vec<&Column> = COLUMNS.iter().collect();
+    let chosen = args.columns.as_ref().map(|columns| columns.0.clone());
+    let usual = || USUAL.iter().filter_map(|head| by_head(head)).take(TABLE_COLUMNS).collect();
+    let output = Output::stdout();
+    if args.csv {
+        output.send(batch::csv_head(chosen.as_ref().unwrap_or(&all)));
+    }
+    let mut before = source.first()?;
+    show(&before);
+    let mut left = args.iterations;
+    while left != Some(0) && !output.is_closed() {
+        let Some(sample) = source.next(args.interval, stops)? else { break };
+        show(&sample);
+        let interval = between(&before, &sample);
+        let text = match (args.json, args.csv) {
+            (true, _) => batch::json(&sample, &interval, chosen.as_ref().unwrap_or(&all)),
+            (_, true) => batch::csv(&sample, &interval, chosen.as_ref().unwrap_or(&all)),
+            _ => batch::table(&sample, &interval, &chosen.clone().unwrap_or_else(usual)),
+        };
+        output.send(text);
+        before = sample;
+        left = left.map(|left| left - 1);
+    }
+    output.finish();
+    Ok(())
+}

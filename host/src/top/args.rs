@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The command line of `cohort top`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args};
+
+use super::columns::{Column, COLUMNS};
+use crate::cli::parse_secs;
+use crate::say::Failure;
+
+#[derive(Args, Debug)]
+pub struct Top {
+    /// Look every SECS seconds [0.1..3600]
+    #[arg(short = 'd', long, value_name = "SECS", value_parser = parse_secs, default_value = "2")]
+    pub interval: Duration,
+
+    /// Columns to show, in this order, separated by commas; `all` for all of them
+    #[arg(short, long, value_name = "NAMES", value_parser = parse_columns)]
+    pub columns: Option<Columns>,
+
+    /// Print to stdout instead of using the terminal
+    #[arg(short, long, help_heading = "For scripts")]
+    pub batch: bool,
+
+    /// With --batch: end after N intervals
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "For scripts")]
+    pub iterations: Option<u64>,
+
+    /// With --batch: one JSON object per interval and line; counters since the probe was loaded, and figures of the interval
+    #[arg(long, conflicts_with = "csv", help_heading = "For scripts")]
+    pub json: bool,
+
+    /// With --batch: one line per interval and VM, and one per vCPU; figures of the interval
+    #[arg(long, help_heading = "For scripts")]
+    pub csv: bool,
+
+    /// Serve the counters to Prometheus (OpenMetrics) at http://ADDRESS/metrics, on a loopback address; without a terminal, nothing else
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_loopback, help_heading = "For scripts")]
+    pub listen: Option<SocketAddr>,
+
+    /// Show what `cohort top --batch --json` printed into FILE (- for stdin), on any machine; needs neither root nor KVM
+    #[arg(long, value_name = "FILE", help_heading = "For scripts")]
+    pub feed: Option<PathBuf>,
+
+    /// Print what libbpf does, and the verifier's log when it refuses
+    #[arg(short, long, action = ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// One argument for clap.
+#[derive(Clone, Debug)]
+pub struct Columns(pub Vec<&'static Column>);
+
+impl Top {
+    /// What clap cannot express.
+    pub fn validate(&self) -> Result<(), Failure> {
+        for (given, flag) in
+            [(self.json, "--json"), (self.csv, "--csv"), (self.iterations.is_some(), "--iterations")]
+        {
+            if given && !self.batch {
+                return Err(Failure::refused(format!("{flag} needs --batch")));
+            }
+        }
+        if self.listen.is_some() && self.feed.is_some() {
+            return Err(Failure::refused("--listen serves this host's figures: leave out --feed"));
+        }
+        Ok(())
+    }
+}
+
+fn parse_columns(text: &str) -> Result<Columns, String> {
+    if text == "all" {
+        return Ok(Columns(COLUMNS.iter().collect()));
+    }
+    let find = |name: &str| {
+        let name = name.trim();
+        let found = COLUMNS.iter().find(|column| column.head.eq_ignore_ascii_case(name));
+        found.ok_or_else(|| {
+            let heads: Vec<&str> = COLUMNS.iter().map(|column| column.head).collect();
+            format!("no column {name:?}; allowed: all, or of {}", heads.join(", "))
+        })
+    };
+    text.split(',').map(find).collect::<Result<_, _>>().map(Columns)
+}
+
+fn parse_loopback(text: &str) -> Result<SocketAddr, String> {
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => Ok(address),
+        _ => Err("allowed: a loopback address and a port, such as 127.0.0.1:9479".to_string()),
+    }
+}

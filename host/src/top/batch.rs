@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `cohort top --batch`: a table, JSON or CSV on stdout.
+
+use std::fmt::Write as _;
+
+use serde_json::{json, Map, Value};
+
+use super::columns::Column;
+use super::rates::{Interval, Row};
+use super::sample::Sample;
+use super::words;
+
+/// The sample, with the figures of the interval that ends with it: one line.
+pub fn json(sample: &Sample, interval: &Interval, columns: &[&Column]) -> String {
+    let mut value = json!(sample);
+    value["interval_s"] = json!(interval.secs);
+    let rows = interval.vms.iter();
+    for (vm, row) in value["vms"].as_array_mut().into_iter().flatten().zip(rows) {
+        vm["loses"] = json!(words::of(row));
+        vm["figures"] = figures(row, columns);
+        for (vcpu, row) in vm["vcpus"].as_array_mut().into_iter().flatten().zip(&row.children) {
+            vcpu["figures"] = figures(row, columns);
+        }
+    }
+    format!("{value}\n")
+}
+
+fn figures(row: &Row, columns: &[&Column]) -> Value {
+    let round = |value: f64| (value * 1e3).round() / 1e3;
+    let all = columns.iter().filter_map(|column| Some((column.field(), json!(round((column.of)(row)?)))));
+    Value::Object(all.collect::<Map<_, _>>())
+}
+
+pub fn csv_head(columns: &[&Column]) -> String {
+    let mut line = "time_s,vm,pid,vcpu,vcpus,pcpu,state".to_string();
+    columns.iter().for_each(|column| line += &format!(",{}", column.field()));
+    line + ",loses\n"
+}
+
+pub fn csv(sample: &Sample, interval: &Interval, columns: &[&Column]) -> String {
+    let mut text = String::new();
+    for vm in &interval.vms {
+        for row in std::iter::once(vm).chain(&vm.children) {
+            let place = row.vcpu.map(|(id, pcpu, state)| format!("{id},1,{pcpu},{}", state.name()));
+            let place = place.unwrap_or_else(|| format!(",{},,", row.vcpus));
+            let _ = write!(text, "{:.3},{},{},{place}", sample.time_s, quoted(&vm.name), row.pid);
+            for column in columns {
+                let _ = match (column.of)(row) {
+                    Some(value) => write!(text, ",{value:.3}"),
+                    None => write!(text, ","),
+                };
+            }
+            let loses = if row.vcpu.is_none() { quoted(&words::of(row)) } else { String::new() };
+            let _ = writeln!(text, ",{loses}");
+        }
+    }
+    text
+}
+
+/// A field of CSV.
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_string()
+    }
+}
+
+/// For people: the VMs that lost most first.
+pub fn table(sample: &Sample, interval: &Interval, columns: &[&Column]) -> String {
+    let mut text = format!(
+        "{} VM(s), {} vCPU(s) on {} pCPU(s), {:.1} s under {}\n{:<16} {:>5}",
+        interval.vms.len(),
+        interval.vcpus,
+        interval.pcpus,
+        interval.secs,
+        sample.scheduler,
+        "VM",
+        "vCPUs"
+    );
+    for column in columns {
+        let _ = write!(text, " {:>width$}", column.head, width = column.width as usize);
+    }
+    text.push('\n');
+    let mut vms: Vec<&Row> = interval.vms.iter().collect();
+    vms.sort_by_key(|vm| std::cmp::Reverse(vm.lost_ns()));
+    for vm in vms {
+        let name: String = vm.name.chars().take(16).collect();
+        let _ = write!(text, "{name:<16} {:>5}", vm.vcpus);
+        for column in columns {
+            let _ = write!(text, " {:>width$}", column.text(vm), width = column.width as usize);
+        }
+        let _ = writeln!(text, "\n  {}", words::of(vm));
+    }
+    text + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::columns::COLUMNS;
+    use crate::top::rates::{between, tests::vm};
+
+    fn two() -> (Sample, Interval) {
+        let before = Sample::default();
+        let vms = vec![vm("a,\"b\"", 1, [(500_000_000, 0), (0, 500_000_000)]), vm("c", 2, [(0, 0), (0, 0)])];
+        let now = Sample { time_s: 7.25, clock_ns: 1_000_000_000, pcpus: 2, vms, ..Sample::default() };
+        let interval = between(&before, &now);
+        (now, interval)
+    }
+
+    #[test]
+    fn json_is_a_sample_and_its_figures() {
+        let (sample, interval) = two();
+        let all: Vec<&Column> = COLUMNS.iter().collect();
+        let line = json(&sample, &interval, &all);
+        assert_eq!(line.lines().count(), 1);
+        let value: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(value["vms"][0]["figures"]["rdy_percent"], 25.0);
+        assert_eq!(value["vms"][0]["vcpus"][1]["figures"]["rdy_percent"], 50.0);
+        assert_eq!(value["vms"][1]["loses"], "idle");
+        assert_eq!(serde_json::from_str::<Sample>(&line).unwrap(), sample, "it can be fed back");
+    }
+
+    #[test]
+    fn csv_has_as_many_fields_in_each_line() {
+        let (sample, interval) = two();
+        let all: Vec<&Column> = COLUMNS.iter().collect();
+        let fields = csv_head(&all).split(',').count();
+        let text = csv(&sample, &interval, &all);
+        assert_eq!(text.lines().count(), 6);
+        assert!(text.starts_with("7.250,\"a,\"\"b\"\"\",1,,2,,,50.000,25.000"), "{text}");
+        assert!(text
+            .lines()
+            .skip(1)
+            .all(|line| line.starts_with("7.250,\"") || line.split(',').count() == fields));
+    }
+
+    #[test]
+    fn the_table_begins_with_who_lost_most() {
+        let (sample, interval) = two();
+        let text = table(&sample, &interval, &[&COLUMNS[0], &COLUMNS[1]]);
+        assert!(text.lines().nth(2).unwrap().starts_with("a,\"b\""), "{text}");
+    }
+}

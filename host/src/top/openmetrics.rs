@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The counters for Prometheus, as OpenMetrics text over HTTP on a loopback address.
+//!
+//! What is served is the last sample: a scrape costs the probe nothing.
+
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use super::counters::{Counter, Counters, COUNTERS};
+use super::sample::{Sample, Vcpu, Vm};
+use crate::say::Failure;
+
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Who asks has so long, and so many bytes.
+const PATIENCE: Duration = Duration::from_secs(2);
+const REQUEST_MAX: usize = 8 << 10;
+/// What is told of each vCPU; of VMs everything is.
+const OF_VCPUS: &[&str] = &["run_ns", "ready_ns", "costop_ns", "halted_ns", "preemptions_kernel", "ple"];
+
+/// What the serving thread says.
+pub struct Exporter {
+    page: Arc<Mutex<String>>,
+}
+
+impl Exporter {
+    pub fn listen(address: SocketAddr) -> Result<Self, Failure> {
+        let failed = |e: io::Error| {
+            Failure::refused(format!("--listen {address}: {e}: choose another port, or end who has it"))
+        };
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        let page = Arc::new(Mutex::new("# EOF\n".to_string()));
+        let shown = Arc::clone(&page);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                match stream {
+                    // Who does not listen to the answer has only itself to blame.
+                    Ok(stream) => drop(answer(stream, &shown)),
+                    // Out of file descriptors, for instance: not at full speed.
+                    Err(_) => thread::sleep(Duration::from_millis(100)),
+                }
+            }
+        });
+        Ok(Exporter { page })
+    }
+
+    pub fn show(&self, sample: &Sample) {
+        let text = render(sample);
+        *self.page.lock().unwrap_or_else(|e| e.into_inner()) = text;
+    }
+}
+
+fn answer(mut stream: TcpStream, page: &Mutex<String>) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut request = Vec::new();
+    let mut part = [0; 1024];
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        let n = stream.read(&mut part)?;
+        if n == 0 || request.len() + n > REQUEST_MAX {
+            return Ok(());
+        }
+        request.extend_from_slice(&part[..n]);
+    }
+    let line = String::from_utf8_lossy(&request);
+    let mut words = line.split_whitespace();
+    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let (status, kind, body) = match (method, path.split('?').next().unwrap_or_default()) {
+        ("GET" | "HEAD", "/metrics") => {
+            ("200 OK", CONTENT_TYPE, page.lock().unwrap_or_else(|e| e.into_inner()).clone())
+        }
+        ("GET" | "HEAD", _) => ("404 Not Found", "text/plain", "see /metrics\n".to_string()),
+        _ => ("405 Method Not Allowed", "text/plain", "GET /metrics\n".to_string()),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    if method != "HEAD" {
+        stream.write_all(body.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// A label's value.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// `run_ns` is `run_seconds`.
+fn metric(counter: &Counter) -> String {
+    counter
+        .name
+        .strip_suffix("_ns")
+        .map_or_else(|| counter.name.to_string(), |name| format!("{name}_seconds"))
+}
+
+fn value(counter: &Counter, counters: &Counters) -> String {
+    let value = (counter.of)(counters);
+    if counter.name.ends_with("_ns") {
+        seconds(value)
+    } else {
+        value.to_string()
+    }
+}
+
+fn seconds(ns: u64) -> String {
+    format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
+}
+
+fn signed_seconds(ns: i64) -> String {
+    format!("{}{}", if ns < 0 { "-" } else { "" }, seconds(ns.unsigned_abs()))
+}
+
+/// A figure of VMs that is not one of the vCPUs' counters.
+struct OfVm {
+    name: &'static str,
+    kind: &'static str,
+    meaning: &'static str,
+    of: fn(&Vm) -> String,
+}
+
+const OF_VMS: &[OfVm] = &[
+    OfVm {
+        name: "vcpus",
+        kind: "gauge",
+        meaning: "vCPUs that have a thread",
+        of: |vm| vm.vcpus.len().to_string(),
+    },
+    OfVm {
+        name: "weight",
+        kind: "gauge",
+        meaning: "cpu.weight along its cgroup's path",
+        of: |vm| vm.weight.to_string(),
+    },
+    OfVm {
+        name: "throttled_seconds",
+        kind: "counter",
+        meaning: "kept from running by cpu.max",
+        of: |vm| seconds(vm.throttled_ns),
+    },
+    OfVm {
+        name: "stacked_seconds",
+        kind: "counter",
+        meaning: "of n vCPUs that ran or waited on one pCPU, n - 1",
+        of: |vm| seconds(vm.stacked_ns),
+    },
+    OfVm {
+        name: "skew_seconds",
+        kind: "gauge",
+        meaning: "by which siblings' ready times differ",
+        of: |vm| seconds(vm.skew_ns),
+    },
+    OfVm {
+        name: "lag_seconds",
+        kind: "gauge",
+        meaning: "its due less what it got",
+        of: |vm| signed_seconds(vm.lag_ns),
+    },
+];
+
+fn family(out: &mut String, name: &str, kind: &str, meaning: &str) {
+    let _ = writeln!(out, "# TYPE {name} {kind}");
+    if name.ends_with("_seconds") {
+        let _ = writeln!(out, "# UNIT {name} seconds");
+    }
+    let _ = writeln!(out, "# HELP {name} {meaning}");
+}
+
+fn render(sample: &Sample) -> String {
+    let mut out = String::new();
+    let labels: Vec<String> =
+        sample.vms.iter().map(|vm| format!("vm=\"{}\",pid=\"{}\"", escaped(&vm.name), vm.pid)).collect();
+    let vms = || sample.vms.iter().zip(&labels);
+    let known = || COUNTERS.iter().filter(|counter| !sample.missing.iter().any(|name| name == counter.name));
+
+    family(&mut out, "cohort_host", "info", "Who schedules this host");
+    let _ = writeln!(
+        out,
+        "cohort_host_info{{kernel=\"{}\",scheduler=\"{}\"}} 1",
+        escaped(&sample.kernel),
+        escaped(&sample.scheduler)
+    );
+    family(&mut out, "cohort_host_pcpus", "gauge", "pCPUs that are online");
+    let _ = writeln!(out, "cohort_host_pcpus {}", sample.pcpus);
+    family(&mut out, "cohort_host_idle_seconds", "counter", "Time that pCPUs were idle, all together");
+    let _ = writeln!(out, "cohort_host_idle_seconds_total {}", seconds(sample.idle_ns));
+    family(&mut out, "cohort_host_switches", "counter", "Switches of all threads");
+    let _ = writeln!(out, "cohort_host_switches_total {}", sample.switches);
+
+    for counter in known() {
+        let name = format!("cohort_vm_{}", metric(counter));
+        family(&mut out, &name, "counter", &format!("All vCPUs of the VM: {}", counter.meaning));
+        for (vm, labels) in vms() {
+            let _ = writeln!(out, "{name}_total{{{labels}}} {}", value(counter, &vm.total));
+        }
+    }
+    for figure in OF_VMS {
+        let name = format!("cohort_vm_{}", figure.name);
+        family(&mut out, &name, figure.kind, figure.meaning);
+        let suffix = if figure.kind == "counter" { "_total" } else { "" };
+        for (vm, labels) in vms() {
+            let _ = writeln!(out, "{name}{suffix}{{{labels}}} {}", (figure.of)(vm));
+        }
+    }
+    for counter in known().filter(|counter| OF_VCPUS.contains(&counter.name)) {
+        let name = format!("cohort_vcpu_{}", metric(counter));
+        family(&mut out, &name, "counter", counter.meaning);
+        for (vm, labels) in vms() {
+            for Vcpu { vcpu, counters, .. } in &vm.vcpus {
+                let _ =
+                    writeln!(out, "{name}_total{{{labels},vcpu=\"{vcpu}\"}} {}", value(counter, counters));
+            }
+        }
+    }
+    out + "# EOF\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::top::rates::tests::vm;
+    use std::collections::HashSet;
+
+    fn ask(address: SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn a_scrape_gets_the_last_sample() {
+        // The port is free again when this listener goes; another process is unlikely to take it at once.
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let exporter = Exporter::listen(address).unwrap();
+        assert!(ask(address, "GET /metrics HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n# EOF\n"));
+        exporter
+            .show(&Sample { vms: vec![vm("a\"b", 7, [(1_500_000_000, 0), (0, 0)])], ..Sample::default() });
+        let page = ask(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains(CONTENT_TYPE), "{page}");
+        assert!(
+            page.contains("\ncohort_vm_run_seconds_total{vm=\"a\\\"b\",pid=\"7\"} 1.500000000\n"),
+            "{page}"
+        );
+        assert!(ask(address, "GET / HTTP/1.1\r\n\r\n").contains("404"));
+        assert!(ask(address, "POST /metrics HTTP/1.1\r\n\r\n").contains("405"));
+        assert_eq!(Exporter::listen(address).err().unwrap().status, 2, "taken");
+    }
+
+    #[test]
+    fn the_text_is_openmetrics() {
+        let sample = Sample {
+            missing: vec!["ple".into()],
+            vms: vec![vm("a", 1, [(1, 2), (3, 4)]), vm("b", 2, [(1, 2), (3, 4)])],
+            ..Sample::default()
+        };
+        let text = render(&sample);
+        assert!(text.ends_with("# EOF\n") && !text.contains("_ple_total") && !text.contains("\n\n"));
+        let mut families = HashSet::new();
+        let mut family = String::new();
+        for line in text.lines().filter(|line| *line != "# EOF") {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                family = rest.split(' ').next().unwrap().to_string();
+                assert!(families.insert(family.clone()), "twice: {family}");
+            } else if !line.starts_with("# ") {
+                let (name, value) =
+                    (line.split(['{', ' ']).next().unwrap(), line.rsplit(' ').next().unwrap());
+                assert!(name.starts_with(&family), "{line} is not of {family}");
+                assert!(value.parse::<f64>().is_ok(), "{line}");
+            }
+        }
+        assert_eq!(signed_seconds(-1_500_000_000), "-1.500000000");
+    }
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What happened between two samples, of VMs and of their vCPUs.
+
+use std::collections::HashMap;
+
+use super::counters::Counters;
+use super::sample::{Sample, State, Vcpu, Vm};
+
+/// A VM's interval, or a vCPU's.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Row {
+    pub name: String,
+    /// Tells it from all others, and is the same in the next interval.
+    pub id: u64,
+    pub pid: i32,
+    /// Of a vCPU: its number, where it is and how.
+    pub vcpu: Option<(u32, u32, State)>,
+    pub vcpus: u32,
+    pub secs: f64,
+    pub counters: Counters,
+    /// Of VMs.
+    pub stacked_ns: u64,
+    pub throttled_ns: u64,
+    pub skew_ns: u64,
+    pub lag_ns: i64,
+    pub children: Vec<Row>,
+}
+
+/// The whole host's interval.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Interval {
+    pub secs: f64,
+    pub pcpus: u32,
+    pub vcpus: u32,
+    pub idle_ns: u64,
+    pub switches: u64,
+    pub vms: Vec<Row>,
+}
+
+impl Row {
+    /// Nanoseconds as a part of the interval, of each vCPU on average, in percent.
+    pub fn per_vcpu_percent(&self, ns: u64) -> f64 {
+        self.percent(ns) / f64::from(self.vcpus.max(1))
+    }
+
+    /// Nanoseconds as a part of the interval in percent: 200 for two pCPUs.
+    pub fn percent(&self, ns: u64) -> f64 {
+        ns as f64 / 1e7 / self.secs
+    }
+
+    pub fn per_s(&self, count: u64) -> f64 {
+        count as f64 / self.secs
+    }
+
+    /// Time in which it wanted a pCPU and had none.
+    pub fn lost_ns(&self) -> u64 {
+        self.counters.ready_ns
+    }
+}
+
+/// The difference of two samples. A VM that was not there before counts from 0.
+pub fn between(before: &Sample, now: &Sample) -> Interval {
+    let secs = (now.clock_ns.saturating_sub(before.clock_ns) as f64 / 1e9).max(1e-3);
+    let known: HashMap<(u64, i32), &Vm> = before.vms.iter().map(|vm| ((vm.id, vm.pid), vm)).collect();
+    let none = Vm::default();
+    let vms: Vec<Row> = now
+        .vms
+        .iter()
+        .map(|vm| vm_row(known.get(&(vm.id, vm.pid)).copied().unwrap_or(&none), vm, secs))
+        .collect();
+    Interval {
+        secs,
+        pcpus: now.pcpus,
+        vcpus: vms.iter().map(|vm| vm.vcpus).sum(),
+        idle_ns: now.idle_ns.saturating_sub(before.idle_ns),
+        switches: now.switches.saturating_sub(before.switches),
+        vms,
+    }
+}
+
+fn vm_row(before: &Vm, now: &Vm, secs: f64) -> Row {
+    let known: HashMap<u32, &Vcpu> = before.vcpus.iter().map(|vcpu| (vcpu.tid, vcpu)).collect();
+    let children: Vec<Row> = now
+        .vcpus
+        .iter()
+        .map(|vcpu| {
+            let then = known.get(&vcpu.tid).map(|vcpu| vcpu.counters).unwrap_or_default();
+            Row {
+                name: format!("vCPU {}", vcpu.vcpu),
+                // The bits that differ between VMs are further up.
+                id: now.id ^ (u64::from(vcpu.vcpu) + 1) << 16,
+                pid: vcpu.tid as i32,
+                vcpu: Some((vcpu.vcpu, vcpu.pcpu, vcpu.state)),
+                vcpus: 1,
+                secs,
+                counters: vcpu.counters.since(&then),
+                ..Row::default()
+            }
+        })
+        .collect();
+    let mut counters = Counters::default();
+    children.iter().for_each(|vcpu| counters.add(&vcpu.counters));
+    let ready = || children.iter().map(|vcpu| vcpu.counters.ready_ns);
+    Row {
+        name: now.name.clone(),
+        id: now.id,
+        pid: now.pid,
+        vcpu: None,
+        vcpus: now.vcpus.len() as u32,
+        secs,
+        counters,
+        stacked_ns: now.stacked_ns.saturating_sub(before.stacked_ns),
+        throttled_ns: if before.vcpus.is_empty() {
+            0
+        } else {
+            now.throttled_ns.saturating_sub(before.throttled_ns)
+        },
+        skew_ns: ready().max().unwrap_or(0) - ready().min().unwrap_or(0),
+        lag_ns: now.lag_ns,
+        children,
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A VM of two vCPUs that ran and waited so long.
+    pub fn vm(name: &str, id: u64, times: [(u64, u64); 2]) -> Vm {
+        let vcpus = times.iter().enumerate().map(|(i, (run_ns, ready_ns))| Vcpu {
+            vcpu: i as u32,
+            tid: 100 * id as u32 + i as u32,
+            state: State::Running,
+            counters: Counters { run_ns: *run_ns, ready_ns: *ready_ns, ..Counters::default() },
+            ..Vcpu::default()
+        });
+        let vcpus: Vec<Vcpu> = vcpus.collect();
+        let mut total = Counters::default();
+        vcpus.iter().for_each(|vcpu| total.add(&vcpu.counters));
+        Vm { name: name.into(), pid: id as i32, id, weight: 100.0, total, vcpus, ..Vm::default() }
+    }
+
+    #[test]
+    fn an_interval_is_the_difference() {
+        let before = Sample {
+            clock_ns: 1_000_000_000,
+            vms: vec![vm("a", 1, [(100, 0), (0, 0)])],
+            ..Sample::default()
+        };
+        let now = Sample {
+            clock_ns: 3_000_000_000,
+            vms: vec![vm("a", 1, [(2_000_000_100, 0), (0, 1_000_000_000)]), vm("b", 2, [(5, 0), (0, 0)])],
+            ..Sample::default()
+        };
+        let interval = between(&before, &now);
+        let a = &interval.vms[0];
+        assert_eq!((interval.secs, a.percent(a.counters.run_ns)), (2.0, 100.0));
+        assert_eq!(a.per_vcpu_percent(a.counters.ready_ns), 25.0);
+        assert_eq!((a.skew_ns, a.children.len()), (1_000_000_000, 2));
+        assert_eq!(interval.vms[1].counters.run_ns, 5, "a new VM");
+        assert_eq!(interval.vcpus, 4);
+    }
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! All that the probe knows at one moment. Counters only grow; what happened is the difference of two samples.
+
+use serde::{Deserialize, Serialize};
+
+use super::counters::Counters;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sample {
+    /// Seconds since 1970.
+    pub time_s: f64,
+    /// The clock that the counters are of.
+    pub clock_ns: u64,
+    /// pCPUs that are online.
+    pub pcpus: u32,
+    /// Time that pCPUs were idle, all together.
+    pub idle_ns: u64,
+    /// Switches of all threads.
+    pub switches: u64,
+    /// Who schedules: `eevdf`, `fair` or a sched_ext scheduler's name.
+    pub scheduler: String,
+    pub kernel: String,
+    /// Counters that this kernel cannot count.
+    pub missing: Vec<String>,
+    /// Why; and vCPUs that are not followed.
+    pub notes: Vec<String>,
+    pub vms: Vec<Vm>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Vm {
+    pub name: String,
+    pub pid: i32,
+    /// Tells a VM from another that has its name, or had its process number.
+    pub id: u64,
+    /// Its cgroup's `cpu.weight`, times those above it, of 100 each.
+    pub weight: f64,
+    /// Time in which its cgroup's `cpu.max` kept threads from running.
+    pub throttled_ns: u64,
+    /// Of n vCPUs that ran or waited on one pCPU, n - 1 count.
+    pub stacked_ns: u64,
+    /// Siblings' ready times differ by so much now, and at most so far.
+    pub skew_ns: u64,
+    pub skew_max_ns: u64,
+    /// Its due less what its vCPUs got: now, at its most and its least.
+    pub lag_ns: i64,
+    pub lag_behind_ns: i64,
+    pub lag_ahead_ns: i64,
+    /// The most exits in one spin, and spins by how many exits they had: 1, 2, 3-4, 5-8, and so on.
+    pub ple_chain_max: u64,
+    pub ple_chain_lengths: Vec<u64>,
+    /// The longest time that one of its vCPUs waited.
+    pub wait_max_ns: u64,
+    /// Sums over its vCPUs.
+    pub total: Counters,
+    pub vcpus: Vec<Vcpu>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Vcpu {
+    pub vcpu: u32,
+    pub tid: u32,
+    pub state: State,
+    /// Where it runs or waits, or did last.
+    pub pcpu: u32,
+    #[serde(flatten)]
+    pub counters: Counters,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    #[default]
+    Unknown,
+    Running,
+    Ready,
+    Preempted,
+    Halted,
+    Blocked,
+}
+
+impl State {
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Unknown => "?",
+            State::Running => "runs",
+            State::Ready => "ready",
+            State::Preempted => "preempted",
+            State::Halted => "halted",
+            State::Blocked => "blocked",
+        }
+    }
+}

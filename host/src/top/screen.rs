@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The terminal: keys in, the screen out, a sample when one is due.
+
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+
+use super::app::App;
+use super::args::Top;
+use super::draw::draw;
+use super::sample::Sample;
+use super::source::Source;
+use crate::run::Stops;
+use crate::say::Failure;
+
+/// The first interval is short: nobody wants to look at an empty screen.
+const FIRST: Duration = Duration::from_millis(500);
+/// How often signals are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+pub fn run(
+    args: &Top,
+    source: &mut Source<'_>,
+    stops: &Stops,
+    show: &mut dyn FnMut(&Sample),
+) -> Result<(), Failure> {
+    let failed = |e: io::Error| Failure::failed(format!("the terminal cannot be used: {e}"));
+    let mut app = App::new(args.columns.as_ref().map(|columns| columns.0.clone()), args.interval);
+    app.take(source.first()?);
+    let mut due = Instant::now() + FIRST.min(app.every);
+    // A panic restores the terminal too.
+    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let result = loop {
+        if let Err(error) = terminal.draw(|frame| draw(frame, &mut app)) {
+            break Err(failed(error));
+        }
+        match event::poll(due.saturating_duration_since(Instant::now()).min(LOOK_EVERY)) {
+            Ok(true) => match event::read() {
+                Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => app.key(key),
+                Ok(_) => {}
+                Err(error) => break Err(failed(error)),
+            },
+            Ok(false) => {}
+            // A signal, for instance that of a changed size.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => break Err(failed(error)),
+        }
+        if app.quit || stops.asked() {
+            break Ok(());
+        }
+        if Instant::now() >= due {
+            match source.look() {
+                Ok(Some(sample)) => {
+                    show(&sample);
+                    if !app.paused {
+                        app.take(sample);
+                    }
+                }
+                // The end of a file: its last screen stays.
+                Ok(None) => {}
+                Err(failure) => break Err(failure),
+            }
+            due = Instant::now() + app.every;
+        }
+    };
+    ratatui::restore();
+    result
+}
+
+/// Refuse what would fill a file with a terminal's commands.
+pub fn check() -> Result<(), Failure> {
+    if io::stdout().is_terminal() && io::stdin().is_terminal() {
+        return Ok(());
+    }
+    Err(Failure::refused(
+        "stdin and stdout must be a terminal: for scripts use --batch, with --json or --csv, or --listen",
+    ))
+}
