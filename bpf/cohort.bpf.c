@@ -19,6 +19,7 @@
  *   wish.h       "run this one next"
  *   order_*.h, gang_*.h, spin_*.h, guard_*.h, gate_*.h   the policies
  *   policy_calls.h   the one place that knows all of them
+ *   grace.h      a pCPU given back to whom it was taken from
  *   period.h     what they do every so often
  *   wake.h       what comes with a task that becomes runnable
  *   cgroup_ops.h, pcpu_ops.h   operations on cgroups and pCPUs
@@ -29,6 +30,7 @@
 #include "wish.h"
 #include "wake.h"
 #include "policy_calls.h"
+#include "grace.h"
 #include "period.h"
 #include "cgroup_ops.h"
 #include "pcpu_ops.h"
@@ -282,6 +284,8 @@ void BPF_PROG(cohort_running, struct task_struct *p)
 		/* KVM's word is still that of the switch in which the vCPU lost its pCPU: kvm_sched_in() comes later. */
 		if (v && v->exit_served)
 			v->exit_served--;
+		if (v)
+			v->gave_way = 0;
 		if (t->preempted && v && vcpu_preempted_in_kernel((struct kvm_vcpu *)v->kvm_vcpu))
 			atomic_add(&vm->preempted_in_kernel, 1);
 	}

@@ -45,7 +45,7 @@ enum cohort_stat {
 	STAT_STEALS,	      /* tasks taken from another pCPU's queue by an idle pCPU */
 	STAT_STACKED,	      /* vCPUs queued where a sibling runs or waits */
 	STAT_STARVED,	      /* tasks run because they had waited for the starvation limit */
-	STAT_RESUMED,	      /* turns that went on after a kernel thread had its pCPU */
+	STAT_RESUMED,	      /* turns that went on after a kernel thread, or a vCPU's grace, had the pCPU */
 	STAT_THROTTLED,	      /* tasks put aside because a cgroup had used up its quota */
 	STAT_PLE,	      /* pause-loop exits */
 	STAT_PLE_KERNEL,      /* of these, taken in kernel mode */
@@ -61,6 +61,8 @@ enum cohort_stat {
 	STAT_BOOST_PREEMPTED, /* of these, by preempting another VM's vCPU or task (unfair) */
 	STAT_BOOST_MISSED,    /* boosts whose sibling had run, slept or left meanwhile */
 	STAT_GANG_STARTS,     /* pCPUs asked to join a VM's turn */
+	STAT_GRACE_GIVEN,     /* vCPUs preempted in kernel mode that were to have their pCPU back at once */
+	STAT_GRACE_TAKEN,     /* of these, that got it */
 	STAT_VCPUS_FOUND,
 	STAT_REGISTRY_FULL, /* VMs, vCPUs or cgroups beyond what there is room for */
 	NR_STATS,

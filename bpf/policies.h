@@ -25,7 +25,9 @@
 	X(boost, "A sibling runs next; --boost says which, and where")
 
 /* --guard: who may not lose its pCPU now */
-#define GUARDS(X) X(off, "Nobody is spared")
+#define GUARDS(X)                  \
+	X(off, "Nobody is spared") \
+	X(kernel_mode, "A vCPU preempted in the guest's kernel has its pCPU back first, for a moment")
 
 /* Who may not run now, whatever its rank. All of these are asked. */
 #define GATES(X) X(quota, "cpu.max of cgroups")
@@ -38,6 +40,14 @@
 	  "Everything that keeps a VM's vCPUs moving together: balance, fair between VMs, all boosts") \
 	X(balance, balance, task, off, off, off, off,                                                  \
 	  "Siblings on different pCPUs, nothing else: virtual run time per task")                      \
-	X(vtime, any, task, off, off, off, off, "Weighted fair queueing per task, to compare with")
+	X(vtime, any, task, off, off, off, off, "Weighted fair queueing per task, to compare with")    \
+	X(ple_candidate, any, task, off, boost, candidate, off,                                        \
+	  "KVM's choice at a pause-loop exit is honoured, as far as fairness between threads allows")  \
+	X(ple_any, any, task, off, boost, candidate + any_mode, off,                                   \
+	  "The same, and vCPUs in user mode may be chosen too")                                        \
+	X(ple_unfair, any, task, off, boost, candidate + unfair, off,                                  \
+	  "KVM's choice is honoured even if it is not its turn")                                       \
+	X(ple_any_unfair, any, task, off, boost, candidate + any_mode + unfair, off,                   \
+	  "Both cures of the paper on pause-loop exits together")
 
 #endif

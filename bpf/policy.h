@@ -106,7 +106,10 @@ struct spin {
 
 /* Who may not lose its pCPU now. */
 struct guard {
-	/* vCPU t has just lost cpu although it could go on. How long it may have it back at once; 0: it queues like everybody. */
+	/*
+	 * vCPU t has just lost cpu although it could go on; KVM has put it, so that vcpu_preempted_in_kernel() tells of this time. How long it may have it back
+	 * at once; 0: it queues like everybody. v->graces is how often it had that in a row, v->gave_way whether it gave the pCPU away itself.
+	 */
 	u64 (*grace_ns)(struct task_ctx *t, struct vcpu_ctx *v, s32 cpu, u64 now);
 };
 

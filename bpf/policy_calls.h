@@ -346,6 +346,16 @@ static __always_inline bool spin_offered(struct task_struct *from, struct task_s
 	return false;
 }
 
+static __always_inline u64 guard_grace_for(struct task_ctx *t, struct vcpu_ctx *v, s32 cpu, u64 now)
+{
+#define ASK(name, what) CASE(GUARD_##name, guard_##name, grace_ns, return guard_##name.grace_ns(t, v, cpu, now))
+	switch (guard) {
+		GUARDS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
 static __always_inline u64 order_period_ns(void)
 {
 #define ASK(name, what) CASE(ORDER_##name, order_##name, period_ns, return order_##name.period_ns)

@@ -145,6 +145,8 @@ static void boost_any_mode(struct task_ctx *t, struct vm_ctx *vm, struct vcpu_ct
 	cpu = boost_ask(spinner_cpu, t->vm, best, v, now);
 	if (cpu >= 0)
 		spinner->exit_served = EXIT_SERVED;
+	if (cpu == spinner_cpu)
+		spinner->gave_way = 1;
 	boost_kick(cpu, spinner_cpu);
 }
 
@@ -185,6 +187,7 @@ static bool boost_offered(struct task_struct *from, struct task_struct *to, u64 
 		 */
 		if (c->wish_pid && !time_before(c->wish_at_ns + WISH_STALE_NS, now)) {
 			task_set_slice(from, 0);
+			spinner->gave_way = 1;
 			return true;
 		}
 		if (time_before(now, spinner->since_ns + EXIT_REST_NS))
@@ -206,6 +209,7 @@ static bool boost_offered(struct task_struct *from, struct task_struct *to, u64 
 	if (asked != cpu)
 		boost_kick(asked, cpu);
 	task_set_slice(from, 0);
+	spinner->gave_way = 1;
 	return true;
 }
 

@@ -38,6 +38,9 @@ KNOB u64 starve_ns = 100000000;
 /* By how much a woken task's virtual time must be behind the runner's to preempt it. */
 KNOB u64 wakeup_gran_ns = 1000000;
 
+/* How long a vCPU that the guard spares has its pCPU back; at most twice in a row. */
+KNOB u64 guard_grace_ns = 1000000;
+
 KNOB u32 placement = PLACEMENT_BALANCE;
 KNOB u32 order = ORDER_vm;
 KNOB u32 gang = GANG_off;
@@ -142,6 +145,9 @@ struct vcpu_ctx {
 	u32 state;
 	u32 exit_served; /* see EXIT_SERVED */
 	u32 restricted;	 /* some pCPUs are forbidden */
+	u32 gave_way;	 /* at a pause-loop exit, for a sibling: it does not get its pCPU back before the others */
+	u32 in_grace;	 /* its present turn is a grace (grace.h) */
+	u32 graces;	 /* given in a row */
 };
 
 struct {

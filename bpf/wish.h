@@ -17,6 +17,7 @@
 enum wish_flags {
 	WISH_MIGRATE = 1, /* it may come from another pCPU's queue */
 	WISH_FORCED = 2,  /* whatever its VM has had */
+	WISH_GRACE = 4,	  /* it had this pCPU, and the guard gives it back: no boost */
 };
 
 /* Has the VM a turn of its own (vm_ctx.turn_end_ns) that is not over? */
@@ -76,26 +77,30 @@ static __always_inline bool rank_same_leaf(const struct rank *a, const struct ra
 	return true;
 }
 
+/* Does that rival of a wished for vCPU keep it from running? Siblings do not, where VMs compete as one: only their VM's time counts. */
+static __always_inline bool wish_is_outranked(struct rank *rival, struct rank *rank, u64 margin_ns)
+{
+	return !(order_is_of_vms() && rank_same_leaf(rival, rank)) && order_before(rival, rank, margin_ns);
+}
+
 /*
- * May waiting vCPU t run before those that wait here, and the one that ran? Its VM may borrow, but not without limit: what is never repaid would be
- * a share taken from others.
+ * May waiting vCPU t run before those that wait here, and the one that ran? It may borrow (boost unfair), but not without limit: what is never repaid
+ * would be a share taken from others. An order that knows no VMs bounds what threads borrow, siblings too; there a wish goes as far ahead as a task that
+ * wakes does, which is what the fair class grants to KVM's choice (wakeup_preempt_entity() in pick_next_entity(), until 6.5).
  */
 static bool wish_is_affordable(struct task_ctx *t, struct pick *search)
 {
 	struct pick *rival = second_search_on(search->cpu, search->now);
-	u64 margin_ns = boost & BOOST_UNFAIR ? lag_ns : 0;
+	u64 margin_ns = boost & BOOST_UNFAIR ? lag_ns : order_is_of_vms() ? 0 : wakeup_gran_ns;
 	struct rank rank;
 
-	if (!order_is_of_vms() || !rival)
+	if (!rival)
 		return true;
 	order_rank(t, search->now, &rank);
-	if (search->prev_queued && !rank_same_leaf(&search->prev, &rank) &&
-	    order_before(&search->prev, &rank, margin_ns))
+	if (search->prev_queued && wish_is_outranked(&search->prev, &rank, margin_ns))
 		return false;
 	best_waiter(search->cpu, QUEUE_SCAN, 0, rival);
-	if (!rival->pid || rank_same_leaf(&rival->rank, &rank))
-		return true;
-	return !order_before(&rival->rank, &rank, margin_ns);
+	return !rival->pid || !wish_is_outranked(&rival->rank, &rank, margin_ns);
 }
 
 /* May the thread of that pid run here and now, as far as the gates and its VM's credit go? */
@@ -145,6 +150,13 @@ VERIFIED_ONCE wish_redeem(struct pick *search)
 		goto missed;
 	if (!wish_is_granted(pid, search, c->wish_flags & WISH_FORCED))
 		goto missed;
+	if (c->wish_flags & WISH_GRACE) {
+		if (!take(pid, from, cpu, slice))
+			return 0;
+		v->in_grace = 1;
+		stat_inc(STAT_GRACE_TAKEN);
+		return 1;
+	}
 	if (in_turn(vm, now))
 		slice = vm->turn_end_ns - now;
 	if (!take(pid, from, cpu, slice))
@@ -155,7 +167,8 @@ VERIFIED_ONCE wish_redeem(struct pick *search)
 	atomic_add(&vm->boosts, 1);
 	return 1;
 missed:
-	stat_inc(STAT_BOOST_MISSED);
+	if (!(c->wish_flags & WISH_GRACE))
+		stat_inc(STAT_BOOST_MISSED);
 	return 0;
 }
 

@@ -43,23 +43,38 @@ impl Place {
     }
 }
 
-/// The memory that libbpf-rs keeps its object in; a second place for the second try.
+/// The memory that libbpf-rs keeps its object in; more places for further tries.
 #[derive(Default)]
 pub struct Storage {
     first: Option<Box<MaybeUninit<OpenObject>>>,
     second: Option<Box<MaybeUninit<OpenObject>>>,
+    third: Option<Box<MaybeUninit<OpenObject>>>,
 }
 
 /// The scheduler, at work. Dropped, it leaves the kernel.
 pub struct Running<'obj> {
     // Dropped in this order: no more boosts, then no more scheduling, then the maps.
     on_spin: Option<Link>,
+    on_put: Option<Link>,
     on_switch: Option<Link>,
     ops: Option<Link>,
     pub skel: CohortSkel<'obj>,
 }
 
-/// Load the scheduler. Without watching pause-loop exits if that is what fails.
+/// Which of KVM's functions are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Watch {
+    /// Pause-loop exits.
+    spin: bool,
+    /// How vCPUs lose their pCPUs: for a guard.
+    put: bool,
+}
+
+impl Watch {
+    const NOTHING: Watch = Watch { spin: false, put: false };
+}
+
+/// Load the scheduler. Without watching what the kernel does not let it watch.
 pub fn load<'obj>(
     storage: &'obj mut Storage,
     config: &Config,
@@ -67,17 +82,29 @@ pub fn load<'obj>(
 ) -> Result<CohortSkel<'obj>, Failure> {
     let first = storage.first.insert(Box::new(MaybeUninit::uninit()));
     let second = storage.second.insert(Box::new(MaybeUninit::uninit()));
+    let third = storage.third.insert(Box::new(MaybeUninit::uninit()));
     say::take_libbpf_warnings();
     if !place.kvm {
-        return open_and_load(first, config, place, false).map_err(|e| explain(&e));
+        return open_and_load(first, config, place, Watch::NOTHING).map_err(|e| explain(&e));
     }
-    let error = match open_and_load(first, config, place, true) {
+    let all = Watch { spin: true, put: config.axes.guards() };
+    let error = match open_and_load(first, config, place, all) {
         Ok(skel) => return Ok(skel),
         Err(error) => explain(&error),
     };
-    debug!("loading failed ({}); trying again without watching pause-loop exits", error.line);
-    let skel = open_and_load(second, config, place, false).map_err(|_| error)?;
+    if all.put {
+        debug!("loading failed ({}); trying again without watching how vCPUs lose their CPUs", error.line);
+        if let Ok(skel) = open_and_load(second, config, place, Watch { put: false, ..all }) {
+            no_guard("the kernel refuses the program that watches it");
+            return Ok(skel);
+        }
+    }
+    debug!("loading failed ({}); trying again without watching KVM", error.line);
+    let skel = open_and_load(third, config, place, Watch::NOTHING).map_err(|_| error)?;
     no_spin("the kernel refuses the program that watches them");
+    if all.put {
+        no_guard("KVM cannot be watched at all");
+    }
     Ok(skel)
 }
 
@@ -85,9 +112,9 @@ fn open_and_load<'obj>(
     storage: &'obj mut MaybeUninit<OpenObject>,
     config: &Config,
     place: &Place,
-    watch_spin: bool,
+    watch: Watch,
 ) -> libbpf_rs::Result<CohortSkel<'obj>> {
-    open(storage, config, place, watch_spin)?.load()
+    open(storage, config, place, watch)?.load()
 }
 
 /// The scheduler with everything set that must be set before it is loaded.
@@ -95,7 +122,7 @@ fn open<'obj>(
     storage: &'obj mut MaybeUninit<OpenObject>,
     config: &Config,
     place: &Place,
-    watch_spin: bool,
+    watch: Watch,
 ) -> libbpf_rs::Result<OpenCohortSkel<'obj>> {
     let mut open = CohortSkelBuilder::default().open(storage)?;
 
@@ -110,7 +137,8 @@ fn open<'obj>(
     open.maps.neighbours.set_max_entries(place.nr_cpus)?;
     open.maps.vm_on_cpu.set_max_entries(intf::MAX_VMS * place.nr_cpus)?;
     open.maps.clocks.set_max_entries(intf::MAX_ENTITIES * place.nr_cpus)?;
-    open.progs.cohort_on_spin.set_autoload(watch_spin);
+    open.progs.cohort_on_spin.set_autoload(watch.spin);
+    open.progs.cohort_vcpu_put.set_autoload(watch.put);
     open.progs.cohort_sched_switch.set_autoload(place.sees_switches());
     if config.verbose > 1 {
         for mut prog in open.open_object_mut().progs_mut() {
@@ -130,11 +158,15 @@ pub fn attach<'obj>(mut skel: CohortSkel<'obj>, place: &Place) -> Result<Running
         (true, true) => skel.progs.cohort_on_spin.attach().map_err(|e| no_spin(&format!("{e:#}"))).ok(),
         _ => None,
     };
+    let on_put = match (place.kvm, skel.progs.cohort_vcpu_put.autoload()) {
+        (true, true) => skel.progs.cohort_vcpu_put.attach().map_err(|e| no_guard(&format!("{e:#}"))).ok(),
+        _ => None,
+    };
     let on_switch = match place.sees_switches() {
         true => skel.progs.cohort_sched_switch.attach().map_err(|e| no_switch(&e)).ok(),
         false => None,
     };
-    Ok(Running { on_spin, on_switch, ops: Some(ops), skel })
+    Ok(Running { on_spin, on_put, on_switch, ops: Some(ops), skel })
 }
 
 fn no_switch(why: &libbpf_rs::Error) {
@@ -145,10 +177,15 @@ fn no_spin(why: &str) {
     warn!("pause-loop exits cannot be watched ({why}): boosting only where KVM itself asks for a sibling (any-mode has no effect)");
 }
 
+fn no_guard(why: &str) {
+    warn!("how vCPUs lose their CPUs cannot be watched ({why}): --guard spares nobody");
+}
+
 impl Running<'_> {
     /// Give the CPUs back to the kernel's own scheduler. Returns when that is done.
     pub fn detach(&mut self) {
         self.on_spin = None;
+        self.on_put = None;
         self.on_switch = None;
         self.ops = None;
     }
@@ -277,13 +314,14 @@ mod tests {
         };
         let mut storage = MaybeUninit::uninit();
         let place = Place { nr_cpus: 24, kvm: true, ops: Some(["enqueue".to_string()].into()) };
-        let open = open(&mut storage, &config, &place, false).unwrap();
+        let open = open(&mut storage, &config, &place, Watch::NOTHING).unwrap();
         let knobs = open.maps.rodata_data.as_deref().unwrap();
         assert_eq!((knobs.nr_cpus, knobs.slice_ns, knobs.boost), (24, 1_234_000, 0));
         assert_eq!(open.maps.vm_on_cpu.max_entries(), intf::MAX_VMS * 24);
         assert_eq!(open.maps.stats.max_entries() as usize, intf::STATS.len());
         assert_eq!(open.maps.neighbours.max_entries(), 24);
         assert!(!open.progs.cohort_on_spin.autoload());
+        assert!(!open.progs.cohort_vcpu_put.autoload());
         assert!(open.struct_ops.cohort_ops().cgroup_init.is_null(), "this kernel has no groups");
         assert!(!open.struct_ops.cohort_ops().enqueue.is_null());
     }

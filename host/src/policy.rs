@@ -200,6 +200,11 @@ impl Axes {
         Ok(())
     }
 
+    /// Is there a guard, which must hear how vCPUs lose their pCPUs?
+    pub fn guards(&self) -> bool {
+        self.guard.name != "off"
+    }
+
     pub fn apply(&self, knobs: &mut rodata) {
         knobs.placement = match self.placement {
             Placement::Any => intf::PLACEMENT_ANY,

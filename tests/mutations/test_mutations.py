@@ -267,6 +267,20 @@ MUTATIONS = [
         "if (would_preempt(c, &rank, now)) {",
         "if (!would_preempt(c, &rank, now) && !now) {",
     ),
+    Mutation(
+        "a vCPU in kernel mode has its pCPU back for ever",
+        "guard_kernel_mode.h",
+        "v->graces >= GUARD_GRACES",
+        "v->graces > 100",
+    ),
+    Mutation("who gave its pCPU to a sibling has it back first", "guard_kernel_mode.h", "if (v->gave_way || ", "if ("),
+    Mutation("whose turn a grace interrupts has lost it", "grace.h", "c->resume_pid = c->curr_pid;", ";"),
+    Mutation(
+        "where no VM competes as one, siblings are not kept from borrowing",
+        "wish.h",
+        "!(order_is_of_vms() && rank_same_leaf(rival, rank))",
+        "!rank_same_leaf(rival, rank)",
+    ),
 ]
 
 

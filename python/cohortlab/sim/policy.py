@@ -33,6 +33,7 @@ TIMING = {
     "lag-us": (1_000, 1_000_000),
     "starve-us": (1_000, 1_000_000),
     "wakeup-gran-us": (0, 100_000),
+    "guard-grace-us": (50, 10_000),
 }
 # What the scheduler has when nobody sets them, in microseconds.
 DEFAULTS = {
@@ -41,6 +42,7 @@ DEFAULTS = {
     "lag-us": 20_000,
     "starve-us": 100_000,
     "wakeup-gran-us": 1_000,
+    "guard-grace-us": 1_000,
 }
 # The first of each pair is at most as long as the second.
 AT_MOST = (

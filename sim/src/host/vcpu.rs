@@ -102,6 +102,9 @@ impl Host {
             kvm.preempted_in_kernel = kvm.guest_kernel;
             self.class.vcpu_changed(&mut self.core, task);
         }
+        if self.core.tasks[task.index()].kvm.in_kvm {
+            self.class.vcpu_put(&mut self.core, task);
+        }
     }
 
     /// kvm_vcpu_wake_up(): a halted vCPU is made runnable.

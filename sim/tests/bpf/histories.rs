@@ -64,16 +64,17 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn knobs() -> impl Strategy<Value = Knobs> {
-    (0..2u32, 0..2u32, 0..2u32, 0..16u32, 1..10u64).prop_map(|(placement, order, gang, boost, slice_ms)| {
-        Knobs {
+    (0..2u32, 0..2u32, 0..2u32, 0..16u32, 0..2u32, 1..10u64).prop_map(
+        |(placement, order, gang, boost, guard, slice_ms)| Knobs {
             placement: Some(placement),
             order: Some(order),
             gang: Some(gang),
             boost: Some(boost),
+            guard: Some(guard),
             slice_ns: Some(slice_ms * MS),
             ..Knobs::default()
-        }
-    })
+        },
+    )
 }
 
 fn machine() -> impl Strategy<Value = Machine> {

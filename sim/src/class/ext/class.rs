@@ -384,6 +384,19 @@ impl Class for Ext {
         self.call(core, OpKind::Tracing, NOBODY, || unsafe { ffi::cohort_on_spin(kern, in_kernel) });
     }
 
+    fn vcpu_put(&mut self, core: &mut Core, id: TaskId) {
+        // The loader attaches it for a guard only.
+        if !self.guards {
+            return;
+        }
+        let Some(kern) = self.tasks[id.index()].vcpu.as_ref().map(|vcpu| vcpu.kern.ptr()) else { return };
+        // prepare_task_switch(): the class has heard of the next task, the pCPU has not switched to it.
+        self.leaving = Some(id);
+        // SAFETY: the vCPU is alive, and no reference to it is held.
+        self.call(core, OpKind::Tracing, one(id), || unsafe { ffi::cohort_vcpu_put(kern) });
+        self.leaving = None;
+    }
+
     fn cpu_online(&mut self, core: &mut Core, cpu: CpuId) {
         self.op(core, OpKind::CpuOnline, NOBODY, |ops| ops.cpu_online.map(|op| op(cpu.0 as i32)));
     }

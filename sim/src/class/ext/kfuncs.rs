@@ -287,7 +287,7 @@ pub extern "C" fn bpf_get_smp_processor_id() -> u32 {
 
 #[no_mangle]
 pub extern "C" fn bpf_get_current_task_btf() -> TaskPtr {
-    with(|core, ext| match core.cpu(core.this_cpu).curr {
+    with(|core, ext| match ext.current(core) {
         Some(id) => ext.tasks[id.index()].ptr(),
         None => ext.other_task(Ext::other_on(core, core.this_cpu)),
     })

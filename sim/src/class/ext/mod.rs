@@ -147,6 +147,10 @@ pub struct Ext {
     /// The idle task, a real-time one and the stopper, wherever one of them runs.
     others: Option<Box<[ExtTask; 3]>>,
     on_switch: Option<ffi::OnSwitch>,
+    /// The scheduler has a guard, and hears of vCPUs that KVM puts.
+    guards: bool,
+    /// Who is being switched out, while a program hears of that.
+    leaving: Option<TaskId>,
     dsqs: Vec<Dsq>,
     dsq_names: Vec<u64>,
     forest: Forest,
@@ -180,8 +184,11 @@ impl Ext {
         knobs.insert("nr_cpus".into(), cpus as u64);
         // SAFETY: asks the linker.
         let on_switch = config.sched_switch.then(|| unsafe { ffi::native_on_switch() }).flatten();
+        let image = Image::fresh(&knobs)?;
         Ok(Self {
-            image: Rc::new(RefCell::new(Image::fresh(&knobs)?)),
+            guards: image.get("guard").is_some_and(|guard| guard != 0),
+            leaving: None,
+            image: Rc::new(RefCell::new(image)),
             resident: Rc::default(),
             // SAFETY: a constant of the scheduler.
             ops: unsafe { &ffi::cohort_ops },
@@ -269,6 +276,11 @@ impl Ext {
 
     fn other_task(&self, which: Other) -> *mut ffi::TaskStruct {
         self.others.as_ref().map_or(ptr::null_mut(), |others| others[which as usize].ptr())
+    }
+
+    /// The current task of the executing pCPU. In the middle of a switch that is still the one that leaves.
+    fn current(&self, core: &Core) -> Option<TaskId> {
+        self.leaving.or(core.cpu(core.this_cpu).curr)
     }
 
     /// Who has the pCPU if no task of ours does.

@@ -171,7 +171,7 @@ impl Ext {
         if visitor {
             self.image.borrow_mut().swap();
         }
-        let current = core.cpu(core.this_cpu).curr;
+        let current = self.current(core);
         self.op = Some(Op { kind, subjects });
         self.prologue(core, current, 1);
         CURRENT.set(Current { core, ext: self });

@@ -291,6 +291,8 @@ struct peek_stats {
 	u64 boost_migrated;
 	u64 boost_missed;
 	u64 gang_starts;
+	u64 grace_given;
+	u64 grace_taken;
 	u64 resumed;
 	u64 throttled;
 };
@@ -317,6 +319,8 @@ void peek_stats(struct peek_stats *to)
 	to->boost_migrated = SUM(STAT_BOOST_MIGRATED);
 	to->boost_missed = SUM(STAT_BOOST_MISSED);
 	to->gang_starts = SUM(STAT_GANG_STARTS);
+	to->grace_given = SUM(STAT_GRACE_GIVEN);
+	to->grace_taken = SUM(STAT_GRACE_TAKEN);
 	to->resumed = SUM(STAT_RESUMED);
 	to->throttled = SUM(STAT_THROTTLED);
 }

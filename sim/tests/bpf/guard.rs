@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Who was preempted in the guest's kernel has its pCPU back first, for a bounded time.
+
+use crate::common::*;
+use crate::spec::knob::*;
+use crate::spec::{Knobs, Spec};
+use crate::world::{TaskId, World};
+
+const GRACE: u64 = MS;
+const SLICE: u64 = 8 * MS;
+
+fn guarded(cpus: usize, knobs: Knobs) -> World {
+    world_with(cpus, Knobs { guard: Some(GUARD_KERNEL_MODE), slice_ns: Some(SLICE), ..knobs })
+}
+
+/// One pCPU, a VM of one vCPU in this mode, and a host task. Returns both, after their first second.
+fn two_compete(w: &mut World, in_kernel: bool) -> (TaskId, TaskId) {
+    let (_, vcpus) = busy_vm(w, 1);
+    let host = w.spawn(Spec::busy());
+    w.set_guest_kernel(vcpus[0], in_kernel);
+    introduce(w, &vcpus);
+    w.run(1_000 * MS);
+    (vcpus[0], host)
+}
+
+/// How long the vCPU has the pCPU without a pause longer than 0.1 ms, from its next turn's beginning.
+fn next_turn_ns(w: &mut World, vcpu: TaskId) -> u64 {
+    until_it_waits(w, vcpu);
+    while !w.is_running(vcpu) {
+        w.run(MS / 100);
+    }
+    let begun_ns = w.now_ns;
+    let mut lost = 0;
+    loop {
+        w.run(MS / 100);
+        lost = if w.is_running(vcpu) { 0 } else { lost + 1 };
+        if lost > 10 {
+            return w.now_ns - begun_ns;
+        }
+    }
+}
+
+#[test]
+fn kernel_mode_is_spared_twice_for_a_moment() {
+    let mut w = guarded(1, Knobs::default());
+    let (vcpu, _) = two_compete(&mut w, true);
+    let before = w.stats();
+    let turn_ns = next_turn_ns(&mut w, vcpu);
+    assert_near(turn_ns as f64 / MS as f64, (SLICE + 2 * GRACE) as f64 / MS as f64, 0.2);
+    let stats = w.stats();
+    let (given, taken) = (stats.grace_given - before.grace_given, stats.grace_taken - before.grace_taken);
+    // The turn before may have had its own meanwhile.
+    assert!(given == taken && (2..=4).contains(&given), "{given} given, {taken} taken");
+    audit(&mut w);
+}
+
+#[test]
+fn user_mode_is_not_spared() {
+    let mut w = guarded(1, Knobs::default());
+    let (vcpu, _) = two_compete(&mut w, false);
+    let switches = w.stats().switches;
+    until_it_waits(&mut w, vcpu);
+    w.run(500 * MS);
+    assert!(w.stats().switches > switches + 20);
+    assert_eq!(w.stats().grace_given, 0);
+}
+
+#[test]
+fn who_comes_to_user_mode_in_its_grace_gets_no_second_one() {
+    let mut w = guarded(1, Knobs::default());
+    let (vcpu, _) = two_compete(&mut w, true);
+    until_it_waits(&mut w, vcpu);
+    until_it_runs(&mut w, vcpu);
+    let before = w.stats().grace_given;
+    while w.stats().grace_given == before {
+        w.run(MS / 100);
+    }
+    w.set_guest_kernel(vcpu, false);
+    w.run(2 * MS);
+    assert!(!w.is_running(vcpu));
+    assert_eq!(w.stats().grace_given, before + 1);
+}
+
+#[test]
+fn without_a_guard_nobody_is_spared() {
+    let mut w = world_with(1, Knobs { slice_ns: Some(SLICE), ..Knobs::default() });
+    two_compete(&mut w, true);
+    assert_eq!((w.stats().grace_given, w.stats().grace_taken), (0, 0));
+}
+
+#[test]
+fn the_grace_is_charged_to_the_vm() {
+    for order in [ORDER_VM, ORDER_TASK] {
+        let mut w = guarded(1, Knobs { order: Some(order), ..Knobs::default() });
+        let (vcpu, host) = two_compete(&mut w, true);
+        let shares = shares(&mut w, 10_000 * MS, &[vcpu, host]);
+        assert_near(shares[0], 0.5, 0.005);
+        assert!(w.stats().grace_taken > 500, "{}", w.stats().grace_taken);
+    }
+}
+
+#[test]
+fn whoever_was_to_run_has_its_whole_turn_afterwards() {
+    let mut w = guarded(1, Knobs::default());
+    let (vcpu, host) = two_compete(&mut w, true);
+    // Until its graces are over.
+    let before = w.stats().grace_taken;
+    while w.stats().grace_taken < before + 2 {
+        w.run(MS / 100);
+    }
+    while w.is_running(vcpu) {
+        w.run(MS / 100);
+    }
+    let begun_ns = w.now_ns;
+    while w.is_running(host) {
+        w.run(MS / 100);
+    }
+    assert_near((w.now_ns - begun_ns) as f64 / MS as f64, SLICE as f64 / MS as f64, 0.2);
+}
+
+#[test]
+fn who_gave_its_pcpu_to_a_sibling_does_not_have_it_back_first() {
+    for boost in [BOOST_ANY_MODE, BOOST_CANDIDATE] {
+        let mut w = guarded(1, Knobs { boost: Some(boost), ..Knobs::default() });
+        let (_, vcpus) = busy_vm(&mut w, 2);
+        introduce(&mut w, &vcpus);
+        w.run(400 * MS);
+        preempt_in_kernel(&mut w, vcpus[1]);
+        while !w.is_running(vcpus[0]) {
+            w.run(MS);
+        }
+        w.run(3 * MS);
+        assert!(w.is_running(vcpus[0]), "test: a turn is longer");
+        let before = w.stats();
+        the_running_one_spins(&mut w, &vcpus[..1]);
+        w.settle();
+        assert!(w.is_running(vcpus[1]), "boost {boost}: the sibling has lost the pCPU again");
+        assert_eq!(w.stats().boost_granted, before.boost_granted + 1);
+        assert_eq!(w.stats().grace_given, before.grace_given);
+    }
+}
+
+#[test]
+fn a_quota_is_kept_all_the_same() {
+    let mut w = guarded(1, Knobs::default());
+    let limited = w.new_cgroup(0, 100);
+    w.set_quota(limited, 100_000, 20_000, 0);
+    let (vm, host) = (w.new_vm(1), w.spawn(Spec::busy()));
+    let vcpu = w.spawn(Spec::busy().vcpu(vm, 0).cgroup(limited));
+    w.set_guest_kernel(vcpu, true);
+    w.run(1_000 * MS);
+    let shares = shares(&mut w, 10_000 * MS, &[vcpu, host]);
+    assert_near(shares[0], 0.2, 0.005);
+}
+
+#[test]
+fn a_vcpu_that_is_placed_elsewhere_needs_no_grace() {
+    // Whose turn has ended goes to a pCPU that is free.
+    let mut w = guarded(2, Knobs::default());
+    let (_, vcpus) = busy_vm(&mut w, 2);
+    for id in &vcpus {
+        w.set_guest_kernel(*id, true);
+    }
+    let hosts: Vec<_> = (0..2).map(|cpu| w.spawn(Spec::cycle(5 * MS, 5 * MS).on(&[cpu]))).collect();
+    for _ in 0..500 {
+        w.run(MS);
+        audit(&mut w);
+        assert_work_conserving(&mut w);
+    }
+    assert!(hosts.iter().all(|id| w.task(*id).used_ns > 150 * MS));
+}
