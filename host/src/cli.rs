@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use crate::man::Verb;
 use crate::policy::PolicyArgs;
 use crate::say::Failure;
 use crate::timing::Timing;
@@ -37,9 +38,12 @@ pub enum Command {
     /// Reads like esxtop and htop: VMs sorted by the time they lost, each to be opened into its vCPUs. Press h for the keys. Needs root, KVM and a
     /// kernel with BTF; it watches the kernel and changes nothing.
     Top(Top),
-    /// Print the manual page of `cohort run`
+    /// Print the manual page of a verb
     #[command(hide = true)]
-    Man,
+    Man {
+        #[arg(value_enum, default_value = "run")]
+        verb: Verb,
+    },
     /// Print the files that this program's scheduler was compiled from, with their SHA-256, as sha256sum does
     #[command(hide = true)]
     Sources,
@@ -120,7 +124,7 @@ pub fn parse(args: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Cli, 
     match &cli.command {
         Command::Run(run) => run.validate().map_err(Stop::Failure)?,
         Command::Top(top) => top.validate().map_err(Stop::Failure)?,
-        Command::Man | Command::Sources => {}
+        Command::Man { .. } | Command::Sources => {}
     }
     Ok(cli)
 }
@@ -152,7 +156,7 @@ mod tests {
         let args = ["cohort", "run"].into_iter().chain(args.split_whitespace()).map(Into::into);
         parse(args).map(|cli| match cli.command {
             Command::Run(run) => run,
-            Command::Top(_) | Command::Man | Command::Sources => unreachable!(),
+            Command::Top(_) | Command::Man { .. } | Command::Sources => unreachable!(),
         })
     }
 

@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         Ok(cli) => match cli.command {
             Command::Run(args) => run::run(&args, &Host::this_machine()),
             Command::Top(args) => top::run(&args, &Host::this_machine()),
-            Command::Man => man::write(&mut io::stdout().lock()).or_else(unless_closed),
+            Command::Man { verb } => man::write(verb, &mut io::stdout().lock()).or_else(unless_closed),
             Command::Sources => write_sources(&mut io::stdout().lock()).or_else(unless_closed),
         },
         Err(Stop::Text(text)) => io::stdout().write_all(text.as_bytes()).or_else(unless_closed),
