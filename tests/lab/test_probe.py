@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
 import time
+import timeit
 from typing import TYPE_CHECKING
 
 import pytest
@@ -104,18 +107,19 @@ def test_a_vcpu_kept_from_its_pcpu_for_a_known_time_was_ready_and_co_stopped_for
         time.sleep(1)
         before = probe.vm("pv")["vcpus"]
         stat = f"{ground.group('hog')}/cpu.stat"
-        hog = ground.run_in("hog", f"exec chrt -f 50 taskset -c 0 timeout 3 sh -c {shlex.quote(LOOP)}")
+        hog = ground.run_in("hog", f"exec timeout 3 chrt -f 50 taskset -c 0 sh -c {shlex.quote(LOOP)}")
         assert hog.wait(30) == 124, hog.output("stderr")
         after = probe.vm("pv")["vcpus"]
         # The time that it used is the time that it took from the vCPU.
         (used_us,) = map(int, re.findall(r"usage_usec (\d+)", bench.host.read(stat)))
-        for vcpu, wanted_s in ((0, used_us / 1e6), (1, 0.0)):
-            ready = grown(before[vcpu], after[vcpu], "ready_ns")
-            costop = grown(before[vcpu], after[vcpu], "costop_ns")
-            print(f"vCPU {vcpu}: {wanted_s:.3f} s wanted; ready {ready / S:.3f} s, co-stop {costop / S:.3f} s")
-            # What the host itself needs meanwhile comes on top, on both.
-            assert ready == close_to(wanted_s * S, 0.15 * S)
-            assert costop == close_to(wanted_s * S, 0.15 * S)
+        used = used_us * 1000
+        ready, costop = (grown(before[0], after[0], counter) for counter in ("ready_ns", "costop_ns"))
+        sibling = grown(before[1], after[1], "ready_ns")
+        times = [round(ns / S, 3) for ns in (used, ready, costop, sibling)]
+        print("taken, ready, co-stop, and its sibling's ready time, in s:", *times)
+        # On top comes what the host itself needs, on both pCPUs; while the sibling waits for that there is no co-stop.
+        assert used * (1 - EXACT) <= ready <= used * (1 + EXACT) + 3 * sibling + 0.15 * S
+        assert used * (1 - EXACT) - sibling - 0.05 * S <= costop <= ready
 
 
 def test_a_stopped_process_is_blocked_and_not_halted(bench: Bench) -> None:
@@ -123,10 +127,14 @@ def test_a_stopped_process_is_blocked_and_not_halted(bench: Bench) -> None:
         ground.busy("pv")
         pid = bench.place.guests["pv"].pid()
         before = probe.vm("pv")["vcpus"]
-        bench.host.check(f"kill -STOP {pid}; sleep 4; kill -CONT {pid}")
+        look = "cut -d ' ' -f 1 /proc/uptime"
+        told = bench.host.check(f"{look}; kill -STOP {pid}; {look}; sleep 4; {look}; kill -CONT {pid}; {look}")
+        begun, stopped, goes_on, ended = map(float, told.split())
         after = probe.vm("pv")["vcpus"]
         for was, now in zip(before, after, strict=True):
-            assert grown(was, now, "blocked_ns") == close_to(4 * S)
+            blocked_s = grown(was, now, "blocked_ns") / S
+            print(f"blocked {blocked_s:.3f} s; stopped between {goes_on - stopped:.2f} and {ended - begun:.2f} s")
+            assert (1 - EXACT) * (goes_on - stopped) <= blocked_s <= (1 + EXACT) * (ended - begun)
             assert grown(was, now, "halted_ns") < 0.2 * S
 
 
@@ -184,7 +192,40 @@ def test_hypercalls_that_flush_are_as_many_as_the_kernel_counts(bench: Bench) ->
         got = grown(before, probe.vm("hyper"), "tlb_hypercalls")
         print(f"probe {got}, kernel {hits}")
         assert got == pytest.approx(sum(hits), rel=EXACT, abs=5)
-        assert got > 100
+        assert got > 20
+
+
+@long
+def test_the_probe_costs_little(bench: Bench) -> None:
+    """Its programs' own time, as the kernel measures it, per switch; and what that is at 20,000 switches a second.
+
+    Emulated pCPUs are slow: their time is scaled by how much slower the same loop is there than here.
+    """
+    loop = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
+    argv = ["dash" if shutil.which("dash") else "sh", "-c", loop]
+    here_s = min(timeit.repeat(lambda: subprocess.run(argv, check=True), number=1, repeat=5))
+    there_s = min(bench.host.run(loop).wall_s for _ in range(5))
+    knob = "/proc/sys/kernel/bpf_stats_enabled"
+    with Cgroups(bench) as ground, Probe(bench) as probe:
+        bench.host.check(f"echo 1 >{knob}")
+        ground.callback(bench.host.check, f"echo 0 >{knob}")
+        for name, machine in (("host", bench.host), ("work", bench.place.guests["work"].machine)):
+            before, spent = probe.sample()["switches"], _spent(bench)
+            machine.check("hackbench -g 1 -l 500 -f 5", 120)
+            switches = probe.sample()["switches"] - before
+            cost_ns = (_spent(bench) - spent) / switches
+            part = cost_ns * here_s / there_s * 20_000 / S
+            print(
+                f"{name}: {switches} switches, {cost_ns:.0f} ns each in the emulator, {there_s / here_s:.1f} times "
+                f"slower than this machine: {part:.2%} of a pCPU at 20,000 switches/s"
+            )
+            assert part < 0.03
+
+
+def _spent(bench: Bench) -> int:
+    """Return the time in ns that the probe's programs have taken so far."""
+    texts = bench.host.check("cat /proc/$(pgrep -o -x cohort)/fdinfo/* 2>/dev/null || true")
+    return sum(map(int, re.findall(r"run_time_ns:\s+(\d+)", texts)))
 
 
 def test_who_may_not_watch_is_told_so(bench: Bench) -> None:
