@@ -11,6 +11,7 @@ use clap_mangen::roff::{bold, roman, Roff};
 use clap_mangen::Man;
 
 use crate::cli::Cli;
+use crate::top::{COLUMNS, COUNTERS, KEYS};
 use crate::intf;
 use crate::say::Failure;
 use crate::timing::AT_MOST;
@@ -73,6 +74,7 @@ fn pages() -> io::Result<Vec<Page>> {
         page(verb.clone().name(name.clone()).display_name(name).bin_name(bin_name), |roff| {
             match verb_name.as_str() {
                 "run" => run_sections(roff),
+                "top" => top_sections(roff),
                 "audit" => status(roff, &AUDIT_STATUS),
                 _ => {}
             }
@@ -113,6 +115,30 @@ const AUDIT_STATUS: [(&str, &str); 3] = [
     ("1", "Such findings; they are on stdout, their number on stderr."),
     ("2", "Wrong input."),
 ];
+
+const TOP_STATUS: [(&str, &str); 3] = [
+    ("0", "Ended as asked."),
+    ("1", "The kernel refused the probe; the reason is printed."),
+    ("2", "A bad flag or file, or this host cannot be watched (no root, no KVM, no BTF); the remedy is printed."),
+];
+
+fn top_sections(roff: &mut Roff) {
+    let terms = |roff: &mut Roff, terms: &mut dyn Iterator<Item = (&str, &str)>| {
+        for (term, meaning) in terms {
+            roff.control("TP", []).text([bold(term)]).text([roman(meaning)]);
+        }
+    };
+    roff.control("SH", ["COLUMNS"]);
+    terms(roff, &mut COLUMNS.iter().map(|column| (column.head, column.meaning)));
+    roff.control("SH", ["KEYS"]);
+    terms(roff, &mut KEYS.iter().copied());
+    roff.control("SH", ["COUNTERS"]);
+    roff.text([roman(
+        "In JSON, of each vCPU, and as \"total\" of each VM, since the probe was loaded; times in ns.",
+    )]);
+    terms(roff, &mut COUNTERS.iter().map(|counter| (counter.name, counter.meaning)));
+    status(roff, &TOP_STATUS);
+}
 
 fn run_sections(roff: &mut Roff) {
     roff.control("SH", ["LIMITS OF TIMING"]);
@@ -163,6 +189,7 @@ mod tests {
                 vec!["--policy", "--slice-us", "LIMITS OF TIMING", "boost_granted", "EXIT STATUS"],
             ),
             ("cohort-audit", vec!["--fail-on", "EXIT STATUS", "warning"]),
+            ("cohort-top", vec!["--listen", "%CSTP", "PREK/s", "choose columns", "costop_ns", "EXIT STATUS"]),
         ] {
             let page = text(name);
             for part in parts {
@@ -182,7 +209,7 @@ mod tests {
     fn a_verb_that_is_none_is_refused() {
         let failure = run(&Pages { verb: Some("walk".into()), dir: None }).unwrap_err();
         assert_eq!(failure.status, 2);
-        assert!(failure.line.contains("\"walk\"") && failure.line.contains("run, audit"), "{}", failure.line);
+        assert!(failure.line.contains("\"walk\"") && failure.line.contains("run, top, audit"), "{}", failure.line);
     }
 
     #[test]

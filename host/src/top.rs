@@ -17,7 +17,10 @@ mod source;
 mod words;
 
 use args::Top;
-use columns::{by_head, Column, COLUMNS, USUAL};
+pub use columns::COLUMNS;
+use columns::{by_head, Column, USUAL};
+pub use counters::COUNTERS;
+pub use draw::KEYS;
 use openmetrics::Exporter;
 use rates::between;
 use sample::Sample;

@@ -15,11 +15,11 @@ use super::words;
 /// From this width on what a VM loses to stands in its own line's end; below it in a line of its own.
 const WIDE: u16 = 150;
 const WORDS_MIN: u16 = 68;
-const NAME_MIN: u16 = 14;
+const NAME_MIN: u16 = 16;
 const NAME_MAX: u16 = 28;
 const VCPUS_WIDTH: u16 = 5;
 
-const KEYS: &[(&str, &str)] = &[
+pub const KEYS: &[(&str, &str)] = &[
     ("Up Down PgUp PgDn Home End", "choose a VM"),
     ("Enter, Right, Left", "open it into its vCPUs, close it; e: all"),
     ("s S", "sort by the next column, the one before; L: by time lost, N: by name; r: the other way round"),

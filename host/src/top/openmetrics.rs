@@ -277,4 +277,21 @@ mod tests {
         }
         assert_eq!(signed_seconds(-1_500_000_000), "-1.500000000");
     }
+
+    #[test]
+    fn dashboard_and_alerts_ask_for_what_there_is() {
+        let text = render(&Sample { vms: vec![vm("a", 1, [(1, 2), (3, 4)])], ..Sample::default() });
+        for file in [include_str!("../../grafana/dashboard.json"), include_str!("../../grafana/alerts.yml")] {
+            let names = file.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let names: HashSet<&str> = names.filter(|name| name.starts_with("cohort_")).collect();
+            assert!(names.len() > 3);
+            for name in names {
+                assert!(
+                    text.contains(&format!("\n{name}{{")) || text.contains(&format!("\n{name} ")),
+                    "{name}"
+                );
+            }
+        }
+        serde_json::from_str::<serde_json::Value>(include_str!("../../grafana/dashboard.json")).unwrap();
+    }
 }

@@ -71,7 +71,7 @@ fn no_vm_on_80_columns() {
         [
             "cohort top  0 VMs, 0 vCPUs on 2 pCPUs, 0.0:1  idle 50 %  1200 switches/s  fair",
             "1.0 s, by time lost",
-            "VM             vCPUs   %RUN   %RDY  %CSTP %MLMTD  %STCK PREK/s   PLE/s    SW/s",
+            "VM               vCPUs   %RUN   %RDY  %CSTP %MLMTD  %STCK PREK/s   PLE/s    SW/s",
             "No VM runs on this host. One that starts appears here by itself.",
             "",
             "h help  Enter open  s sort  c columns  w words  p pause  q quit",
@@ -88,11 +88,11 @@ fn one_vm_on_80_columns_open() {
         [
             "cohort top  1 VM, 2 vCPUs on 2 pCPUs, 1.0:1  idle 50 %  1200 switches/s  fair",
             "1.0 s, by time lost",
-            "VM             vCPUs   %RUN   %RDY  %CSTP %MLMTD  %STCK PREK/s   PLE/s    SW/s",
-            "- web              2   75.0   25.0    0.0    0.0    0.0      0       0       0",
+            "VM               vCPUs   %RUN   %RDY  %CSTP %MLMTD  %STCK PREK/s   PLE/s    SW/s",
+            "- web                2   75.0   25.0    0.0    0.0    0.0      0       0       0",
             "  waits for pCPUs that others have: 25 % ready per vCPU",
-            "    0 runs        @0   50.0   50.0    0.0      -      -      0       0       0",
-            "    1 runs        @0   25.0    0.0    0.0      -      -      0       0       0",
+            "    0 runs          @0   50.0   50.0    0.0      -      -      0       0       0",
+            "    1 runs          @0   25.0    0.0    0.0      -      -      0       0       0",
             "",
             "h help  Enter open  s sort  c columns  w words  p pause  q quit",
         ]

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The probe at work on the lab's host, and what the kernel itself says of the same vCPUs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import signal
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from conftest import Bench
+
+TRACING = "/sys/kernel/tracing/events"
+INTERVAL_S = 0.25
+Sample = dict[str, Any]
+Vcpu = dict[str, Any]
+# An agent knows its jobs by name.
+_numbers = itertools.count()
+
+
+class Probe(AbstractContextManager["Probe"]):
+    """``cohort top`` counts inside the block."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.host = bench.host
+
+    def __enter__(self) -> Probe:
+        argv = f"cohort top --batch --json --interval {INTERVAL_S}"
+        self.job = self.host.spawn(f"probe-{next(_numbers)}", f"exec {argv}")
+        self.seen, self.offset, self.rest = 0, 0, ""
+        self.last: Sample = {}
+        self.sample()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.job.signal(signal.SIGTERM)
+        self.job.wait(30)
+        if kind is not None:
+            print(self.job.output("stderr")[0], json.dumps(self.last, indent=1), sep="\n")
+
+    def _read(self) -> int:
+        assert self.job.wait(0) is None, self.job.output("stderr")[0]
+        text, self.offset = self.job.output("stdout", self.offset)
+        *lines, self.rest = (self.rest + text).split("\n")
+        if lines:
+            self.last = json.loads(lines[-1])
+        self.seen += len(lines)
+        return self.seen
+
+    def sample(self) -> Sample:
+        """Return a sample that was begun after this was called."""
+        wanted = self._read() + 2
+        self.bench.until(lambda: self._read() >= wanted, "the probe prints a sample")
+        return self.last
+
+    def vm(self, name: str) -> dict[str, Any]:
+        (found,) = (vm for vm in self.sample()["vms"] if vm["name"] == name)
+        return found
+
+    def pin(self, name: str, *pcpus: int) -> None:
+        """Let the VM's first vCPU run on the first of these pCPUs alone, and so on."""
+        for vcpu, pcpu in zip(self.vm(name)["vcpus"], pcpus, strict=True):
+            self.host.check(f"taskset -c -p {pcpu} {vcpu['tid']}")
+
+    def stopped(self, name: str) -> tuple[dict[str, Any], dict[int, dict[str, int]]]:
+        """Stop the VM's process until ``goes_on``; return what the probe and the kernel say of it then."""
+        pid = self.bench.place.guests[name].pid()
+        self.host.check(f"kill -STOP {pid}")
+        self.bench.until(lambda: all(vcpu["state"] == "blocked" for vcpu in self.vm(name)["vcpus"]), f"{name} stopped")
+        vm = self.vm(name)
+        return vm, {vcpu["vcpu"]: self.kernel_says(pid, vcpu["tid"]) for vcpu in vm["vcpus"]}
+
+    def goes_on(self, name: str) -> None:
+        self.host.check(f"kill -CONT {self.bench.place.guests[name].pid()}")
+
+    def kernel_says(self, pid: int, tid: int) -> dict[str, int]:
+        """Return what the kernel has counted of a thread by itself, by the probe's names."""
+        folder = f"/proc/{pid}/task/{tid}"
+        run_ns, ready_ns, _ = map(int, self.host.read(f"{folder}/schedstat").split())
+        switches = sum(map(int, re.findall(r"ctxt_switches:\s+(\d+)", self.host.read(f"{folder}/status"))))
+        (migrations,) = map(int, re.findall(r"nr_migrations\s*:\s*(\d+)", self.host.read(f"{folder}/sched")))
+        return {"run_ns": run_ns, "ready_ns": ready_ns, "switches": switches, "migrations": migrations}
+
+
+@contextmanager
+def counted(bench: Bench, *events: str, where: str = "", key: str = "common_pid") -> Iterator[list[int]]:
+    """Let the kernel count events (``kvm/kvm_exit``) in the block; afterwards the list holds how many of each."""
+    trigger = f"hist:keys={key}" + (f" if {where}" if where else "")
+    hits: list[int] = []
+    for event in events:
+        bench.host.check(f"echo '{trigger}' >{TRACING}/{event}/trigger")
+    try:
+        yield hits
+        for event in events:
+            (hit,) = re.findall(r"Hits: (\d+)", bench.host.read(f"{TRACING}/{event}/hist"))
+            hits.append(int(hit))
+    finally:
+        for event in events:
+            bench.host.run(f"echo '!{trigger}' >{TRACING}/{event}/trigger")
+
+
+def grown(before: dict[str, Any], after: dict[str, Any], counter: str) -> int:
+    """Return by how much a counter grew, of a vCPU or summed over those of a VM."""
+    return after.get("total", after)[counter] - before.get("total", before)[counter]

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The probe's figures beside what was provoked on purpose, and beside what the kernel counts by itself."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import time
+import timeit
+from typing import TYPE_CHECKING
+
+import pytest
+from ground import KERNELS, LOOP, Cgroups
+from probe import Probe, counted, grown
+
+if TYPE_CHECKING:
+    from conftest import Bench
+
+pytestmark = [pytest.mark.lab, KERNELS]
+long = pytest.mark.long
+
+S = 1_000_000_000
+# SVM's exit for a PAUSE too many; VMX has 40.
+PAUSE_EXITS = "exit_reason == 0x77 || exit_reason == 40"
+EXACT = 0.02
+
+
+def close_to(wanted: float, slack_ns: float = 0) -> object:
+    return pytest.approx(wanted, rel=EXACT, abs=slack_ns)
+
+
+def test_times_and_counts_are_the_kernels_own(bench: Bench) -> None:
+    with Cgroups(bench) as ground, Probe(bench) as probe:
+        ground.busy("pv")
+        job = bench.place.guests["work"].machine.spawn("probe-work", "hackbench -g 2 -l 100000 -f 5")
+        before, kernel_before = probe.stopped("work")
+        probe.goes_on("work")
+        time.sleep(5)
+        after, kernel_after = probe.stopped("work")
+        probe.goes_on("work")
+        job.signal(9)
+        for was, now in zip(before["vcpus"], after["vcpus"], strict=True):
+            says = {
+                name: kernel_after[now["vcpu"]][name] - kernel_before[now["vcpu"]][name] for name in kernel_after[0]
+            }
+            got = {name: grown(was, now, name) for name in says}
+            print(f"vCPU {now['vcpu']}: probe {got}, kernel {says}")
+            assert got["switches"] == says["switches"] > 100
+            assert got["migrations"] == says["migrations"]
+            # The kernel takes its times a little earlier and later in a switch.
+            assert got["run_ns"] == close_to(says["run_ns"])
+            assert got["ready_ns"] == close_to(says["ready_ns"], 5e6)
+
+
+def test_all_of_a_vcpus_time_is_told(bench: Bench) -> None:
+    with Cgroups(bench) as ground, Probe(bench) as probe:
+        ground.busy("pv", "work")
+        before = probe.sample()
+        time.sleep(3)
+        after = probe.sample()
+        window_ns = after["clock_ns"] - before["clock_ns"]
+        for was, now in zip(before["vms"], after["vms"], strict=True):
+            for then, vcpu in zip(was["vcpus"], now["vcpus"], strict=True):
+                times = ("run_ns", "ready_ns", "halted_ns", "blocked_ns")
+                told = sum(grown(then, vcpu, counter) for counter in times)
+                assert told == pytest.approx(window_ns, rel=0.005), f"{now['name']} {vcpu}"
+                assert grown(then, vcpu, "costop_ns") <= grown(then, vcpu, "ready_ns") * 1.001
+
+
+def test_siblings_on_one_pcpu_are_stacked_and_on_two_they_are_not(bench: Bench) -> None:
+    with Cgroups(bench) as ground, Probe(bench) as probe:
+        # Its vCPUs are pinned one by one; at the end all threads may run everywhere again.
+        ground.pin("pv", ground.everywhere)
+        ground.busy("pv")
+        for pcpus, wanted in (((0, 0), 1.0), ((0, 1), 0.0)):
+            probe.pin("pv", *pcpus)
+            time.sleep(1)
+            before, start = probe.vm("pv"), probe.last["clock_ns"]
+            time.sleep(4)
+            after, end = probe.vm("pv"), probe.last["clock_ns"]
+            window_ns = end - start
+            stacked = after["stacked_ns"] - before["stacked_ns"]
+            print(f"{pcpus}: stacked for {stacked / window_ns:.4f} of the time, {after['loses']}")
+            assert stacked / window_ns == pytest.approx(wanted, abs=EXACT)
+            if wanted:
+                # One runs while the other waits; only the host's own work keeps both from running.
+                ready = grown(before, after, "ready_ns")
+                assert grown(before, after, "costop_ns") >= 0.95 * ready
+                assert grown(before, after, "run_ns") + ready == close_to(2 * window_ns)
+                assert after["loses"].startswith("stacked")
+
+
+def test_a_vcpu_kept_from_its_pcpu_for_a_known_time_was_ready_and_co_stopped_for_it(bench: Bench) -> None:
+    knob = "/proc/sys/kernel/sched_rt_runtime_us"
+    with Cgroups(bench) as ground, Probe(bench) as probe:
+        runtime = bench.host.read(knob).strip()
+        ground.callback(bench.host.check, f"echo {runtime} >{knob}")
+        servers = "/sys/kernel/debug/sched/fair_server"
+        # A real-time task takes all, not all but a twentieth.
+        bench.host.check(f"echo -1 >{knob}; for f in {servers}/cpu*/runtime; do echo 0 >$f || true; done")
+        ground.callback(bench.host.run, f"for f in {servers}/cpu*/runtime; do echo 50000000 >$f; done")
+        ground.pin("pv", ground.everywhere)
+        ground.busy("pv")
+        probe.pin("pv", 0, 1)
+        time.sleep(1)
+        before = probe.vm("pv")["vcpus"]
+        stat = f"{ground.group('hog')}/cpu.stat"
+        hog = ground.run_in("hog", f"exec timeout 3 chrt -f 50 taskset -c 0 sh -c {shlex.quote(LOOP)}")
+        assert hog.wait(30) == 124, hog.output("stderr")
+        after = probe.vm("pv")["vcpus"]
+        # The time that it used is the time that it took from the vCPU.
+        (used_us,) = map(int, re.findall(r"usage_usec (\d+)", bench.host.read(stat)))
+        used = used_us * 1000
+        ready, costop = (grown(before[0], after[0], counter) for counter in ("ready_ns", "costop_ns"))
+        sibling = grown(before[1], after[1], "ready_ns")
+        times = [round(ns / S, 3) for ns in (used, ready, costop, sibling)]
+        print("taken, ready, co-stop, and its sibling's ready time, in s:", *times)
+        # On top comes what the host itself needs, on both pCPUs; while the sibling waits for that there is no co-stop.
+        assert used * (1 - EXACT) <= ready <= used * (1 + EXACT) + 3 * sibling + 0.15 * S
+        assert used * (1 - EXACT) - sibling - 0.05 * S <= costop <= ready
+
+
+def test_a_stopped_process_is_blocked_and_not_halted(bench: Bench) -> None:
+    with Cgroups(bench) as ground, Probe(bench) as probe:
+        ground.busy("pv")
+        pid = bench.place.guests["pv"].pid()
+        before = probe.vm("pv")["vcpus"]
+        look = "cut -d ' ' -f 1 /proc/uptime"
+        told = bench.host.check(f"{look}; kill -STOP {pid}; {look}; sleep 4; {look}; kill -CONT {pid}; {look}")
+        begun, stopped, goes_on, ended = map(float, told.split())
+        after = probe.vm("pv")["vcpus"]
+        for was, now in zip(before, after, strict=True):
+            blocked_s = grown(was, now, "blocked_ns") / S
+            print(f"blocked {blocked_s:.3f} s; stopped between {goes_on - stopped:.2f} and {ended - begun:.2f} s")
+            assert (1 - EXACT) * (goes_on - stopped) <= blocked_s <= (1 + EXACT) * (ended - begun)
+            assert grown(was, now, "halted_ns") < 0.2 * S
+
+
+def test_pause_loop_exits_are_as_many_as_the_kernel_counts(bench: Bench) -> None:
+    with Cgroups(bench) as ground, Probe(bench) as probe:
+        ground.busy("pv")
+        job = bench.place.guests["work"].machine.spawn("probe-ple", "hackbench -g 2 -l 100000 -f 5")
+        probe.stopped("work")
+        before = {vm["name"]: vm for vm in probe.sample()["vms"]}
+        with counted(bench, "kvm/kvm_exit", where=PAUSE_EXITS) as hits:
+            probe.goes_on("work")
+            time.sleep(6)
+            probe.stopped("work")
+        after = {vm["name"]: vm for vm in probe.sample()["vms"]}
+        probe.goes_on("work")
+        job.signal(9)
+        got = sum(grown(before[name], after[name], "ple") for name in after)
+        work = after["work"]
+        chains = grown(before["work"], work, "ple_chains")
+        print(f"probe {got}, kernel {hits}; {chains} chains of {work['ple_chain_lengths']}")
+        # Other VMs were not stopped while the kernel began and ended to count.
+        assert got == pytest.approx(hits[0], rel=EXACT, abs=2)
+        assert 0 < chains <= got
+        assert grown(before["work"], work, "yields_granted") <= grown(before["work"], work, "yields_asked") <= 4 * got
+
+
+def test_who_spins_in_its_kernel_is_preempted_there(bench: Bench) -> None:
+    with Cgroups(bench) as ground, Probe(bench) as probe:
+        ground.busy("pv")
+        machine = bench.place.guests["work"].machine
+        jobs = [machine.spawn(f"probe-dd-{i}", "exec dd if=/dev/zero of=/dev/null bs=16M") for i in range(2)]
+        time.sleep(1)
+        before = {vm["name"]: vm for vm in probe.sample()["vms"]}
+        time.sleep(4)
+        after = {vm["name"]: vm for vm in probe.sample()["vms"]}
+        for job in jobs:
+            job.signal(9)
+        part = {}
+        for name in ("work", "pv"):
+            count = grown(before[name], after[name], "preemptions")
+            part[name] = grown(before[name], after[name], "preemptions_kernel") / count
+            assert count > 50
+        print(part)
+        assert part["work"] > 0.95
+        assert part["pv"] < 0.1
+
+
+@long
+def test_hypercalls_that_flush_are_as_many_as_the_kernel_counts(bench: Bench) -> None:
+    with Probe(bench) as probe:
+        before = probe.vm("hyper")
+        flush = "stress-ng --quiet --tlb-shootdown 1 --tlb-shootdown-ops 100"
+        with counted(bench, "kvm/kvm_hv_flush_tlb", "kvm/kvm_hv_flush_tlb_ex") as hits:
+            bench.place.guests["hyper"].machine.check(flush, 120)
+        got = grown(before, probe.vm("hyper"), "tlb_hypercalls")
+        print(f"probe {got}, kernel {hits}")
+        assert got == pytest.approx(sum(hits), rel=EXACT, abs=5)
+        assert got > 20
+
+
+@long
+def test_the_probe_costs_little(bench: Bench) -> None:
+    """Its programs' own time, as the kernel measures it, per switch; and what that is at 20,000 switches a second.
+
+    Emulated pCPUs are slow: their time is scaled by how much slower the same loop is there than here.
+    """
+    loop = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
+    argv = ["dash" if shutil.which("dash") else "sh", "-c", loop]
+    here_s = min(timeit.repeat(lambda: subprocess.run(argv, check=True), number=1, repeat=5))
+    there_s = min(bench.host.run(loop).wall_s for _ in range(5))
+    knob = "/proc/sys/kernel/bpf_stats_enabled"
+    with Cgroups(bench) as ground, Probe(bench) as probe:
+        bench.host.check(f"echo 1 >{knob}")
+        ground.callback(bench.host.check, f"echo 0 >{knob}")
+        for name, machine in (("host", bench.host), ("work", bench.place.guests["work"].machine)):
+            before, spent = probe.sample()["switches"], _spent(bench)
+            machine.check("hackbench -g 1 -l 500 -f 5", 120)
+            switches = probe.sample()["switches"] - before
+            cost_ns = (_spent(bench) - spent) / switches
+            part = cost_ns * here_s / there_s * 20_000 / S
+            print(
+                f"{name}: {switches} switches, {cost_ns:.0f} ns each in the emulator, {there_s / here_s:.1f} times "
+                f"slower than this machine: {part:.2%} of a pCPU at 20,000 switches/s"
+            )
+            assert part < 0.03
+
+
+def _spent(bench: Bench) -> int:
+    """Return the time in ns that the probe's programs have taken so far."""
+    texts = bench.host.check("cat /proc/$(pgrep -o -x cohort)/fdinfo/* 2>/dev/null || true")
+    return sum(map(int, re.findall(r"run_time_ns:\s+(\d+)", texts)))
+
+
+def test_who_may_not_watch_is_told_so(bench: Bench) -> None:
+    nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups"
+    done = bench.host.run(f'{nobody} "$(command -v cohort)" top --batch')
+    assert done.rc == 2
+    assert "run as root" in done.stderr
+    assert done.stderr.count("\n") == 1
