@@ -12,6 +12,7 @@ pub mod knob {
     pub const ORDER_TASK: u32 = 1;
     pub const GANG_OFF: u32 = 0;
     pub const GANG_ALIGNED: u32 = 1;
+    pub const SPIN_PREFER: u32 = 2;
     pub const GUARD_KERNEL_MODE: u32 = 1;
     pub const BOOST_CANDIDATE: u32 = 1;
     pub const BOOST_ANY_MODE: u32 = 2;
@@ -43,6 +44,7 @@ knobs! {
     placement: u32,
     order: u32,
     gang: u32,
+    spin: u32,
     boost: u32,
     guard: u32,
     guard_grace_ns: u64,
