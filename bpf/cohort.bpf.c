@@ -17,6 +17,7 @@
  *   runqueue.h   the queues, and who runs next
  *   turn.h       turns that end on time
  *   wish.h       "run this one next"
+ *   sibling.h    for which sibling a spinner waits
  *   order_*.h, gang_*.h, spin_*.h, guard_*.h, gate_*.h   the policies
  *   policy_calls.h   the one place that knows all of them
  *   grace.h      a pCPU given back to whom it was taken from

@@ -63,6 +63,8 @@ enum cohort_stat {
 	STAT_GANG_STARTS,     /* pCPUs asked to join a VM's turn */
 	STAT_GRACE_GIVEN,     /* vCPUs preempted in kernel mode that were to have their pCPU back at once */
 	STAT_GRACE_TAKEN,     /* of these, that got it */
+	STAT_PREFER_KEPT, /* exits of a vCPU that still waits for the sibling that it stood back for before (spin prefer) */
+	STAT_PREFER_REVERSE, /* requests refused because the sibling has just stood back for the one that asks */
 	STAT_VCPUS_FOUND,
 	STAT_REGISTRY_FULL, /* VMs, vCPUs or cgroups beyond what there is room for */
 	NR_STATS,

@@ -20,9 +20,10 @@
 	X(aligned, "When a VM's turn starts, its waiting vCPUs are started on other pCPUs as well")
 
 /* --spin: what a pause-loop exit does */
-#define SPINS(X)          \
-	X(off, "Nothing") \
-	X(boost, "A sibling runs next; --boost says which, and where")
+#define SPINS(X)                                                       \
+	X(off, "Nothing")                                              \
+	X(boost, "A sibling runs next; --boost says which, and where") \
+	X(prefer, "It stands back for the sibling that it waits for, while that is needed")
 
 /* --guard: who may not lose its pCPU now */
 #define GUARDS(X)                  \
@@ -48,6 +49,8 @@
 	X(ple_unfair, any, task, off, boost, candidate + unfair, off,                                  \
 	  "KVM's choice is honoured even if it is not its turn")                                       \
 	X(ple_any_unfair, any, task, off, boost, candidate + any_mode + unfair, off,                   \
-	  "Both cures of the paper on pause-loop exits together")
+	  "Both cures of the paper on pause-loop exits together")                                      \
+	X(ple_prefer, any, task, off, prefer, off, off,                                                \
+	  "A spinner stands back for the sibling that it waits for, while that is needed")
 
 #endif

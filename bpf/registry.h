@@ -276,6 +276,7 @@ static void vcpu_join(struct task_struct *p, struct task_ctx *t, struct kvm_vcpu
 	v->boost_after_ns = 0;
 	v->backoff_ns = 0;
 	v->exit_served = 0;
+	v->preferred = 0;
 	v->gave_way = 0;
 	v->in_grace = 0;
 	v->graces = 0;

@@ -19,39 +19,7 @@
 #ifndef COHORT_SPIN_BOOST_H
 #define COHORT_SPIN_BOOST_H
 
-#include "wish.h"
-
-/* Who got its pCPU back in the middle of a pause-loop exit is through with it in this time: what it yields for later is something else. */
-#define EXIT_REST_NS 100000ULL
-
-/*
- * vcpu_ctx.exit_served: the vCPU's last pause-loop exit has got a boost of our choice. Counted down whenever the vCPU gets a pCPU: at
- * EXIT_SERVED it has not lost it since; one less, it is back, perhaps still in that exit; 0, that exit is long over.
- */
-#define EXIT_SERVED 2
-
-/*
- * A vCPU's next boost may come this much later; twice as much every time that it spins on in the same turn, up to what a boost may last: who
- * waits for several siblings, as in a TLB shootdown, needs one after the other.
- */
-#define BOOST_BACKOFF_MIN_NS 50000ULL
-
-/* Return true if the spinner has had its boost and must wait for the next. */
-static __always_inline bool boost_backs_off(const struct vcpu_ctx *spinner, u64 now)
-{
-	return time_before(now, spinner->boost_after_ns);
-}
-
-/* It gets one now: the next one later. */
-static void boost_charge(struct vcpu_ctx *spinner, u64 now)
-{
-	if (elapsed_ns(now, spinner->boost_after_ns) > slice_ns)
-		spinner->backoff_ns = 0;
-	spinner->backoff_ns = spinner->backoff_ns ? spinner->backoff_ns * 2 : BOOST_BACKOFF_MIN_NS;
-	if (spinner->backoff_ns > boost_slice_ns)
-		spinner->backoff_ns = boost_slice_ns;
-	spinner->boost_after_ns = now + spinner->backoff_ns;
-}
+#include "sibling.h"
 
 /* Ask that vCPU `index` of a VM runs next: on the spinner's pCPU if it may come there, or where it waits. Return the pCPU asked, or -1. */
 static s32 boost_ask(s32 spinner_cpu, u32 vm_id, u32 index, const struct vcpu_ctx *target, u64 now)
@@ -79,69 +47,23 @@ static void boost_kick(s32 cpu, s32 spinner_cpu)
 	}
 }
 
-enum boost_class {
-	BOOST_CLASS_NONE,
-	BOOST_CLASS_USER, /* preempted in user mode, or woken */
-	BOOST_CLASS_KERNEL,
-	BOOST_CLASS_IRQ,
-};
-
-static __always_inline u32 boost_class_of(const struct vcpu_ctx *v)
-{
-	struct kvm_vcpu *kvm_vcpu = (struct kvm_vcpu *)v->kvm_vcpu;
-
-	if (v->state != VCPU_WAITING || !kvm_vcpu)
-		return BOOST_CLASS_NONE;
-	if (vcpu_irq_pending(kvm_vcpu))
-		return BOOST_CLASS_IRQ;
-	if (vcpu_preempted_in_kernel(kvm_vcpu))
-		return BOOST_CLASS_KERNEL;
-	return BOOST_CLASS_USER;
-}
-
 /* vCPU t spins on spinner_cpu: choose the sibling that should run in its place and ask for it. */
 static void boost_any_mode(struct task_ctx *t, struct vm_ctx *vm, struct vcpu_ctx *spinner, s32 spinner_cpu, u64 now)
 {
-	u32 class, best_class = BOOST_CLASS_NONE;
-	u64 best_since = 0;
 	struct vcpu_ctx *v;
-	s32 i, cpu, index, best = 0;
+	s32 cpu, best;
+	u32 class;
 
 	/* First: in a storm this is all that an exit costs. */
 	if (boost_backs_off(spinner, now)) {
 		stat_inc(STAT_PLE_BACKOFF);
 		return;
 	}
-	bpf_for(i, 0, MAX_VCPUS) {
-		if (i >= vm->vcpu_end)
-			break;
-		if (i == t->vcpu)
-			continue;
-		index = vcpu_index(vm, i);
-		v = vcpu_at(index);
-		if (index < 0 || !v)
-			continue;
-		class = boost_class_of(v);
-		if (class < best_class || class == BOOST_CLASS_NONE)
-			continue;
-		if (class == best_class && !time_before(v->since_ns, best_since))
-			continue;
-		best_class = class;
-		best_since = v->since_ns;
-		best = index;
-	}
-	if (best_class == BOOST_CLASS_NONE) {
-		stat_inc(STAT_PLE_NO_SIBLING);
-		return;
-	}
+	best = sibling_to_run(t, vm, &class);
 	v = vcpu_at(best);
-	if (!v)
+	if (best < 0 || !v)
 		return;
 	boost_charge(spinner, now);
-	stat_inc(STAT_BOOST_CHOSEN);
-	stat_inc(best_class == BOOST_CLASS_IRQ	  ? STAT_BOOST_IRQ :
-		 best_class == BOOST_CLASS_KERNEL ? STAT_BOOST_KERNEL :
-						    STAT_BOOST_USER);
 	cpu = boost_ask(spinner_cpu, t->vm, best, v, now);
 	if (cpu >= 0)
 		spinner->exit_served = EXIT_SERVED;
@@ -180,18 +102,11 @@ static bool boost_offered(struct task_struct *from, struct task_struct *to, u64 
 	spinner = vcpu_get(f);
 	if (!spinner)
 		return false;
-	if (spinner->exit_served) {
-		/*
-		 * This exit has got its boost, by our own choice. Either it is still to come, or the spinner lost its pCPU to it in the middle of the
-		 * exit and has just got it back: what it waited for may have happened, and KVM has not let it look yet.
-		 */
-		if (c->wish_pid && !time_before(c->wish_at_ns + WISH_STALE_NS, now)) {
-			task_set_slice(from, 0);
-			spinner->gave_way = 1;
-			return true;
-		}
-		if (time_before(now, spinner->since_ns + EXIT_REST_NS))
-			return false;
+	switch (exit_state(from, spinner, c, now)) {
+	case EXIT_GIVES:
+		return true;
+	case EXIT_OVER:
+		return false;
 	}
 	if (!(boost & BOOST_CANDIDATE))
 		return false;

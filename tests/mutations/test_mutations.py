@@ -250,7 +250,7 @@ MUTATIONS = [
         "!f->vm || f->vm != t->vm)",
         "!f->vm || f->vm == t->vm)",
     ),
-    Mutation("one exit gives the pCPU away twice", "spin_boost.h", "if (spinner->exit_served) {", "if (!spinner) {"),
+    Mutation("one exit gives the pCPU away twice", "sibling.h", "if (!spinner->exit_served)", "if (spinner)"),
     Mutation(
         "an exit that had its boost is never over", "cohort.bpf.c", "v->exit_served--;", "v->exit_served = EXIT_SERVED;"
     ),
@@ -280,6 +280,19 @@ MUTATIONS = [
         "wish.h",
         "!(order_is_of_vms() && rank_same_leaf(rival, rank))",
         "!rank_same_leaf(rival, rank)",
+    ),
+    Mutation("a spinner does not stand back", "spin_prefer.h", "t->vtime += least - own.own;", ";"),
+    Mutation(
+        "a preference is forgotten at once",
+        "spin_prefer.h",
+        "if (index >= 0 && v && prefer_is_needed(spinner, v, now))",
+        "if (index < 0 && v)",
+    ),
+    Mutation(
+        "two that wait for each other give the pCPU to and fro",
+        "spin_prefer.h",
+        "elapsed_ns(now, v->preferred_ns) < PREFER_DEBOUNCE_NS",
+        "v->preferred_ns > now",
     ),
 ]
 

@@ -28,6 +28,9 @@ pub struct GuestConfig {
     pub spin_threshold_ns: Ns,
     /// `preemptable-ticket`: time for each one ahead, after which a waiter may go out of turn (VEE'13, section 4.2, gives no value in time).
     pub ticket_timeout_ns: Ns,
+    /// What the kernel announces to the host as the time for which it will hold a spin lock that it has just taken (Uhlig et al., VM'04, the intrusive
+    /// technique); the host puts off preemptions until then, up to `kvm.lock_hint_max_ns`. 0: it announces nothing.
+    pub lock_hint_ns: Ns,
     /// The kernel's own work on each vCPU (timers, RCU, kworkers): it comes at random, so often on average, and takes so long on average. What an
     /// idle guest uses of a pCPU, measured, is one over the other. 0: none.
     pub housekeeping_period_ns: Ns,
@@ -46,6 +49,7 @@ impl Default for GuestConfig {
             preemptible_kernel: false,
             spin_threshold_ns: 300_000,
             ticket_timeout_ns: 2_000,
+            lock_hint_ns: 0,
             housekeeping_period_ns: 0,
             housekeeping_work_ns: 0,
             costs: GuestCosts::default(),
@@ -169,6 +173,7 @@ impl GuestConfig {
         within("housekeeping_work_ns", self.housekeeping_work_ns, 0, LONGEST_NS)?;
         within("slice_ns", self.slice_ns, 1_000, LONGEST_NS)?;
         within("wakeup_gran_ns", self.wakeup_gran_ns, 0, LONGEST_NS)?;
+        within("lock_hint_ns", self.lock_hint_ns, 0, LONGEST_NS)?;
         within("spin_threshold_ns", self.spin_threshold_ns, 1, LONGEST_NS)?;
         within("ticket_timeout_ns", self.ticket_timeout_ns, 1, LONGEST_NS)?;
         let costs = &self.costs;

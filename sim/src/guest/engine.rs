@@ -149,6 +149,15 @@ impl Vm {
             }
             at_ns = window.start(now_ns, speed);
         }
+        if let Some(wells_ns) = self.kvm.wells.window_ns() {
+            let stalls = vcpu.stalls.get_or_insert(Progress::new(wells_ns));
+            stalls.stop(now_ns);
+            if stalls.is_done() {
+                self.pause_loop_exit(host, v);
+                return None;
+            }
+            at_ns = at_ns.min(stalls.start(now_ns, speed));
+        }
         spin.from_ns = Some(now_ns);
         if let Some(limit) = &mut spin.limit {
             at_ns = at_ns.min(limit.start(now_ns, speed));
@@ -167,7 +176,7 @@ impl Vm {
 
     fn spin_ends(&mut self, host: &mut Host, v: usize, spin: &Loop) {
         let id = self.vcpus[v].id;
-        self.vcpus[v].window = None;
+        self.vcpus[v].loop_ends();
         self.frame(v).doing = Doing::Nothing;
         let (why, spun_ns) = (spin.why, spin.spun_ns);
         host.tell(|| What::SpinEnd { vcpu: id, why, spun_ns });
@@ -209,7 +218,7 @@ impl Vm {
         limit: Option<Ns>,
     ) {
         let id = self.vcpus[v].id;
-        self.vcpus[v].window = None;
+        self.vcpus[v].loop_ends();
         host.tell(|| What::SpinStart { vcpu: id, why });
         let since_ns = host.now_ns();
         let limit = limit.map(Progress::new);
@@ -239,6 +248,11 @@ impl Vm {
     fn taken(&mut self, host: &mut Host, v: usize, lock: u32, waited_ns: Ns) {
         let id = self.vcpus[v].id;
         self.locks[lock as usize].since_ns = host.now_ns();
+        if self.guest.lock_hint_ns > 0 {
+            self.cpus[v].locks_held += 1;
+            let until_ns = host.now_ns() + self.guest.lock_hint_ns;
+            host.announce_lock(self.vcpus[v].task, until_ns, self.kvm.lock_hint_max_ns);
+        }
         host.tell(|| What::LockTaken { vcpu: id, lock, waited_ns });
     }
 
@@ -250,6 +264,12 @@ impl Vm {
         let (id, held_ns) = (vcpus[v].id, host.now_ns() - known.since_ns);
         let next = known.release(lock_rng, |who| Self::spins(vcpus, cpus, tasks, who, lock));
         host.tell(|| What::LockReleased { vcpu: id, lock, held_ns });
+        if self.guest.lock_hint_ns > 0 {
+            self.cpus[v].locks_held -= 1;
+            if self.cpus[v].locks_held == 0 {
+                host.lock_released(self.vcpus[v].task);
+            }
+        }
         match next {
             Next::Nobody | Next::Free => {}
             Next::Granted(who) => self.poke(Self::waiter_vcpu(who)),

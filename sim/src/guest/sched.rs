@@ -170,7 +170,7 @@ impl Vm {
         }
         cpu.current = next;
         self.counters.switches += 1;
-        self.vcpus[v].window = None;
+        self.vcpus[v].loop_ends();
         let id = self.vcpus[v].id;
         let name = |task: u32| if self.is_idle_task(task) { u32::MAX } else { task };
         let (from, to) = (name(prev), name(next));

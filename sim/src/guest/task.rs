@@ -68,6 +68,8 @@ pub struct Cpu {
     pub irq_off: u32,
     /// Not preemptible this many times over: spin locks held or waited for, calls waited for.
     pub no_preempt: u32,
+    /// Spin locks held; counted only where they are announced.
+    pub locks_held: u32,
     pub need_resched: bool,
     /// By virtual run time, the running one not included.
     pub queue: RunQueue,
@@ -103,6 +105,7 @@ impl Cpu {
             in_irq: false,
             irq_off: 0,
             no_preempt: 0,
+            locks_held: 0,
             need_resched: false,
             queue: RunQueue::default(),
             min_vruntime_ns: 0,

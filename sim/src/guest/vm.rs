@@ -157,7 +157,7 @@ impl Vm {
         vcpu.run = None;
         vcpu.settled = false;
         vcpu.comes_back = false;
-        vcpu.window = None;
+        vcpu.loop_ends();
         // vmx_vcpu_load(), when it was scheduled out.
         vcpu.window_cycles = shrunk;
     }
@@ -187,6 +187,9 @@ impl Vm {
             Place::Guest => {
                 if let Some(window) = &mut vcpu.window {
                     window.stop(now_ns);
+                }
+                if let Some(stalls) = &mut vcpu.stalls {
+                    stalls.stop(now_ns);
                 }
                 self.frame(v).doing.stop(now_ns);
             }

@@ -29,6 +29,8 @@ pub struct Cpu {
     pub by_stopper: bool,
     /// TIF_NEED_RESCHED
     pub needs_resched: bool,
+    /// Since when its schedule() is put off for a lock's holder.
+    pub put_off_since_ns: Option<Ns>,
     /// It is choosing who runs next: whoever is queued now is seen.
     pub picking: bool,
     /// The running task is charged up to here.
@@ -130,6 +132,7 @@ impl Core {
             taken: false,
             by_stopper: false,
             needs_resched: false,
+            put_off_since_ns: None,
             picking: false,
             charged_ns: 0,
             from_ns: 0,

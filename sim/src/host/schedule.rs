@@ -33,6 +33,11 @@ impl Host {
         }
         self.core.this_cpu = cpu;
         let prev = self.core.cpus[at].curr;
+        if let Some(until_ns) = prev.and_then(|id| self.put_off_until_ns(cpu, id)) {
+            self.core.events.push(until_ns, Event::Resched(cpu));
+            return None;
+        }
+        self.core.cpus[at].put_off_since_ns = None;
         let mut why = Stop::Preempted;
         if let Some(id) = prev {
             self.class.update_curr(&mut self.core, cpu);

@@ -3,7 +3,8 @@
 //! preempt notifier's part: kvm_sched_in() and kvm_sched_out() of virt/kvm/kvm_main.c.
 
 use crate::class::Class as _;
-use crate::ids::{TaskId, VmId};
+use crate::ids::{CpuId, TaskId, VmId};
+use crate::time::Ns;
 
 use super::task::State;
 use super::Host;
@@ -22,6 +23,10 @@ pub struct VcpuState {
     pub ready: bool,
     /// `apic->irr_pending`.
     pub irq_pending: bool,
+    /// The guest has announced that it holds a lock until then; 0: it has not.
+    pub lock_until_ns: Ns,
+    /// The longest that a preemption is put off for that.
+    pub lock_hint_max_ns: Ns,
 }
 
 /// A virtual machine, as far as the host's schedulers see it.
@@ -80,6 +85,38 @@ impl Host {
             kvm.irq_pending = pending;
             self.class.vcpu_changed(&mut self.core, task);
         }
+    }
+
+    /// The guest's kernel has taken a lock, and says until when it will hold it: the host preempts the vCPU later, up to a time. A host kernel that does that
+    /// has the guest's word in memory that both see; so it costs no exit.
+    pub fn announce_lock(&mut self, task: TaskId, until_ns: Ns, max_ns: Ns) {
+        let kvm = &mut self.core.tasks[task.index()].kvm;
+        kvm.lock_until_ns = until_ns;
+        kvm.lock_hint_max_ns = max_ns;
+    }
+
+    /// It holds none any more: what was put off comes now.
+    pub fn lock_released(&mut self, task: TaskId) {
+        let task = &mut self.core.tasks[task.index()];
+        if task.kvm.lock_until_ns == 0 {
+            return;
+        }
+        task.kvm.lock_until_ns = 0;
+        let cpu = task.cpu;
+        if self.core.cpu(cpu).put_off_since_ns.is_some() {
+            self.core.pending.push_back(cpu);
+        }
+    }
+
+    /// Until when is the preemption of this running task to be put off?
+    pub(super) fn put_off_until_ns(&mut self, cpu: CpuId, id: TaskId) -> Option<Ns> {
+        let task = self.core.task(id);
+        let (kvm, now_ns) = (task.kvm, self.core.now_ns);
+        if kvm.lock_until_ns <= now_ns || task.leaving {
+            return None;
+        }
+        let since_ns = *self.core.cpu_mut(cpu).put_off_since_ns.get_or_insert(now_ns);
+        Some(kvm.lock_until_ns.min(since_ns + kvm.lock_hint_max_ns)).filter(|until_ns| *until_ns > now_ns)
     }
 
     /// kvm_sched_in(), on the way out of the switch: after the scheduler has heard that the task runs.

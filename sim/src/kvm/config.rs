@@ -11,6 +11,9 @@ use crate::time::Ns;
 #[serde(deny_unknown_fields, default)]
 pub struct KvmConfig {
     pub ple: Ple,
+    pub wells: Wells,
+    /// The longest that KVM's host puts off a preemption for a lock that the guest has announced (`guest.lock_hint_ns`).
+    pub lock_hint_max_ns: Ns,
     /// What a cycle of the windows is.
     pub tsc_mhz: u32,
     /// kvm_vcpu_on_spin() before 6.19 stored the number of tries as the last boosted vCPU instead of its index (fixed by 32bd348be3fa).
@@ -28,6 +31,8 @@ impl Default for KvmConfig {
     fn default() -> Self {
         Self {
             ple: Ple::default(),
+            wells: Wells::default(),
+            lock_hint_max_ns: 1_000_000,
             tsc_mhz: 2_500,
             on_spin_bug: false,
             ipi: Ipi::Trapped,
@@ -66,6 +71,35 @@ impl Default for Ple {
             shrink: 0,
             window_max_cycles: u32::MAX,
         }
+    }
+}
+
+/// Hardware spin detection (Wells et al., PACT'06): who stores less than so often in so many committed instructions makes no progress. The exit is that of a
+/// pause loop, but comes in any mode, with PAUSE or without. No processor has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Wells {
+    /// N; 0: there is no such thing.
+    pub instructions: u32,
+    /// k. A loop that waits stores nothing, all other code often enough: 1 or more finds all loops, 0 none.
+    pub stores: u32,
+    /// How many instructions such a loop commits in a microsecond.
+    pub instructions_per_us: u32,
+}
+
+impl Default for Wells {
+    fn default() -> Self {
+        Self { instructions: 0, stores: 1, instructions_per_us: 1_000 }
+    }
+}
+
+impl Wells {
+    /// After how long a loop is found.
+    pub fn window_ns(&self) -> Option<Ns> {
+        if self.instructions == 0 || self.stores == 0 {
+            return None;
+        }
+        Some((Ns::from(self.instructions) * 1_000 / Ns::from(self.instructions_per_us)).max(1))
     }
 }
 
@@ -176,6 +210,12 @@ impl KvmConfig {
         if self.ple.window_max_cycles < self.ple.window_cycles {
             let max = u64::from(self.ple.window_max_cycles);
             return refuse("ple.window_max_cycles", max, "ple.window_cycles or more");
+        }
+        if self.wells.instructions_per_us == 0 {
+            return refuse("wells.instructions_per_us", 0, "1 or more");
+        }
+        if self.lock_hint_max_ns > 1_000_000_000 {
+            return refuse("lock_hint_max_ns", self.lock_hint_max_ns, "0 to 1000000000");
         }
         if self.halt_poll.max_ns > 1_000_000_000 {
             return refuse("halt_poll.max_ns", self.halt_poll.max_ns, "0 to 1000000000");

@@ -25,7 +25,7 @@ impl Vm {
         self.pause(now_ns, v);
         let work_ns = host.core.machine.costs.vm_exit_ns + extra_ns;
         let vcpu = &mut self.vcpus[v];
-        vcpu.window = None;
+        vcpu.loop_ends();
         vcpu.place = Place::Exit;
         vcpu.exit = Exit { reason, since_ns: now_ns, work: Progress::new(work_ns), then };
         self.counters.exits[usize::from(reason)] += 1;
@@ -290,7 +290,7 @@ impl Vm {
         let vector = vcpu.visible.trailing_zeros() as u8;
         vcpu.visible &= !(1 << vector);
         vcpu.pending &= !(1 << vector);
-        vcpu.window = None;
+        vcpu.loop_ends();
         let (id, task, more) = (vcpu.id, vcpu.task, vcpu.pending != 0);
         host.set_irq_pending(task, more);
         host.tell(|| What::GuestIpiTaken { vcpu: id, vector });

@@ -11,7 +11,7 @@ pub mod halt;
 pub mod spin;
 pub mod vcpu;
 
-pub use config::{HaltPoll, Ipi, KvmConfig, KvmCosts, Ple, PleMode};
+pub use config::{HaltPoll, Ipi, KvmConfig, KvmCosts, Ple, PleMode, Wells};
 
 /// Reasons of [`crate::observe::What::Exit`].
 pub mod exit {

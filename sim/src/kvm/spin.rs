@@ -58,6 +58,8 @@ impl Vm {
         let id = vcpu.id;
         vcpu.window_cycles = self.kvm.ple.grown(vcpu.window_cycles);
         host.tell(|| What::Ple { vcpu: id, kernel });
+        // Whatever it holds: it waits, and may be preempted.
+        host.lock_released(self.vcpus[v].task);
         self.begin_exit(host, v, exit::PAUSE, self.kvm.costs.on_spin_ns, Then::SpinHook);
     }
 

@@ -81,6 +81,8 @@ pub struct Vcpu {
     /// The present window, and what is left of it for the loop that the guest is in. Any exit and any pause longer than the gap begins it anew.
     pub window_cycles: u32,
     pub window: Option<Progress>,
+    /// What is left of the instructions after which [`super::Wells`] finds the loop.
+    pub stalls: Option<Progress>,
     /// It has yielded: nothing more happens before the scheduler has decided.
     pub comes_back: bool,
     pub in_spin_loop: bool,
@@ -116,6 +118,7 @@ impl Vcpu {
             poll_until_ns: 0,
             window_cycles,
             window: None,
+            stalls: None,
             comes_back: false,
             in_spin_loop: false,
             dy_eligible: false,
@@ -125,6 +128,12 @@ impl Vcpu {
             ipi_to: Vec::new(),
             flush_to: Vec::new(),
         }
+    }
+
+    /// The processor has seen something else than a loop.
+    pub fn loop_ends(&mut self) {
+        self.window = None;
+        self.stalls = None;
     }
 
     /// Executes the guest's code at this instant (IN_GUEST_MODE).

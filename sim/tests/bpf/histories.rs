@@ -64,11 +64,14 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn knobs() -> impl Strategy<Value = Knobs> {
-    (0..2u32, 0..2u32, 0..2u32, 0..16u32, 0..2u32, 1..10u64).prop_map(
-        |(placement, order, gang, boost, guard, slice_ms)| Knobs {
+    // Kinds of boost are spin boost's.
+    let spins = prop_oneof![3 => (1..2u32, 0..16u32), 1 => (2..3u32, 0..1u32)];
+    (0..2u32, 0..2u32, 0..2u32, spins, 0..2u32, 1..10u64).prop_map(
+        |(placement, order, gang, (spin, boost), guard, slice_ms)| Knobs {
             placement: Some(placement),
             order: Some(order),
             gang: Some(gang),
+            spin: Some(spin),
             boost: Some(boost),
             guard: Some(guard),
             slice_ns: Some(slice_ms * MS),

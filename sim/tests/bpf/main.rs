@@ -23,6 +23,7 @@ mod partition;
 mod placement;
 mod ple;
 mod preempted;
+mod prefer;
 mod puppets;
 mod quotas;
 mod rules;

@@ -5,6 +5,7 @@
 
 mod common;
 mod halt;
+mod hint;
 mod locks;
 mod models;
 mod preemption;
@@ -13,3 +14,4 @@ mod scheduler;
 mod spin;
 mod sync;
 mod tlb;
+mod wells;

@@ -293,6 +293,8 @@ struct peek_stats {
 	u64 gang_starts;
 	u64 grace_given;
 	u64 grace_taken;
+	u64 prefer_kept;
+	u64 prefer_reverse;
 	u64 resumed;
 	u64 throttled;
 };
@@ -321,6 +323,8 @@ void peek_stats(struct peek_stats *to)
 	to->gang_starts = SUM(STAT_GANG_STARTS);
 	to->grace_given = SUM(STAT_GRACE_GIVEN);
 	to->grace_taken = SUM(STAT_GRACE_TAKEN);
+	to->prefer_kept = SUM(STAT_PREFER_KEPT);
+	to->prefer_reverse = SUM(STAT_PREFER_REVERSE);
 	to->resumed = SUM(STAT_RESUMED);
 	to->throttled = SUM(STAT_THROTTLED);
 }

@@ -95,6 +95,8 @@ pub struct PeekStats {
     pub gang_starts: u64,
     pub grace_given: u64,
     pub grace_taken: u64,
+    pub prefer_kept: u64,
+    pub prefer_reverse: u64,
     pub resumed: u64,
     pub throttled: u64,
 }
