@@ -63,6 +63,7 @@ enum cohort_stat {
 	STAT_GANG_STARTS,     /* pCPUs asked to join a VM's turn */
 	STAT_VCPUS_FOUND,
 	STAT_REGISTRY_FULL, /* VMs, vCPUs or cgroups beyond what there is room for */
+	STAT_SBCO_BALANCED, /* vCPUs passed over for a sibling far back in another queue (order sbco) */
 	NR_STATS,
 };
 

@@ -12,7 +12,9 @@
 /* --order: who deserves the pCPU */
 #define ORDERS(X)                                                                       \
 	X(vm, "CPU time is shared by VMs and host tasks, and within a VM by its vCPUs") \
-	X(task, "CPU time is shared by threads: a VM with more vCPUs gets more")
+	X(task, "CPU time is shared by threads: a VM with more vCPUs gets more")        \
+	X(sbco,                                                                         \
+	  "Self-boosted co-scheduling: as vm, and siblings far apart in their queues are moved towards each other")
 
 /* --gang: which vCPUs run at the same time */
 #define GANGS(X)                               \
@@ -38,6 +40,8 @@
 	  "Everything that keeps a VM's vCPUs moving together: balance, fair between VMs, all boosts") \
 	X(balance, balance, task, off, off, off, off,                                                  \
 	  "Siblings on different pCPUs, nothing else: virtual run time per task")                      \
-	X(vtime, any, task, off, off, off, off, "Weighted fair queueing per task, to compare with")
+	X(vtime, any, task, off, off, off, off, "Weighted fair queueing per task, to compare with")    \
+	X(sbco, balance, sbco, off, off, off, off,                                                     \
+	  "Self-boosted co-scheduling: siblings take their turns at about the same time, nobody forced")
 
 #endif

@@ -276,6 +276,7 @@ static void vcpu_join(struct task_struct *p, struct task_ctx *t, struct kvm_vcpu
 	v->boost_after_ns = 0;
 	v->backoff_ns = 0;
 	v->exit_served = 0;
+	v->dirty = 0;
 	atomic_add(&vm->nr_vcpus, 1);
 	if (vm->vcpu_end < id + 1)
 		vm->vcpu_end = id + 1;

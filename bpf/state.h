@@ -141,6 +141,7 @@ struct vcpu_ctx {
 	u32 state;
 	u32 exit_served; /* see EXIT_SERVED */
 	u32 restricted;	 /* some pCPUs are forbidden */
+	u32 dirty;	 /* order sbco: its place is being changed */
 };
 
 struct {

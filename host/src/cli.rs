@@ -8,6 +8,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::policy::PolicyArgs;
 use crate::say::Failure;
+use crate::sbco::Alpha;
 use crate::timing::Timing;
 
 /// Keeps the vCPUs of an SMP virtual machine moving together on an overcommitted KVM host
@@ -31,12 +32,21 @@ pub enum Command {
     /// Needs root and a kernel with sched_ext. Finds the virtual machines by itself, whatever runs them, and follows as they come and go.
     /// Whatever happens to this process, guests keep running: when it ends or fails, all tasks fall back to the kernel's own scheduler.
     Run(Run),
+    /// Change a scheduler that another `cohort run` has loaded, while it runs
+    Tune(Tune),
     /// Print the manual page of `cohort run`
     #[command(hide = true)]
     Man,
     /// Print the files that this program's scheduler was compiled from, with their SHA-256, as sha256sum does
     #[command(hide = true)]
     Sources,
+}
+
+#[derive(Args, Debug)]
+pub struct Tune {
+    /// See `cohort run --help`; it lasts until the scheduler is loaded again
+    #[arg(long, value_name = "PART", required = true)]
+    pub sbco_alpha: Alpha,
 }
 
 #[derive(Args, Debug)]
@@ -144,7 +154,7 @@ mod tests {
         let args = ["cohort", "run"].into_iter().chain(args.split_whitespace()).map(Into::into);
         parse(args).map(|cli| match cli.command {
             Command::Run(run) => run,
-            Command::Man | Command::Sources => unreachable!(),
+            Command::Tune(_) | Command::Man | Command::Sources => unreachable!(),
         })
     }
 
@@ -235,6 +245,8 @@ mod tests {
             ("--monitor 1 --stats 1", ["--monitor", "--stats", "cannot be used"]),
             ("--monitor 1 --policy vtime", ["--monitor", "--policy", "cannot be used"]),
             ("--monitor 1 --slice-us 1000", ["--monitor", "--slice-us", "cannot be used"]),
+            ("--order sbco --sbco-alpha 1.5", ["--sbco-alpha", "1.5", "from 0.01 to 1"]),
+            ("--sbco-alpha 0.5", ["--sbco-alpha", "--order sbco", "vm"]),
             ("--wibble", ["--wibble", "unexpected", ""]),
         ] {
             let line = refusal(args);

@@ -14,6 +14,7 @@ use crate::intf;
 use crate::kernel_ops;
 use crate::policy::Axes;
 use crate::say::{self, Failure};
+use crate::sbco::Alpha;
 use crate::timing::Timing;
 
 /// What the scheduler is to do.
@@ -21,6 +22,7 @@ use crate::timing::Timing;
 pub struct Config {
     pub policy: String,
     pub axes: Axes,
+    pub sbco_alpha: Option<Alpha>,
     pub timing: Timing,
     pub verbose: u8,
 }
@@ -103,6 +105,9 @@ fn open<'obj>(
         knobs.nr_cpus = place.nr_cpus;
         config.axes.apply(knobs);
         config.timing.apply(knobs);
+        if let Some(alpha) = config.sbco_alpha {
+            alpha.apply(knobs);
+        }
     }
     if let Some(kernel) = &place.ops {
         kernel_ops::leave_out_missing(open.struct_ops.cohort_ops_mut(), kernel);
@@ -110,6 +115,7 @@ fn open<'obj>(
     open.maps.neighbours.set_max_entries(place.nr_cpus)?;
     open.maps.vm_on_cpu.set_max_entries(intf::MAX_VMS * place.nr_cpus)?;
     open.maps.clocks.set_max_entries(intf::MAX_ENTITIES * place.nr_cpus)?;
+    open.maps.sbco_cpus.set_max_entries(place.nr_cpus)?;
     open.progs.cohort_on_spin.set_autoload(watch_spin);
     open.progs.cohort_sched_switch.set_autoload(place.sees_switches());
     if config.verbose > 1 {
@@ -272,6 +278,7 @@ mod tests {
         let config = Config {
             policy: run.policy.policy.clone(),
             axes: run.policy.axes().unwrap(),
+            sbco_alpha: run.policy.sbco_alpha,
             timing: run.timing,
             verbose: 0,
         };

@@ -15,6 +15,7 @@ mod output;
 mod policy;
 mod run;
 mod say;
+mod sbco;
 mod stats;
 mod timing;
 mod topology;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
     let result = match cli::parse(std::env::args_os()) {
         Ok(cli) => match cli.command {
             Command::Run(args) => run::run(&args, &Host::this_machine()),
+            Command::Tune(args) => sbco::tune(args.sbco_alpha, &Host::this_machine()),
             Command::Man => man::write(&mut io::stdout().lock()).or_else(unless_closed),
             Command::Sources => write_sources(&mut io::stdout().lock()).or_else(unless_closed),
         },

@@ -64,7 +64,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn knobs() -> impl Strategy<Value = Knobs> {
-    (0..2u32, 0..2u32, 0..2u32, 0..16u32, 1..10u64).prop_map(|(placement, order, gang, boost, slice_ms)| {
+    (0..2u32, 0..3u32, 0..2u32, 0..16u32, 1..10u64).prop_map(|(placement, order, gang, boost, slice_ms)| {
         Knobs {
             placement: Some(placement),
             order: Some(order),

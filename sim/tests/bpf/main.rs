@@ -23,6 +23,7 @@ mod preempted;
 mod puppets;
 mod quotas;
 mod rules;
+mod sbco;
 mod schedule;
 mod spec;
 mod survey;
