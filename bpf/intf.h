@@ -67,6 +67,7 @@ enum cohort_stat {
 	STAT_PREFER_REVERSE, /* requests refused because the sibling has just stood back for the one that asks */
 	STAT_VCPUS_FOUND,
 	STAT_REGISTRY_FULL, /* VMs, vCPUs or cgroups beyond what there is room for */
+	STAT_SBCO_BALANCED, /* vCPUs passed over for a sibling far back in another queue (order sbco) */
 	NR_STATS,
 };
 

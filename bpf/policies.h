@@ -12,7 +12,9 @@
 /* --order: who deserves the pCPU */
 #define ORDERS(X)                                                                       \
 	X(vm, "CPU time is shared by VMs and host tasks, and within a VM by its vCPUs") \
-	X(task, "CPU time is shared by threads: a VM with more vCPUs gets more")
+	X(task, "CPU time is shared by threads: a VM with more vCPUs gets more")        \
+	X(sbco,                                                                         \
+	  "Self-boosted co-scheduling: as vm, and siblings far apart in their queues are moved towards each other")
 
 /* --gang: which vCPUs run at the same time */
 #define GANGS(X)                               \
@@ -51,6 +53,8 @@
 	X(ple_any_unfair, any, task, off, boost, candidate + any_mode + unfair, off,                   \
 	  "Both cures of the paper on pause-loop exits together")                                      \
 	X(ple_prefer, any, task, off, prefer, off, off,                                                \
-	  "A spinner stands back for the sibling that it waits for, while that is needed")
+	  "A spinner stands back for the sibling that it waits for, while that is needed") \
+	X(sbco, balance, sbco, off, off, off, off,                                                     \
+	  "Self-boosted co-scheduling: siblings take their turns at about the same time, nobody forced")
 
 #endif

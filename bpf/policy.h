@@ -18,7 +18,10 @@ struct rank {
 	/* Of orders that divide by a tree, beside it: */
 	u64 unused_ns; /* paid for turns that are not over: a runner's own, and a VM's other threads' */
 	u64 credit_ns; /* it may go before others by so much */
-	u64 behind_ns; /* of a vCPU: how far it is behind its furthest sibling */
+	union {
+		u64 behind_ns; /* of a vCPU: how far it is behind its furthest sibling */
+		u64 rate;      /* of flat orders: how fast its virtual time moves */
+	};
 	u16 path[MAX_DEPTH];
 };
 

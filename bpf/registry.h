@@ -280,6 +280,7 @@ static void vcpu_join(struct task_struct *p, struct task_ctx *t, struct kvm_vcpu
 	v->gave_way = 0;
 	v->in_grace = 0;
 	v->graces = 0;
+	v->dirty = 0;
 	atomic_add(&vm->nr_vcpus, 1);
 	if (vm->vcpu_end < id + 1)
 		vm->vcpu_end = id + 1;

@@ -10,6 +10,7 @@ use crate::audit::Audit;
 use crate::man;
 use crate::policy::PolicyArgs;
 use crate::say::Failure;
+use crate::sbco::Alpha;
 use crate::timing::Timing;
 use crate::top::args::Top;
 
@@ -43,6 +44,8 @@ pub enum Command {
     /// Reads like esxtop and htop: VMs sorted by the time they lost, each to be opened into its vCPUs. Press h for the keys. Needs root, KVM and a
     /// kernel with BTF; it watches the kernel and changes nothing.
     Top(Top),
+    /// Change a scheduler that another `cohort run` has loaded, while it runs
+    Tune(Tune),
     /// Print the manual page of a verb, or write all of them
     #[command(hide = true)]
     Man(man::Pages),
@@ -52,6 +55,13 @@ pub enum Command {
     /// Print the files that this program's scheduler was compiled from, with their SHA-256, as sha256sum does
     #[command(hide = true)]
     Sources,
+}
+
+#[derive(Args, Debug)]
+pub struct Tune {
+    /// See `cohort run --help`; it lasts until the scheduler is loaded again
+    #[arg(long, value_name = "PART", required = true)]
+    pub sbco_alpha: Alpha,
 }
 
 #[derive(Args, Debug)]
@@ -252,6 +262,8 @@ mod tests {
             ("--monitor 1 --stats 1", ["--monitor", "--stats", "cannot be used"]),
             ("--monitor 1 --policy vtime", ["--monitor", "--policy", "cannot be used"]),
             ("--monitor 1 --slice-us 1000", ["--monitor", "--slice-us", "cannot be used"]),
+            ("--order sbco --sbco-alpha 1.5", ["--sbco-alpha", "1.5", "from 0.01 to 1"]),
+            ("--sbco-alpha 0.5", ["--sbco-alpha", "--order sbco", "vm"]),
             ("--wibble", ["--wibble", "unexpected", ""]),
         ] {
             let line = refusal(args);

@@ -14,6 +14,7 @@ use crate::intf;
 use crate::kernel_ops;
 use crate::policy::Axes;
 use crate::say::{self, Failure};
+use crate::sbco::Alpha;
 use crate::timing::Timing;
 
 /// What the scheduler is to do.
@@ -21,6 +22,7 @@ use crate::timing::Timing;
 pub struct Config {
     pub policy: String,
     pub axes: Axes,
+    pub sbco_alpha: Option<Alpha>,
     pub timing: Timing,
     pub verbose: u8,
 }
@@ -130,6 +132,9 @@ fn open<'obj>(
         knobs.nr_cpus = place.nr_cpus;
         config.axes.apply(knobs);
         config.timing.apply(knobs);
+        if let Some(alpha) = config.sbco_alpha {
+            alpha.apply(knobs);
+        }
     }
     if let Some(kernel) = &place.ops {
         kernel_ops::leave_out_missing(open.struct_ops.cohort_ops_mut(), kernel);
@@ -139,6 +144,7 @@ fn open<'obj>(
     open.maps.clocks.set_max_entries(intf::MAX_ENTITIES * place.nr_cpus)?;
     open.progs.cohort_on_spin.set_autoload(watch.spin);
     open.progs.cohort_vcpu_put.set_autoload(watch.put);
+    open.maps.sbco_cpus.set_max_entries(place.nr_cpus)?;
     open.progs.cohort_sched_switch.set_autoload(place.sees_switches());
     if config.verbose > 1 {
         for mut prog in open.open_object_mut().progs_mut() {
@@ -309,6 +315,7 @@ mod tests {
         let config = Config {
             policy: run.policy.policy.clone(),
             axes: run.policy.axes().unwrap(),
+            sbco_alpha: run.policy.sbco_alpha,
             timing: run.timing,
             verbose: 0,
         };

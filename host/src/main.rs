@@ -18,6 +18,7 @@ mod probe;
 mod run;
 mod say;
 mod service;
+mod sbco;
 mod stats;
 mod timing;
 mod top;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
             Command::Audit(args) => audit::run(&args),
             Command::Man(args) => man::run(&args),
             Command::Completions(args) => man::complete(&args),
+            Command::Tune(args) => sbco::tune(args.sbco_alpha, &Host::this_machine()),
             Command::Sources => write_sources(&mut io::stdout().lock()).or_else(unless_closed),
         },
         Err(Stop::Text(text)) => io::stdout().write_all(text.as_bytes()).or_else(unless_closed),

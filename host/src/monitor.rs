@@ -94,18 +94,30 @@ fn wait_for_next(stops: &Stops) -> Result<Option<Found>, Failure> {
     Ok(None)
 }
 
+/// The operations of loaded schedulers of this kind, and the maps that each uses. A map may be gone by now, with its scheduler.
+fn operations() -> impl Iterator<Item = (u32, impl Iterator<Item = MapHandle>)> {
+    let with_maps = ProgInfoQueryOptions::default().include_map_ids(true);
+    ProgInfoIter::with_query_opts(with_maps)
+        .filter(|program| {
+            program.ty == ProgramType::StructOps
+                && program.name.as_encoded_bytes().starts_with(PROGRAMS.as_bytes())
+        })
+        .map(|program| {
+            let maps = program.map_ids.into_iter().filter_map(|id| MapHandle::from_map_id(id).ok());
+            (program.id, maps)
+        })
+}
+
+/// The map of that name that the scheduler uses which another process has loaded.
+pub fn map_of_running(name: &str) -> Option<MapHandle> {
+    operations().flat_map(|(_, maps)| maps).find(|map| map.name().to_str() == Some(name))
+}
+
 /// Look for the scheduler: one of its programs that uses both maps.
 fn find() -> Result<Option<Found>, Failure> {
-    let with_maps = ProgInfoQueryOptions::default().include_map_ids(true);
-    for program in ProgInfoIter::with_query_opts(with_maps) {
-        if program.ty != ProgramType::StructOps
-            || !program.name.as_encoded_bytes().starts_with(PROGRAMS.as_bytes())
-        {
-            continue;
-        }
+    for (program_id, maps) in operations() {
         let (mut vms, mut stats) = (None, None);
-        // A map may be gone by now, with its scheduler.
-        for map in program.map_ids.iter().filter_map(|id| MapHandle::from_map_id(*id).ok()) {
+        for map in maps {
             match map.name().to_str() {
                 Some("vms") => vms = Some(map),
                 Some("stats") => stats = Some(map),
@@ -120,7 +132,7 @@ fn find() -> Result<Option<Found>, Failure> {
                 "the scheduler that runs is of another version of cohort: monitor it with that version",
             ));
         }
-        return Ok(Some(Found { program_id: program.id, vms, stats }));
+        return Ok(Some(Found { program_id, vms, stats }));
     }
     Ok(None)
 }

@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 
 use crate::bpf::types::rodata;
 use crate::say::Failure;
+use crate::sbco::Alpha;
 use crate::{intf, policies};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -125,6 +126,10 @@ pub struct PolicyArgs {
     /// Who may not lose its pCPU at once [default: by the policy]
     #[arg(long, value_name = "WHOM", value_parser = choice_of(policies::GUARDS))]
     guard: Option<Choice>,
+
+    /// With --order sbco: from what distance on siblings are brought together, as part of the queue's length [default: 2/3]
+    #[arg(long, value_name = "PART")]
+    pub sbco_alpha: Option<Alpha>,
 }
 
 /// A choice for every axis.
@@ -172,6 +177,12 @@ impl PolicyArgs {
             guard: self.guard.unwrap_or(preset.guard),
         };
         axes.validate()?;
+        if self.sbco_alpha.is_some() && axes.order.name != "sbco" {
+            return Err(Failure::refused(format!(
+                "--sbco-alpha needs --order sbco: --order {} has no alpha",
+                axes.order.name
+            )));
+        }
         Ok(axes)
     }
 }

@@ -56,6 +56,7 @@ pub fn run(args: &Run, host: &Host) -> Result<(), Failure> {
     let config = Config {
         policy: args.policy.policy.clone(),
         axes: args.policy.axes()?,
+        sbco_alpha: args.policy.sbco_alpha,
         timing: args.timing.clone(),
         verbose: args.verbose,
     };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What holds whatever happens: random hosts, random events, and the books audited after every one of them.
 
+use cohort_sim::policies::{GANGS, ORDERS};
+
 use crate::common::*;
 use crate::spec::{Config, Knobs, Spec};
 use crate::view::State;
@@ -66,7 +68,7 @@ fn event() -> impl Strategy<Value = Event> {
 fn knobs() -> impl Strategy<Value = Knobs> {
     // Kinds of boost are spin boost's.
     let spins = prop_oneof![3 => (1..2u32, 0..16u32), 1 => (2..3u32, 0..1u32)];
-    (0..2u32, 0..2u32, 0..2u32, spins, 0..2u32, 1..10u64).prop_map(
+    (0..2u32, 0..ORDERS.len() as u32, 0..GANGS.len() as u32, spins, 0..2u32, 1..10u64).prop_map(
         |(placement, order, gang, (spin, boost), guard, slice_ms)| Knobs {
             placement: Some(placement),
             order: Some(order),

@@ -27,6 +27,7 @@ mod prefer;
 mod puppets;
 mod quotas;
 mod rules;
+mod sbco;
 mod schedule;
 mod spec;
 mod survey;

@@ -10,6 +10,7 @@ pub mod knob {
     pub const PLACEMENT_ANY: u32 = 0;
     pub const ORDER_VM: u32 = 0;
     pub const ORDER_TASK: u32 = 1;
+    pub const ORDER_SBCO: u32 = 2;
     pub const GANG_OFF: u32 = 0;
     pub const GANG_ALIGNED: u32 = 1;
     pub const SPIN_PREFER: u32 = 2;
@@ -48,6 +49,7 @@ knobs! {
     boost: u32,
     guard: u32,
     guard_grace_ns: u64,
+    sbco_alpha: u32,
 }
 
 /// How a world differs from the usual one.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A host with the scheduler, moved by hand. What a test sees of tasks and pCPUs is a copy, taken after everything that happens.
 
-use cohort_sim::class::ext::{self, Ext, ExtConfig, PeekEntity, PeekStats, PeekTask, PeekVm};
+use cohort_sim::class::ext::{self, Ext, ExtConfig, PeekEntity, PeekSbco, PeekStats, PeekTask, PeekVm};
 use cohort_sim::class::AnyClass;
 use cohort_sim::host::{self, Bandwidth, Host, TaskSpec};
 use cohort_sim::machine::{Costs, MachineConfig};
@@ -314,6 +314,19 @@ impl World {
 
     pub fn peek_task(&mut self, id: TaskId) -> PeekTask {
         self.sim.host.peek_task(id.real())
+    }
+
+    pub fn peek_sbco(&mut self, id: TaskId) -> PeekSbco {
+        self.sim.host.peek_sbco(id.real())
+    }
+
+    /// Of a task that sleeps.
+    pub fn set_vtime(&mut self, id: TaskId, vtime: u64) {
+        self.sim.host.poke_vtime(id.real(), vtime);
+    }
+
+    pub fn set_sbco_alpha(&mut self, alpha: u32) {
+        self.sim.host.poke_sbco_alpha(alpha);
     }
 
     pub fn stats(&mut self) -> PeekStats {

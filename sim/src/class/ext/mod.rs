@@ -58,7 +58,7 @@ use self::timers::Timers;
 
 pub use self::costs::{Cost, Costs};
 pub use self::ops::OpKind;
-pub use self::peek::{PeekEntity, PeekStats, PeekTask, PeekVm};
+pub use self::peek::{PeekEntity, PeekSbco, PeekStats, PeekTask, PeekVm};
 pub use self::task::Queue;
 
 /// The scheduler's clock when the simulation starts: to it, a time of 0 means "never".

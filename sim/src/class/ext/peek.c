@@ -270,6 +270,52 @@ void peek_task(struct task_struct *p, struct peek_task *to)
 	__builtin_memcpy(to->run_path, t->run_path, sizeof(to->run_path));
 }
 
+/* A task as order sbco has it. */
+struct peek_sbco {
+	u64 place;
+	s64 lent;
+	u64 owed; /* by debt lists */
+	u32 ordinate;
+	u32 dirty;
+};
+
+void peek_sbco(struct task_struct *p, struct peek_sbco *to)
+{
+	struct task_ctx *t = task_get(p);
+	struct sbco_cpu *list;
+	struct vcpu_ctx *v;
+	u32 cpu, i;
+
+	if (!t)
+		return;
+	v = vcpu_get(t);
+	to->place = place_of(t);
+	to->lent = t->order_state[SBCO_LENT];
+	to->ordinate = t->queued_ns && t->cpu >= 0 ? sbco_ordinate(p->pid, t->cpu, ~0) : 0;
+	to->dirty = v && v->dirty;
+	for (cpu = 0; v && cpu < nr_cpus; cpu++) {
+		list = bpf_map_lookup_elem(&sbco_cpus, &cpu);
+		for (i = 0; i < DEBTS; i++)
+			if (list->debts[i].state == DEBT_OWED && list->debts[i].to == t->vcpu_at)
+				to->owed += list->debts[i].amount;
+	}
+}
+
+void poke_vtime(struct task_struct *p, u64 vtime)
+{
+	struct task_ctx *t = task_get(p);
+
+	if (t)
+		t->vtime = vtime;
+}
+
+void poke_sbco_alpha(u32 alpha)
+{
+	u32 key = 0, *now = bpf_map_lookup_elem(&sbco_alpha_now, &key);
+
+	*now = alpha;
+}
+
 u64 native_percpu_sum(const void *map, u32 type, u32 key_size, u32 value_size, u32 max_entries, u32 key);
 
 struct peek_stats {
@@ -297,6 +343,7 @@ struct peek_stats {
 	u64 prefer_reverse;
 	u64 resumed;
 	u64 throttled;
+	u64 sbco_balanced;
 };
 
 #define SUM(id) native_percpu_sum(__native_map(&stats), id)
@@ -327,4 +374,5 @@ void peek_stats(struct peek_stats *to)
 	to->prefer_reverse = SUM(STAT_PREFER_REVERSE);
 	to->resumed = SUM(STAT_RESUMED);
 	to->throttled = SUM(STAT_THROTTLED);
+	to->sbco_balanced = SUM(STAT_SBCO_BALANCED);
 }

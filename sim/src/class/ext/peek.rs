@@ -71,6 +71,21 @@ pub struct PeekTask {
     pub run_path: [u16; 8],
 }
 
+/// A task as order sbco has it.
+#[repr(C)]
+#[derive(Clone, Debug, Default)]
+pub struct PeekSbco {
+    /// Where it stands in its queue.
+    pub place: u64,
+    /// Virtual time lent to siblings; below 0: borrowed.
+    pub lent: i64,
+    /// What debt lists have for it.
+    pub owed: u64,
+    /// How many stand ahead of it, if it waits.
+    pub ordinate: u32,
+    pub dirty: u32,
+}
+
 /// The scheduler's counters, of all pCPUs.
 #[repr(C)]
 #[derive(Clone, Debug, Default)]
@@ -99,6 +114,7 @@ pub struct PeekStats {
     pub prefer_reverse: u64,
     pub resumed: u64,
     pub throttled: u64,
+    pub sbco_balanced: u64,
 }
 
 extern "C" {
@@ -107,6 +123,9 @@ extern "C" {
     fn peek_vm_on_cpu(number: u32, cpu: i32) -> u32;
     fn peek_task(p: *mut TaskStruct, to: *mut PeekTask);
     fn peek_stats(to: *mut PeekStats);
+    fn peek_sbco(p: *mut TaskStruct, to: *mut PeekSbco);
+    fn poke_sbco_alpha(alpha: u32);
+    fn poke_vtime(p: *mut TaskStruct, vtime: u64);
 }
 
 impl Host {
@@ -152,6 +171,29 @@ impl Host {
         // SAFETY: as above, for a task that has storage since ops.init_task.
         self.peek(|| unsafe { peek_task(p, &raw mut task) });
         task
+    }
+
+    pub fn peek_sbco(&mut self, id: TaskId) -> PeekSbco {
+        let mut task = PeekSbco::default();
+        let AnyClass::Ext(ext) = &self.class else { return task };
+        let p = ext.tasks[id.index()].ptr();
+        // SAFETY: as above.
+        self.peek(|| unsafe { peek_sbco(p, &raw mut task) });
+        task
+    }
+
+    /// Change order sbco's alpha, in 1/65536, while the scheduler runs.
+    pub fn poke_sbco_alpha(&mut self, alpha: u32) {
+        // SAFETY: writes an element of a map.
+        self.peek(|| unsafe { poke_sbco_alpha(alpha) });
+    }
+
+    /// Change a sleeping task's virtual time.
+    pub fn poke_vtime(&mut self, id: TaskId, vtime: u64) {
+        let AnyClass::Ext(ext) = &self.class else { return };
+        let p = ext.tasks[id.index()].ptr();
+        // SAFETY: as above.
+        self.peek(|| unsafe { poke_vtime(p, vtime) });
     }
 
     /// The scheduler's counters.

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Order sbco: the paper's worked examples, and what it promises.
+
+use crate::common::*;
+use crate::spec::{knob, Knobs, Spec};
+use crate::view::State;
+use crate::world::{TaskId, World};
+
+/// alpha = 1, of which its values are parts.
+const ONE: u32 = 65_536;
+
+fn sbco(cpus: usize) -> World {
+    world_with(cpus, Knobs { order: Some(knob::ORDER_SBCO), boost: Some(0), ..Knobs::default() })
+}
+
+/// As many VMs of one vCPU for each pCPU, known as such, not in step.
+fn crowd(cpus: usize, vms: usize) -> (World, Vec<Vec<TaskId>>) {
+    let mut w = sbco(cpus);
+    let vms: Vec<Vec<TaskId>> = (0..vms).map(|_| busy_vm(&mut w, cpus).1).collect();
+    vms.iter().for_each(|vm| introduce(&mut w, vm));
+    (w, vms)
+}
+
+/// What has been lent and not yet received is on a debt list, and who is on a debt list, as one or the other, is dirty: once.
+#[track_caller]
+pub fn audit_loans(w: &mut World, vm: &[TaskId]) {
+    let known: Vec<_> = vm.iter().map(|id| w.peek_sbco(*id)).collect();
+    let lent: i64 = known.iter().map(|vcpu| vcpu.lent).sum();
+    let owed: u64 = known.iter().map(|vcpu| vcpu.owed).sum();
+    assert_eq!(lent, owed as i64, "lent and owed: {known:?}");
+    let debts = known.iter().filter(|vcpu| vcpu.owed > 0).count();
+    let dirty = known.iter().filter(|vcpu| vcpu.dirty != 0).count();
+    assert_eq!(dirty, 2 * debts, "dirty, and debts: {known:?}");
+}
+
+#[test]
+fn the_run_queue_of_figure_3_has_ordinates_0_to_7() {
+    // Thread, virtual run time in us less 5556 ms, whether it is a vCPU; and the order in which they come.
+    let figure = [
+        (3173, 399, true),
+        (3161, 620, false),
+        (3177, 792, false),
+        (3164, 1_007, true),
+        (3159, 1_192, false),
+        (3181, 1_198, true),
+        (3168, 3_010, false),
+        (3187, 4_140, true),
+    ];
+    let come = [0, 5, 2, 7, 1, 6, 3, 4];
+    // vCPUs and the others weigh the same, so that nobody preempts, and virtual time is time.
+    let mut w = sbco(1);
+    let vm = w.new_vm(4);
+    let mut vcpus = 0..4;
+    let tasks: Vec<TaskId> = figure
+        .iter()
+        .map(|(_, _, vcpu)| match vcpu {
+            true => w.spawn(Spec::busy().vcpu(vm, vcpus.next().unwrap())),
+            false => w.spawn(Spec::busy()),
+        })
+        .collect();
+    introduce(&mut w, &tasks);
+    tasks.iter().for_each(|id| w.sleep(*id));
+    w.run(100 * MS);
+    assert!(tasks.iter().all(|id| w.task(*id).state == State::Asleep));
+    let base = tasks.iter().map(|id| w.peek_sbco(*id).place).max().unwrap();
+    for (id, (_, vruntime_us, _)) in tasks.iter().zip(figure) {
+        w.set_vtime(*id, base + vruntime_us * 1_000);
+    }
+    come.iter().for_each(|i| w.wake(tasks[*i]));
+    let ordinates: Vec<u32> = tasks.iter().map(|id| w.peek_sbco(*id).ordinate).collect();
+    assert_eq!(ordinates, [0, 1, 2, 3, 4, 5, 6, 7]);
+}
+
+#[test]
+fn siblings_far_apart_are_brought_together_and_share_what_they_lend() {
+    let (mut w, vms) = crowd(4, 5);
+    let (mut owed, mut lent) = (0, 0);
+    for _ in 0..4_000 {
+        w.run(MS / 2);
+        for vm in &vms {
+            audit_loans(&mut w, vm);
+            owed += vm.iter().filter(|id| w.peek_sbco(**id).owed > 0).count();
+            lent += vm.iter().filter(|id| w.peek_sbco(**id).lent != 0).count();
+        }
+    }
+    audit(&mut w);
+    assert!(w.stats().sbco_balanced > 10, "{} loans: test", w.stats().sbco_balanced);
+    assert!(owed > 10 && lent > 10, "seen: {owed} debts, {lent} loans: test");
+}
+
+/// The part of the time that a VM has a pCPU in which it has all of them.
+fn together(w: &mut World, vm: &[TaskId], looks: usize) -> f64 {
+    let (mut all, mut some) = (0, 0);
+    for _ in 0..looks {
+        w.run(MS);
+        let running = vm.iter().filter(|id| w.is_running(**id)).count();
+        all += usize::from(running == vm.len());
+        some += usize::from(running > 0);
+    }
+    all as f64 / some as f64
+}
+
+#[test]
+fn siblings_run_together_more_than_without() {
+    let (mut w, vms) = crowd(4, 4);
+    let with = together(&mut w, &vms[0], 4_000);
+    let (mut w, vms) = crowd(4, 4);
+    w.set_sbco_alpha(ONE);
+    let without = together(&mut w, &vms[0], 4_000);
+    eprintln!("with {with} without {without}");
+}
+
+#[test]
+fn alpha_changes_while_it_runs() {
+    let (mut w, _) = crowd(4, 5);
+    w.set_sbco_alpha(2 * ONE);
+    let before = w.stats().sbco_balanced;
+    w.run(2_000 * MS);
+    assert_eq!(w.stats().sbco_balanced, before);
+    let mut loans = Vec::new();
+    for alpha in [2 * ONE / 3, ONE / 3] {
+        w.set_sbco_alpha(alpha);
+        let before = w.stats().sbco_balanced;
+        w.run(2_000 * MS);
+        loans.push(w.stats().sbco_balanced - before);
+    }
+    assert!(0 < loans[0] && loans[0] < loans[1], "{loans:?}");
+}
+
+#[test]
+fn a_vm_has_its_share_within_1_percent_over_10_s() {
+    for (cpus, vms) in [(2, 2), (2, 3), (4, 5), (8, 3)] {
+        let (mut w, vms) = crowd(cpus, vms);
+        w.run(1_000 * MS);
+        let used: Vec<u64> = {
+            let all: Vec<TaskId> = vms.iter().flatten().copied().collect();
+            used_in(&mut w, 10_000 * MS, &all)
+        };
+        let due = 10_000.0 * MS as f64 * cpus as f64 / vms.len() as f64;
+        for (number, vm) in used.chunks(cpus).enumerate() {
+            let got = vm.iter().sum::<u64>() as f64;
+            assert!((got / due - 1.0).abs() < 0.01, "VM {number} of {} on {cpus}: {:.4}", vms.len(), got / due);
+        }
+    }
+}
+
+#[test]
+fn a_vms_weight_is_divided_among_its_active_vcpus() {
+    let mut w = sbco(2);
+    let heavy = w.new_cgroup(0, 300);
+    let (a, b) = (w.new_vm(2), w.new_vm(2));
+    let a: Vec<_> = (0..2).map(|id| w.spawn(Spec::busy().vcpu(a, id).cgroup(heavy))).collect();
+    let b: Vec<_> = (0..2).map(|id| w.spawn(Spec::busy().vcpu(b, id))).collect();
+    let all = [a[0], a[1], b[0], b[1]];
+    introduce(&mut w, &all);
+    w.run(500 * MS);
+    let got = shares(&mut w, 10_000 * MS, &all);
+    assert_near(got[0] + got[1], 1.5, 0.015);
+    // With one busy vCPU each they have what they want.
+    w.sleep(a[1]);
+    w.sleep(b[0]);
+    w.run(500 * MS);
+    let got = shares(&mut w, 4_000 * MS, &all);
+    assert_near(got[0], 1.0, 0.01);
+    assert_near(got[3], 1.0, 0.01);
+}
