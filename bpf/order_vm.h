@@ -25,18 +25,13 @@
 /* Clocks that many pCPUs share move in steps of this, so that their cache lines do not. */
 #define CLOCK_STEP_NS 250000ULL
 
-/* By how many turns one must be further behind its siblings than another is behind its own, to go first at a tie. */
-#ifndef TIE_TURNS
-#define TIE_TURNS 2
-#endif
-
 static __always_inline u64 scale_by_entity(u64 delta_ns, const struct entity_ctx *e)
 {
 	return delta_ns * e->inv_weight >> INV_WEIGHT_SHIFT;
 }
 
 /* The place of one that is part of that entity. `settled`: 1 if it is counted as running there and has paid for nothing beyond now. */
-static __always_inline void rank_of_leaf(u32 leaf, u64 own, u64 weight, s32 settled, u64 now, struct rank *r)
+static __always_inline void rank_of_leaf(u32 leaf, u64 own, s32 settled, u64 now, struct rank *r)
 {
 	struct entity_ctx *e = entity_get(leaf);
 	s32 running;
@@ -46,10 +41,10 @@ static __always_inline void rank_of_leaf(u32 leaf, u64 own, u64 weight, s32 sett
 	if (!leaf || !e)
 		return;
 	__builtin_memcpy(r->path, e->path, sizeof(r->path));
-	if (time_before(own, e->child_clock))
-		r->behind_ns = (e->child_clock - own) * (weight ?: WEIGHT_DEFAULT) / WEIGHT_DEFAULT;
 	if (e->kind != ENTITY_VM)
 		return;
+	if (time_before(own, e->child_clock))
+		r->behind_ns = e->child_clock - own;
 	/* What its siblings have paid for this turn does not keep a vCPU from joining it. */
 	running = e->nr_running - settled;
 	if (gang == GANG_aligned && running > 0)
@@ -67,7 +62,7 @@ static __always_inline u64 borrows_ns(const struct task_ctx *t)
 
 static void vtime_rank(struct task_ctx *t, u64 now, struct rank *r)
 {
-	rank_of_leaf(t->leaf, t->vtime, t->weight, t->charged_ns != 0, now, r);
+	rank_of_leaf(t->leaf, t->vtime, t->charged_ns != 0, now, r);
 	r->credit_ns = borrows_ns(t);
 }
 
@@ -76,7 +71,7 @@ static void vtime_rank_of_runner(const struct cpu_ctx *c, u64 now, struct rank *
 	u64 unused = elapsed_ns(c->turn_end_ns, now);
 
 	/* Its own time as of now; that of its entities as of now by what is left of its turn, and of those with it. */
-	rank_of_leaf(c->curr_leaf, c->curr_vtime - scale_by_weight(unused, c->curr_weight), c->curr_weight, 1, now, r);
+	rank_of_leaf(c->curr_leaf, c->curr_vtime - scale_by_weight(unused, c->curr_weight), 1, now, r);
 	r->unused_ns += unused;
 }
 
@@ -99,48 +94,15 @@ static __always_inline u64 rank_turn(u32 slot)
 }
 
 /*
- * How far the one of that rank, and each entity of its path below that level, is behind the furthest of its siblings: the most of it, in time of its own.
- */
-VERIFIED_ONCE_U64 rank_behind(struct rank *r, u32 level)
-{
-	struct entity_ctx *e, *up;
-	u64 vtime, behind, most;
-	u32 i, above;
-
-	UNUSED_YET(level);
-	/* Of one that has come to its own level, nothing is below. */
-	if (!r || level >= MAX_DEPTH || !r->path[level])
-		return 0;
-	most = r->behind_ns;
-	above = r->path[level];
-	for (i = 1; i < MAX_DEPTH; i++) {
-		if (i <= level)
-			continue;
-		e = entity_get(r->path[i]);
-		up = entity_get(above);
-		if (!r->path[i] || !e || !up)
-			break;
-		vtime = rank_vtime(r, r->path[i]);
-		if (time_before(vtime, up->child_clock)) {
-			behind = (up->child_clock - vtime) * e->weight / WEIGHT_DEFAULT;
-			if (behind > most)
-				most = behind;
-		}
-		above = r->path[i];
-	}
-	return most;
-}
-
-/*
  * Return true if a deserves the pCPU more than b, by at least margin_ns of virtual time.
  *
  * Where their ways part within less than a turn, neither deserves it more than the other, for turns are what is given. Then that one goes first
- * whose siblings, at any level below, have left it behind. Otherwise a cgroup that takes two turns at once would give one of them to a child that is due none, and threads of two
- * VMs that are pinned in the same way would never take turns: that of one VM here and that of the other there could go on for ever, each VM having its share.
+ * which its own siblings have left behind. Otherwise threads of two VMs that are pinned in the same way would never take turns: that of one VM here and
+ * that of the other there could go on for ever, each VM having its share.
  */
 static bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
 {
-	u64 of_a, of_b, turn, behind_a, behind_b;
+	u64 of_a, of_b, turn;
 	u32 i;
 
 	for (i = 0; i < MAX_DEPTH; i++) {
@@ -148,17 +110,12 @@ static bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
 			continue;
 		of_a = rank_vtime(a, a->path[i]);
 		of_b = rank_vtime(b, b->path[i]);
+		turn = rank_turn(b->path[i]);
+		if (b->behind_ns > a->behind_ns + 2 * slice_ns && time_before(of_b, of_a + turn))
+			return 0;
 		turn = rank_turn(a->path[i]);
-		if (turn < rank_turn(b->path[i]))
-			turn = rank_turn(b->path[i]);
-		if (time_before(of_b, of_a + turn) && time_before(of_a, of_b + turn)) {
-			behind_a = rank_behind(a, i);
-			behind_b = rank_behind(b, i);
-			if (behind_b > behind_a + TIE_TURNS * slice_ns)
-				return 0;
-			if (!margin_ns && behind_a > behind_b + TIE_TURNS * slice_ns)
-				return 1;
-		}
+		if (!margin_ns && a->behind_ns > b->behind_ns + 2 * slice_ns && time_before(of_a, of_b + turn))
+			return 1;
 		return time_before(of_a + margin_ns, of_b);
 	}
 	return time_before(a->own + margin_ns, b->own);
@@ -257,14 +214,6 @@ static __always_inline void clock_follow(u32 entity, s32 cpu, u64 vtime, bool ev
 		e->free_clock = vtime;
 }
 
-static __always_inline void child_clock_follow(u32 entity, u64 vtime)
-{
-	struct entity_ctx *e = entity_get(entity);
-
-	if (entity && e && time_before(e->child_clock + CLOCK_STEP_NS, vtime))
-		e->child_clock = vtime;
-}
-
 /* t, chosen by its rank, starts to run or goes on: virtual time on cpu has come as far. */
 VERIFIED_ONCE vtime_advance_clocks(struct task_ctx *t, s32 cpu)
 {
@@ -280,11 +229,12 @@ VERIFIED_ONCE vtime_advance_clocks(struct task_ctx *t, s32 cpu)
 		if (!slot || !e)
 			break;
 		clock_follow(parent, cpu, e->vtime, t->everywhere);
-		child_clock_follow(parent, e->vtime);
 		parent = slot;
 	}
 	clock_follow(parent, cpu, t->vtime, t->everywhere);
-	child_clock_follow(parent, t->vtime);
+	e = entity_get(parent);
+	if (parent && e && time_before(e->child_clock + CLOCK_STEP_NS, t->vtime))
+		e->child_clock = t->vtime;
 	return 0;
 }
 
@@ -319,7 +269,6 @@ static void vtime_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool
 {
 	struct cpu_ctx *c = cpu_get(cpu);
 
-	t->weight = weight;
 	if (by_rank)
 		vtime_advance_clocks(t, cpu);
 	t->paid_until_ns = t->charged_ns + slice;

@@ -112,7 +112,6 @@ struct task_ctx {
 	u32 registry_generation;
 	s32 placed;		 /* 1 + the pCPU where it is to be queued next: chosen before; 0: none */
 	u32 run_leaf;		 /* the entity of its present turn */
-	u32 weight;		 /* at its last turn; 0: it had none */
 	u16 run_path[MAX_DEPTH]; /* the entities that its present turn is charged to */
 	bool everywhere;	 /* no pCPU is forbidden */
 	bool has_turn;		 /* a turn has begun and is not over */
