@@ -17,6 +17,7 @@
 #define COHORT_ORDER_SBCO_H
 
 #include "order_vm.h"
+#include "debts.h"
 
 /* alpha is a part of this. */
 #define SBCO_ALPHA_ONE 65536
@@ -31,38 +32,6 @@ struct {
 	__type(key, u32);
 	__type(value, u32);
 } sbco_alpha_now SEC(".maps");
-
-/* What b has yet to receive. */
-struct sbco_debt {
-	u32 state; /* enum debt_state */
-	u32 to;	   /* b: index in the map vcpus */
-	u32 from;  /* a */
-	s32 to_pid;
-	s32 from_pid;
-	u64 amount; /* virtual time */
-};
-
-enum debt_state {
-	DEBT_FREE,
-	DEBT_BUSY, /* somebody writes or collects it */
-	DEBT_OWED,
-};
-
-/* Owed at one time to those that wait on one pCPU. Where there is no room siblings stay apart this time. */
-#define DEBTS 8
-
-struct sbco_cpu {
-	u32 nr_debts;
-	struct sbco_debt debts[DEBTS];
-} __attribute__((aligned(64)));
-
-/* Debt lists, by pCPU; user space sizes it. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_CPUS);
-	__type(key, u32);
-	__type(value, struct sbco_cpu);
-} sbco_cpus SEC(".maps");
 
 /* What is in task_ctx.order_state. */
 enum sbco_state {

@@ -53,7 +53,7 @@
 	X(ple_any_unfair, any, task, off, boost, candidate + any_mode + unfair, off,                   \
 	  "Both cures of the paper on pause-loop exits together")                                      \
 	X(ple_prefer, any, task, off, prefer, off, off,                                                \
-	  "A spinner stands back for the sibling that it waits for, while that is needed") \
+	  "A spinner stands back for the sibling that it waits for, while that is needed")             \
 	X(sbco, balance, sbco, off, off, off, off,                                                     \
 	  "Self-boosted co-scheduling: siblings take their turns at about the same time, nobody forced")
 

@@ -149,7 +149,7 @@ struct vcpu_ctx {
 	u32 gave_way;	  /* at a pause-loop exit, for a sibling: it does not get its pCPU back before the others */
 	u32 in_grace;	  /* its present turn is a grace (grace.h) */
 	u32 graces;	  /* given in a row */
-	u32 dirty;	 /* order sbco: its place is being changed */
+	u32 dirty;	  /* order sbco: its place is being changed */
 };
 
 struct {

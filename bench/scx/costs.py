@@ -5,9 +5,9 @@
     build/venv/bin/python bench/scx/costs.py [--share] [ROUNDS [PRESET,...]]
 
 Boots the lab once. One guest runs hackbench, the other burns CPU; each scheduler has them for some seconds, in turn, in
-alternating order. The kernel's BPF run-time statistics count calls and time of each program. Prints a Markdown table: time
-per task put on a pCPU, and its ratio to the minimal scheduler's of the same round. Under emulation a program takes many times
-what it takes on hardware; ratios are what to read.
+alternating order. The kernel's BPF run-time statistics count calls and time of each program. Prints a Markdown table:
+time per task put on a pCPU, and its ratio to the minimal scheduler's of the same round. Under emulation a program takes
+many times what it takes on hardware; ratios are what to read.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def _measure(lab: Lab, name: str) -> float:
     while "enabled" in host.check("cat /sys/kernel/sched_ext/state"):
         time.sleep(0.2)
     dear = sorted(programs.items(), key=lambda item: -item[1]["ns"])[:6]
-    print(name, ", ".join(f"{key} {p['calls']} x {p['ns'] // max(1, p['calls'])} ns" for key, p in dear), file=sys.stderr)
+    print(
+        name, ", ".join(f"{key} {p['calls']} x {p['ns'] // max(1, p['calls'])} ns" for key, p in dear), file=sys.stderr
+    )
     running = next(program["calls"] for key, program in programs.items() if key.endswith("_running"))
     return sum(program["ns"] for program in programs.values()) / max(1, running)
 

@@ -139,7 +139,12 @@ fn a_vm_has_its_share_within_1_percent_over_10_s() {
         let due = 10_000.0 * MS as f64 * cpus as f64 / vms.len() as f64;
         for (number, vm) in used.chunks(cpus).enumerate() {
             let got = vm.iter().sum::<u64>() as f64;
-            assert!((got / due - 1.0).abs() < 0.01, "VM {number} of {} on {cpus}: {:.4}", vms.len(), got / due);
+            assert!(
+                (got / due - 1.0).abs() < 0.01,
+                "VM {number} of {} on {cpus}: {:.4}",
+                vms.len(),
+                got / due
+            );
         }
     }
 }
