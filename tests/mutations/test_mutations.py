@@ -294,6 +294,13 @@ MUTATIONS = [
         "elapsed_ns(now, v->preferred_ns) < PREFER_DEBOUNCE_NS",
         "v->preferred_ns > now",
     ),
+    Mutation(
+        "who borrows receives more than its sibling lends",
+        "order_sbco.h",
+        "sbco_lend(d->to_pid, d->to, -(s64)d->amount)",
+        "sbco_lend(d->to_pid, d->to, -2 * (s64)d->amount)",
+    ),
+    Mutation("no distance is far enough", "order_sbco.h", "return index + 1;", "return 0;"),
 ]
 
 
