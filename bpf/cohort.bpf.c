@@ -227,7 +227,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		c->turn_end_ns = best.now + slice;
 		gang_began(t, cpu, best.now);
 		order_begin(t, cpu, slice, prev->scx.weight, true);
-		if (queue_is_marked(cpu))
+		if (some_queue_is_marked())
 			turn_watch(cpu, best.now);
 		return;
 	}
@@ -260,7 +260,7 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
 	c->curr_pid = p->pid;
 	if (c->resume_pid == (u32)p->pid)
 		c->resume_pid = 0;
-	if (queue_is_marked(cpu) || c->wish_pid)
+	if (some_queue_is_marked() || c->wish_pid)
 		turn_watch(cpu, now);
 }
 

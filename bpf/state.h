@@ -331,6 +331,20 @@ static __always_inline bool queue_is_marked(s32 cpu)
 	return READ_ONCE(queued_mask[(u32)cpu / 64 % (MAX_CPUS / 64)]) >> ((u32)cpu % 64) & 1;
 }
 
+/* ... or of any other? */
+static __always_inline bool some_queue_is_marked(void)
+{
+	u64 marked = 0;
+	s32 i;
+
+	for (i = 0; i < MAX_CPUS / 64; i++) {
+		if (i * 64 >= nr_cpus)
+			break;
+		marked |= READ_ONCE(queued_mask[i]);
+	}
+	return marked;
+}
+
 static __always_inline void queue_mark(s32 cpu)
 {
 	if (!queue_is_marked(cpu))
