@@ -76,8 +76,44 @@ enum sbco_state {
 /* Virtual time moves 2^12 times as fast as for one of the default weight, at most. */
 #define RATE_MAX (1ULL << (INV_WEIGHT_SHIFT + 12))
 
+/* For how long one that sleeps collects, in multiples of lag_ns. */
+#define SBCO_HOLD 2
+
 /* Debts on lists of pCPUs that choose nothing are collected every so often. */
 #define SBCO_PERIOD_NS 1000000000ULL
+
+/* How many of an entity's own have lately been active at one time: the most, until then. */
+struct sbco_entity {
+	u32 most;
+	u64 until_ns;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_ENTITIES);
+	__type(key, u32);
+	__type(value, struct sbco_entity);
+} sbco_entities SEC(".maps");
+
+/*
+ * Among how many an entity's weight is divided. One that sleeps for a moment is owed its part of what is given meanwhile; so it counts for as long as it collects
+ * that, or else its siblings would have the same once more.
+ */
+static u64 sbco_active(u32 slot, s32 nr_active)
+{
+	struct sbco_entity *held = bpf_map_lookup_elem(&sbco_entities, &slot);
+	u32 active = nr_active > 1 ? nr_active : 1;
+	u64 now;
+
+	if (!held || (active == 1 && held->most <= 1))
+		return active;
+	now = now_ns();
+	if (active < held->most && time_before(now, held->until_ns))
+		return held->most;
+	held->most = active;
+	held->until_ns = now + SBCO_HOLD * lag_ns;
+	return active;
+}
 
 /*
  * How fast the virtual time of a thread of that entity moves, as scale_by_entity() has it: its weight is its part of what all above it may have. The children of
@@ -97,8 +133,7 @@ static u64 rate_of(u32 leaf_slot, u64 weight)
 		if (!slot || !e)
 			break;
 		rate = rate * e->inv_weight >> INV_WEIGHT_SHIFT;
-		if (e->nr_active > 1)
-			rate *= e->nr_active;
+		rate *= sbco_active(slot, e->nr_active);
 		if (rate > RATE_MAX)
 			rate = RATE_MAX;
 	}
@@ -145,6 +180,12 @@ static bool sbco_before(struct rank *a, struct rank *b, u64 margin_ns)
 	return time_before(a->own + at_rate(margin_ns, a->rate), b->own);
 }
 
+/* How far those have come with whom t competes on cpu. */
+static __always_inline u64 sbco_clock(const struct task_ctx *t, s32 cpu)
+{
+	return clock_of(0, cpu, t->everywhere);
+}
+
 /* t comes to compete on cpu: it keeps what it is owed within the bound, does not collect for having slept, nor pay for long ago. */
 static void sbco_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 {
@@ -153,7 +194,7 @@ static void sbco_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 
 	lag = at_rate(lag_ns, rate_of(t->leaf, WEIGHT_DEFAULT));
 	rested = slept && elapsed_ns(now, t->waited_ns) > REST_NS;
-	clock = clock_of(0, cpu, t->everywhere);
+	clock = sbco_clock(t, cpu);
 	if (!t->waited_ns)
 		t->vtime += clock - place;
 	else if (slept && time_before(place, clock - lag))
@@ -201,7 +242,7 @@ static void sbco_tick(struct task_ctx *t, s32 cpu, u64 now)
 
 	if (!t->everywhere || queue_is_marked(cpu))
 		return;
-	least = clock_of(0, cpu, true) - LAG_APART * at_rate(lag_ns, rate_of(t->leaf, WEIGHT_DEFAULT));
+	least = sbco_clock(t, cpu) - LAG_APART * at_rate(lag_ns, rate_of(t->leaf, WEIGHT_DEFAULT));
 	if (time_before(place, least))
 		t->vtime += least - place;
 }

@@ -65,7 +65,8 @@ mod tests {
 
     #[test]
     fn alpha_is_a_number_or_a_fraction() {
-        for (text, parts) in [("2/3", 43_690), ("1", 65_536), ("0.5", 32_768), (".25", 16_384), ("0.01", 655)] {
+        for (text, parts) in [("2/3", 43_690), ("1", 65_536), ("0.5", 32_768), (".25", 16_384), ("0.01", 655)]
+        {
             assert_eq!(text.parse(), Ok(Alpha(parts)), "{text}");
         }
         for wrong in ["", "0", "0.009", "1.01", "3/2", "2/0", "0/0", "-1/-2x", "nan", "inf", "two", "1/2/3"] {

@@ -63,6 +63,12 @@ def test_a_flag_overrides_the_preset() -> None:
     }
 
 
+def test_alpha_is_a_number_or_a_fraction() -> None:
+    for text, parts in (("2/3", 43_690), ("0.5", 32_768), ("1", 65_536)):
+        assert policy.knobs("sbco", ["--sbco-alpha", text])["sbco_alpha"] == parts
+    assert "sbco_alpha" not in policy.knobs("sbco", [])
+
+
 @pytest.mark.parametrize(
     ("kernel", "variant", "delay_dequeue", "pick_buddy"),
     [
@@ -155,6 +161,9 @@ def test_the_kernel_takes_no_other_arguments(args: list[str]) -> None:
             "7.3",
             "--spin off and --boost candidate do not go together",
         ),
+        ("sbco", ["--sbco-alpha", "3/2"], "7.3", '--sbco-alpha: "3/2" is not allowed: must be a number from 0.01 to 1'),
+        ("sbco", ["--sbco-alpha", "1/0"], "7.3", '--sbco-alpha: "1/0" is not allowed: must be a number from 0.01 to 1'),
+        ("cohort", ["--sbco-alpha", "1/2"], "7.3", "--sbco-alpha needs --order sbco: --order vm has no alpha"),
         ("cohort", ["slice", "5"], "7.3", '"slice" is not allowed: must be a flag'),
         ("eevdf", ["--cgroup-mode", "max"], "7.3", '--cgroup-mode: "max" is not known to the simulator for kernel 7.3'),
         ("eevdf", ["--cgroup-mode", "smp"], "6.18", '--cgroup-mode: "smp" is not known to the simulator for kernel 6'),

@@ -51,7 +51,8 @@ AT_MOST = (
     ("wakeup-gran-us", "slice-us"),
     ("wakeup-gran-us", "lag-us"),
 )
-FLAGS = (*(f"--{axis}" for axis in _AXES), *(f"--{name}" for name in TIMING))
+SBCO_ALPHA = "sbco-alpha"
+FLAGS = (*(f"--{axis}" for axis in _AXES), *(f"--{name}" for name in TIMING), f"--{SBCO_ALPHA}")
 
 # The kernel's own scheduler: which form of the fair class a kernel has.
 KERNEL_RULE = "a kernel's version, 2.6.34 or newer, as in 6.12"
@@ -127,12 +128,15 @@ def knobs(name: str, args: Sequence[str]) -> dict[str, int]:
     """Return the knobs that ``cohort run --policy NAME ARGS`` would set."""
     given: dict[str, str] = {}
     timing: dict[str, int] = {}
+    others: dict[str, int] = {}
     for flag, value in _pairs(args):
         option = flag.removeprefix("--")
         if option in _AXES:
             given[option] = value
         elif option in TIMING:
             timing[option] = _micros(flag, value)
+        elif option == SBCO_ALPHA:
+            others["sbco_alpha"] = _alpha(flag, value)
         else:
             raise PlaceError(f"{flag} is not known to the simulator: must be of {', '.join(FLAGS)}")
     axes = _axes(PRESETS[name], given)
@@ -142,8 +146,10 @@ def knobs(name: str, args: Sequence[str]) -> dict[str, int]:
         **{axis: _choice(f"--{axis}", axes[axis], table) for axis, table in TABLES.items()},
     }
     _together(axes)
+    if others and axes["order"] != "sbco":
+        raise PlaceError(f"--{SBCO_ALPHA} needs --order sbco: --order {axes['order']} has no alpha")
     _contradictions(timing)
-    return chosen | {f"{option.replace('-', '_').removesuffix('_us')}_ns": us * 1000 for option, us in timing.items()}
+    return chosen | others | {f"{option.replace('-', '_').removesuffix('_us')}_ns": us * 1000 for option, us in timing.items()}
 
 
 def _axes(preset: dict[str, str], given: dict[str, str]) -> dict[str, str]:
@@ -198,6 +204,19 @@ def _boost(value: str) -> int:
     if not bits & (BOOST["candidate"] | BOOST["any-mode"]):
         raise PlaceError(f'--boost: "{value}" alone boosts nobody: must have candidate, any-mode or both')
     return bits
+
+
+def _alpha(flag: str, value: str) -> int:
+    """Return a number or a fraction as the scheduler has it, in 1/65536."""
+    over, slash, under = value.partition("/")
+    try:
+        alpha = float(over) / float(under if slash else 1)
+    except (ValueError, ZeroDivisionError):
+        alpha = 0.0
+    if not 0.01 <= alpha <= 1:
+        allowed = "a number from 0.01 to 1, or such a fraction, as 2/3"
+        raise PlaceError(f'{flag}: "{value}" is not allowed: must be {allowed}')
+    return int(alpha * 65536)
 
 
 def _micros(flag: str, value: str) -> int:
