@@ -17,7 +17,8 @@
 /* --gang: which vCPUs run at the same time */
 #define GANGS(X)                               \
 	X(off, "Each pCPU chooses for itself") \
-	X(aligned, "When a VM's turn starts, its waiting vCPUs are started on other pCPUs as well")
+	X(aligned, "When a VM's turn starts, its waiting vCPUs are started on other pCPUs as well") \
+	X(partial, "Sets of a VM's vCPUs run together, independent of one another")
 
 /* --spin: what a pause-loop exit does */
 #define SPINS(X)          \
@@ -38,6 +39,7 @@
 	  "Everything that keeps a VM's vCPUs moving together: balance, fair between VMs, all boosts") \
 	X(balance, balance, task, off, off, off, off,                                                  \
 	  "Siblings on different pCPUs, nothing else: virtual run time per task")                      \
-	X(vtime, any, task, off, off, off, off, "Weighted fair queueing per task, to compare with")
+	X(vtime, any, task, off, off, off, off, "Weighted fair queueing per task, to compare with")         \
+	X(partial, balance, vm, partial, off, off, off, "Partial co-scheduling: sets of vCPUs that are given (--sets) run together")
 
 #endif

@@ -73,6 +73,10 @@ struct cpu_ctx {
 	u64 resume_end_ns;
 	u64 searched_ns; /* the whole queue was last looked through */
 	u32 rotation;	 /* of the far pCPUs to look at */
+
+	/* Gang partial: the set that has it, and in which slot; and the set that the runner is of. */
+	u32 set_runs;
+	u64 set_claim;
 } __attribute__((aligned(64)));
 
 struct {

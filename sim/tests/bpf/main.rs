@@ -17,6 +17,7 @@ mod lifecycle;
 mod maxmin;
 mod model;
 mod oracle;
+mod partial;
 mod partition;
 mod placement;
 mod preempted;

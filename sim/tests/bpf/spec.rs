@@ -12,6 +12,7 @@ pub mod knob {
     pub const ORDER_TASK: u32 = 1;
     pub const GANG_OFF: u32 = 0;
     pub const GANG_ALIGNED: u32 = 1;
+    pub const GANG_PARTIAL: u32 = 2;
     pub const BOOST_CANDIDATE: u32 = 1;
     pub const BOOST_ANY_MODE: u32 = 2;
     pub const BOOST_UNFAIR: u32 = 4;

@@ -316,6 +316,12 @@ impl World {
         self.sim.host.peek_task(id.real())
     }
 
+    /// Say which of a VM's vCPUs are sets (gang partial). Its vCPUs have run by now.
+    pub fn set_sets(&mut self, vm: usize, sets: &[&[u32]]) {
+        let sets: Vec<Vec<u32>> = sets.iter().map(|set| set.to_vec()).collect();
+        assert!(self.sim.host.set_sets(VmId::from(vm), &sets), "VM {vm} is known");
+    }
+
     pub fn stats(&mut self) -> PeekStats {
         self.sim.host.peek_stats()
     }

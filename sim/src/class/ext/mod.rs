@@ -26,6 +26,7 @@ mod preempted;
 mod queues;
 #[cfg(test)]
 mod refusals;
+mod sets;
 #[cfg(test)]
 mod small;
 mod task;

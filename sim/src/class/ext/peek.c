@@ -198,6 +198,17 @@ void peek_vm(u32 number, struct peek_vm *to)
 	to->nr_running = e->nr_running;
 }
 
+/* As user space writes it into the map, at the vCPU's place. */
+void poke_set(u32 number, s32 vcpu, u64 entry)
+{
+	struct vm_ctx *vm = vm_at(number);
+	u32 index = vm ? vcpu_index(vm, vcpu) : -1;
+	u64 *to = bpf_map_lookup_elem(&set_of, &index);
+
+	if (to)
+		*to = entry;
+}
+
 struct peek_entity {
 	u64 id;
 	u64 vtime;
@@ -293,6 +304,7 @@ struct peek_stats {
 	u64 gang_starts;
 	u64 resumed;
 	u64 throttled;
+	u64 gang_refused;
 };
 
 #define SUM(id) native_percpu_sum(__native_map(&stats), id)
@@ -319,4 +331,5 @@ void peek_stats(struct peek_stats *to)
 	to->gang_starts = SUM(STAT_GANG_STARTS);
 	to->resumed = SUM(STAT_RESUMED);
 	to->throttled = SUM(STAT_THROTTLED);
+	to->gang_refused = SUM(STAT_GANG_REFUSED);
 }

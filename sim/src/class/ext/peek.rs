@@ -95,6 +95,7 @@ pub struct PeekStats {
     pub gang_starts: u64,
     pub resumed: u64,
     pub throttled: u64,
+    pub gang_refused: u64,
 }
 
 extern "C" {
@@ -107,7 +108,7 @@ extern "C" {
 
 impl Host {
     /// Call a window of peek.c; `None` with another class.
-    fn peek<R>(&mut self, f: impl FnOnce() -> R) -> Option<R> {
+    pub(super) fn peek<R>(&mut self, f: impl FnOnce() -> R) -> Option<R> {
         match &mut self.class {
             AnyClass::Ext(ext) => Some(ext.call(&mut self.core, OpKind::UserSpace, NOBODY, f)),
             _ => None,
