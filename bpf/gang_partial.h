@@ -154,25 +154,70 @@ VERIFIED_ONCE room_find(u32 index, u64 claim, struct rank *rank, bool forced, u6
 	return result;
 }
 
-/* What has become of the attempt to begin a set's turn. */
-enum set_attempt {
-	SET_BEGINS,
-	SET_ALONE,     /* nobody else of it wants to run */
-	SET_UNDECIDED, /* another pCPU is yet to choose between a member that runs there and those that wait */
-	SET_NO_ROOM,
-	SET_UNFIT, /* there are not enough pCPUs for it, whoever has them */
+/* What an attempt to begin a set's turn has found, of one member or of all: bits. */
+enum set_found {
+	SET_OTHERS = 1,	   /* somebody else of it wants to run */
+	SET_CONTESTED = 2, /* another pCPU is yet to choose between a member that runs there and those that wait */
+	SET_NO_ROOM = 4,
+	SET_UNFIT = 8, /* there are not enough pCPUs for it, whoever has them */
 };
+
+/* The index in vcpus of vCPU i if it is another of t's set that does not sleep, or -1. */
+VERIFIED_ONCE set_member(struct task_ctx *t, s32 i, u32 number)
+{
+	struct vcpu_ctx *v;
+	struct vm_ctx *vm;
+	s32 index;
+
+	if (!t)
+		return -1;
+	vm = vm_get(t);
+	if (!vm)
+		return -1;
+	index = vcpu_index(vm, i);
+	v = vcpu_at(index);
+	if (index < 0 || !v || index == t->vcpu_at || v->state == VCPU_ASLEEP ||
+	    set_of_vcpu(vm, t->vm, index) != number)
+		return -1;
+	return index;
+}
+
+/* Look for a pCPU for the member at that index. */
+VERIFIED_ONCE member_gather(u32 index, u64 claim, struct rank *rank, bool forced, u64 now)
+{
+	struct set_ctx *member = set_ctx_at(index);
+	struct vcpu_ctx *v = vcpu_at(index);
+	struct cpu_ctx *c;
+	s32 cpu;
+
+	if (!member || !v || !rank)
+		return 0;
+	member->room = -1;
+	member->room_for = claim;
+	if (v->state == VCPU_WAITING) {
+		cpu = room_find(index, claim, rank, forced, now);
+		member->room = cpu;
+		return SET_OTHERS | (cpu == ROOM_NEVER ? SET_UNFIT : cpu < 0 ? SET_NO_ROOM : 0);
+	}
+	cpu = vcpu_cpu(v);
+	c = cpu_get(cpu);
+	if (cpu < 0 || !c || READ_ONCE(c->set_claim) == claim)
+		return SET_OTHERS;
+	/* Who waits there may deserve it more: it is for that pCPU to say, when its own slot ends. */
+	if (queue_is_marked(cpu))
+		return SET_OTHERS | SET_CONTESTED;
+	if (!claim_is_current(READ_ONCE(c->set_claim), now))
+		c->set_claim = claim;
+	return SET_OTHERS;
+}
 
 /* Look for a pCPU for every member that wants to run; t has one. */
 VERIFIED_ONCE set_gather(struct task_ctx *t, u32 number, u64 claim, struct rank *rank, u64 now)
 {
-	bool forced, contested = false;
-	struct set_ctx *member;
-	struct vcpu_ctx *v;
-	struct cpu_ctx *c;
 	struct vm_ctx *vm;
-	u32 others = 0;
-	s32 i, index, cpu;
+	u32 found = 0;
+	bool forced;
+	s32 i, index;
 
 	if (!t || !rank)
 		return SET_NO_ROOM;
@@ -181,44 +226,38 @@ VERIFIED_ONCE set_gather(struct task_ctx *t, u32 number, u64 claim, struct rank 
 		return SET_NO_ROOM;
 	forced = t->queued_ns && elapsed_ns(now, t->queued_ns) > starve_ns;
 	bpf_for(i, 0, MAX_VCPUS) {
-		if (i >= vm->vcpu_end)
+		if (i >= vm->vcpu_end || found & (SET_NO_ROOM | SET_UNFIT))
 			break;
-		index = vcpu_index(vm, i);
-		v = vcpu_at(index);
-		member = set_ctx_at(index);
-		if (index < 0 || !v || !member || index == t->vcpu_at || set_of_vcpu(vm, t->vm, index) != number ||
-		    v->state == VCPU_ASLEEP)
-			continue;
-		others++;
-		member->room = -1;
-		member->room_for = claim;
-		if (v->state == VCPU_WAITING) {
-			cpu = room_find(index, claim, rank, forced, now);
-			if (cpu < 0)
-				return cpu == ROOM_NEVER ? SET_UNFIT : SET_NO_ROOM;
-			member->room = cpu;
-			continue;
-		}
-		cpu = vcpu_cpu(v);
-		c = cpu_get(cpu);
-		if (cpu < 0 || !c)
-			continue;
-		/* Who waits there may deserve it more: it is for that pCPU to say, when its own slot ends. */
-		if (READ_ONCE(c->set_claim) != claim && queue_is_marked(cpu))
-			contested = true;
-		else if (!claim_is_current(READ_ONCE(c->set_claim), now))
-			c->set_claim = claim;
+		index = set_member(t, i, number);
+		if (index >= 0)
+			found |= member_gather(index, claim, rank, forced, now);
 	}
-	if (!others)
-		return SET_ALONE;
-	return contested ? SET_UNDECIDED : SET_BEGINS;
+	return found;
 }
 
-/* Give every member its pCPU, or (not begun) give back what was taken. */
+/* Give the member at that index the pCPU found for it, or (not begun) give back what was taken. */
+VERIFIED_ONCE member_settle(u32 vm_id, u32 index, u64 claim, bool begun, u64 now)
+{
+	struct set_ctx *member = set_ctx_at(index);
+	struct vcpu_ctx *v = vcpu_at(index);
+
+	if (!v || !member || member->room_for != claim)
+		return 0;
+	member->room_for = 0;
+	if (member->room < 0)
+		return 0;
+	if (!begun) {
+		claim_drop(member->room, claim_place(claim));
+		return 0;
+	}
+	stat_inc(STAT_GANG_STARTS);
+	wish_leave(member->room, vm_id, index, v, WISH_MIGRATE | WISH_FORCED, slot_rest_ns(now), now);
+	scx_bpf_kick_cpu(member->room, SCX_KICK_PREEMPT);
+	return 0;
+}
+
 VERIFIED_ONCE set_settle(struct task_ctx *t, u64 claim, bool begun, u64 now)
 {
-	struct set_ctx *member;
-	struct vcpu_ctx *v;
 	struct vm_ctx *vm;
 	s32 i, index;
 
@@ -231,20 +270,8 @@ VERIFIED_ONCE set_settle(struct task_ctx *t, u64 claim, bool begun, u64 now)
 		if (i >= vm->vcpu_end)
 			break;
 		index = vcpu_index(vm, i);
-		v = vcpu_at(index);
-		member = set_ctx_at(index);
-		if (index < 0 || !v || !member || member->room_for != claim)
-			continue;
-		member->room_for = 0;
-		if (member->room < 0)
-			continue;
-		if (!begun) {
-			claim_drop(member->room, claim_place(claim));
-			continue;
-		}
-		stat_inc(STAT_GANG_STARTS);
-		wish_leave(member->room, t->vm, index, v, WISH_MIGRATE | WISH_FORCED, slot_rest_ns(now), now);
-		scx_bpf_kick_cpu(member->room, SCX_KICK_PREEMPT);
+		if (index >= 0)
+			member_settle(t->vm, index, claim, begun, now);
 	}
 	return 0;
 }
@@ -255,7 +282,8 @@ static bool set_begin(struct task_ctx *t, struct cpu_ctx *c, struct set_ctx *set
 	struct vm_ctx *vm = vm_get(t);
 	u64 claim = claim_of(place, slot_at(now));
 	struct rank rank;
-	u32 attempt;
+	bool begun;
+	u32 found;
 
 	if (!vm)
 		return true;
@@ -264,21 +292,23 @@ static bool set_begin(struct task_ctx *t, struct cpu_ctx *c, struct set_ctx *set
 		return false;
 	c->set_claim = claim;
 	order_rank(t, now, &rank);
-	attempt = set_gather(t, set_of_vcpu(vm, t->vm, t->vcpu_at), claim, &rank, now);
-	if (attempt == SET_BEGINS)
+	found = set_gather(t, set_of_vcpu(vm, t->vm, t->vcpu_at), claim, &rank, now);
+	begun = found == SET_OTHERS;
+	if (begun)
 		set->slot = slot_at(now);
-	if (attempt == SET_UNFIT)
+	if (found & SET_UNFIT) {
 		set->free_until_ns = now + UNFIT_NS;
-	if (attempt == SET_NO_ROOM) {
+	} else if (found & SET_NO_ROOM) {
 		set->refused_slot = slot_at(now);
 		set->refused_room = set_room;
 		stat_inc(STAT_GANG_REFUSED);
 	}
-	set_settle(t, claim, attempt == SET_BEGINS, now);
-	if (attempt != SET_BEGINS && attempt != SET_UNDECIDED)
+	set_settle(t, claim, begun, now);
+	/* Undecided: whoever decides sees that this pCPU has. */
+	if (!begun && found != (SET_OTHERS | SET_CONTESTED))
 		claim_drop(cpu, place);
 	set->begins = 0;
-	return attempt != SET_NO_ROOM;
+	return found & SET_UNFIT || !(found & SET_NO_ROOM);
 }
 
 /* t is to run on cpu, for its rank. */
@@ -336,10 +366,9 @@ VERIFIED_ONCE set_kick(struct task_ctx *t, u32 state, u64 flags)
 	bpf_for(i, 0, MAX_VCPUS) {
 		if (i >= vm->vcpu_end)
 			break;
-		index = vcpu_index(vm, i);
+		index = set_member(t, i, number);
 		v = vcpu_at(index);
-		if (index < 0 || !v || index == t->vcpu_at || v->state != state ||
-		    set_of_vcpu(vm, t->vm, index) != number)
+		if (index < 0 || !v || v->state != state)
 			continue;
 		cpu = vcpu_cpu(v);
 		if (cpu >= 0)

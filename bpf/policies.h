@@ -18,7 +18,8 @@
 #define GANGS(X)                               \
 	X(off, "Each pCPU chooses for itself") \
 	X(aligned, "When a VM's turn starts, its waiting vCPUs are started on other pCPUs as well") \
-	X(partial, "Sets of a VM's vCPUs run together, independent of one another")
+	X(partial, "Sets of a VM's vCPUs run together, independent of one another")                 \
+	X(partial_auto, "The same, with sets found in who sends whom interrupts")
 
 /* --spin: what a pause-loop exit does */
 #define SPINS(X)          \
@@ -40,6 +41,8 @@
 	X(balance, balance, task, off, off, off, off,                                                  \
 	  "Siblings on different pCPUs, nothing else: virtual run time per task")                      \
 	X(vtime, any, task, off, off, off, off, "Weighted fair queueing per task, to compare with")         \
-	X(partial, balance, vm, partial, off, off, off, "Partial co-scheduling: sets of vCPUs that are given (--sets) run together")
+	X(partial, balance, vm, partial, off, off, off,                                                \
+	  "Partial co-scheduling: sets of vCPUs that are given (--sets) run together")                 \
+	X(partial_auto, balance, vm, partial_auto, off, off, off, "The same, with sets that are found in who sends whom interrupts")
 
 #endif

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The command line.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
-use crate::policy::PolicyArgs;
+use crate::policy::{parse_split, PolicyArgs};
 use crate::say::Failure;
 use crate::timing::Timing;
 
@@ -31,12 +32,36 @@ pub enum Command {
     /// Needs root and a kernel with sched_ext. Finds the virtual machines by itself, whatever runs them, and follows as they come and go.
     /// Whatever happens to this process, guests keep running: when it ends or fails, all tasks fall back to the kernel's own scheduler.
     Run(Run),
+    /// Show who of a virtual machine's vCPUs communicates with whom, and which of them should run together
+    ///
+    /// Prints, for each virtual machine, how often each two of its vCPUs sent each other interrupts, the tree of who depends on whom, and the sets in that
+    /// tree. Needs a `cohort run --gang partial-auto` that counts; or --matrix.
+    Sets(Sets),
     /// Print the manual page of `cohort run`
     #[command(hide = true)]
     Man,
     /// Print the files that this program's scheduler was compiled from, with their SHA-256, as sha256sum does
     #[command(hide = true)]
     Sources,
+}
+
+#[derive(Args, Debug)]
+pub struct Sets {
+    /// Use the matrix in FILE instead: a line per vCPU with its counts, as this prints it; `-` is stdin
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["secs", "vm"])]
+    pub matrix: Option<PathBuf>,
+
+    /// Count for so many seconds [0.1..3600]
+    #[arg(long, value_name = "SECS", value_parser = parse_secs, default_value = "5")]
+    pub secs: Duration,
+
+    /// Only the VM of this name
+    #[arg(long, value_name = "NAME")]
+    pub vm: Option<String>,
+
+    /// A set is split where a part depends so many times more on itself than the whole does [1..100]
+    #[arg(long, value_name = "T", value_parser = parse_split, default_value_t = cohort_sets::SPLIT_DEFAULT)]
+    pub split: f64,
 }
 
 #[derive(Args, Debug)]
@@ -144,7 +169,7 @@ mod tests {
         let args = ["cohort", "run"].into_iter().chain(args.split_whitespace()).map(Into::into);
         parse(args).map(|cli| match cli.command {
             Command::Run(run) => run,
-            Command::Man | Command::Sources => unreachable!(),
+            Command::Sets(_) | Command::Man | Command::Sources => unreachable!(),
         })
     }
 

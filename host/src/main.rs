@@ -15,6 +15,7 @@ mod output;
 mod policy;
 mod run;
 mod say;
+mod sets;
 mod stats;
 mod timing;
 mod topology;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
     let result = match cli::parse(std::env::args_os()) {
         Ok(cli) => match cli.command {
             Command::Run(args) => run::run(&args, &Host::this_machine()),
+            Command::Sets(args) => sets::show::run(&args, &Host::this_machine(), &mut io::stdout().lock()),
             Command::Man => man::write(&mut io::stdout().lock()).or_else(unless_closed),
             Command::Sources => write_sources(&mut io::stdout().lock()).or_else(unless_closed),
         },
@@ -71,7 +73,7 @@ fn write_sources(out: &mut impl Write) -> io::Result<()> {
 }
 
 /// A reader who has seen enough is no failure.
-fn unless_closed(error: io::Error) -> Result<(), Failure> {
+pub fn unless_closed(error: io::Error) -> Result<(), Failure> {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Ok(()),
         _ => Err(Failure::failed(format!("cannot write to stdout: {error}"))),

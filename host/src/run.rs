@@ -21,6 +21,7 @@ use crate::load::{self, Config, Ending, Place, Storage};
 use crate::monitor;
 use crate::output::Output;
 use crate::say::{self, Failure};
+use crate::sets::{Auto, Teller};
 use crate::stats::{self, Snapshot};
 use crate::topology;
 use crate::vmname::VmNames;
@@ -60,7 +61,12 @@ pub fn run(args: &Run, host: &Host) -> Result<(), Failure> {
     };
     let stops = Stops::listen()?;
     let mut reporter = args.stats.map(|interval| Reporter::new(interval, args.json));
-    let result = keep_scheduling(&config, host, &stops, &mut reporter);
+    let mut teller = match (&args.policy.sets, config.axes.gang()) {
+        (Some(path), _) => Some(Teller::from_file(path.clone())?),
+        (None, "partial-auto") => Some(Teller::auto(Auto::new(args.policy.split))),
+        (None, _) => None,
+    };
+    let result = keep_scheduling(&config, host, &stops, &mut reporter, &mut teller);
     if let Some(reporter) = reporter {
         reporter.output.finish();
     }
@@ -84,10 +90,11 @@ fn keep_scheduling(
     host: &Host,
     stops: &Stops,
     reporter: &mut Option<Reporter>,
+    teller: &mut Option<Teller>,
 ) -> Result<(), Failure> {
     let mut restarts = VecDeque::new();
     loop {
-        match schedule(config, host, stops, reporter)? {
+        match schedule(config, host, stops, reporter, teller)? {
             End::Signal(signal) => {
                 let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
                 info!("ended by {name}: the kernel's own scheduler has taken over");
@@ -127,6 +134,7 @@ fn schedule(
     host: &Host,
     stops: &Stops,
     reporter: &mut Option<Reporter>,
+    teller: &mut Option<Teller>,
 ) -> Result<End, Failure> {
     let place = Place {
         nr_cpus: host.cpus().map_err(Failure::refused)?,
@@ -154,6 +162,9 @@ fn schedule(
     if let Some(reporter) = reporter.as_mut() {
         reporter.start();
     }
+    if let Some(teller) = teller.as_mut() {
+        teller.start();
+    }
     let end = loop {
         let next = reporter.as_ref().map_or(LOOK_EVERY, |r| r.due_in().min(LOOK_EVERY));
         stops.wait(next);
@@ -173,6 +184,9 @@ fn schedule(
             if let Err(error) = topology::tell(&maps.neighbours, &topology::read(host)) {
                 warn!("cannot tell the scheduler of CPUs that came or went: {error:#}");
             }
+        }
+        if let Some(teller) = teller.as_mut() {
+            teller.tell(&maps.vms, &maps.set_of, &maps.traffic, host);
         }
         if let Some(reporter) = reporter.as_mut() {
             reporter.report(|names| stats::read(&maps.vms, &maps.stats, host, names));

@@ -2,10 +2,12 @@
 //! Sets of vCPUs that are to run together ("partial" paper): who communicates with whom, a tree of it, the sets in that tree; and how the scheduler is
 //! told. One implementation, for the loader, the simulator and Python.
 
+mod finder;
 mod given;
 mod matrix;
 mod tree;
 
+pub use finder::{Finder, PERIOD_S};
 pub use given::{Given, GivenError};
 pub use matrix::{Matrix, MatrixError};
 pub use tree::{Node, Tree};

@@ -62,13 +62,14 @@ impl Matrix {
         self.events.iter().all(|events| *events == 0)
     }
 
-    /// From text: a line per vCPU with its counts, separated by blanks, commas or semicolons; what is on the diagonal does not matter, `-` is allowed there. Lines that are empty or begin with # count for nothing.
+    /// From text: a line per vCPU with its counts, separated by blanks, commas or semicolons; what is on the diagonal does not matter, `-` is
+    /// allowed there. What follows a # counts for nothing, and so do empty lines.
     pub fn parse(text: &str) -> Result<Self, MatrixError> {
         let rows: Vec<(usize, &str)> = text
             .lines()
             .enumerate()
-            .map(|(index, line)| (index + 1, line.trim()))
-            .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+            .map(|(index, line)| (index + 1, line.split('#').next().unwrap_or_default().trim()))
+            .filter(|(_, line)| !line.is_empty())
             .collect();
         let vcpus = rows.len();
         if !(1..=VCPUS_MAX).contains(&vcpus) {
@@ -107,17 +108,18 @@ impl Matrix {
     }
 }
 
-/// As a table with the vCPUs' numbers around it.
+/// As text that can be parsed, with the vCPUs' numbers in remarks.
 impl fmt::Display for Matrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let widest = self.events.iter().copied().max().unwrap_or(0).to_string().len();
         let width = widest.max(self.vcpus.saturating_sub(1).to_string().len()) + 1;
-        write!(f, "{:>5}", "vCPU")?;
+        write!(f, "#")?;
         for y in 0..self.vcpus {
+            let width = if y == 0 { width - 1 } else { width };
             write!(f, "{y:>width$}")?;
         }
         for x in 0..self.vcpus {
-            write!(f, "\n{x:>5}")?;
+            writeln!(f)?;
             for y in 0..self.vcpus {
                 if x == y {
                     write!(f, "{:>width$}", "-")?;
@@ -125,6 +127,7 @@ impl fmt::Display for Matrix {
                     write!(f, "{:>width$}", self.get(x, y))?;
                 }
             }
+            write!(f, "  # {x}")?;
         }
         Ok(())
     }
@@ -150,7 +153,9 @@ mod tests {
     fn text_and_back() {
         let matrix = Matrix::parse("# three\n- 5 0\n5 - 12\n\n0,12,-\n").unwrap();
         assert_eq!((matrix.get(0, 1), matrix.get(2, 1), matrix.get(0, 2)), (5, 12, 0));
-        assert_eq!(matrix.to_string(), " vCPU  0  1  2\n    0  -  5  0\n    1  5  - 12\n    2  0 12  -");
+        let text = "# 0  1  2\n  -  5  0  # 0\n  5  - 12  # 1\n  0 12  -  # 2";
+        assert_eq!(matrix.to_string(), text);
+        assert_eq!(Matrix::parse(text).unwrap(), matrix);
     }
 
     #[test]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import cohort_sim
@@ -49,7 +50,7 @@ AT_MOST = (
     ("wakeup-gran-us", "slice-us"),
     ("wakeup-gran-us", "lag-us"),
 )
-FLAGS = (*(f"--{axis}" for axis in _AXES), *(f"--{name}" for name in TIMING))
+FLAGS = (*(f"--{axis}" for axis in _AXES), *(f"--{name}" for name in TIMING), "--sets")
 
 # The kernel's own scheduler: which form of the fair class a kernel has.
 KERNEL_RULE = "a kernel's version, 2.6.34 or newer, as in 6.12"
@@ -70,7 +71,18 @@ def host_class(name: str, args: Sequence[str], kernel: str) -> dict[str, Any]:
         raise PlaceError(
             f'policy "{name}" is not known to the simulator: must be one of {KERNEL}, {", ".join(PRESETS)}'
         )
-    return {"class": "ext", "knobs": knobs(name, args)}
+    return {"class": "ext", "knobs": knobs(name, args), **_sets(args)}
+
+
+def _sets(args: Sequence[str]) -> dict[str, str]:
+    """Return what the file of ``--sets`` says; what is wrong with it the simulator says."""
+    files = [value for flag, value in _pairs(args) if flag == "--sets"]
+    if not files:
+        return {}
+    try:
+        return {"sets": Path(files[-1]).read_text(encoding="utf-8")}
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlaceError(f"--sets: cannot read {files[-1]}: {error}") from error
 
 
 def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str, Any]:
@@ -131,9 +143,13 @@ def knobs(name: str, args: Sequence[str]) -> dict[str, int]:
             given[option] = value
         elif option in TIMING:
             timing[option] = _micros(flag, value)
+        elif option == "sets":
+            continue
         else:
             raise PlaceError(f"{flag} is not known to the simulator: must be of {', '.join(FLAGS)}")
     axes = _axes(PRESETS[name], given)
+    if axes["gang"] != "partial" and any(flag == "--sets" for flag, _ in _pairs(args)):
+        raise PlaceError(f"--sets needs --gang partial: --gang {axes['gang']} looks for no sets")
     chosen = {
         "placement": _choice("--placement", axes["placement"], PLACEMENT),
         "boost": _boost(axes["boost"]),

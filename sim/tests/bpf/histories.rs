@@ -28,6 +28,8 @@ enum Event {
     Kthread(usize),
     Cgroup(usize, usize),
     Weight(usize, u32),
+    /// A VM's vCPUs are sets: of so many neighbours each.
+    Sets(usize, usize),
 }
 
 #[derive(Clone, Debug)]
@@ -60,11 +62,12 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..6usize).prop_map(Event::Kthread),
         1 => (any_task, 0..4usize).prop_map(|(id, cgroup)| Event::Cgroup(id, cgroup)),
         1 => (1..4usize, 1..10_000u32).prop_map(|(cgroup, weight)| Event::Weight(cgroup, weight)),
+        2 => (0..4usize, 0..5usize).prop_map(|(vm, size)| Event::Sets(vm, size)),
     ]
 }
 
 fn knobs() -> impl Strategy<Value = Knobs> {
-    (0..2u32, 0..2u32, 0..2u32, 0..16u32, 1..10u64).prop_map(|(placement, order, gang, boost, slice_ms)| {
+    (0..2u32, 0..2u32, 0..3u32, 0..16u32, 1..10u64).prop_map(|(placement, order, gang, boost, slice_ms)| {
         Knobs {
             placement: Some(placement),
             order: Some(order),
@@ -161,6 +164,16 @@ fn apply(w: &mut World, event: &Event) {
         Event::Host(_) | Event::Vm(_) | Event::Thread(_) | Event::Kthread(_) => {}
         Event::Cgroup(id, cgroup) => drop(alive(w, id).map(|id| w.move_to_cgroup(id, *cgroup))),
         Event::Weight(cgroup, weight) => w.set_cgroup_weight(*cgroup, *weight),
+        Event::Sets(vm, size) if w.vm_count() > 0 => {
+            let vm = vm % w.vm_count();
+            // Until one of its vCPUs has run, nobody knows it.
+            if w.slot_of(vm).is_some() {
+                let vcpus: Vec<u32> = (0..5).collect();
+                let sets: Vec<&[u32]> = if *size == 0 { Vec::new() } else { vcpus.chunks(*size).collect() };
+                w.set_sets(vm, &sets);
+            }
+        }
+        Event::Sets(..) => {}
     }
 }
 

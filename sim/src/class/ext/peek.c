@@ -209,6 +209,16 @@ void poke_set(u32 number, s32 vcpu, u64 entry)
 		*to = entry;
 }
 
+/* What two of a VM's vCPUs have told each other; x is the lower. */
+u64 peek_traffic(u32 number, u32 x, u32 y)
+{
+	u32 pair = number << 16 | x << 8 | y;
+	struct vm_ctx *vm = vm_at(number);
+	struct traffic *known = bpf_map_lookup_elem(&traffic, &pair);
+
+	return vm && known && known->generation == vm->generation ? known->events : 0;
+}
+
 struct peek_entity {
 	u64 id;
 	u64 vtime;
