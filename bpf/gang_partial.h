@@ -102,6 +102,12 @@ static u32 partial_gate(struct task_ctx *t, s32 cpu, u64 now)
 	return GATE_WAIT;
 }
 
+/* Has a pCPU been taken for that claim already, or does a member of that set run there? */
+static __always_inline bool is_claimants(const struct cpu_ctx *c, u64 claim)
+{
+	return READ_ONCE(c->set_claim) == claim || (c->curr_pid && c->set_runs == claim_place(claim));
+}
+
 /* Take cpu for a claim, if whoever has it deserves it less than that rank. */
 VERIFIED_ONCE claim_take(s32 cpu, u64 claim, struct rank *rank, bool forced, u64 now)
 {
@@ -111,7 +117,7 @@ VERIFIED_ONCE claim_take(s32 cpu, u64 claim, struct rank *rank, bool forced, u64
 	if (!c || !rank || !c->online || c->taken)
 		return 0;
 	old = READ_ONCE(c->set_claim);
-	if (claim_is_current(old, now))
+	if (claim_is_current(old, now) || is_claimants(c, claim))
 		return 0;
 	if (c->curr_pid && !forced && !would_preempt(c, rank, now))
 		return 0;
@@ -127,28 +133,30 @@ VERIFIED_ONCE room_find(u32 index, u64 claim, struct rank *rank, bool forced, u6
 {
 	struct vcpu_ctx *v = vcpu_at(index);
 	struct cohort_neighbours *near;
-	s32 i, home, cpu, result = ROOM_NEVER;
+	s32 i, home, cpu, result;
 	struct cpu_ctx *c;
 
 	if (!v || !rank)
 		return ROOM_NEVER;
 	home = vcpu_cpu(v);
-	if (home < 0)
+	c = cpu_get(home);
+	if (home < 0 || !c)
 		return ROOM_NOT_NOW;
 	if (claim_take(home, claim, rank, forced, now))
 		return home;
 	near = neighbours_of(home);
 	if (!near)
 		return ROOM_NOT_NOW;
-	bpf_for(i, -1, NEIGHBOURS) {
-		cpu = i < 0 ? home : neighbour(near, i);
+	result = is_claimants(c, claim) ? ROOM_NEVER : ROOM_NOT_NOW;
+	bpf_for(i, 0, NEIGHBOURS) {
+		cpu = neighbour(near, i);
 		if (cpu < 0)
 			break;
 		c = cpu_get(cpu);
-		if (!c || !c->online || READ_ONCE(c->set_claim) == claim || !vcpu_allowed_on(v, cpu))
+		if (!c || !c->online || is_claimants(c, claim) || !vcpu_allowed_on(v, cpu))
 			continue;
 		result = ROOM_NOT_NOW;
-		if (i >= 0 && claim_take(cpu, claim, rank, forced, now))
+		if (claim_take(cpu, claim, rank, forced, now))
 			return cpu;
 	}
 	return result;
@@ -235,6 +243,28 @@ VERIFIED_ONCE set_gather(struct task_ctx *t, u32 number, u64 claim, struct rank 
 	return found;
 }
 
+/* Does a set want to run more vCPUs than there are pCPUs? */
+VERIFIED_ONCE set_is_too_large(struct task_ctx *t, u32 number, u32 place)
+{
+	struct set_ctx *set = set_ctx_at(place - 1);
+	struct vm_ctx *vm;
+	s32 i;
+
+	if (!t || !set)
+		return 0;
+	vm = vm_get(t);
+	if (!vm)
+		return 0;
+	set->wanting = 1;
+	bpf_for(i, 0, MAX_VCPUS) {
+		if (i >= vm->vcpu_end)
+			break;
+		if (set_member(t, i, number) >= 0)
+			set->wanting++;
+	}
+	return set->wanting > nr_online;
+}
+
 /* Give the member at that index the pCPU found for it, or (not begun) give back what was taken. */
 VERIFIED_ONCE member_settle(u32 vm_id, u32 index, u64 claim, bool begun, u64 now)
 {
@@ -282,8 +312,8 @@ static bool set_begin(struct task_ctx *t, struct cpu_ctx *c, struct set_ctx *set
 	struct vm_ctx *vm = vm_get(t);
 	u64 claim = claim_of(place, slot_at(now));
 	struct rank rank;
+	u32 found, number;
 	bool begun;
-	u32 found;
 
 	if (!vm)
 		return true;
@@ -292,7 +322,10 @@ static bool set_begin(struct task_ctx *t, struct cpu_ctx *c, struct set_ctx *set
 		return false;
 	c->set_claim = claim;
 	order_rank(t, now, &rank);
-	found = set_gather(t, set_of_vcpu(vm, t->vm, t->vcpu_at), claim, &rank, now);
+	number = set_of_vcpu(vm, t->vm, t->vcpu_at);
+	found = set_gather(t, number, claim, &rank, now);
+	if (found & SET_NO_ROOM && set_is_too_large(t, number, place))
+		found |= SET_UNFIT;
 	begun = found == SET_OTHERS;
 	if (begun)
 		set->slot = slot_at(now);
@@ -317,6 +350,7 @@ static bool partial_begins(struct task_ctx *t, s32 cpu, u64 now)
 	struct cpu_ctx *c = cpu_get(cpu);
 	u32 place = set_place(t);
 	struct set_ctx *set;
+	struct vcpu_ctx *v;
 
 	if (!c)
 		return true;
@@ -324,9 +358,13 @@ static bool partial_begins(struct task_ctx *t, s32 cpu, u64 now)
 	if (partial_holds(c, now) && claim_place(c->set_claim) != place)
 		return false;
 	set = place ? set_ctx_at(place - 1) : NULL;
-	if (!set || set_in_turn(set, now) || time_before(now, set->free_until_ns) || is_overdue(t, now))
+	if (!set || time_before(now, set->free_until_ns) || is_overdue(t, now))
 		return true;
-	return set_begin(t, c, set, place, cpu, now);
+	/* Nor does it help its set to take a sibling's place: that one goes on, and t gets another pCPU. */
+	v = vcpu_get(t);
+	if (v && c->curr_pid && c->set_runs == place && c->curr_pid != (u32)v->pid)
+		return false;
+	return set_in_turn(set, now) || set_begin(t, c, set, place, cpu, now);
 }
 
 /* Whoever runs on cpu from now on, in its set's turn or not. */
@@ -407,8 +445,11 @@ static u64 partial_slice(u32 vm, s32 cpu, u64 now)
 /* The runner t gives up cpu: it sleeps. */
 static void partial_left(struct task_ctx *t, s32 cpu, u64 now)
 {
+	struct cpu_ctx *c = cpu_get(cpu);
 	u32 place = set_place(t);
 
+	if (c)
+		c->set_runs = 0;
 	if (place)
 		claim_drop(cpu, place);
 }

@@ -28,6 +28,7 @@ struct set_ctx {
 	u64 stopped_slot;  /* in this slot its members were told to stop */
 	u64 free_until_ns; /* its members have not enough pCPUs to run together: each runs for itself */
 	u32 begins;	   /* somebody tries to begin its turn */
+	u32 wanting;	   /* members that want to run, when that was last counted */
 
 	/* Of the vCPU here. */
 	s32 ran_on;
