@@ -18,6 +18,7 @@
  *   turn.h       turns that end on time
  *   wish.h       "run this one next"
  *   sibling.h    for which sibling a spinner waits
+ *   sets.h       vCPUs that belong together, as user space says
  *   order_*.h, gang_*.h, spin_*.h, guard_*.h, gate_*.h   the policies
  *   policy_calls.h   the one place that knows all of them
  *   grace.h      a pCPU given back to whom it was taken from
@@ -58,12 +59,12 @@ s32 BPF_PROG(cohort_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fl
 	identify(p, t);
 	/* An idle pCPU has nobody, so no sibling either. */
 	if (idle) {
-		if (gate_for(t, cpu, now))
+		if (gate_for(t, cpu, now) || (gang_may_refuse() && !gang_begins(t, cpu, now)))
 			return cpu;
 		arrive(p, t, cpu, now, false);
 		account_place(t, cpu);
 		stat_inc(STAT_WAKEUPS_IDLE);
-		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, 0);
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, wake_slice(t, cpu, now), 0);
 		return cpu;
 	}
 	cpu = place(p, t, prev_cpu, now);
@@ -149,6 +150,19 @@ VERIFIED_ONCE resume(s32 cpu, u64 now)
 	return 1;
 }
 
+/* Take the best that waits here, if it deserves the pCPU more than the one that could go on. */
+VERIFIED_ONCE take_next(s32 cpu, struct pick *best)
+{
+	if (!best)
+		return 0;
+	best->pid = 0;
+	best->urgency = 0;
+	best_waiter(cpu, QUEUE_SCAN, 0, best);
+	if (!best->pid || (best->prev_queued && !best->urgency && !order_before(&best->rank, &best->prev, 0)))
+		return 0;
+	return take(best->pid, cpu, cpu, turn_slice(NULL, best->vm, cpu, best->now));
+}
+
 SEC("struct_ops/dispatch")
 void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 {
@@ -161,6 +175,8 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	if (!c)
 		return;
 	c->out_of_turn = 0;
+	if (prev && !task_is_queued(prev))
+		gang_left(prev, cpu, best.now);
 	if (prev && task_is_queued(prev)) {
 		t = task_get(prev);
 		if (t) {
@@ -219,7 +235,12 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 			c->out_of_turn = best.urgency || (best.queue != cpu && !t);
 			return;
 		}
+		/* Its gang may have refused it: then the next best. */
+		if (gang_may_refuse() && take_next(cpu, &best))
+			return;
 	}
+	if (t && gang_may_refuse() && !gang_begins(t, cpu, best.now))
+		t = NULL;
 	if (t) {
 		t->placed = 0;
 		slice = turn_slice(t, best.leaving_vm, cpu, best.now);
@@ -232,6 +253,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	}
 	c->out_of_turn = 1;
+	gang_idles(cpu, best.now);
 	if (!take_any(cpu, best.now))
 		ask_for_runner(cpu);
 }

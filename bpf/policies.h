@@ -17,9 +17,11 @@
 	  "Self-boosted co-scheduling: as vm, and siblings far apart in their queues are moved towards each other")
 
 /* --gang: which vCPUs run at the same time */
-#define GANGS(X)                               \
-	X(off, "Each pCPU chooses for itself") \
-	X(aligned, "When a VM's turn starts, its waiting vCPUs are started on other pCPUs as well")
+#define GANGS(X)                                                                                    \
+	X(off, "Each pCPU chooses for itself")                                                      \
+	X(aligned, "When a VM's turn starts, its waiting vCPUs are started on other pCPUs as well") \
+	X(partial, "Sets of a VM's vCPUs run together, independent of one another")                 \
+	X(partial_auto, "The same, with sets found in who sends whom interrupts")
 
 /* --spin: what a pause-loop exit does */
 #define SPINS(X)                                                       \
@@ -38,23 +40,27 @@
 /*
  * --policy: X(name, placement, order, gang, spin, boost, guard, what it is). The first is the default.
  */
-#define PRESETS(X)                                                                                     \
-	X(cohort, balance, vm, off, boost, candidate + any_mode + unfair + migrate, off,               \
-	  "Everything that keeps a VM's vCPUs moving together: balance, fair between VMs, all boosts") \
-	X(balance, balance, task, off, off, off, off,                                                  \
-	  "Siblings on different pCPUs, nothing else: virtual run time per task")                      \
-	X(vtime, any, task, off, off, off, off, "Weighted fair queueing per task, to compare with")    \
-	X(ple_candidate, any, task, off, boost, candidate, off,                                        \
-	  "KVM's choice at a pause-loop exit is honoured, as far as fairness between threads allows")  \
-	X(ple_any, any, task, off, boost, candidate + any_mode, off,                                   \
-	  "The same, and vCPUs in user mode may be chosen too")                                        \
-	X(ple_unfair, any, task, off, boost, candidate + unfair, off,                                  \
-	  "KVM's choice is honoured even if it is not its turn")                                       \
-	X(ple_any_unfair, any, task, off, boost, candidate + any_mode + unfair, off,                   \
-	  "Both cures of the paper on pause-loop exits together")                                      \
-	X(ple_prefer, any, task, off, prefer, off, off,                                                \
-	  "A spinner stands back for the sibling that it waits for, while that is needed") \
-	X(sbco, balance, sbco, off, off, off, off,                                                     \
-	  "Self-boosted co-scheduling: siblings take their turns at about the same time, nobody forced")
+#define PRESETS(X)                                                                                       \
+	X(cohort, balance, vm, off, boost, candidate + any_mode + unfair + migrate, off,                 \
+	  "Everything that keeps a VM's vCPUs moving together: balance, fair between VMs, all boosts")   \
+	X(balance, balance, task, off, off, off, off,                                                    \
+	  "Siblings on different pCPUs, nothing else: virtual run time per task")                        \
+	X(vtime, any, task, off, off, off, off, "Weighted fair queueing per task, to compare with")      \
+	X(ple_candidate, any, task, off, boost, candidate, off,                                          \
+	  "KVM's choice at a pause-loop exit is honoured, as far as fairness between threads allows")    \
+	X(ple_any, any, task, off, boost, candidate + any_mode, off,                                     \
+	  "The same, and vCPUs in user mode may be chosen too")                                          \
+	X(ple_unfair, any, task, off, boost, candidate + unfair, off,                                    \
+	  "KVM's choice is honoured even if it is not its turn")                                         \
+	X(ple_any_unfair, any, task, off, boost, candidate + any_mode + unfair, off,                     \
+	  "Both cures of the paper on pause-loop exits together")                                        \
+	X(ple_prefer, any, task, off, prefer, off, off,                                                  \
+	  "A spinner stands back for the sibling that it waits for, while that is needed")               \
+	X(sbco, balance, sbco, off, off, off, off,                                                       \
+	  "Self-boosted co-scheduling: siblings take their turns at about the same time, nobody forced") \
+	X(partial, balance, vm, partial, off, off, off,                                                  \
+	  "Partial co-scheduling: sets of vCPUs that are given (--sets) run together")                   \
+	X(partial_auto, balance, vm, partial_auto, off, off, off,                                        \
+	  "The same, with sets that are found in who sends whom interrupts")
 
 #endif

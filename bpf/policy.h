@@ -85,13 +85,28 @@ struct gang {
 	/* t has been given cpu, or goes on there. */
 	void (*began)(struct task_ctx *t, s32 cpu, u64 now);
 
+	/*
+	 * t has been chosen to run on cpu, for its rank or a wish. Return false if it may not: then somebody else is chosen. What the gang does for t's
+	 * siblings it does here, before t runs. Left out: true.
+	 */
+	bool (*begins)(struct task_ctx *t, s32 cpu, u64 now);
+
+	/* May the runner of c not be preempted for rank? Left out: it may. */
+	bool (*holds)(const struct cpu_ctx *c, u64 now);
+
+	/* Runner t gives cpu up and does not want it back now. */
+	void (*left)(struct task_ctx *t, s32 cpu, u64 now);
+
+	/* cpu has found nobody to run; it is about to look once more, everywhere. */
+	void (*idles)(s32 cpu, u64 now);
+
 	/* A vCPU's state has changed, to v->state: it waits, runs or sleeps. */
 	void (*changed)(struct task_ctx *t, struct vcpu_ctx *v, u32 from, u64 now);
 
 	/* May t run on cpu now? As gate.ask. */
 	u32 (*gate)(struct task_ctx *t, s32 cpu, u64 now);
 
-	/* How long a turn of that VM (as task_ctx.vm) is; 0: as the order says. */
+	/* How long a turn of that VM (as task_ctx.vm) is; 0: as the order says. With begins(), also of one that wakes on an idle pCPU. */
 	u64 (*slice)(u32 vm, s32 cpu, u64 now);
 
 	void (*period)(u64 now);
@@ -133,6 +148,11 @@ struct gate {
 /* Does the order that was chosen know VMs? */
 static __always_inline bool order_is_of_vms(void);
 
+/* Does the gang that was chosen have begins()? */
+static __always_inline bool gang_may_refuse(void);
+
+static __always_inline bool gang_holds(const struct cpu_ctx *c, u64 now);
+
 /* The choices, as the core asks for them; policy_calls.h passes each on to the policy that was chosen. */
 VERIFIED_ONCE order_rank(struct task_ctx *t, u64 now, struct rank *r);
 VERIFIED_ONCE order_rank_of_runner(struct cpu_ctx *c, u64 now, struct rank *r);
@@ -147,6 +167,7 @@ VERIFIED_ONCE order_urgency(struct task_ctx *t, struct rank *r, s32 cpu, u64 now
 VERIFIED_ONCE order_before_pick(s32 cpu, u64 now);
 VERIFIED_ONCE order_tick(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gang_began(struct task_ctx *t, s32 cpu, u64 now);
+VERIFIED_ONCE gang_begins(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gang_changed(struct task_ctx *t, u32 from, u64 now);
 VERIFIED_ONCE gate_for(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gate_charge(struct task_ctx *t, u64 delta_ns, u64 now);

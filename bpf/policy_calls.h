@@ -250,6 +250,66 @@ VERIFIED_ONCE gang_began(struct task_ctx *t, s32 cpu, u64 now)
 	return 0;
 }
 
+static __always_inline bool gang_may_refuse(void)
+{
+#define ASK(name, what) CASE(GANG_##name, gang_##name, begins, return true)
+	switch (gang) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return false;
+}
+
+VERIFIED_ONCE gang_begins(struct task_ctx *t, s32 cpu, u64 now)
+{
+	UNUSED_YET(t);
+	UNUSED_YET(cpu);
+	UNUSED_YET(now);
+	if (!t)
+		return 1;
+#define ASK(name, what) CASE(GANG_##name, gang_##name, begins, return gang_##name.begins(t, cpu, now))
+	switch (gang) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return 1;
+}
+
+static __always_inline bool gang_holds(const struct cpu_ctx *c, u64 now)
+{
+#define ASK(name, what) CASE(GANG_##name, gang_##name, holds, return gang_##name.holds(c, now))
+	switch (gang) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return false;
+}
+
+static __always_inline void gang_left(struct task_struct *p, s32 cpu, u64 now)
+{
+	struct task_ctx *t;
+
+#define ASK(name, what)                                \
+	CASE(GANG_##name, gang_##name, left, {         \
+		t = task_get(p);                       \
+		if (t)                                 \
+			gang_##name.left(t, cpu, now); \
+	})
+	switch (gang) {
+		GANGS(ASK)
+	}
+#undef ASK
+}
+
+static __always_inline void gang_idles(s32 cpu, u64 now)
+{
+#define ASK(name, what) CASE(GANG_##name, gang_##name, idles, gang_##name.idles(cpu, now))
+	switch (gang) {
+		GANGS(ASK)
+	}
+#undef ASK
+}
+
 /* Called after every change of a vCPU's state. */
 VERIFIED_ONCE gang_changed(struct task_ctx *t, u32 from, u64 now)
 {
@@ -286,6 +346,12 @@ VERIFIED_ONCE_U64 turn_slice(struct task_ctx *t, u32 vm, s32 cpu, u64 now)
 	}
 #undef ASK
 	return slice ?: order_slice(t, cpu);
+}
+
+/* How long one runs that wakes on an idle pCPU. */
+static __always_inline u64 wake_slice(struct task_ctx *t, s32 cpu, u64 now)
+{
+	return gang_may_refuse() ? turn_slice(t, t->vm, cpu, now) : slice_ns;
 }
 
 VERIFIED_ONCE gate_for(struct task_ctx *t, s32 cpu, u64 now)

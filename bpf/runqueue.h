@@ -207,7 +207,7 @@ VERIFIED_ONCE best_remote_waiter(u64 margin_ns, struct pick *best)
 	return 0;
 }
 
-/* Put waiting task pid, from queue, on this pCPU, cpu. Return false if it is no longer there. */
+/* Put waiting task pid, from queue, on this pCPU, cpu. Return false if it is no longer there, or its gang lets it wait. */
 VERIFIED_ONCE take(s32 pid, u64 queue, s32 cpu, u64 slice)
 {
 	struct bpf_iter_scx_dsq it;
@@ -218,6 +218,10 @@ VERIFIED_ONCE take(s32 pid, u64 queue, s32 cpu, u64 slice)
 	p = bpf_task_from_pid(pid);
 	if (!p)
 		return 0;
+	if (gang_may_refuse() && !gang_begins(task_get(p), cpu, now_ns())) {
+		bpf_task_release(p);
+		return 0;
+	}
 	if (!bpf_iter_scx_dsq_new(&it, queue, 0)) {
 		/* Checked after the iterator is made: if affinity changes from here on, p is queued anew and the move fails. */
 		if (task_allowed_on(p, cpu)) {

@@ -76,6 +76,10 @@ struct cpu_ctx {
 	u64 resume_end_ns;
 	u64 searched_ns; /* the whole queue was last looked through */
 	u32 rotation;	 /* of the far pCPUs to look at */
+
+	/* Gang partial: the set that has it, and in which slot; and the set that the runner is of. */
+	u32 set_runs;
+	u64 set_claim;
 } __attribute__((aligned(64)));
 
 struct {
@@ -150,7 +154,7 @@ struct vcpu_ctx {
 	u32 gave_way;	  /* at a pause-loop exit, for a sibling: it does not get its pCPU back before the others */
 	u32 in_grace;	  /* its present turn is a grace (grace.h) */
 	u32 graces;	  /* given in a row */
-	u32 dirty;	 /* order sbco: its place is being changed */
+	u32 dirty;	  /* order sbco: its place is being changed */
 };
 
 struct {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import cohort_sim
@@ -52,7 +53,7 @@ AT_MOST = (
     ("wakeup-gran-us", "lag-us"),
 )
 SBCO_ALPHA = "sbco-alpha"
-FLAGS = (*(f"--{axis}" for axis in _AXES), *(f"--{name}" for name in TIMING), f"--{SBCO_ALPHA}")
+FLAGS = (*(f"--{axis}" for axis in _AXES), *(f"--{name}" for name in TIMING), f"--{SBCO_ALPHA}", "--sets")
 
 # The kernel's own scheduler: which form of the fair class a kernel has.
 KERNEL_RULE = "a kernel's version, 2.6.34 or newer, as in 6.12"
@@ -73,7 +74,18 @@ def host_class(name: str, args: Sequence[str], kernel: str) -> dict[str, Any]:
         raise PlaceError(
             f'policy "{name}" is not known to the simulator: must be one of {KERNEL}, {", ".join(PRESETS)}'
         )
-    return {"class": "ext", "knobs": knobs(name, args)}
+    return {"class": "ext", "knobs": knobs(name, args), **_sets(args)}
+
+
+def _sets(args: Sequence[str]) -> dict[str, str]:
+    """Return what the file of ``--sets`` says; what is wrong with it the simulator says."""
+    files = [value for flag, value in _pairs(args) if flag == "--sets"]
+    if not files:
+        return {}
+    try:
+        return {"sets": Path(files[-1]).read_text(encoding="utf-8")}
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlaceError(f"--sets: cannot read {files[-1]}: {error}") from error
 
 
 def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str, Any]:
@@ -137,9 +149,13 @@ def knobs(name: str, args: Sequence[str]) -> dict[str, int]:
             timing[option] = _micros(flag, value)
         elif option == SBCO_ALPHA:
             others["sbco_alpha"] = _alpha(flag, value)
+        elif option == "sets":
+            continue
         else:
             raise PlaceError(f"{flag} is not known to the simulator: must be of {', '.join(FLAGS)}")
     axes = _axes(PRESETS[name], given)
+    if axes["gang"] != "partial" and any(flag == "--sets" for flag, _ in _pairs(args)):
+        raise PlaceError(f"--sets needs --gang partial: --gang {axes['gang']} looks for no sets")
     chosen = {
         "placement": _choice("--placement", axes["placement"], PLACEMENT),
         "boost": _boost(axes["boost"]),

@@ -30,6 +30,8 @@ enum Event {
     Kthread(usize),
     Cgroup(usize, usize),
     Weight(usize, u32),
+    /// A VM's vCPUs are sets: of so many neighbours each.
+    Sets(usize, usize),
 }
 
 #[derive(Clone, Debug)]
@@ -62,6 +64,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..6usize).prop_map(Event::Kthread),
         1 => (any_task, 0..4usize).prop_map(|(id, cgroup)| Event::Cgroup(id, cgroup)),
         1 => (1..4usize, 1..10_000u32).prop_map(|(cgroup, weight)| Event::Weight(cgroup, weight)),
+        2 => (0..4usize, 0..5usize).prop_map(|(vm, size)| Event::Sets(vm, size)),
     ]
 }
 
@@ -167,6 +170,16 @@ fn apply(w: &mut World, event: &Event) {
         Event::Host(_) | Event::Vm(_) | Event::Thread(_) | Event::Kthread(_) => {}
         Event::Cgroup(id, cgroup) => drop(alive(w, id).map(|id| w.move_to_cgroup(id, *cgroup))),
         Event::Weight(cgroup, weight) => w.set_cgroup_weight(*cgroup, *weight),
+        Event::Sets(vm, size) if w.vm_count() > 0 => {
+            let vm = vm % w.vm_count();
+            // Until one of its vCPUs has run, nobody knows it.
+            if w.slot_of(vm).is_some() {
+                let vcpus: Vec<u32> = (0..5).collect();
+                let sets: Vec<&[u32]> = if *size == 0 { Vec::new() } else { vcpus.chunks(*size).collect() };
+                w.set_sets(vm, &sets);
+            }
+        }
+        Event::Sets(..) => {}
     }
 }
 

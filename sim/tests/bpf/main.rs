@@ -19,6 +19,7 @@ mod lifecycle;
 mod maxmin;
 mod model;
 mod oracle;
+mod partial;
 mod partition;
 mod placement;
 mod ple;

@@ -15,6 +15,7 @@ pub mod knob {
     pub const GANG_ALIGNED: u32 = 1;
     pub const SPIN_PREFER: u32 = 2;
     pub const GUARD_KERNEL_MODE: u32 = 1;
+    pub const GANG_PARTIAL: u32 = 2;
     pub const BOOST_CANDIDATE: u32 = 1;
     pub const BOOST_ANY_MODE: u32 = 2;
     pub const BOOST_UNFAIR: u32 = 4;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A host with the scheduler, moved by hand. What a test sees of tasks and pCPUs is a copy, taken after everything that happens.
 
+use std::collections::BTreeSet;
+
 use cohort_sim::class::ext::{self, Ext, ExtConfig, PeekEntity, PeekSbco, PeekStats, PeekTask, PeekVm};
 use cohort_sim::class::AnyClass;
 use cohort_sim::host::{self, Bandwidth, Host, TaskSpec};
@@ -25,6 +27,8 @@ pub struct World {
     pub now_ns: u64,
     pub cpus: Vec<Cpu>,
     pub tasks: Vec<Task>,
+    /// VMs of which sets were said.
+    pub vms_of_sets: BTreeSet<usize>,
     sim: Simulation<Puppets>,
 }
 
@@ -43,12 +47,13 @@ impl World {
             cpu_skew_ns: config.skew_ns.clone(),
             sched_switch: config.sched_switch,
             preempt_rcu: config.preempt_rcu,
+            sets: String::new(),
             fall_back: false,
         };
         let class = AnyClass::Ext(Ext::new(ext_config, &machine).unwrap());
         let host = Host::new(&machine, class, 0).unwrap();
         let sim = Simulation::new(host, Puppets::default());
-        let mut world = Self { config, now_ns: 0, cpus: Vec::new(), tasks: Vec::new(), sim };
+        let mut world = Self { config, now_ns: 0, cpus: Vec::new(), tasks: Vec::new(), vms_of_sets: BTreeSet::new(), sim };
         world.look();
         world
     }
@@ -327,6 +332,13 @@ impl World {
 
     pub fn set_sbco_alpha(&mut self, alpha: u32) {
         self.sim.host.poke_sbco_alpha(alpha);
+    }
+
+    /// Say which of a VM's vCPUs are sets (gang partial). Its vCPUs have run by now.
+    pub fn set_sets(&mut self, vm: usize, sets: &[&[u32]]) {
+        let sets: Vec<Vec<u32>> = sets.iter().map(|set| set.to_vec()).collect();
+        self.vms_of_sets.insert(vm);
+        assert!(self.sim.host.set_sets(VmId::from(vm), &sets), "VM {vm} is known");
     }
 
     pub fn stats(&mut self) -> PeekStats {

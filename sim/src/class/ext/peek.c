@@ -198,6 +198,27 @@ void peek_vm(u32 number, struct peek_vm *to)
 	to->nr_running = e->nr_running;
 }
 
+/* As user space writes it into the map, at the vCPU's place. */
+void poke_set(u32 number, s32 vcpu, u64 entry)
+{
+	struct vm_ctx *vm = vm_at(number);
+	u32 index = vm ? vcpu_index(vm, vcpu) : -1;
+	u64 *to = bpf_map_lookup_elem(&set_of, &index);
+
+	if (to)
+		*to = entry;
+}
+
+/* What two of a VM's vCPUs have told each other; x is the lower. */
+u64 peek_traffic(u32 number, u32 x, u32 y)
+{
+	u32 pair = number << 16 | x << 8 | y;
+	struct vm_ctx *vm = vm_at(number);
+	struct traffic *known = bpf_map_lookup_elem(&traffic, &pair);
+
+	return vm && known && known->generation == vm->generation ? known->events : 0;
+}
+
 struct peek_entity {
 	u64 id;
 	u64 vtime;
@@ -344,6 +365,7 @@ struct peek_stats {
 	u64 resumed;
 	u64 throttled;
 	u64 sbco_balanced;
+	u64 gang_refused;
 };
 
 #define SUM(id) native_percpu_sum(__native_map(&stats), id)
@@ -375,4 +397,5 @@ void peek_stats(struct peek_stats *to)
 	to->resumed = SUM(STAT_RESUMED);
 	to->throttled = SUM(STAT_THROTTLED);
 	to->sbco_balanced = SUM(STAT_SBCO_BALANCED);
+	to->gang_refused = SUM(STAT_GANG_REFUSED);
 }

@@ -115,6 +115,7 @@ pub struct PeekStats {
     pub resumed: u64,
     pub throttled: u64,
     pub sbco_balanced: u64,
+    pub gang_refused: u64,
 }
 
 extern "C" {
@@ -130,7 +131,7 @@ extern "C" {
 
 impl Host {
     /// Call a window of peek.c; `None` with another class.
-    fn peek<R>(&mut self, f: impl FnOnce() -> R) -> Option<R> {
+    pub(super) fn peek<R>(&mut self, f: impl FnOnce() -> R) -> Option<R> {
         match &mut self.class {
             AnyClass::Ext(ext) => Some(ext.call(&mut self.core, OpKind::UserSpace, NOBODY, f)),
             _ => None,
