@@ -61,6 +61,7 @@ enum cohort_stat {
 	STAT_BOOST_PREEMPTED, /* of these, by preempting another VM's vCPU or task (unfair) */
 	STAT_BOOST_MISSED,    /* boosts whose sibling had run, slept or left meanwhile */
 	STAT_GANG_STARTS,     /* pCPUs asked to join a VM's turn */
+	STAT_GANG_STOPS,      /* vCPUs that could have gone on, stopped for their siblings' sake */
 	STAT_VCPUS_FOUND,
 	STAT_REGISTRY_FULL, /* VMs, vCPUs or cgroups beyond what there is room for */
 	NR_STATS,

@@ -17,7 +17,9 @@
 /* --gang: which vCPUs run at the same time */
 #define GANGS(X)                               \
 	X(off, "Each pCPU chooses for itself") \
-	X(aligned, "When a VM's turn starts, its waiting vCPUs are started on other pCPUs as well")
+	X(aligned, "When a VM's turn starts, its waiting vCPUs are started on other pCPUs as well") \
+	X(strict, "All of a VM's vCPUs that are not idle run, or none") \
+	X(relaxed, "A vCPU that is ahead of its slowest sibling by too much waits for it")
 
 /* --spin: what a pause-loop exit does */
 #define SPINS(X)          \
@@ -38,6 +40,8 @@
 	  "Everything that keeps a VM's vCPUs moving together: balance, fair between VMs, all boosts") \
 	X(balance, balance, task, off, off, off, off,                                                  \
 	  "Siblings on different pCPUs, nothing else: virtual run time per task")                      \
-	X(vtime, any, task, off, off, off, off, "Weighted fair queueing per task, to compare with")
+	X(vtime, any, task, off, off, off, off, "Weighted fair queueing per task, to compare with")            \
+	X(strict, balance, vm, strict, off, off, off, "Strict co-scheduling, as in ESX 2")                     \
+	X(relaxed, balance, vm, relaxed, off, off, off, "Relaxed co-scheduling, as in ESX 3 and 4")
 
 #endif

@@ -94,6 +94,8 @@ timing_knobs! {
     starve_us => starve_ns / STARVE_NS, 1_000..=STARVE_US_MAX;
     /// By how much a woken task's virtual time must be behind the runner's to preempt it [0..100000]
     wakeup_gran_us => wakeup_gran_ns / WAKEUP_GRAN_NS, 0..=100_000;
+    /// Of --gang relaxed: how far a vCPU may be ahead of its slowest sibling before it waits for it [100..1000000]
+    skew_us => skew_limit_ns / SKEW_LIMIT_NS, 100..=1_000_000;
 }
 
 /// The first of each pair is at most as long as the second.
@@ -133,6 +135,7 @@ mod tests {
             lag_us: knob::LAG_NS.default_us,
             starve_us: knob::STARVE_NS.default_us,
             wakeup_gran_us: knob::WAKEUP_GRAN_NS.default_us,
+            skew_us: knob::SKEW_LIMIT_NS.default_us,
         }
     }
 
@@ -149,6 +152,7 @@ mod tests {
             lag_us: 1000,
             starve_us: 1000,
             wakeup_gran_us: 1000,
+            skew_us: 1000,
         };
         assert_eq!(timing.validate(), Ok(()));
     }

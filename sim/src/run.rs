@@ -153,7 +153,7 @@ fn stats(host: &mut Host) -> BTreeMap<&'static str, u64> {
     BTreeMap::from(named(&host.peek_stats()))
 }
 
-fn named(stats: &PeekStats) -> [(&'static str, u64); 18] {
+fn named(stats: &PeekStats) -> [(&'static str, u64); 19] {
     [
         ("switches", stats.switches),
         ("preempt_wakeup", stats.preempt_wakeup),
@@ -173,6 +173,7 @@ fn named(stats: &PeekStats) -> [(&'static str, u64); 18] {
         ("boost_migrated", stats.boost_migrated),
         ("boost_missed", stats.boost_missed),
         ("gang_starts", stats.gang_starts),
+        ("gang_stops", stats.gang_stops),
     ]
 }
 

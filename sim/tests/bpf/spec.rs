@@ -12,6 +12,8 @@ pub mod knob {
     pub const ORDER_TASK: u32 = 1;
     pub const GANG_OFF: u32 = 0;
     pub const GANG_ALIGNED: u32 = 1;
+    pub const GANG_STRICT: u32 = 2;
+    pub const GANG_RELAXED: u32 = 3;
     pub const BOOST_CANDIDATE: u32 = 1;
     pub const BOOST_ANY_MODE: u32 = 2;
     pub const BOOST_UNFAIR: u32 = 4;
@@ -39,6 +41,7 @@ knobs! {
     slice_ns: u64,
     boost_slice_ns: u64,
     starve_ns: u64,
+    skew_limit_ns: u64,
     placement: u32,
     order: u32,
     gang: u32,

@@ -291,6 +291,7 @@ struct peek_stats {
 	u64 boost_migrated;
 	u64 boost_missed;
 	u64 gang_starts;
+	u64 gang_stops;
 	u64 resumed;
 	u64 throttled;
 };
@@ -317,6 +318,7 @@ void peek_stats(struct peek_stats *to)
 	to->boost_migrated = SUM(STAT_BOOST_MIGRATED);
 	to->boost_missed = SUM(STAT_BOOST_MISSED);
 	to->gang_starts = SUM(STAT_GANG_STARTS);
+	to->gang_stops = SUM(STAT_GANG_STOPS);
 	to->resumed = SUM(STAT_RESUMED);
 	to->throttled = SUM(STAT_THROTTLED);
 }

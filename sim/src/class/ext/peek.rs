@@ -93,6 +93,7 @@ pub struct PeekStats {
     pub boost_migrated: u64,
     pub boost_missed: u64,
     pub gang_starts: u64,
+    pub gang_stops: u64,
     pub resumed: u64,
     pub throttled: u64,
 }
