@@ -4,8 +4,9 @@
  *
  * A vCPU falls behind while it is runnable and does not run. Running is progress, and so is idling: a halted vCPU has nothing to catch up with. A vCPU's
  * lead is the time that its slowest sibling has fallen behind more than itself. Whose lead exceeds the limit (skew_limit_ns) is co-stopped: its gate closes,
- * and the slowest runs next where it waits, whatever its VM has had. What that costs the VM is charged to it as ever, so that its share stays what it is. The
- * leader waits, which brings its lead down, until it is within the limit again.
+ * and the slowest runs next where it waits, though its VM may have had lag_ns more than others there. Without that bound the vCPUs of a VM could call one another
+ * for ever: those that were called last run on when the first one's turn is over, and then they are who leads. The leader waits, which brings its lead
+ * down, until it is within the limit again.
  *
  * Leads are looked at whenever a vCPU of the VM meets the clock's tick, so one grows to the limit and a tick at most. Who wakes has a lead between nothing
  * and the limit over those that did not sleep: what is longer ago says nothing about what they are about to do together.
@@ -131,7 +132,7 @@ static void relaxed_boost(u32 vm_id, u32 index, u64 now)
 	c = cpu_get(there);
 	if (there < 0 || !c || (c->wish_pid && !time_before(c->wish_at_ns + WISH_STALE_NS, now)))
 		return;
-	wish_leave(there, vm_id, index, v, WISH_FORCED, slice_ns, now);
+	wish_leave(there, vm_id, index, v, WISH_BORROWS, slice_ns, now);
 	scx_bpf_kick_cpu(there, SCX_KICK_PREEMPT);
 }
 

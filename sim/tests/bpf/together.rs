@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use cohort_sim::observe::{Observer, Stop, What};
 
+use crate::view;
 use crate::world::{TaskId, World};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +33,6 @@ struct Gang {
     /// A part of the vCPUs that do not sleep runs, and has for so long.
     torn_ns: u64,
     longest_torn_ns: u64,
-    torn_in_all_ns: u64,
     ran_ns: u64,
     /// The longest that nobody ran although somebody could.
     waits_ns: u64,
@@ -52,7 +52,6 @@ impl Gang {
         }
         if running > 0 && waiting > 0 {
             self.torn_ns += ns;
-            self.torn_in_all_ns += ns;
         } else if ns > 0 {
             self.torn_ns = 0;
         }
@@ -98,7 +97,6 @@ impl Log {
 pub struct Seen {
     /// The longest time in which a part of the vCPUs that did not sleep ran.
     pub longest_torn_ns: u64,
-    pub torn_in_all_ns: u64,
     /// The time in which any of them ran.
     pub ran_ns: u64,
     /// The longest that all who could run waited.
@@ -131,9 +129,13 @@ impl Observer for Ear {
     }
 }
 
-/// Watch these VMs' vCPUs from now on; all of them run or wait.
+/// Watch these VMs' vCPUs from now on.
 pub fn watch(w: &mut World, vms: &[&[TaskId]]) -> Watch {
-    let state = |id: TaskId| if w.is_running(id) { State::Running } else { State::Waiting };
+    let state = |id: TaskId| match w.task(id).state {
+        view::State::Runnable if w.is_running(id) => State::Running,
+        view::State::Runnable => State::Waiting,
+        _ => State::Asleep,
+    };
     let gang = |vm: &&[TaskId]| Gang {
         vcpus: vm.iter().map(|id| (*id, Vcpu { state: state(*id), ..Vcpu::default() })).collect(),
         ..Gang::default()
@@ -150,7 +152,6 @@ impl Watch {
         log.pass(w.sim_ns());
         let seen = |gang: &Gang| Seen {
             longest_torn_ns: gang.longest_torn_ns,
-            torn_in_all_ns: gang.torn_in_all_ns,
             ran_ns: gang.ran_ns,
             longest_wait_ns: gang.longest_wait_ns,
             greatest_lead_ns: gang.greatest_lead_ns,
