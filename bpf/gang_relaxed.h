@@ -3,12 +3,14 @@
  * Gang relaxed: who has left its siblings behind waits for them, as under ESX 3 and 4 ("survey", section 4).
  *
  * A vCPU falls behind while it is runnable and does not run. Running is progress, and so is idling: a halted vCPU has nothing to catch up with. A vCPU's
- * lead is the time that its slowest sibling has fallen behind more than itself. Whose lead exceeds the limit (skew_limit_ns) is co-stopped: its gate closes,
- * and the slowest runs next where it waits, though its VM may have had lag_ns more than others there. Without that bound the vCPUs of a VM could call one another
- * for ever: those that were called last run on when the first one's turn is over, and then they are who leads. The leader waits, which brings its lead
- * down, until it is within the limit again.
+ * lead is the time that its slowest sibling has fallen behind more than itself. Whose lead exceeds the limit (skew_limit_ns) while the slowest waits is
+ * co-stopped: its gate closes, and the slowest runs next where it waits, unless somebody deserves that pCPU more. When the slowest runs, or the lead is within
+ * the limit, the leader goes on in the same way. Whose lead has grown by half a slice more, by and by, waits until it is within the limit, whoever runs.
  *
- * Leads are looked at whenever a vCPU of the VM meets the clock's tick, so one grows to the limit and a tick at most. Who wakes has a lead between nothing
+ * Why the leader does not wait for that in any case: two VMs whose vCPUs hold one another's pCPUs would have leaders at the same time, and all their gates would
+ * close and open in turns, one VM's here with the other's there. Each would get the same, whatever they weigh, and never run together.
+ *
+ * Leads are looked at when a vCPU's state changes and at the clock's tick, so one grows to the limit and a tick at most. Who wakes has a lead between nothing
  * and the limit over those that did not sleep: what is longer ago says nothing about what they are about to do together.
  *
  * Nobody waits for ever: the slowest is never stopped, a sibling that sleeps is nobody's laggard, and after the time in which a vCPU is overdue
@@ -30,7 +32,13 @@ struct relaxed_vcpu {
 	u64 behind_ns; /* it has been runnable without running for so long, until it last began to wait */
 	u64 since_ns;  /* it waits since; 0: it does not */
 	s32 pid;
-	u32 stopped;
+	u32 stopped; /* enum relaxed_stop */
+};
+
+enum relaxed_stop {
+	RELAXED_GOES_ON,
+	RELAXED_STOPPED,     /* until the slowest runs */
+	RELAXED_STOPPED_LONG, /* ... and is within the limit */
 };
 
 struct {
@@ -102,38 +110,41 @@ VERIFIED_ONCE relaxed_find_slowest(u32 vm_id, s32 but, u64 now)
 	return rvm->slowest >= 0;
 }
 
-/* A vCPU may go on that was stopped: somebody idle is to look at it. */
-static void relaxed_start(struct vcpu_ctx *v)
+/* A waiting vCPU is to run next where it waits, if nobody there deserves it more. */
+static void relaxed_start(u32 vm_id, u32 index, u64 now)
 {
+	struct vcpu_ctx *v = vcpu_at(index);
 	struct task_struct *p;
-	s32 idle;
+	struct cpu_ctx *c;
+	s32 idle, there;
 
-	if (v->state != VCPU_WAITING)
+	if (!v || v->state != VCPU_WAITING)
 		return;
 	p = bpf_task_from_pid(v->pid);
 	if (!p)
 		return;
 	idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
-	if (idle >= 0)
-		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 	bpf_task_release(p);
-}
-
-/* Somebody waits for the slowest: it runs next where it waits. */
-static void relaxed_boost(u32 vm_id, u32 index, u64 now)
-{
-	struct vcpu_ctx *v = vcpu_at(index);
-	struct cpu_ctx *c;
-	s32 there;
-
-	if (!v || v->state != VCPU_WAITING)
+	if (idle >= 0) {
+		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 		return;
+	}
 	there = vcpu_cpu(v);
 	c = cpu_get(there);
 	if (there < 0 || !c || (c->wish_pid && !time_before(c->wish_at_ns + WISH_STALE_NS, now)))
 		return;
-	wish_leave(there, vm_id, index, v, WISH_BORROWS, slice_ns, now);
+	wish_leave(there, vm_id, index, v, 0, slice_ns, now);
 	scx_bpf_kick_cpu(there, SCX_KICK_PREEMPT);
+}
+
+/* Must a vCPU with that lead stop, or stay stopped? */
+static __always_inline u32 relaxed_verdict(s64 lead_ns, u32 stopped, bool slowest_runs)
+{
+	if (lead_ns <= (s64)skew_limit_ns)
+		return RELAXED_GOES_ON;
+	if (stopped == RELAXED_STOPPED_LONG || lead_ns > (s64)(skew_limit_ns + slice_ns / 2))
+		return RELAXED_STOPPED_LONG;
+	return slowest_runs ? RELAXED_GOES_ON : RELAXED_STOPPED;
 }
 
 /* Stop those of the VM's vCPUs that are too far ahead, and let those go on that no longer are. */
@@ -143,9 +154,9 @@ VERIFIED_ONCE relaxed_look(u32 vm_id, u64 now)
 	struct vm_ctx *vm = vm_at(vm_id);
 	struct relaxed_vcpu *r;
 	struct vcpu_ctx *v;
-	u32 stopped = 0;
+	u32 stopped = 0, was, is;
+	bool slowest_runs;
 	s32 i, index;
-	bool ahead;
 
 	if (!rvm || !vm)
 		return 0;
@@ -153,6 +164,8 @@ VERIFIED_ONCE relaxed_look(u32 vm_id, u64 now)
 		rvm->nr_stopped = 0;
 		return 0;
 	}
+	v = vcpu_at(rvm->slowest);
+	slowest_runs = v && v->state == VCPU_RUNNING;
 	bpf_for(i, 0, MAX_VCPUS) {
 		if (i >= vm->vcpu_end)
 			break;
@@ -161,13 +174,14 @@ VERIFIED_ONCE relaxed_look(u32 vm_id, u64 now)
 		r = relaxed_vcpu_at(index);
 		if (index < 0 || !v || !r || v->state == VCPU_ASLEEP)
 			continue;
-		ahead = time_before(relaxed_behind(r, now) + skew_limit_ns, rvm->slowest_ns);
-		stopped += ahead;
-		if (ahead == r->stopped)
+		was = r->stopped;
+		is = relaxed_verdict(rvm->slowest_ns - relaxed_behind(r, now), was, slowest_runs);
+		r->stopped = is;
+		stopped += !!is;
+		if (!was == !is)
 			continue;
-		r->stopped = ahead;
-		if (!ahead) {
-			relaxed_start(v);
+		if (!is) {
+			relaxed_start(vm_id, index, now);
 		} else {
 			stat_inc(STAT_GANG_STOPS);
 			if (v->state == VCPU_RUNNING && vcpu_cpu(v) >= 0)
@@ -179,7 +193,7 @@ VERIFIED_ONCE relaxed_look(u32 vm_id, u64 now)
 		return 0;
 	if (relaxed_vm_end < vm_id + 1)
 		relaxed_vm_end = vm_id + 1;
-	relaxed_boost(vm_id, rvm->slowest, now);
+	relaxed_start(vm_id, rvm->slowest, now);
 	return 0;
 }
 
@@ -220,7 +234,8 @@ static void relaxed_changed(struct task_ctx *t, struct vcpu_ctx *v, u32 from, u6
 		relaxed_woken(t->vm, t->vcpu_at, r, new, now);
 	if (v->state == VCPU_WAITING)
 		r->since_ns = now;
-	if (rvm->nr_stopped)
+	/* Also when the slowest stops, over whom others may have a lead. */
+	if (rvm->nr_stopped || v->state == VCPU_WAITING)
 		relaxed_look(t->vm, now);
 }
 

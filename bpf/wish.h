@@ -18,7 +18,6 @@ enum wish_flags {
 	WISH_MIGRATE = 1, /* it may come from another pCPU's queue */
 	WISH_FORCED = 2,  /* whatever its VM has had; not before those who have waited too long */
 	WISH_BY_RANK = 4, /* its turn has come: what sleepers may claim is measured against it */
-	WISH_BORROWS = 8, /* its VM may be ahead by lag_ns, as with --boost unfair */
 };
 
 /* Has the VM a turn of its own (vm_ctx.turn_end_ns) that is not over? */
@@ -82,10 +81,10 @@ static __always_inline bool rank_same_leaf(const struct rank *a, const struct ra
  * May waiting vCPU t run before those that wait here, and the one that ran? Its VM may borrow, but not without limit: what is never repaid would be
  * a share taken from others.
  */
-static bool wish_is_affordable(struct task_ctx *t, struct pick *search, u32 flags)
+static bool wish_is_affordable(struct task_ctx *t, struct pick *search)
 {
 	struct pick *rival = second_search_on(search->cpu, search->now);
-	u64 margin_ns = boost & BOOST_UNFAIR || flags & WISH_BORROWS ? lag_ns : 0;
+	u64 margin_ns = boost & BOOST_UNFAIR ? lag_ns : 0;
 	struct rank rank;
 
 	if (!order_is_of_vms() || !rival)
@@ -124,7 +123,7 @@ VERIFIED_ONCE wish_is_granted(s32 pid, struct pick *search, u32 flags)
 	if (!p)
 		return 0;
 	t = task_get(p);
-	granted = t && !gate_for(t, search->cpu, search->now) && (flags & WISH_FORCED ? !wish_must_wait(search) : wish_is_affordable(t, search, flags));
+	granted = t && !gate_for(t, search->cpu, search->now) && (flags & WISH_FORCED ? !wish_must_wait(search) : wish_is_affordable(t, search));
 	bpf_task_release(p);
 	return granted;
 }

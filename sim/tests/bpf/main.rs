@@ -9,6 +9,7 @@ mod entitlement;
 mod example;
 mod fairness;
 mod faults;
+mod forced;
 mod gang;
 mod histories;
 mod kernel;

@@ -14,6 +14,8 @@ pub mod knob {
     pub const GANG_ALIGNED: u32 = 1;
     pub const GANG_STRICT: u32 = 2;
     pub const GANG_RELAXED: u32 = 3;
+    pub const GANG_PROCCO: u32 = 4;
+    pub const GANG_CPUCO: u32 = 5;
     pub const BOOST_CANDIDATE: u32 = 1;
     pub const BOOST_ANY_MODE: u32 = 2;
     pub const BOOST_UNFAIR: u32 = 4;
