@@ -34,6 +34,7 @@ static void cpuco_changed(struct task_ctx *t, struct vcpu_ctx *v, u32 from, u64 
 
 static const struct gang gang_cpuco = {
 	.of_vms = true,
+	.gate = force_gate,
 	.began = cpuco_began,
 	.changed = cpuco_changed,
 };

@@ -20,6 +20,7 @@ static void procco_began(struct task_ctx *t, s32 cpu, u64 now)
 
 static const struct gang gang_procco = {
 	.of_vms = true,
+	.gate = force_gate,
 	.began = procco_began,
 };
 

@@ -4,8 +4,8 @@
  *
  * A vCPU falls behind while it is runnable and does not run. Running is progress, and so is idling: a halted vCPU has nothing to catch up with. A vCPU's
  * lead is the time that its slowest sibling has fallen behind more than itself. Whose lead exceeds the limit (skew_limit_ns) while the slowest waits is
- * co-stopped: its gate closes, and the slowest runs next where it waits, unless somebody deserves that pCPU more. When the slowest runs, or the lead is within
- * the limit, the leader goes on in the same way. Whose lead has grown by half a slice more, by and by, waits until it is within the limit, whoever runs.
+ * co-stopped: its gate closes, and the slowest runs as soon as it deserves a pCPU more than whoever has it. When the slowest runs, or the lead is within the
+ * limit, the leader goes on in the same way. Whose lead has grown by half a slice more, by and by, waits until it is within the limit, whoever runs.
  *
  * Why the leader does not wait for that in any case: two VMs whose vCPUs hold one another's pCPUs would have leaders at the same time, and all their gates would
  * close and open in turns, one VM's here with the other's there. Each would get the same, whatever they weigh, and never run together.
@@ -110,31 +110,45 @@ VERIFIED_ONCE relaxed_find_slowest(u32 vm_id, s32 but, u64 now)
 	return rvm->slowest >= 0;
 }
 
-/* A waiting vCPU is to run next where it waits, if nobody there deserves it more. */
-static void relaxed_start(u32 vm_id, u32 index, u64 now)
+/*
+ * A waiting vCPU is to run at once: on an idle pCPU, or where it waits if it deserves that pCPU more than whoever runs there, as if it had just woken. Never
+ * in a sibling's place, and not for less than that margin: two VMs would throw out one another without end.
+ */
+VERIFIED_ONCE relaxed_start(u32 vm_id, u32 index, u64 now)
 {
 	struct vcpu_ctx *v = vcpu_at(index);
+	s32 idle = -1, there;
 	struct task_struct *p;
+	struct task_ctx *t;
+	bool deserves = false;
 	struct cpu_ctx *c;
-	s32 idle, there;
+	struct rank rank;
 
 	if (!v || v->state != VCPU_WAITING)
-		return;
+		return 0;
+	there = vcpu_cpu(v);
+	c = cpu_get(there);
+	if (there < 0 || !c)
+		return 0;
 	p = bpf_task_from_pid(v->pid);
 	if (!p)
-		return;
-	idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+		return 0;
+	t = task_get(p);
+	if (t) {
+		idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+		order_rank(t, now, &rank);
+		deserves = would_preempt(c, &rank, now);
+	}
 	bpf_task_release(p);
 	if (idle >= 0) {
 		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
-		return;
+		return 0;
 	}
-	there = vcpu_cpu(v);
-	c = cpu_get(there);
-	if (there < 0 || !c || (c->wish_pid && !time_before(c->wish_at_ns + WISH_STALE_NS, now)))
-		return;
+	if (!deserves || !c->curr_pid || c->curr_vm == vm_id || c->wish_pid)
+		return 0;
 	wish_leave(there, vm_id, index, v, 0, slice_ns, now);
 	scx_bpf_kick_cpu(there, SCX_KICK_PREEMPT);
+	return 1;
 }
 
 /* Must a vCPU with that lead stop, or stay stopped? */

@@ -110,6 +110,15 @@ fn open<'obj>(
     open.maps.neighbours.set_max_entries(place.nr_cpus)?;
     open.maps.vm_on_cpu.set_max_entries(intf::MAX_VMS * place.nr_cpus)?;
     open.maps.clocks.set_max_entries(intf::MAX_ENTITIES * place.nr_cpus)?;
+    // What only one gang has is small for the others.
+    if config.axes.gang.name() != "strict" {
+        open.maps.strict_vms.set_max_entries(1)?;
+        open.maps.strict_seat_of.set_max_entries(1)?;
+    }
+    if config.axes.gang.name() != "relaxed" {
+        open.maps.relaxed_vms.set_max_entries(1)?;
+        open.maps.relaxed_vcpus.set_max_entries(1)?;
+    }
     open.progs.cohort_on_spin.set_autoload(watch_spin);
     open.progs.cohort_sched_switch.set_autoload(place.sees_switches());
     if config.verbose > 1 {
