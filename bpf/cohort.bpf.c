@@ -194,10 +194,8 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	}
 	order_before_pick(cpu, best.now);
 	recall_aside(cpu, SEARCH_MAX, best.now);
-	if (wish_redeem(&best)) {
-		c->out_of_turn = 1;
+	if (wish_redeem(&best))
 		return;
-	}
 	if (queue_is_marked(cpu)) {
 		search_overdue(cpu, SEARCH_MAX, best.now);
 		if (take_overdue(cpu) || resume(cpu, best.now))
@@ -350,6 +348,7 @@ void BPF_PROG(cohort_tick, struct task_struct *p)
 		return;
 	cpu = scx_bpf_task_cpu(p);
 	run_charge(p, t, now);
+	gang_tick(t, cpu, now);
 	if (gate_for(t, cpu, now))
 		task_set_slice(p, 0);
 	order_tick(t, cpu, now);

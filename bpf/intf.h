@@ -66,6 +66,7 @@ enum cohort_stat {
 	STAT_PREFER_KEPT, /* exits of a vCPU that still waits for the sibling that it stood back for before (spin prefer) */
 	STAT_PREFER_REVERSE, /* requests refused because the sibling has just stood back for the one that asks */
 	STAT_GANG_REFUSED,   /* turns of a set that could not begin: not all of its members had room */
+	STAT_GANG_STOPS,      /* vCPUs that could have gone on, stopped for their siblings' sake */
 	STAT_VCPUS_FOUND,
 	STAT_REGISTRY_FULL, /* VMs, vCPUs or cgroups beyond what there is room for */
 	STAT_SBCO_BALANCED, /* vCPUs passed over for a sibling far back in another queue (order sbco) */

@@ -21,7 +21,11 @@
 	X(off, "Each pCPU chooses for itself")                                                      \
 	X(aligned, "When a VM's turn starts, its waiting vCPUs are started on other pCPUs as well") \
 	X(partial, "Sets of a VM's vCPUs run together, independent of one another")                 \
-	X(partial_auto, "The same, with sets found in who sends whom interrupts")
+	X(partial_auto, "The same, with sets found in who sends whom interrupts") \
+	X(strict, "All of a VM's vCPUs that are not idle run, or none") \
+	X(relaxed, "A vCPU that is ahead of its slowest sibling by too much waits for it") \
+	X(procco, "When vCPU 0 of a VM runs, its siblings are forced onto other pCPUs") \
+	X(cpuco, "pCPU 0 decides which VM runs on all of them")
 
 /* --spin: what a pause-loop exit does */
 #define SPINS(X)                                                       \
@@ -61,6 +65,10 @@
 	X(partial, balance, vm, partial, off, off, off,                                                  \
 	  "Partial co-scheduling: sets of vCPUs that are given (--sets) run together")                   \
 	X(partial_auto, balance, vm, partial_auto, off, off, off,                                        \
-	  "The same, with sets that are found in who sends whom interrupts")
+	  "The same, with sets that are found in who sends whom interrupts") \
+	X(strict, balance, vm, strict, off, off, off, "Strict co-scheduling, as in ESX 2") \
+	X(relaxed, balance, vm, relaxed, off, off, off, "Relaxed co-scheduling, as in ESX 3 and 4") \
+	X(procco, balance, vm, procco, off, off, off, "Co-scheduling led by vCPU 0 of each VM, to compare with") \
+	X(cpuco, balance, vm, cpuco, off, off, off, "Co-scheduling led by pCPU 0, to compare with")
 
 #endif

@@ -106,6 +106,9 @@ struct gang {
 	/* May t run on cpu now? As gate.ask. */
 	u32 (*gate)(struct task_ctx *t, s32 cpu, u64 now);
 
+	/* t runs on cpu, and the kernel's clock has ticked. Left out: nothing. */
+	void (*tick)(struct task_ctx *t, s32 cpu, u64 now);
+
 	/* How long a turn of that VM (as task_ctx.vm) is; 0: as the order says. With begins(), also of one that wakes on an idle pCPU. */
 	u64 (*slice)(u32 vm, s32 cpu, u64 now);
 
@@ -169,6 +172,7 @@ VERIFIED_ONCE order_tick(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gang_began(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gang_begins(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gang_changed(struct task_ctx *t, u32 from, u64 now);
+VERIFIED_ONCE gang_tick(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gate_for(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gate_charge(struct task_ctx *t, u64 delta_ns, u64 now);
 

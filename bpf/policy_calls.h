@@ -331,6 +331,21 @@ VERIFIED_ONCE gang_changed(struct task_ctx *t, u32 from, u64 now)
 	return 0;
 }
 
+VERIFIED_ONCE gang_tick(struct task_ctx *t, s32 cpu, u64 now)
+{
+	UNUSED_YET(t);
+	UNUSED_YET(cpu);
+	UNUSED_YET(now);
+	if (!t)
+		return 0;
+#define ASK(name, what) CASE(GANG_##name, gang_##name, tick, gang_##name.tick(t, cpu, now))
+	switch (gang) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
 /* How long the turn of t, of that VM, is that begins on cpu now. */
 VERIFIED_ONCE_U64 turn_slice(struct task_ctx *t, u32 vm, s32 cpu, u64 now)
 {

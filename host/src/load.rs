@@ -155,6 +155,15 @@ fn open<'obj>(
         open.maps.traffic.set_max_entries(1)?;
     }
     open.progs.cohort_on_irq.set_autoload(gang == "partial-auto" && place.kvm);
+    // What only one gang has is small for the others.
+    if config.axes.gang.name() != "strict" {
+        open.maps.strict_vms.set_max_entries(1)?;
+        open.maps.strict_seat_of.set_max_entries(1)?;
+    }
+    if config.axes.gang.name() != "relaxed" {
+        open.maps.relaxed_vms.set_max_entries(1)?;
+        open.maps.relaxed_vcpus.set_max_entries(1)?;
+    }
     open.progs.cohort_sched_switch.set_autoload(place.sees_switches());
     if config.verbose > 1 {
         for mut prog in open.open_object_mut().progs_mut() {

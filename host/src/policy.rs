@@ -78,6 +78,10 @@ pub struct Choice {
 type Table = &'static [[&'static str; 2]];
 
 impl Choice {
+    pub fn name(self) -> &'static str {
+        self.name
+    }
+
     fn of(table: Table, name: &str) -> Option<Choice> {
         let number = table.iter().position(|row| row[0] == name)?;
         Some(Choice { number, name: table[number][0] })

@@ -180,6 +180,7 @@ fn named(stats: &PeekStats) -> [(&'static str, u64); 19] {
         ("boost_missed", stats.boost_missed),
         ("gang_starts", stats.gang_starts),
         ("gang_refused", stats.gang_refused),
+        ("gang_stops", stats.gang_stops),
     ]
 }
 

@@ -27,7 +27,7 @@ TABLES = {
 
 _AXES = ("placement", "order", "gang", "spin", "boost", "guard")
 PRESETS = {row[0]: dict(zip(_AXES, row[1:], strict=False)) for row in _TABLES["preset"]}
-# In microseconds; the knob has the same name, in nanoseconds.
+# In microseconds; the knob has the same name, in nanoseconds, or that of KNOBS.
 TIMING = {
     "slice-us": (100, 100_000),
     "boost-slice-us": (50, 100_000),
@@ -35,7 +35,9 @@ TIMING = {
     "starve-us": (1_000, 1_000_000),
     "wakeup-gran-us": (0, 100_000),
     "guard-grace-us": (50, 10_000),
+    "skew-us": (100, 1_000_000),
 }
+KNOBS = {"skew-us": "skew_limit_ns"}
 # What the scheduler has when nobody sets them, in microseconds.
 DEFAULTS = {
     "slice-us": 16_000,
@@ -44,6 +46,7 @@ DEFAULTS = {
     "starve-us": 100_000,
     "wakeup-gran-us": 1_000,
     "guard-grace-us": 1_000,
+    "skew-us": 3_000,
 }
 # The first of each pair is at most as long as the second.
 AT_MOST = (
@@ -165,7 +168,10 @@ def knobs(name: str, args: Sequence[str]) -> dict[str, int]:
     if others and axes["order"] != "sbco":
         raise PlaceError(f"--{SBCO_ALPHA} needs --order sbco: --order {axes['order']} has no alpha")
     _contradictions(timing)
-    return chosen | others | {f"{option.replace('-', '_').removesuffix('_us')}_ns": us * 1000 for option, us in timing.items()}
+    return chosen | others | {
+        KNOBS.get(option, f"{option.replace('-', '_').removesuffix('_us')}_ns"): us * 1000
+        for option, us in timing.items()
+    }
 
 
 def _axes(preset: dict[str, str], given: dict[str, str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ use cohort_sim::class::ext::{self, Ext, ExtConfig, PeekEntity, PeekSbco, PeekSta
 use cohort_sim::class::AnyClass;
 use cohort_sim::host::{self, Bandwidth, Host, TaskSpec};
 use cohort_sim::machine::{Costs, MachineConfig};
+use cohort_sim::observe::Observer;
 use cohort_sim::{CpuId, GroupId, Simulation, VcpuId, VmId};
 
 use crate::puppets::{Puppet, Puppets, Vm};
@@ -259,6 +260,16 @@ impl World {
     pub fn rt_leaves(&mut self, cpu: usize) {
         self.sim.host.rt_leaves(CpuId::from(cpu));
         self.done();
+    }
+
+    /// The time as the simulation's events have it.
+    pub fn sim_ns(&self) -> u64 {
+        self.sim.host.now_ns()
+    }
+
+    /// From now on everything that happens is told to this.
+    pub fn watch(&mut self, observer: Box<dyn Observer>) {
+        self.sim.host.core.observers.add(observer);
     }
 
     /// What the scheduler has cost so far.
