@@ -30,7 +30,7 @@ pub enum Command {
     ///
     /// Needs root and a kernel with sched_ext. Finds the virtual machines by itself, whatever runs them, and follows as they come and go.
     /// Whatever happens to this process, guests keep running: when it ends or fails, all tasks fall back to the kernel's own scheduler.
-    Run(Run),
+    Run(Box<Run>),
     /// Print the manual page of `cohort run`
     #[command(hide = true)]
     Man,
@@ -143,7 +143,7 @@ mod tests {
     fn run(args: &str) -> Result<Run, Stop> {
         let args = ["cohort", "run"].into_iter().chain(args.split_whitespace()).map(Into::into);
         parse(args).map(|cli| match cli.command {
-            Command::Run(run) => run,
+            Command::Run(run) => *run,
             Command::Man | Command::Sources => unreachable!(),
         })
     }
