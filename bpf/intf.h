@@ -58,7 +58,7 @@ enum cohort_stat {
 	STAT_BOOST_USER,      /* of the chosen: preempted in user mode, or woken; longest wait */
 	STAT_BOOST_GRANTED,   /* boosts that put the sibling on a pCPU */
 	STAT_BOOST_MIGRATED,  /* of these, after a move from another pCPU's queue */
-	STAT_BOOST_PREEMPTED, /* of these, by preempting another VM's vCPU or task (unfair) */
+	STAT_BOOST_PREEMPTED, /* other pCPUs told to look whether a boosted sibling goes before their runner */
 	STAT_BOOST_MISSED,    /* boosts whose sibling had run, slept or left meanwhile */
 	STAT_GANG_STARTS,     /* pCPUs asked to join a VM's turn */
 	STAT_GRACE_GIVEN,     /* vCPUs preempted in kernel mode that were to have their pCPU back at once */

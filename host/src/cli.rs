@@ -35,7 +35,7 @@ pub enum Command {
     ///
     /// Needs root and a kernel with sched_ext. Finds the virtual machines by itself, whatever runs them, and follows as they come and go.
     /// Whatever happens to this process, guests keep running: when it ends or fails, all tasks fall back to the kernel's own scheduler.
-    Run(Run),
+    Run(Box<Run>),
     /// Say what is configured badly on this host: guests, placement, KVM, kernel
     ///
     /// Reads /proc, /sys, the VMMs' command lines and libvirt's files, and changes nothing. Sees most as root.
@@ -195,7 +195,7 @@ mod tests {
     fn run(args: &str) -> Result<Run, Stop> {
         let args = ["cohort", "run"].into_iter().chain(args.split_whitespace()).map(Into::into);
         parse(args).map(|cli| match cli.command {
-            Command::Run(run) => run,
+            Command::Run(run) => *run,
             _ => unreachable!(),
         })
     }

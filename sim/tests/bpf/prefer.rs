@@ -58,8 +58,11 @@ fn the_spinner_stands_back_not_its_vm() {
             w.run(MS / 10);
             w.pause_exit(vcpus[0]);
         }
-        let used: Vec<f64> =
-            vcpus.iter().zip(before).map(|(id, before)| (w.task(*id).used_ns - before) as f64 / 5e9).collect();
+        let used: Vec<f64> = vcpus
+            .iter()
+            .zip(before)
+            .map(|(id, before)| (w.task(*id).used_ns - before) as f64 / 5e9)
+            .collect();
         assert_near(used[0] + used[1], 0.5, 0.01);
         assert!(used[1] > 2.0 * used[0], "order {order}: {used:?}");
         audit(&mut w);

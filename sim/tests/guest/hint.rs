@@ -21,7 +21,8 @@ fn taken_us(hint_us: u64, max_us: u64, text: &str, change: impl Fn(&mut VmConfig
     config.guest.lock_hint_ns = hint_us * US;
     config.kvm.lock_hint_max_ns = max_us * US;
     change(&mut config);
-    let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], &[hog(0)], 1).pin(&[0, 1]).until(9 * MS);
+    let s =
+        build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], &[hog(0)], 1).pin(&[0, 1]).until(9 * MS);
     s.taken(2).iter().find(|(_, (vcpu, _))| *vcpu == 1).expect("it gets the lock").0 / US
 }
 
@@ -43,7 +44,9 @@ fn it_is_preempted_at_the_time_that_it_has_announced_or_at_the_most_that_is_hono
             .pin(&[0, 1])
             .until(4 * MS);
         let off = s.list(|what| match what {
-            cohort_sim::observe::What::Switch { cpu: cohort_sim::CpuId(0), prev: Some(prev), .. } => Some(prev.0),
+            cohort_sim::observe::What::Switch { cpu: cohort_sim::CpuId(0), prev: Some(prev), .. } => {
+                Some(prev.0)
+            }
             _ => None,
         });
         assert_eq!(off[0].0 / US, at_us);
@@ -56,7 +59,8 @@ fn what_was_put_off_comes_with_the_release() {
     // The hog has its turn from 1.5 ms on, not when what was announced is over.
     let mut config = vm(2, HELD);
     config.guest.lock_hint_ns = 10 * MS;
-    let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], &[hog(0)], 1).pin(&[0, 1]).until(4 * MS);
+    let s =
+        build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], &[hog(0)], 1).pin(&[0, 1]).until(4 * MS);
     let off = s.list(|what| match what {
         cohort_sim::observe::What::Switch { cpu: cohort_sim::CpuId(0), prev: Some(_), .. } => Some(()),
         _ => None,

@@ -41,7 +41,10 @@ fn a_loop_in_user_mode_is_found_although_intels_pause_filter_does_not_see_it() {
     assert_eq!(exits(USER, 3, Wells::default()), []);
     let found = exits(USER, 3, every_10_us(1));
     // Two vCPUs, every 10 us from 20 to 60 us.
-    assert_eq!(found.iter().map(|(at, _)| at / US).collect::<Vec<_>>(), [20, 20, 30, 30, 40, 40, 50, 50, 60, 60]);
+    assert_eq!(
+        found.iter().map(|(at, _)| at / US).collect::<Vec<_>>(),
+        [20, 20, 30, 30, 40, 40, 50, 50, 60, 60]
+    );
     assert!(found.iter().all(|(_, kernel)| !kernel));
 }
 
@@ -52,7 +55,14 @@ fn no_loop_stores_less_than_nothing() {
 
 #[test]
 fn who_computes_stores() {
-    assert_eq!(exits("[[thread]]\nname = 't'\nsteps = [{ compute = '500us' }, { kernel = '300us' }]", 1, every_10_us(1)), []);
+    assert_eq!(
+        exits(
+            "[[thread]]\nname = 't'\nsteps = [{ compute = '500us' }, { kernel = '300us' }]",
+            1,
+            every_10_us(1)
+        ),
+        []
+    );
 }
 
 #[test]
