@@ -4,6 +4,7 @@
 use cohort_sim::policies::{GANGS, OF_VMS, ORDERS};
 
 use crate::common::*;
+use crate::sbco::audit_all_loans;
 use crate::spec::{knob, Config, Knobs, Spec};
 use crate::view::State;
 use crate::world::{TaskId, World};
@@ -223,6 +224,7 @@ proptest! {
         for event in &events {
             apply(&mut w, event);
             audit(&mut w);
+            audit_all_loans(&mut w);
             // These leave pCPUs idle for the sake of siblings.
             if !matches!(machine.knobs.gang, Some(knob::GANG_STRICT | knob::GANG_RELAXED)) {
                 assert_work_conserving(&mut w);
@@ -244,6 +246,7 @@ proptest! {
             apply(&mut w, event);
             // In the middle of things too.
             audit(&mut w);
+            audit_all_loans(&mut w);
         }
         w.run(12_000 * MS);
         // A vCPU is overdue after ten times starve_ns, another task after 10 s. Then it waits for those who are longer overdue: at
@@ -255,5 +258,41 @@ proptest! {
             let longest = task.wait_max_ns.max(waits_ns);
             prop_assert!(longest <= bound_ns, "task {} waited for {} ms, bound {}", index, longest / MS, bound_ns / MS);
         }
+    }
+}
+
+/// With order sbco alone, in small turns, so that debts are often open when something happens; a low alpha makes many.
+fn sbco_machine() -> impl Strategy<Value = Machine> {
+    let knobs = (1..5u64, 1..65_536u32, any::<bool>()).prop_map(|(slice_ms, alpha, spin)| Knobs {
+        order: Some(knob::ORDER_SBCO),
+        boost: Some(if spin { 15 } else { 0 }),
+        slice_ns: Some(slice_ms * MS),
+        sbco_alpha: Some(alpha),
+        ..Knobs::default()
+    });
+    let vms = prop::collection::vec(2..5usize, 2..6);
+    (2..6usize, knobs, any::<bool>(), vms).prop_map(|(cpus, knobs, preempt_rcu, vms)| Machine {
+        cpus,
+        knobs,
+        preempt_rcu,
+        vms,
+        tasks: Vec::new(),
+    })
+}
+
+proptest! {
+    #![proptest_config(cases(80))]
+
+    #[test]
+    fn what_siblings_lend_is_received(machine in sbco_machine(), events in prop::collection::vec(event(), 1..120)) {
+        let mut w = make(&machine);
+        for event in &events {
+            apply(&mut w, event);
+            audit(&mut w);
+            audit_all_loans(&mut w);
+            assert_work_conserving(&mut w);
+        }
+        books_agree(&mut w);
+        audit(&mut w);
     }
 }

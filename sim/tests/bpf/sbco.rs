@@ -23,7 +23,7 @@ fn crowd(cpus: usize, vms: usize) -> (World, Vec<Vec<TaskId>>) {
 
 /// What has been lent and not yet received is on a debt list, and who is on a debt list, as one or the other, is dirty: once.
 #[track_caller]
-pub fn audit_loans(w: &mut World, vm: &[TaskId]) {
+fn audit_loans(w: &mut World, vm: &[TaskId]) {
     let known: Vec<_> = vm.iter().map(|id| w.peek_sbco(*id)).collect();
     let lent: i64 = known.iter().map(|vcpu| vcpu.lent).sum();
     let owed: u64 = known.iter().map(|vcpu| vcpu.owed).sum();
@@ -31,6 +31,18 @@ pub fn audit_loans(w: &mut World, vm: &[TaskId]) {
     let debts = known.iter().filter(|vcpu| vcpu.owed > 0).count();
     let dirty = known.iter().filter(|vcpu| vcpu.dirty != 0).count();
     assert_eq!(dirty, 2 * debts, "dirty, and debts: {known:?}");
+}
+
+/// The same for every VM of whose vCPUs none has exited, and perhaps taken its debts with it.
+#[track_caller]
+pub fn audit_all_loans(w: &mut World) {
+    for vm in 0..w.vm_count() {
+        let of_vm = |i: &usize| w.tasks[*i].vcpu.is_some_and(|vcpu| vcpu.vm.index() == vm);
+        let vcpus: Vec<TaskId> = (0..w.tasks.len()).filter(of_vm).map(TaskId).collect();
+        if vcpus.iter().all(|id| w.task(*id).state != State::Dead && !w.task(*id).is_exiting()) {
+            audit_loans(w, &vcpus);
+        }
+    }
 }
 
 #[test]

@@ -317,7 +317,7 @@ void peek_sbco(struct task_struct *p, struct peek_sbco *to)
 	for (cpu = 0; v && cpu < nr_cpus; cpu++) {
 		list = bpf_map_lookup_elem(&sbco_cpus, &cpu);
 		for (i = 0; i < DEBTS; i++)
-			if (list->debts[i].state == DEBT_OWED && list->debts[i].to == t->vcpu_at)
+			if (list->debts[i].state == DEBT_OWED && list->debts[i].to_pid == p->pid)
 				to->owed += list->debts[i].amount;
 	}
 }
