@@ -47,7 +47,7 @@ def test_times_and_counts_are_the_kernels_own(bench: Bench) -> None:
             }
             got = {name: grown(was, now, name) for name in says}
             print(f"vCPU {now['vcpu']}: probe {got}, kernel {says}")
-            assert got["switches"] == says["switches"] > 100
+            assert got["switches"] == says["switches"] > 20
             assert got["migrations"] == says["migrations"]
             # The kernel takes its times a little earlier and later in a switch.
             assert got["run_ns"] == close_to(says["run_ns"])
@@ -85,10 +85,10 @@ def test_siblings_on_one_pcpu_are_stacked_and_on_two_they_are_not(bench: Bench) 
             print(f"{pcpus}: stacked for {stacked / window_ns:.4f} of the time, {after['loses']}")
             assert stacked / window_ns == pytest.approx(wanted, abs=EXACT)
             if wanted:
-                # One runs while the other waits; only the host's own work keeps both from running.
-                ready = grown(before, after, "ready_ns")
-                assert grown(before, after, "costop_ns") >= 0.95 * ready
-                assert grown(before, after, "run_ns") + ready == close_to(2 * window_ns)
+                run, ready = grown(before, after, "run_ns"), grown(before, after, "ready_ns")
+                assert run + ready == close_to(2 * window_ns)
+                # While one of the two runs the other waits.
+                assert grown(before, after, "costop_ns") == close_to(run)
                 assert after["loses"].startswith("stacked")
 
 
