@@ -17,17 +17,18 @@ pub fn json(sample: &Sample, interval: &Interval, columns: &[&Column]) -> String
     let rows = interval.vms.iter();
     for (vm, row) in value["vms"].as_array_mut().into_iter().flatten().zip(rows) {
         vm["loses"] = json!(words::of(row));
-        vm["figures"] = figures(row, columns);
+        vm["figures"] = figures(row, columns, &sample.missing);
         for (vcpu, row) in vm["vcpus"].as_array_mut().into_iter().flatten().zip(&row.children) {
-            vcpu["figures"] = figures(row, columns);
+            vcpu["figures"] = figures(row, columns, &sample.missing);
         }
     }
     format!("{value}\n")
 }
 
-fn figures(row: &Row, columns: &[&Column]) -> Value {
+fn figures(row: &Row, columns: &[&Column], missing: &[String]) -> Value {
     let round = |value: f64| (value * 1e3).round() / 1e3;
-    let all = columns.iter().filter_map(|column| Some((column.field(), json!(round((column.of)(row)?)))));
+    let all =
+        columns.iter().filter_map(|column| Some((column.field(), json!(round(column.value(row, missing)?)))));
     Value::Object(all.collect::<Map<_, _>>())
 }
 
@@ -45,7 +46,7 @@ pub fn csv(sample: &Sample, interval: &Interval, columns: &[&Column]) -> String 
             let place = place.unwrap_or_else(|| format!(",{},,", row.vcpus));
             let _ = write!(text, "{:.3},{},{},{place}", sample.time_s, quoted(&vm.name), row.pid);
             for column in columns {
-                let _ = match (column.of)(row) {
+                let _ = match column.value(row, &sample.missing) {
                     Some(value) => write!(text, ",{value:.3}"),
                     None => write!(text, ","),
                 };
@@ -88,7 +89,8 @@ pub fn table(sample: &Sample, interval: &Interval, columns: &[&Column]) -> Strin
         let name: String = vm.name.chars().take(16).collect();
         let _ = write!(text, "{name:<16} {:>5}", vm.vcpus);
         for column in columns {
-            let _ = write!(text, " {:>width$}", column.text(vm), width = column.width as usize);
+            let _ =
+                write!(text, " {:>width$}", column.text(vm, &sample.missing), width = column.width as usize);
         }
         let _ = writeln!(text, "\n  {}", words::of(vm));
     }
@@ -120,6 +122,14 @@ mod tests {
         assert_eq!(value["vms"][0]["vcpus"][1]["figures"]["rdy_percent"], 50.0);
         assert_eq!(value["vms"][1]["loses"], "idle");
         assert_eq!(serde_json::from_str::<Sample>(&line).unwrap(), sample, "it can be fed back");
+    }
+
+    #[test]
+    fn what_the_kernel_cannot_count_has_no_figure() {
+        let (mut sample, interval) = two();
+        sample.missing = vec!["ple".into()];
+        let line = json(&sample, &interval, &COLUMNS.iter().collect::<Vec<_>>());
+        assert!(!line.contains("ple_per_s") && line.contains("sw_per_s"), "{line}");
     }
 
     #[test]

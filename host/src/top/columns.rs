@@ -167,8 +167,18 @@ impl Column {
         }
     }
 
-    pub fn text(&self, row: &Row) -> String {
-        (self.of)(row).map_or_else(|| "-".to_string(), |value| number(value, self.digits, self.width))
+    /// What it shows of a row, unless the kernel lacks what it is computed from.
+    pub fn value(&self, row: &Row, missing: &[String]) -> Option<f64> {
+        let lacks = |need: &&&str| missing.iter().any(|name| name == **need);
+        if self.needs.iter().find(lacks).is_some() {
+            return None;
+        }
+        (self.of)(row)
+    }
+
+    pub fn text(&self, row: &Row, missing: &[String]) -> String {
+        self.value(row, missing)
+            .map_or_else(|| "-".to_string(), |value| number(value, self.digits, self.width))
     }
 
     /// How it is called where a blank or a percent sign would not do: `%RDY` is rdy_percent, `PLE/s` ple_per_s.
@@ -229,7 +239,7 @@ mod tests {
             let value = (column.of)(&row);
             assert!(value.is_none_or(|value| value == 0.0), "{}: {value:?}", column.head);
         }
-        assert_eq!(by_head("KWAIT").unwrap().text(&row), "-");
+        assert_eq!(by_head("KWAIT").unwrap().text(&row, &[]), "-");
     }
 
     #[test]
@@ -243,7 +253,7 @@ mod tests {
             counters: Counters { ple: u64::MAX, ..Counters::default() },
             ..Row::default()
         };
-        assert!(by_head("PLE/s").unwrap().text(&row).len() <= 7);
+        assert!(by_head("PLE/s").unwrap().text(&row, &[]).len() <= 7);
     }
 
     #[test]
