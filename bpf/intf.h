@@ -70,6 +70,7 @@ enum cohort_stat {
 	STAT_VCPUS_FOUND,
 	STAT_REGISTRY_FULL, /* VMs, vCPUs or cgroups beyond what there is room for */
 	STAT_SBCO_BALANCED, /* vCPUs passed over for a sibling far back in another queue (order sbco) */
+	STAT_DEADLINES_MISSED, /* order sedf: periods that ended before their slice was used up */
 	NR_STATS,
 };
 

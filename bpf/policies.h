@@ -14,7 +14,9 @@
 	X(vm, "CPU time is shared by VMs and host tasks, and within a VM by its vCPUs") \
 	X(task, "CPU time is shared by threads: a VM with more vCPUs gets more")        \
 	X(sbco,                                                                         \
-	  "Self-boosted co-scheduling: as vm, and siblings far apart in their queues are moved towards each other")
+	  "Self-boosted co-scheduling: as vm, and siblings far apart in their queues are moved towards each other") \
+	X(credit, "Xen's credit scheduler: VMs are given credit by weight, and burn it") \
+	X(sedf, "Xen's simple earliest deadline first: a slice of each period by weight")
 
 /* --gang: which vCPUs run at the same time */
 #define GANGS(X)                                                                                    \
@@ -31,7 +33,8 @@
 #define SPINS(X)                                                       \
 	X(off, "Nothing")                                              \
 	X(boost, "A sibling runs next; --boost says which, and where") \
-	X(prefer, "It stands back for the sibling that it waits for, while that is needed")
+	X(prefer, "It stands back for the sibling that it waits for, while that is needed") \
+	X(yield, "The vCPU yields, as in Xen: whoever waits for its pCPU goes first")
 
 /* --guard: who may not lose its pCPU now */
 #define GUARDS(X)                  \
@@ -69,6 +72,8 @@
 	X(strict, balance, vm, strict, off, off, off, "Strict co-scheduling, as in ESX 2") \
 	X(relaxed, balance, vm, relaxed, off, off, off, "Relaxed co-scheduling, as in ESX 3 and 4") \
 	X(procco, balance, vm, procco, off, off, off, "Co-scheduling led by vCPU 0 of each VM, to compare with") \
-	X(cpuco, balance, vm, cpuco, off, off, off, "Co-scheduling led by pCPU 0, to compare with")
+	X(cpuco, balance, vm, cpuco, off, off, off, "Co-scheduling led by pCPU 0, to compare with") \
+	X(credit, any, credit, off, yield, off, off, "Xen's credit scheduler, to compare with") \
+	X(sedf, any, sedf, off, yield, off, off, "Xen's simple earliest deadline first, to compare with")
 
 #endif

@@ -6,6 +6,7 @@
 mod boost;
 mod common;
 mod costs;
+mod credit;
 mod entitlement;
 mod example;
 mod fairness;
@@ -32,6 +33,7 @@ mod relaxed;
 mod rules;
 mod sbco;
 mod schedule;
+mod sedf;
 mod spec;
 mod strict;
 mod survey;

@@ -11,6 +11,9 @@ pub mod knob {
     pub const ORDER_VM: u32 = 0;
     pub const ORDER_TASK: u32 = 1;
     pub const ORDER_SBCO: u32 = 2;
+    pub const ORDER_CREDIT: u32 = 3;
+    pub const ORDER_SEDF: u32 = 4;
+    pub const SPIN_YIELD: u32 = 3;
     pub const GANG_OFF: u32 = 0;
     pub const GANG_ALIGNED: u32 = 1;
     pub const SPIN_PREFER: u32 = 2;

@@ -352,6 +352,10 @@ impl World {
         assert!(self.sim.host.set_sets(VmId::from(vm), &sets), "VM {vm} is known");
     }
 
+    pub fn domain_tasks(&mut self) -> u32 {
+        self.sim.host.peek_domain_tasks()
+    }
+
     pub fn stats(&mut self) -> PeekStats {
         self.sim.host.peek_stats()
     }

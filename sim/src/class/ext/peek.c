@@ -367,6 +367,7 @@ struct peek_stats {
 	u64 throttled;
 	u64 sbco_balanced;
 	u64 gang_refused;
+	u64 deadlines_missed;
 };
 
 #define SUM(id) native_percpu_sum(__native_map(&stats), id)
@@ -400,4 +401,19 @@ void peek_stats(struct peek_stats *to)
 	to->throttled = SUM(STAT_THROTTLED);
 	to->sbco_balanced = SUM(STAT_SBCO_BALANCED);
 	to->gang_refused = SUM(STAT_GANG_REFUSED);
+	to->deadlines_missed = SUM(STAT_DEADLINES_MISSED);
+}
+
+/* The tasks that all domains count as runnable. */
+u32 peek_domain_tasks(void)
+{
+	struct domain *d;
+	u32 slot, n = 0;
+
+	for (slot = 0; slot <= domains_top; slot++) {
+		d = domain_get(slot);
+		if (d)
+			n += domain_tasks(d->runnable);
+	}
+	return n;
 }
