@@ -159,7 +159,7 @@ fn stats(host: &mut Host) -> BTreeMap<&'static str, u64> {
     BTreeMap::from(named(&host.peek_stats()))
 }
 
-fn named(stats: &PeekStats) -> [(&'static str, u64); 19] {
+fn named(stats: &PeekStats) -> [(&'static str, u64); 20] {
     [
         ("switches", stats.switches),
         ("preempt_wakeup", stats.preempt_wakeup),
