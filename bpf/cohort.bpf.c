@@ -11,6 +11,7 @@
  *   tree.h       who competes with whom: cgroups, and the VMs in them
  *   registry.h   which tasks are vCPUs, of which VM, and where they are
  *   account.h    what a task has run
+ *   flat.h       a VM's weight, divided among its threads
  *   aside.h      who may not run now, for a while
  *   topology.h   which pCPUs are near one another
  *   placement.h  where a task is queued

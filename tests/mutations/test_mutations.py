@@ -314,6 +314,26 @@ MUTATIONS = [
     Mutation("who sleeps takes others' time", "order_sedf.h", "if (!rest || (s->left_ns > 0 &&", "if (rest || (s->left_ns > 0 &&"),
     Mutation("who spins goes on", "spin_yield.h", "t->steps_back = true;", ";"),
     Mutation("who yields may be next", "cohort.bpf.c", "(!steps_back && !order_before(", "(!order_before("),
+    Mutation(
+        "who borrows receives more than its sibling lends",
+        "order_sbco.h",
+        "sbco_lend(d->to_pid, d->to, -(s64)d->amount)",
+        "sbco_lend(d->to_pid, d->to, -2 * (s64)d->amount)",
+    ),
+    Mutation(
+        "a dirty vCPU takes part in another exchange",
+        "order_sbco.h",
+        "v->state != VCPU_WAITING || READ_ONCE(v->dirty))",
+        "v->state != VCPU_WAITING)",
+    ),
+    Mutation("a VM's weight is each of its vCPUs'", "flat.h", "rate *= active_of(slot, e->nr_active);", ";"),
+    Mutation(
+        "who sleeps for a moment leaves its part to its siblings and has it too",
+        "flat.h",
+        "if (active < held->most && time_before(now, held->until_ns))",
+        "if (active > nr_active)",
+    ),
+    Mutation("no distance is far enough", "order_sbco.h", "return index + 1;", "return 0;"),
 ]
 
 
