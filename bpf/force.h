@@ -86,7 +86,7 @@ VERIFIED_ONCE force_where(u32 index, u32 vm_id, s32 but, u64 now)
 	return -1;
 }
 
-/* A vCPU of the VM has been given cpu: all siblings that wait are forced onto others. */
+/* A vCPU of the VM has been given cpu: all siblings that wait are forced onto others, and those that run go on. */
 VERIFIED_ONCE force_siblings(u32 vm_id, s32 cpu, u64 now)
 {
 	struct vm_ctx *vm = vm_at(vm_id);
@@ -101,8 +101,12 @@ VERIFIED_ONCE force_siblings(u32 vm_id, s32 cpu, u64 now)
 			break;
 		index = vcpu_index(vm, i);
 		v = vcpu_at(index);
-		if (index < 0 || !v || v->state != VCPU_WAITING)
+		if (index < 0 || !v || v->state == VCPU_ASLEEP)
 			continue;
+		if (v->state == VCPU_RUNNING) {
+			force_hold(vcpu_cpu(v), vm_id, now);
+			continue;
+		}
 		there = force_where(index, vm_id, cpu, now);
 		if (there >= 0)
 			force_one(there, vm_id, index, v, now);

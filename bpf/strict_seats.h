@@ -37,6 +37,7 @@ struct strict_vm {
 	u32 asked; /* for the turns that are being given, it has had its chance */
 	u32 wide;  /* it has more vCPUs than there are pCPUs for them: any part of it may run */
 	u32 first; /* the vCPU that chooses its seat first, of a wide one */
+	u32 unseated; /* the first that found none in the last round */
 	u32 runnable;
 	u32 urgency;
 	u64 since_ns; /* a vCPU of it waits since; 0: it runs */
@@ -198,45 +199,69 @@ enum strict_round {
 	STRICT_RESTRICTED,
 	STRICT_STAYS,
 	STRICT_REST,
-	NR_STRICT_ROUNDS,
 };
+
+/* In that round, find a seat for the VM's vCPU of that number, if it does not sleep and has none. Return 1 if it still has none. */
+VERIFIED_ONCE strict_seat_one(u32 vm_id, u32 id, u32 how, u32 round)
+{
+	struct strict_vm *s = strict_vm_at(vm_id);
+	struct vm_ctx *vm = vm_at(vm_id);
+	struct vcpu_ctx *v;
+	u32 *seat_of;
+	s32 index;
+
+	if (!s || !vm)
+		return 0;
+	index = vcpu_index(vm, id);
+	v = vcpu_at(index);
+	seat_of = strict_seat_of_vcpu(index);
+	if (index < 0 || !v || !seat_of || v->state == VCPU_ASLEEP || *seat_of)
+		return 0;
+	/* In a wide one those choose first who went without the last time. */
+	if (round != STRICT_REST && !s->wide && !!v->restricted != (round == STRICT_RESTRICTED))
+		return 1;
+	return !strict_find_seat(vm_id, index, how, s->wide || round != STRICT_STAYS);
+}
+
+/* One round. Return how many of the VM's vCPUs that do not sleep still have no seat. */
+VERIFIED_ONCE strict_seat_round(u32 vm_id, u32 how, u32 round)
+{
+	struct strict_vm *s = strict_vm_at(vm_id);
+	struct vm_ctx *vm = vm_at(vm_id);
+	u32 missing = 0, id, first;
+	s32 i;
+
+	if (!s || !vm)
+		return 0;
+	first = s->wide ? s->first : 0;
+	bpf_for(i, 0, MAX_VCPUS) {
+		if (i >= vm->vcpu_end)
+			break;
+		id = first + i < vm->vcpu_end ? first + i : first + i - vm->vcpu_end;
+		if (!strict_seat_one(vm_id, id, how, round))
+			continue;
+		if (!missing)
+			s->unseated = id;
+		missing++;
+	}
+	return missing;
+}
 
 /* Find seats for those of the VM's vCPUs that do not sleep and have none. Return how many still have none. */
 VERIFIED_ONCE strict_seat_all(u32 vm_id, u32 how)
 {
 	struct strict_vm *s = strict_vm_at(vm_id);
-	u32 round, missing = 0, *seat_of, id, first, unseated = 0;
-	struct vm_ctx *vm = vm_at(vm_id);
-	struct vcpu_ctx *v;
-	s32 i, index;
+	u32 missing;
 
-	if (!s || !vm)
+	if (!s)
 		return 0;
-	first = s->wide ? s->first : 0;
-	bpf_for(round, 0, NR_STRICT_ROUNDS) {
-		missing = 0;
-		bpf_for(i, 0, MAX_VCPUS) {
-			if (i >= vm->vcpu_end)
-				break;
-			id = first + i;
-			if (id >= vm->vcpu_end)
-				id -= vm->vcpu_end;
-			index = vcpu_index(vm, id);
-			v = vcpu_at(index);
-			seat_of = strict_seat_of_vcpu(index);
-			if (index < 0 || !v || !seat_of || v->state == VCPU_ASLEEP || *seat_of)
-				continue;
-			/* In a wide one those choose first who went without the last time. */
-			if ((round == STRICT_REST || s->wide || !!v->restricted == (round == STRICT_RESTRICTED)) &&
-			    strict_find_seat(vm_id, index, how, s->wide || round != STRICT_STAYS))
-				continue;
-			if (!missing)
-				unseated = id;
-			missing++;
-		}
-	}
+	missing = strict_seat_round(vm_id, how, STRICT_RESTRICTED);
+	if (missing)
+		missing = strict_seat_round(vm_id, how, STRICT_STAYS);
+	if (missing)
+		missing = strict_seat_round(vm_id, how, STRICT_REST);
 	if (missing && s->wide && how != STRICT_IDLE)
-		s->first = unseated;
+		s->first = s->unseated;
 	return missing;
 }
 

@@ -24,9 +24,10 @@ fn follow(w: &mut World, vms: &[Vec<TaskId>], leads: impl Fn(&World, TaskId) -> 
         let now: Vec<TaskId> = w.cpus.iter().filter_map(|cpu| cpu.curr).collect();
         let begins = |id: &TaskId| now.contains(id) && !before.contains(id) && leads(w, *id);
         if let Some(vm) = vms.iter().find(|vm| vm.iter().any(begins)) {
+            w.settle();
             starts += 1;
             // Another may have begun in the meantime.
-            followed += u32::from(vm.iter().all(|id| now.contains(id)));
+            followed += u32::from(vm.iter().all(|id| w.is_running(*id)));
         }
         before = now;
     }
@@ -35,13 +36,18 @@ fn follow(w: &mut World, vms: &[Vec<TaskId>], leads: impl Fn(&World, TaskId) -> 
 
 #[test]
 fn procco_brings_the_siblings_of_vcpu_0() {
-    let mut w = world_with(4, forced(knob::GANG_PROCCO));
-    let vms = vms(&mut w, &[4, 4, 4]);
-    let first: Vec<TaskId> = vms.iter().map(|vm| vm[0]).collect();
-    let (starts, followed) = follow(&mut w, &vms, |_, id| first.contains(&id), 8_000);
-    audit(&mut w);
-    assert!(starts > 30, "{starts}: test");
-    assert!(followed * 10 >= starts * 7, "{followed} of {starts}");
+    let [off, procco] = [knob::GANG_OFF, knob::GANG_PROCCO].map(|gang| {
+        let mut w = world_with(4, forced(gang));
+        let vms = vms(&mut w, &[4, 4, 4]);
+        let first: Vec<TaskId> = vms.iter().map(|vm| vm[0]).collect();
+        let (starts, followed) = follow(&mut w, &vms, |_, id| first.contains(&id), 8_000);
+        audit(&mut w);
+        assert!(starts > 30, "{starts}: test");
+        f64::from(followed) / f64::from(starts)
+    });
+    // Where turns end at one tick, some pCPUs have chosen somebody else before vCPU 0 gets its own.
+    assert!(off < 0.15, "without a gang {off:.2} of the time: test");
+    assert!(procco > 0.35, "{procco:.2} of the time, without a gang {off:.2}");
 }
 
 #[test]
