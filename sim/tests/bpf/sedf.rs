@@ -192,13 +192,17 @@ fn who_wakes_with_a_slice_takes_the_pcpu_from_extra_time() {
     let light = lone(&mut w, 100, Spec::on_demand(MS));
     let busy = vm_of(&mut w, 100, 1)[0];
     w.run(3 * SECOND);
+    let mut at_once = 0;
     for round in 0..20 {
         w.run(131 * MS);
-        // Half of the time its slice is used up.
+        // About half of the time the other one has used up its slice.
         w.wake(light);
-        w.run(8 * MS);
+        w.settle();
+        at_once += u32::from(w.is_running(light));
+        w.run(60 * MS);
         assert_eq!(w.task(light).state, State::Asleep, "round {round}");
     }
+    assert!(at_once >= 6, "at once {at_once} times of 20");
     assert!(w.task(busy).wait_max_ns <= 10 * MS);
 }
 
