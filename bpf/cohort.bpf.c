@@ -25,7 +25,7 @@
  *   grace.h      a pCPU given back to whom it was taken from
  *   period.h     what they do every so often
  *   wake.h       what comes with a task that becomes runnable
- *   cgroup_ops.h, pcpu_ops.h   operations on cgroups and pCPUs
+ *   cgroup_ops.h, pcpu_ops.h, life_ops.h   operations on cgroups and pCPUs; how the scheduler and tasks begin and end
  *
  * Suits: KVM hosts of any VMM, with ordinary tasks beside the VMs. Every choice is made from state in the kernel; user space may stop or
  * die at any moment.
@@ -37,14 +37,9 @@
 #include "period.h"
 #include "cgroup_ops.h"
 #include "pcpu_ops.h"
+#include "life_ops.h"
 
 char _license[] SEC("license") = "GPL";
-
-/* Why the scheduler ended; read by user space after it was ejected. */
-VARIABLE s32 exit_kind;
-VARIABLE s64 exit_code;
-VARIABLE char exit_reason[128];
-VARIABLE char exit_msg[1024];
 
 SEC("struct_ops/select_cpu")
 s32 BPF_PROG(cohort_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
@@ -414,69 +409,6 @@ int BPF_PROG(cohort_on_spin, struct kvm_vcpu *vcpu, bool in_kernel)
 	atomic_add(&vm->ple, 1);
 	spin_on_spin(t, scx_bpf_task_cpu(p), in_kernel);
 	return 0;
-}
-
-SEC("struct_ops/init_task")
-s32 BPF_PROG(cohort_init_task, struct task_struct *p, struct scx_init_task_args *args)
-{
-	struct task_ctx *t = bpf_task_storage_get(&tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-
-	if (!t)
-		return -ENOMEM;
-	t->vcpu = -1;
-	t->cpu = -1;
-	t->home = -1;
-	return 0;
-}
-
-SEC("struct_ops/exit_task")
-void BPF_PROG(cohort_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
-{
-	struct task_ctx *t = task_get(p);
-
-	if (t)
-		vm_leave(t, p->pid);
-}
-
-SEC("struct_ops.s/init")
-s32 BPF_PROG(cohort_init)
-{
-	const struct cpumask *online;
-	struct cpu_ctx *c;
-	s32 i, err;
-
-	online = scx_bpf_get_online_cpumask();
-	bpf_for(i, 0, MAX_CPUS) {
-		if (i >= nr_cpus)
-			break;
-		c = cpu_get(i);
-		if (c && bpf_cpumask_test_cpu(i, online)) {
-			c->online = 1;
-			nr_online++;
-		}
-	}
-	scx_bpf_put_cpumask(online);
-	bpf_for(i, 0, MAX_CPUS * 3) {
-		if (i >= nr_cpus * 3)
-			break;
-		err = scx_bpf_create_dsq(i < nr_cpus	 ? i :
-					 i < nr_cpus * 2 ? OVERDUE_DSQ(i - nr_cpus) :
-							   ASIDE_DSQ(i - nr_cpus * 2),
-					 -1);
-		if (err)
-			return err;
-	}
-	err = turn_init();
-	return err ?: period_init();
-}
-
-SEC("struct_ops/exit")
-void BPF_PROG(cohort_exit, struct scx_exit_info *info)
-{
-	exit_code = info->exit_code;
-	bpf_probe_read_kernel_str(exit_reason, sizeof(exit_reason), info->reason);
-	bpf_probe_read_kernel_str(exit_msg, sizeof(exit_msg), info->msg);
-	exit_kind = info->kind;
 }
 
 SEC(".struct_ops.link")

@@ -484,46 +484,4 @@ static __always_inline u64 guard_grace_for(struct task_ctx *t, struct vcpu_ctx *
 	return 0;
 }
 
-static __always_inline u64 order_period_ns(void)
-{
-#define ASK(name, what) CASE(ORDER_##name, order_##name, period_ns, return order_##name.period_ns)
-	switch (order) {
-		ORDERS(ASK)
-	}
-#undef ASK
-	return 0;
-}
-
-VERIFIED_ONCE order_period(u64 now)
-{
-	UNUSED_YET(now);
-#define ASK(name, what) CASE(ORDER_##name, order_##name, period, order_##name.period(now))
-	switch (order) {
-		ORDERS(ASK)
-	}
-#undef ASK
-	return 0;
-}
-
-static __always_inline u64 gang_period_ns(void)
-{
-#define ASK(name, what) CASE(GANG_##name, gang_##name, period_ns, return gang_##name.period_ns)
-	switch (gang) {
-		GANGS(ASK)
-	}
-#undef ASK
-	return 0;
-}
-
-VERIFIED_ONCE gang_period(u64 now)
-{
-	UNUSED_YET(now);
-#define ASK(name, what) CASE(GANG_##name, gang_##name, period, gang_##name.period(now))
-	switch (gang) {
-		GANGS(ASK)
-	}
-#undef ASK
-	return 0;
-}
-
 #endif

@@ -14,7 +14,7 @@ from cohortlab.sim import policy
 REPO = Path(__file__).parents[2]
 GUIDE = (REPO / "docs/cohort.md").read_text()
 INTF = (REPO / "bpf/intf.h").read_text()
-STATE = (REPO / "bpf/state.h").read_text()
+STATE = "\n".join(path.read_text() for path in sorted((REPO / "bpf").glob("*.h")))
 
 
 def test_presets_are_those_of_the_guide() -> None:
@@ -35,8 +35,9 @@ def test_rules_are_those_of_the_guide() -> None:
 
 def test_defaults_are_those_of_the_scheduler() -> None:
     found = re.findall(r"^KNOB u64 (\w+)_ns = (\d+)000;", STATE, re.MULTILINE)
-    defaults = {f"{name.replace('_', '-')}-us": int(us) for name, us in found}
-    assert {name: defaults[name] for name in policy.TIMING} == policy.DEFAULTS
+    defaults = {f"{name}_ns": int(us) for name, us in found}
+    knob = {name: policy.KNOBS.get(name, f"{name.removesuffix('-us').replace('-', '_')}_ns") for name in policy.TIMING}
+    assert {name: defaults[knob[name]] for name in policy.TIMING} == policy.DEFAULTS
 
 
 @pytest.mark.parametrize("enum", ["PLACEMENT", "BOOST"])

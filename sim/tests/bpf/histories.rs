@@ -70,9 +70,8 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn knobs() -> impl Strategy<Value = Knobs> {
-<<<<<<< ours
     // Kinds of boost are spin boost's.
-    let spins = prop_oneof![3 => (1..2u32, 0..16u32), 1 => (2..3u32, 0..1u32)];
+    let spins = prop_oneof![3 => (1..2u32, 0..16u32), 1 => (2..4u32, 0..1u32)];
     (0..2u32, 0..ORDERS.len() as u32, 0..GANGS.len() as u32, spins, 0..2u32, 1..10u64).prop_map(
         |(placement, order, gang, (spin, boost), guard, slice_ms)| Knobs {
             placement: Some(placement),
@@ -86,18 +85,6 @@ fn knobs() -> impl Strategy<Value = Knobs> {
             ..Knobs::default()
         },
     )
-=======
-    let axes = (0..2u32, 0..4u32, 0..2u32, 0..3u32, 0..16u32, 1..10u64);
-    axes.prop_map(|(placement, order, gang, spin, boost, slice_ms)| Knobs {
-        placement: Some(placement),
-        order: Some(order),
-        gang: Some(gang),
-        spin: Some(spin),
-        boost: Some(boost),
-        slice_ns: Some(slice_ms * MS),
-        ..Knobs::default()
-    })
->>>>>>> theirs
 }
 
 fn machine() -> impl Strategy<Value = Machine> {
