@@ -102,6 +102,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 		scx_bpf_dsq_insert(p, ASIDE_DSQ(cpu), slice_ns, enq_flags);
 		mark_aside(cpu, true);
 		stat_inc(STAT_THROTTLED);
+		gang_settle(now);
 		return;
 	}
 
@@ -126,6 +127,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	vcpu_set_state(t, VCPU_WAITING, cpu, t->queued_ns);
 	queue_insert(p, t, cpu, enq_flags);
 	notify(p, t, cpu, now);
+	gang_settle(now);
 }
 
 /* Whose turn a kernel thread has interrupted here goes on, if there is enough of it left. */
@@ -192,6 +194,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	}
 	order_before_pick(cpu, best.now);
 	recall_aside(cpu, SEARCH_MAX, best.now);
+	gang_settle(best.now);
 	if (wish_redeem(&best))
 		return;
 	if (queue_is_marked(cpu)) {
@@ -314,6 +317,7 @@ void BPF_PROG(cohort_running, struct task_struct *p)
 	t->preempted = false;
 	t->steps_back = false;
 	t->aside = false;
+	gang_settle(now);
 }
 
 SEC("struct_ops/stopping")
@@ -371,6 +375,7 @@ void BPF_PROG(cohort_quiescent, struct task_struct *p, u64 deq_flags)
 	t->queued_ns = 0;
 	t->placed = 0;
 	t->aside = false;
+	gang_settle(now_ns());
 }
 
 /* What it used, or did not, where it was does not count where it is going, beyond the bounds. */

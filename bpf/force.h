@@ -23,7 +23,7 @@ struct {
 	__type(value, struct force_turn);
 } force_turns SEC(".maps");
 
-static void force_hold(s32 cpu, u32 vm_id, u64 now)
+static __always_inline void force_hold(s32 cpu, u32 vm_id, u64 end_ns)
 {
 	u32 key = cpu;
 	struct force_turn *turn = bpf_map_lookup_elem(&force_turns, &key);
@@ -31,10 +31,10 @@ static void force_hold(s32 cpu, u32 vm_id, u64 now)
 	if (!turn)
 		return;
 	turn->vm = vm_id;
-	turn->end_ns = now + slice_ns;
+	turn->end_ns = end_ns;
 }
 
-/* While a VM has its turn on cpu, no other VM's vCPU may have it. */
+/* While a VM has its turn on cpu, no other VM's vCPU may have it, until it has waited for too long. */
 static u32 force_gate(struct task_ctx *t, s32 cpu, u64 now)
 {
 	u32 key = cpu;
@@ -43,15 +43,17 @@ static u32 force_gate(struct task_ctx *t, s32 cpu, u64 now)
 
 	if (t->vcpu < 0 || !turn || !c || !turn->vm || turn->vm == t->vm || !c->curr_pid || c->curr_vm != turn->vm)
 		return GATE_OPEN;
+	if (t->queued_ns && elapsed_ns(now, t->queued_ns) > starve_ns)
+		return GATE_OPEN;
 	return time_before(now, turn->end_ns) ? GATE_WAIT : GATE_OPEN;
 }
 
-/* Make pCPU `there` run the VM's vCPU v, at `index` in the map vcpus, next. */
-static void force_one(s32 there, u32 vm_id, u32 index, const struct vcpu_ctx *v, u64 now)
+/* Make pCPU `there` run the VM's vCPU v, at `index` in the map vcpus, next, until then. */
+static void force_one(s32 there, u32 vm_id, u32 index, const struct vcpu_ctx *v, u64 end_ns, u64 now)
 {
-	if (!wish_leave(there, vm_id, index, v, WISH_FORCED | WISH_MIGRATE, slice_ns, now))
+	if (!wish_leave(there, vm_id, index, v, WISH_FORCED | WISH_MIGRATE, end_ns - now, now))
 		return;
-	force_hold(there, vm_id, now);
+	force_hold(there, vm_id, end_ns);
 	stat_inc(STAT_GANG_STARTS);
 	scx_bpf_kick_cpu(there, SCX_KICK_PREEMPT);
 }
@@ -86,16 +88,16 @@ VERIFIED_ONCE force_where(u32 index, u32 vm_id, s32 but, u64 now)
 	return -1;
 }
 
-/* A vCPU of the VM has been given cpu: all siblings that wait are forced onto others, and those that run go on. */
-VERIFIED_ONCE force_siblings(u32 vm_id, s32 cpu, u64 now)
+/* A vCPU of the VM has cpu, until then: all siblings that wait are forced onto others, and those that run go on. */
+VERIFIED_ONCE force_siblings(u32 vm_id, s32 cpu, u64 end_ns, u64 now)
 {
 	struct vm_ctx *vm = vm_at(vm_id);
 	struct vcpu_ctx *v;
 	s32 i, index, there;
 
-	if (!vm)
+	if (!vm || !time_before(now, end_ns))
 		return 0;
-	force_hold(cpu, vm_id, now);
+	force_hold(cpu, vm_id, end_ns);
 	bpf_for(i, 0, MAX_VCPUS) {
 		if (i >= vm->vcpu_end)
 			break;
@@ -104,12 +106,12 @@ VERIFIED_ONCE force_siblings(u32 vm_id, s32 cpu, u64 now)
 		if (index < 0 || !v || v->state == VCPU_ASLEEP)
 			continue;
 		if (v->state == VCPU_RUNNING) {
-			force_hold(vcpu_cpu(v), vm_id, now);
+			force_hold(vcpu_cpu(v), vm_id, end_ns);
 			continue;
 		}
 		there = force_where(index, vm_id, cpu, now);
 		if (there >= 0)
-			force_one(there, vm_id, index, v, now);
+			force_one(there, vm_id, index, v, end_ns, now);
 	}
 	return 0;
 }

@@ -15,21 +15,21 @@
 static void cpuco_began(struct task_ctx *t, s32 cpu, u64 now)
 {
 	if (cpu == 0 && t->vcpu >= 0)
-		force_siblings(t->vm, cpu, now);
+		force_siblings(t->vm, cpu, now + slice_ns, now);
 }
 
 static void cpuco_changed(struct task_ctx *t, struct vcpu_ctx *v, u32 from, u64 now)
 {
-	struct cpu_ctx *leader = cpu_get(0);
-	struct cpu_ctx *c;
-	s32 there;
+	if (from == VCPU_ASLEEP && v->state == VCPU_WAITING)
+		settle_later(t->vm);
+}
 
-	if (from != VCPU_ASLEEP || v->state != VCPU_WAITING || !leader || !leader->curr_pid || leader->curr_vm != t->vm)
-		return;
-	there = vcpu_cpu(v);
-	c = cpu_get(there);
-	if (there > 0 && c && c->curr_vm != t->vm)
-		force_one(there, t->vm, t->vcpu_at, v, now_ns());
+static void cpuco_settle(u32 vm_id, u64 now)
+{
+	struct cpu_ctx *leader = cpu_get(0);
+
+	if (leader && leader->curr_pid && leader->curr_vm == vm_id)
+		force_siblings(vm_id, 0, leader->turn_end_ns, now);
 }
 
 static const struct gang gang_cpuco = {
@@ -37,6 +37,7 @@ static const struct gang gang_cpuco = {
 	.gate = force_gate,
 	.began = cpuco_began,
 	.changed = cpuco_changed,
+	.settle = cpuco_settle,
 };
 
 #endif

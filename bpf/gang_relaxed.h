@@ -33,6 +33,14 @@ struct relaxed_vcpu {
 	u64 since_ns;  /* it waits since; 0: it does not */
 	s32 pid;
 	u32 stopped; /* enum relaxed_stop */
+	u32 woke;    /* enum relaxed_woke */
+};
+
+/* Has it woken, and its lead is not bounded yet? */
+enum relaxed_woke {
+	RELAXED_AWAKE,
+	RELAXED_WOKE,
+	RELAXED_NEW, /* ... and has none from before */
 };
 
 enum relaxed_stop {
@@ -52,7 +60,7 @@ struct {
 struct relaxed_vm {
 	u64 slowest_ns; /* the most that a vCPU which does not sleep has fallen behind, when that was last looked at */
 	s32 slowest;	/* its index in the map vcpus; -1: all sleep */
-	u32 nr_stopped;
+	u32 has_stopped;
 };
 
 struct {
@@ -80,8 +88,8 @@ static __always_inline u64 relaxed_behind(const struct relaxed_vcpu *r, u64 now)
 	return r->behind_ns + (r->since_ns ? elapsed_ns(now, r->since_ns) : 0);
 }
 
-/* Find the VM's slowest vCPU of those that do not sleep, other than the one at index `but` (-1: of all). Return 1 if there is one. */
-VERIFIED_ONCE relaxed_find_slowest(u32 vm_id, s32 but, u64 now)
+/* Find the VM's slowest vCPU of those that do not sleep, other than those that have woken only now. Return 1 if there is one. */
+VERIFIED_ONCE relaxed_find_slowest(u32 vm_id, u64 now)
 {
 	struct relaxed_vm *rvm = relaxed_vm_at(vm_id);
 	struct vm_ctx *vm = vm_at(vm_id);
@@ -99,7 +107,7 @@ VERIFIED_ONCE relaxed_find_slowest(u32 vm_id, s32 but, u64 now)
 		index = vcpu_index(vm, i);
 		v = vcpu_at(index);
 		r = relaxed_vcpu_at(index);
-		if (index < 0 || index == but || !v || !r || v->state == VCPU_ASLEEP)
+		if (index < 0 || !v || !r || v->state == VCPU_ASLEEP || r->woke)
 			continue;
 		behind = relaxed_behind(r, now);
 		if (rvm->slowest >= 0 && !time_before(rvm->slowest_ns, behind))
@@ -168,14 +176,14 @@ VERIFIED_ONCE relaxed_look(u32 vm_id, u64 now)
 	struct vm_ctx *vm = vm_at(vm_id);
 	struct relaxed_vcpu *r;
 	struct vcpu_ctx *v;
-	u32 stopped = 0, was, is;
-	bool slowest_runs;
+	bool slowest_runs, any = false;
+	u32 was, is;
 	s32 i, index;
 
 	if (!rvm || !vm)
 		return 0;
-	if (!relaxed_find_slowest(vm_id, -1, now)) {
-		rvm->nr_stopped = 0;
+	if (!relaxed_find_slowest(vm_id, now)) {
+		rvm->has_stopped = 0;
 		return 0;
 	}
 	v = vcpu_at(rvm->slowest);
@@ -191,7 +199,8 @@ VERIFIED_ONCE relaxed_look(u32 vm_id, u64 now)
 		was = r->stopped;
 		is = relaxed_verdict(rvm->slowest_ns - relaxed_behind(r, now), was, slowest_runs);
 		r->stopped = is;
-		stopped += !!is;
+		if (is)
+			any = true;
 		if (!was == !is)
 			continue;
 		if (!is) {
@@ -202,8 +211,8 @@ VERIFIED_ONCE relaxed_look(u32 vm_id, u64 now)
 				scx_bpf_kick_cpu(v->cpu, SCX_KICK_PREEMPT);
 		}
 	}
-	rvm->nr_stopped = stopped;
-	if (!stopped)
+	rvm->has_stopped = any;
+	if (!any)
 		return 0;
 	if (relaxed_vm_end < vm_id + 1)
 		relaxed_vm_end = vm_id + 1;
@@ -211,46 +220,66 @@ VERIFIED_ONCE relaxed_look(u32 vm_id, u64 now)
 	return 0;
 }
 
-/* The vCPU at `index` wakes: its lead is between nothing and the limit. */
-static void relaxed_woken(u32 vm_id, u32 index, struct relaxed_vcpu *r, bool new, u64 now)
+/* Those of the VM that have woken: their leads are between nothing and the limit. */
+VERIFIED_ONCE relaxed_bound_woken(u32 vm_id, u64 now)
 {
 	struct relaxed_vm *rvm = relaxed_vm_at(vm_id);
+	struct vm_ctx *vm = vm_at(vm_id);
+	struct relaxed_vcpu *r;
+	bool others;
+	s32 i, index;
 
-	if (!rvm || !relaxed_find_slowest(vm_id, index, now))
-		return;
-	if (new || time_before(rvm->slowest_ns, r->behind_ns))
-		r->behind_ns = rvm->slowest_ns;
-	else if (time_before(r->behind_ns + skew_limit_ns, rvm->slowest_ns))
-		r->behind_ns = rvm->slowest_ns - skew_limit_ns;
+	if (!rvm || !vm)
+		return 0;
+	others = relaxed_find_slowest(vm_id, now);
+	bpf_for(i, 0, MAX_VCPUS) {
+		if (i >= vm->vcpu_end)
+			break;
+		index = vcpu_index(vm, i);
+		r = relaxed_vcpu_at(index);
+		if (index < 0 || !r || !r->woke)
+			continue;
+		if (others && (r->woke == RELAXED_NEW || time_before(rvm->slowest_ns, r->behind_ns)))
+			r->behind_ns = rvm->slowest_ns;
+		else if (others && time_before(r->behind_ns + skew_limit_ns, rvm->slowest_ns))
+			r->behind_ns = rvm->slowest_ns - skew_limit_ns;
+		r->woke = RELAXED_AWAKE;
+	}
+	return 0;
 }
 
 static void relaxed_changed(struct task_ctx *t, struct vcpu_ctx *v, u32 from, u64 now)
 {
 	struct relaxed_vcpu *r = relaxed_vcpu_at(t->vcpu_at);
 	struct relaxed_vm *rvm = relaxed_vm_at(t->vm);
-	bool new;
 
 	if (!r || !rvm)
 		return;
-	new = r->pid != v->pid;
-	if (new) {
-		r->pid = v->pid;
-		r->since_ns = 0;
-		r->stopped = 0;
-	}
 	if (r->since_ns) {
 		r->behind_ns += elapsed_ns(now, r->since_ns);
 		r->since_ns = 0;
 	}
-	if (v->state == VCPU_ASLEEP)
-		r->stopped = 0;
-	else if (new || from == VCPU_ASLEEP)
-		relaxed_woken(t->vm, t->vcpu_at, r, new, now);
 	if (v->state == VCPU_WAITING)
 		r->since_ns = now;
+	if (v->state == VCPU_ASLEEP) {
+		r->stopped = RELAXED_GOES_ON;
+		r->woke = RELAXED_AWAKE;
+	} else if (r->pid != v->pid) {
+		r->pid = v->pid;
+		r->stopped = RELAXED_GOES_ON;
+		r->woke = RELAXED_NEW;
+	} else if (from == VCPU_ASLEEP) {
+		r->woke = RELAXED_WOKE;
+	}
 	/* Also when the slowest stops, over whom others may have a lead. */
-	if (rvm->nr_stopped || v->state == VCPU_WAITING)
-		relaxed_look(t->vm, now);
+	if (r->woke || rvm->has_stopped || v->state == VCPU_WAITING)
+		settle_later(t->vm);
+}
+
+static void relaxed_settle(u32 vm_id, u64 now)
+{
+	relaxed_bound_woken(vm_id, now);
+	relaxed_look(vm_id, now);
 }
 
 static void relaxed_tick(struct task_ctx *t, s32 cpu, u64 now)
@@ -280,7 +309,7 @@ static void relaxed_period(u64 now)
 		if (i >= relaxed_vm_end)
 			break;
 		rvm = relaxed_vm_at(i);
-		if (rvm && rvm->nr_stopped)
+		if (rvm && rvm->has_stopped)
 			relaxed_look(i, now);
 	}
 }
@@ -288,6 +317,7 @@ static void relaxed_period(u64 now)
 static const struct gang gang_relaxed = {
 	.of_vms = true,
 	.changed = relaxed_changed,
+	.settle = relaxed_settle,
 	.gate = relaxed_gate,
 	.tick = relaxed_tick,
 	.period = relaxed_period,

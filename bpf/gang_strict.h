@@ -159,7 +159,7 @@ static void strict_stop(u32 vm_id)
 }
 
 /* Find seats for all of the VM's vCPUs. `first`: nobody has been asked before. */
-VERIFIED_ONCE strict_ask(u32 vm_id, u32 how, bool first)
+static __always_inline int strict_ask(u32 vm_id, u32 how, bool first)
 {
 	struct strict_vm *s = strict_vm_at(vm_id);
 
@@ -221,9 +221,9 @@ VERIFIED_ONCE strict_clear(bool all)
 /* Give turns: all anew when the old ones are over, otherwise to those who find what they need among what is idle. */
 VERIFIED_ONCE strict_plan(u64 now, bool anew)
 {
-	u32 i, vm_id, end = strict_vm_end, waiting = 0;
+	bool first = anew, waiting = false;
+	u32 i, vm_id, end = strict_vm_end;
 	struct strict_vm *s;
-	bool first = anew;
 
 	strict_clear(anew);
 	bpf_for(i, 1, MAX_VMS) {
@@ -234,7 +234,8 @@ VERIFIED_ONCE strict_plan(u64 now, bool anew)
 			break;
 		s->asked = 0;
 		strict_rank_vm(i, now);
-		waiting += s->runnable && !s->on;
+		if (s->runnable && !s->on)
+			waiting = true;
 		if (anew || !s->runnable)
 			s->on = 0;
 		/* In the middle of a turn those come first who have one: a vCPU of theirs may have woken unseen. */
@@ -281,8 +282,8 @@ static void strict_period(u64 now)
 	strict_unlock();
 }
 
-/* Somebody whose turn goes on needs one more pCPU: stop the last in the order whom the VM goes before. Return 1 if there was one. */
-VERIFIED_ONCE strict_evict_for(u32 vm_id, u64 now)
+/* Somebody whose turn goes on needs one more pCPU: stop the last in the order whom the VM goes before. Return false if there is none. */
+static __always_inline bool strict_evict_for(u32 vm_id, u64 now)
 {
 	struct strict_vm *s = strict_vm_at(vm_id), *other, *last;
 	u32 i, found = 0;
@@ -343,8 +344,13 @@ static void strict_changed(struct task_ctx *t, struct vcpu_ctx *v, u32 from, u64
 		}
 		*seat_of = 0;
 	} else if (from == VCPU_ASLEEP && !*seat_of) {
-		strict_woken(t->vm, now_ns());
+		settle_later(t->vm);
 	}
+}
+
+static void strict_settle(u32 vm_id, u64 now)
+{
+	strict_woken(vm_id, now);
 }
 
 /* Whose seat is it? */
@@ -372,6 +378,7 @@ static u64 strict_slice(u32 vm_id, s32 cpu, u64 now)
 static const struct gang gang_strict = {
 	.of_vms = true,
 	.changed = strict_changed,
+	.settle = strict_settle,
 	.gate = strict_gate,
 	.slice = strict_slice,
 	.period = strict_period,

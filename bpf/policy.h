@@ -103,7 +103,10 @@ struct gang {
 	/* cpu has found nobody to run; it is about to look once more, everywhere. */
 	void (*idles)(s32 cpu, u64 now);
 
-	/* A vCPU's state has changed, to v->state: it waits, runs or sleeps. */
+	/*
+	 * A vCPU's state has changed, to v->state: it waits, runs or sleeps. Called from so deep inside that the verifier of 6.18 allows no function to be called
+	 * from here that is not inlined: settle_later() puts off what is more than a note.
+	 */
 	void (*changed)(struct task_ctx *t, struct vcpu_ctx *v, u32 from, u64 now);
 
 	/* May t run on cpu now? As gate.ask. */
@@ -111,6 +114,9 @@ struct gang {
 
 	/* t runs on cpu, and the kernel's clock has ticked. Left out: nothing. */
 	void (*tick)(struct task_ctx *t, s32 cpu, u64 now);
+
+	/* At the end of an operation: what changed() has put off for that VM. */
+	void (*settle)(u32 vm, u64 now);
 
 	/* How long a turn of that VM (as task_ctx.vm) is; 0: as the order says. With begins(), also of one that wakes on an idle pCPU. */
 	u64 (*slice)(u32 vm, s32 cpu, u64 now);
@@ -176,6 +182,7 @@ VERIFIED_ONCE order_tick(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gang_began(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gang_begins(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gang_changed(struct task_ctx *t, u32 from, u64 now);
+VERIFIED_ONCE gang_settle(u64 now);
 VERIFIED_ONCE gang_tick(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gate_for(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gate_charge(struct task_ctx *t, u64 delta_ns, u64 now);

@@ -355,6 +355,28 @@ VERIFIED_ONCE gang_changed(struct task_ctx *t, u32 from, u64 now)
 	return 0;
 }
 
+/* The end of an operation: what the last change of a vCPU's state on this pCPU leaves to do. */
+VERIFIED_ONCE gang_settle(u64 now)
+{
+	struct cpu_ctx *c;
+	u32 vm;
+
+	UNUSED_YET(now);
+	if (gang == GANG_off)
+		return 0;
+	c = cpu_get(bpf_get_smp_processor_id());
+	if (!c || !c->settle_vm)
+		return 0;
+	vm = c->settle_vm;
+	c->settle_vm = 0;
+#define ASK(name, what) CASE(GANG_##name, gang_##name, settle, gang_##name.settle(vm, now))
+	switch (gang) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
 VERIFIED_ONCE gang_tick(struct task_ctx *t, s32 cpu, u64 now)
 {
 	UNUSED_YET(t);

@@ -37,7 +37,8 @@ struct strict_vm {
 	u32 asked; /* for the turns that are being given, it has had its chance */
 	u32 wide;  /* it has more vCPUs than there are pCPUs for them: any part of it may run */
 	u32 first; /* the vCPU that chooses its seat first, of a wide one */
-	u32 unseated; /* the first that found none in the last round */
+	u32 unseated; /* the first that found none in the last round; and how many did */
+	u32 missing;
 	u32 runnable;
 	u32 urgency;
 	u64 since_ns; /* a vCPU of it waits since; 0: it runs */
@@ -93,10 +94,8 @@ enum strict_how {
 };
 
 /* Of two that want a turn, with these ranks: has a been waiting for too long, or does it deserve it more? */
-VERIFIED_ONCE strict_before(struct rank *a, u64 urgency_since_a, struct rank *b, u64 urgency_since_b)
+static __always_inline bool strict_before(struct rank *a, u64 urgency_since_a, struct rank *b, u64 urgency_since_b)
 {
-	if (!a || !b)
-		return 0;
 	/* 0: not urgent; else since when it waits. */
 	if (!urgency_since_a != !urgency_since_b)
 		return urgency_since_a != 0;
@@ -111,7 +110,7 @@ static __always_inline u64 strict_urgent_since(const struct strict_vm *s)
 }
 
 /* May that VM have a seat on cpu? */
-static bool strict_is_free(s32 cpu, struct strict_vm *s, u32 how)
+static __always_inline bool strict_is_free(s32 cpu, struct strict_vm *s, u32 how)
 {
 	struct strict_seat *seat = strict_seat_at(cpu);
 	struct cpu_ctx *c = cpu_get(cpu);
@@ -127,7 +126,7 @@ static bool strict_is_free(s32 cpu, struct strict_vm *s, u32 how)
 }
 
 /* Give the VM's vCPU at `index` that seat. */
-static bool strict_sit(s32 cpu, u32 vm_id, u32 index)
+static __always_inline bool strict_sit(s32 cpu, u32 vm_id, u32 index)
 {
 	struct strict_seat *seat = strict_seat_at(cpu);
 	u32 *seat_of = strict_seat_of_vcpu(index);
@@ -140,8 +139,8 @@ static bool strict_sit(s32 cpu, u32 vm_id, u32 index)
 	return true;
 }
 
-/* Find a seat for the VM's vCPU at `index`: where it is, or (anywhere) on another pCPU. Return 1 if it has one. */
-VERIFIED_ONCE strict_find_seat(u32 vm_id, u32 index, u32 how, bool anywhere)
+/* Find a seat for the VM's vCPU at `index`: where it is, or (anywhere) on another pCPU. Return false if there is none. */
+static __always_inline bool strict_find_seat(u32 vm_id, u32 index, u32 how, bool anywhere)
 {
 	struct strict_vm *s = strict_vm_at(vm_id);
 	struct vcpu_ctx *v = vcpu_at(index);
@@ -149,7 +148,7 @@ VERIFIED_ONCE strict_find_seat(u32 vm_id, u32 index, u32 how, bool anywhere)
 	s32 i, cpu, own;
 
 	if (!s || !v)
-		return 0;
+		return false;
 	own = vcpu_cpu(v);
 	if (own < 0)
 		own = 0;
@@ -160,7 +159,7 @@ VERIFIED_ONCE strict_find_seat(u32 vm_id, u32 index, u32 how, bool anywhere)
 	     (how == STRICT_IDLE && c && c->curr_pid == (u32)v->pid && strict_is_free(own, s, STRICT_EMPTY))))
 		return strict_sit(own, vm_id, index);
 	if (!anywhere)
-		return 0;
+		return false;
 	bpf_for(i, 1, MAX_CPUS) {
 		if (i >= nr_cpus)
 			break;
@@ -168,7 +167,7 @@ VERIFIED_ONCE strict_find_seat(u32 vm_id, u32 index, u32 how, bool anywhere)
 		if (strict_is_free(cpu, s, how) && vcpu_allowed_on(v, cpu))
 			return strict_sit(cpu, vm_id, index);
 	}
-	return 0;
+	return false;
 }
 
 /* Take back what the VM was to have, all of it or (new only) what it has not got yet. */
@@ -228,11 +227,13 @@ VERIFIED_ONCE strict_seat_round(u32 vm_id, u32 how, u32 round)
 {
 	struct strict_vm *s = strict_vm_at(vm_id);
 	struct vm_ctx *vm = vm_at(vm_id);
-	u32 missing = 0, id, first;
+	u32 id, first;
 	s32 i;
 
 	if (!s || !vm)
 		return 0;
+	/* Not in a register: the verifier would tell all its values apart. */
+	s->missing = 0;
 	first = s->wide ? s->first : 0;
 	bpf_for(i, 0, MAX_VCPUS) {
 		if (i >= vm->vcpu_end)
@@ -240,15 +241,15 @@ VERIFIED_ONCE strict_seat_round(u32 vm_id, u32 how, u32 round)
 		id = first + i < vm->vcpu_end ? first + i : first + i - vm->vcpu_end;
 		if (!strict_seat_one(vm_id, id, how, round))
 			continue;
-		if (!missing)
+		if (!s->missing)
 			s->unseated = id;
-		missing++;
+		s->missing++;
 	}
-	return missing;
+	return s->missing;
 }
 
 /* Find seats for those of the VM's vCPUs that do not sleep and have none. Return how many still have none. */
-VERIFIED_ONCE strict_seat_all(u32 vm_id, u32 how)
+static __always_inline u32 strict_seat_all(u32 vm_id, u32 how)
 {
 	struct strict_vm *s = strict_vm_at(vm_id);
 	u32 missing;

@@ -260,6 +260,47 @@ MUTATIONS = [
         "vm->turn_end_ns = now + slice_ns;",
         "vm->turn_end_ns = now;",
     ),
+    Mutation(
+        "a VM runs with those of its vCPUs that have found a pCPU",
+        "gang_strict.h",
+        "if (!strict_seat_all(vm_id, how)) {",
+        "if (strict_seat_all(vm_id, how) != ~0U) {",
+    ),
+    Mutation(
+        "an idle vCPU keeps its pCPU",
+        "gang_strict.h",
+        "if (v->state == VCPU_ASLEEP && *seat_of) {",
+        "if (v->state == VCPU_ASLEEP && *seat_of && !now) {",
+    ),
+    Mutation(
+        "a wide VM's same vCPUs run every time", "strict_seats.h", "s->first = s->unseated;", "s->first = 0;"
+    ),
+    Mutation(
+        "nobody waits for who is left behind",
+        "gang_relaxed.h",
+        "if (!r || !r->stopped || is_overdue(t, now))",
+        "if (r || is_overdue(t, now))",
+    ),
+    Mutation(
+        "who waits for one that has run since goes on waiting",
+        "gang_relaxed.h",
+        "return slowest_runs ? RELAXED_GOES_ON : RELAXED_STOPPED;",
+        "return RELAXED_STOPPED;",
+    ),
+    Mutation("another vCPU calls its siblings", "gang_procco.h", "if (t->vcpu == 0)", "if (t->vcpu == 1)"),
+    Mutation("another pCPU leads", "gang_cpuco.h", "if (cpu == 0 && t->vcpu >= 0)", "if (cpu == 1 && t->vcpu >= 0)"),
+    Mutation(
+        "who was thrown out throws out the leader",
+        "force.h",
+        "return time_before(now, turn->end_ns) ? GATE_WAIT : GATE_OPEN;",
+        "return GATE_OPEN;",
+    ),
+    Mutation(
+        "a forced vCPU goes before those who have waited too long",
+        "wish.h",
+        "return rival->pid && rival->urgency;",
+        "return false;",
+    ),
     Mutation("a pCPU that goes offline is still used", "pcpu_ops.h", "c->online = 0;", "c->online = 1;"),
     Mutation(
         "who deserves the pCPU more waits for the end of a slice",
