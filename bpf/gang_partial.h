@@ -107,19 +107,46 @@ static __always_inline bool is_claimants(const struct cpu_ctx *c, u64 claim)
 	return READ_ONCE(c->set_claim) == claim || (c->curr_pid && c->set_runs == claim_place(claim));
 }
 
+/* Ranks, while a set's turn begins: with these the calls do not fit on the stack that 6.18 allows. */
+enum set_rank {
+	RANK_OF_CHOSEN, /* the member that has been chosen */
+	RANK_OF_RUNNER, /* whom it would preempt */
+	NR_SET_RANKS,
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, NR_SET_RANKS);
+	__type(key, u32);
+	__type(value, struct rank);
+} set_ranks SEC(".maps");
+
+static __always_inline struct rank *set_rank_get(u32 which)
+{
+	return bpf_map_lookup_elem(&set_ranks, &which);
+}
+
 /* Take cpu for a claim, if whoever has it deserves it less than that rank. */
-VERIFIED_ONCE claim_take(s32 cpu, u64 claim, struct rank *rank, bool forced, u64 now)
+static __always_inline bool claim_take(s32 cpu, u64 claim, struct rank *rank, bool forced, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
+	struct rank *runner;
 	u64 old;
 
-	if (!c || !rank || !c->online || c->taken)
-		return 0;
+	if (!c || !c->online || c->taken)
+		return false;
 	old = READ_ONCE(c->set_claim);
 	if (claim_is_current(old, now) || is_claimants(c, claim))
-		return 0;
-	if (c->curr_pid && !forced && !would_preempt(c, rank, now))
-		return 0;
+		return false;
+	/* As would_preempt(), with one call less: the verifier counts them. */
+	if (c->curr_pid && !forced) {
+		runner = set_rank_get(RANK_OF_RUNNER);
+		if (!runner)
+			return false;
+		order_rank_of_runner(c, now, runner);
+		if (!order_before(rank, runner, wakeup_gran_ns))
+			return false;
+	}
 	return atomic_cas(&c->set_claim, old, claim) == old;
 }
 
@@ -128,27 +155,27 @@ VERIFIED_ONCE claim_take(s32 cpu, u64 claim, struct rank *rank, bool forced, u64
 #define ROOM_NEVER -2
 
 /* Find a pCPU for the waiting vCPU at that index, and take it for the claim: where it waits, or near. */
-VERIFIED_ONCE room_find(u32 index, u64 claim, struct rank *rank, bool forced, u64 now)
+static __always_inline s32 room_find(u32 index, u64 claim, struct rank *rank, bool forced, u64 now)
 {
 	struct vcpu_ctx *v = vcpu_at(index);
 	struct cohort_neighbours *near;
-	s32 i, home, cpu, result;
+	s32 i, home, cpu, result = ROOM_NEVER;
 	struct cpu_ctx *c;
+	u32 at;
 
-	if (!v || !rank)
+	if (!v)
 		return ROOM_NEVER;
 	home = vcpu_cpu(v);
-	c = cpu_get(home);
-	if (home < 0 || !c)
+	if (home < 0)
 		return ROOM_NOT_NOW;
-	if (claim_take(home, claim, rank, forced, now))
-		return home;
 	near = neighbours_of(home);
 	if (!near)
 		return ROOM_NOT_NOW;
-	result = is_claimants(c, claim) ? ROOM_NEVER : ROOM_NOT_NOW;
-	bpf_for(i, 0, NEIGHBOURS) {
-		cpu = neighbour(near, i);
+	bpf_for(i, 0, NEIGHBOURS + 1) {
+		at = i - 1;
+		/* Or the compiler checks the bounds of i, and the verifier misses those of what is looked up. */
+		asm volatile("" : "+r"(at));
+		cpu = i ? neighbour(near, at) : home;
 		if (cpu < 0)
 			break;
 		c = cpu_get(cpu);
@@ -306,23 +333,23 @@ VERIFIED_ONCE set_settle(struct task_ctx *t, u64 claim, bool begun, u64 now)
 }
 
 /* Begin the turn of t's set, if there is room for all. Return true if t may run on cpu. */
-static bool set_begin(struct task_ctx *t, struct cpu_ctx *c, struct set_ctx *set, u32 place, s32 cpu, u64 now)
+static __always_inline bool set_begin(struct task_ctx *t, struct cpu_ctx *c, struct set_ctx *set, u32 place, s32 cpu, u64 now)
 {
 	struct vm_ctx *vm = vm_get(t);
 	u64 claim = claim_of(place, slot_at(now));
-	struct rank rank;
+	struct rank *rank = set_rank_get(RANK_OF_CHOSEN);
 	u32 found, number;
 	bool begun;
 
-	if (!vm)
+	if (!vm || !rank)
 		return true;
 	/* Whoever tries at the same time does it for t too. */
 	if (atomic_cas(&set->begins, 0, 1))
 		return false;
 	c->set_claim = claim;
-	order_rank(t, now, &rank);
+	order_rank(t, now, rank);
 	number = set_of_vcpu(vm, t->vm, t->vcpu_at);
-	found = set_gather(t, number, claim, &rank, now);
+	found = set_gather(t, number, claim, rank, now);
 	if (found & SET_NO_ROOM && set_is_too_large(t, number, place))
 		found |= SET_UNFIT;
 	begun = found == SET_OTHERS;
@@ -344,7 +371,7 @@ static bool set_begin(struct task_ctx *t, struct cpu_ctx *c, struct set_ctx *set
 }
 
 /* t is to run on cpu, for its rank. */
-static bool partial_begins(struct task_ctx *t, s32 cpu, u64 now)
+static __always_inline bool partial_begins(struct task_ctx *t, s32 cpu, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
 	u32 place = set_place(t);

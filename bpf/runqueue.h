@@ -207,8 +207,8 @@ VERIFIED_ONCE best_remote_waiter(u64 margin_ns, struct pick *best)
 	return 0;
 }
 
-/* Put waiting task pid, from queue, on this pCPU, cpu. Return false if it is no longer there, or its gang lets it wait. */
-VERIFIED_ONCE take(s32 pid, u64 queue, s32 cpu, u64 slice)
+/* Put waiting task pid, from queue, on this pCPU, cpu. Return false if it is no longer there. */
+VERIFIED_ONCE take_now(s32 pid, u64 queue, s32 cpu, u64 slice)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
@@ -218,10 +218,6 @@ VERIFIED_ONCE take(s32 pid, u64 queue, s32 cpu, u64 slice)
 	p = bpf_task_from_pid(pid);
 	if (!p)
 		return 0;
-	if (gang_may_refuse() && !gang_begins(task_get(p), cpu, now_ns())) {
-		bpf_task_release(p);
-		return 0;
-	}
 	if (!bpf_iter_scx_dsq_new(&it, queue, 0)) {
 		/* Checked after the iterator is made: if affinity changes from here on, p is queued anew and the move fails. */
 		if (task_allowed_on(p, cpu)) {
@@ -238,6 +234,50 @@ VERIFIED_ONCE take(s32 pid, u64 queue, s32 cpu, u64 slice)
 	}
 	bpf_task_release(p);
 	return taken;
+}
+
+/* Does its gang let the thread of that pid run on cpu? */
+VERIFIED_ONCE gang_lets(s32 pid, s32 cpu)
+{
+	struct task_struct *p;
+	int lets;
+
+	p = bpf_task_from_pid(pid);
+	if (!p)
+		return 0;
+	lets = gang_begins(task_get(p), cpu, now_ns());
+	bpf_task_release(p);
+	return lets;
+}
+
+/* The same, if its gang does not let it wait. */
+static __always_inline bool take(s32 pid, u64 queue, s32 cpu, u64 slice)
+{
+	return (!gang_may_refuse() || gang_lets(pid, cpu)) && take_now(pid, queue, cpu, slice);
+}
+
+/* How many gangs in one queue may refuse their best before the rest of it is left alone. */
+#define REFUSALS_MAX 8
+
+/* Take somebody who waits in that queue. */
+VERIFIED_ONCE take_any_of(s32 queue, struct pick *best)
+{
+	s32 i;
+
+	if (!best)
+		return 0;
+	bpf_for(i, 0, REFUSALS_MAX) {
+		best->pid = 0;
+		best_waiter(queue, SEARCH_MAX, 0, best);
+		if (!best->pid)
+			break;
+		if (take(best->pid, queue, best->cpu, slice_ns))
+			return 1;
+		if (!gang_may_refuse())
+			break;
+	}
+	best->pid = 0;
+	return 0;
 }
 
 /* Last resort, so that nothing that can run waits for an idle pCPU: somebody out of any queue. */
@@ -259,10 +299,8 @@ VERIFIED_ONCE take_any(s32 cpu, u64 now)
 			from -= nr_cpus;
 		if (!queue_is_marked(from))
 			continue;
-		best_waiter(from, SEARCH_MAX, 0, best);
-		if (best->pid && take(best->pid, from, cpu, slice_ns))
+		if (take_any_of(from, best))
 			return 1;
-		best->pid = 0;
 		if (from != cpu && scx_bpf_dsq_move_to_local(OVERDUE_DSQ(from)))
 			return 1;
 	}
