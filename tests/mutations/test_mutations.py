@@ -327,7 +327,7 @@ MUTATIONS = [
         "a preference is forgotten at once",
         "spin_prefer.h",
         "if (index >= 0 && v && prefer_is_needed(spinner, v, now))",
-        "if (index < 0 && v)",
+        "if (index < 0 && v && prefer_is_needed(spinner, v, now))",
     ),
     Mutation(
         "two that wait for each other give the pCPU to and fro",
