@@ -60,7 +60,7 @@ s32 BPF_PROG(cohort_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fl
 		arrive(p, t, cpu, now, false);
 		account_place(t, cpu);
 		stat_inc(STAT_WAKEUPS_IDLE);
-		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, 0);
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, order_slice_alone(t, cpu), 0);
 		return cpu;
 	}
 	cpu = place(p, t, prev_cpu, now);
@@ -152,7 +152,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	struct pick best = { .cpu = cpu, .now = now_ns() };
 	struct cpu_ctx *c = cpu_get(cpu);
 	struct task_ctx *t = NULL;
-	bool goes_on;
+	bool goes_on, steps_back = false;
 	u64 slice;
 
 	if (!c)
@@ -168,6 +168,8 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 				order_end(t, prev->scx.weight);
 		}
 		if (t) {
+			steps_back = t->steps_back;
+			t->steps_back = false;
 			best.leaving_vm = t->vm;
 			best.prev_queued = true;
 			order_rank(t, best.now, &best.prev);
@@ -191,7 +193,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 				queue_mark(cpu);
 		}
 	}
-	goes_on = t && !best.urgency && (!best.pid || !order_before(&best.rank, &best.prev, 0));
+	goes_on = t && !best.urgency && (!best.pid || (!steps_back && !order_before(&best.rank, &best.prev, 0)));
 	if (goes_on && best.pid && best.restricted) {
 		/* Who may go elsewhere makes room for one that may not, if both gain. */
 		t->placed = room_for(prev, t, &best.rank, cpu, best.now) + 1;
@@ -207,13 +209,14 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		best_remote_waiter(PULL_MARGIN * slice_ns, &best);
 
 	if (best.pid && best.queue != GOES_ON) {
-		slice = best.urgency == URGENCY_OVERDUE ? OVERDUE_SLICE_NS : turn_slice(t, best.vm, cpu, best.now);
+		slice = best.urgency == URGENCY_OVERDUE ? OVERDUE_SLICE_NS :
+							  turn_slice_of(best.pid, t, best.vm, cpu, best.now);
 		if (take(best.pid, best.queue, cpu, slice)) {
 			if (best.urgency)
 				stat_inc(STAT_STARVED);
 			if (best.queue != cpu)
 				stat_inc(t ? STAT_PULLS : STAT_STEALS);
-			c->out_of_turn = best.urgency || (best.queue != cpu && !t);
+			c->out_of_turn = best.urgency || steps_back || (best.queue != cpu && !t);
 			return;
 		}
 	}
@@ -288,6 +291,7 @@ void BPF_PROG(cohort_running, struct task_struct *p)
 	t->queued_ns = 0;
 	t->placed = 0;
 	t->preempted = false;
+	t->steps_back = false;
 	t->aside = false;
 }
 

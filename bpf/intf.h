@@ -62,7 +62,8 @@ enum cohort_stat {
 	STAT_BOOST_MISSED,    /* boosts whose sibling had run, slept or left meanwhile */
 	STAT_GANG_STARTS,     /* pCPUs asked to join a VM's turn */
 	STAT_VCPUS_FOUND,
-	STAT_REGISTRY_FULL, /* VMs, vCPUs or cgroups beyond what there is room for */
+	STAT_REGISTRY_FULL,    /* VMs, vCPUs or cgroups beyond what there is room for */
+	STAT_DEADLINES_MISSED, /* order sedf: periods that ended before their slice was used up */
 	NR_STATS,
 };
 

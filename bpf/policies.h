@@ -10,9 +10,11 @@
 #define COHORT_POLICIES_H
 
 /* --order: who deserves the pCPU */
-#define ORDERS(X)                                                                       \
-	X(vm, "CPU time is shared by VMs and host tasks, and within a VM by its vCPUs") \
-	X(task, "CPU time is shared by threads: a VM with more vCPUs gets more")
+#define ORDERS(X)                                                                        \
+	X(vm, "CPU time is shared by VMs and host tasks, and within a VM by its vCPUs")  \
+	X(task, "CPU time is shared by threads: a VM with more vCPUs gets more")         \
+	X(credit, "Xen's credit scheduler: VMs are given credit by weight, and burn it") \
+	X(sedf, "Xen's simple earliest deadline first: a slice of each period by weight")
 
 /* --gang: which vCPUs run at the same time */
 #define GANGS(X)                               \
@@ -20,9 +22,10 @@
 	X(aligned, "When a VM's turn starts, its waiting vCPUs are started on other pCPUs as well")
 
 /* --spin: what a pause-loop exit does */
-#define SPINS(X)          \
-	X(off, "Nothing") \
-	X(boost, "A sibling runs next; --boost says which, and where")
+#define SPINS(X)                                                       \
+	X(off, "Nothing")                                              \
+	X(boost, "A sibling runs next; --boost says which, and where") \
+	X(yield, "The vCPU yields, as in Xen: whoever waits for its pCPU goes first")
 
 /* --guard: who may not lose its pCPU now */
 #define GUARDS(X) X(off, "Nobody is spared")
@@ -38,6 +41,8 @@
 	  "Everything that keeps a VM's vCPUs moving together: balance, fair between VMs, all boosts") \
 	X(balance, balance, task, off, off, off, off,                                                  \
 	  "Siblings on different pCPUs, nothing else: virtual run time per task")                      \
-	X(vtime, any, task, off, off, off, off, "Weighted fair queueing per task, to compare with")
+	X(vtime, any, task, off, off, off, off, "Weighted fair queueing per task, to compare with")    \
+	X(credit, any, credit, off, yield, off, off, "Xen's credit scheduler, to compare with")        \
+	X(sedf, any, sedf, off, yield, off, off, "Xen's simple earliest deadline first, to compare with")
 
 #endif

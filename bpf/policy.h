@@ -49,6 +49,9 @@ struct order {
 	/* t comes to be queued on cpu, or (not queued) to run there at once; t->cpu is still where it was, -1 if it slept. Left out: nothing. */
 	void (*wake)(struct task_ctx *t, s32 cpu, u64 now, bool queued);
 
+	/* t, which ran or waited, sleeps, exits, or is put aside. Left out: nothing. */
+	void (*sleep)(struct task_ctx *t);
+
 	/* A turn begins for t on cpu, not longer than slice; by_rank: it was chosen for its rank, not because it was boosted or the pCPU idle. Left out: nothing. */
 	void (*begin)(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool by_rank);
 
@@ -58,7 +61,7 @@ struct order {
 	/* Its turn is over, once for each begin(); what it ran has been charged. It may begin another at once. Left out: nothing. */
 	void (*end)(struct task_ctx *t, u64 weight);
 
-	/* How long the next turn on cpu is. Left out: slice_ns, less where many wait. */
+	/* How long the turn of t is that begins on cpu now. Left out: slice_ns, less where many wait. */
 	u64 (*slice)(const struct task_ctx *t, s32 cpu);
 
 	/* Has waiting t, of that rank, waited too long? Left out: overdue, when it has for STARVE_MAX times starve_ns. */
@@ -133,6 +136,7 @@ VERIFIED_ONCE order_rank_of_runner(struct cpu_ctx *c, u64 now, struct rank *r);
 VERIFIED_ONCE order_before(struct rank *a, struct rank *b, u64 margin_ns);
 VERIFIED_ONCE_U64 order_key(struct task_ctx *t);
 VERIFIED_ONCE order_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued);
+VERIFIED_ONCE order_sleep(struct task_ctx *t);
 VERIFIED_ONCE order_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool by_rank);
 VERIFIED_ONCE order_charge(struct task_ctx *t, u64 weight, u64 delta_ns);
 VERIFIED_ONCE order_end(struct task_ctx *t, u64 weight);

@@ -118,6 +118,19 @@ VERIFIED_ONCE order_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 	return 0;
 }
 
+VERIFIED_ONCE order_sleep(struct task_ctx *t)
+{
+	UNUSED_YET(t);
+	if (!t)
+		return 0;
+#define ASK(name, what) CASE(ORDER_##name, order_##name, sleep, order_##name.sleep(t))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
 VERIFIED_ONCE order_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool by_rank)
 {
 	UNUSED_YET(t);
@@ -187,6 +200,17 @@ VERIFIED_ONCE_U64 order_slice(struct task_ctx *t, s32 cpu)
 	}
 #undef ASK
 	return result;
+}
+
+/* The same for one that comes to an idle pCPU. Left out: slice_ns. */
+static __always_inline u64 order_slice_alone(struct task_ctx *t, s32 cpu)
+{
+#define ASK(name, what) CASE(ORDER_##name, order_##name, slice, return order_##name.slice(t, cpu))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return slice_ns;
 }
 
 VERIFIED_ONCE order_urgency(struct task_ctx *t, struct rank *r, s32 cpu, u64 now)
@@ -286,6 +310,29 @@ VERIFIED_ONCE_U64 turn_slice(struct task_ctx *t, u32 vm, s32 cpu, u64 now)
 	}
 #undef ASK
 	return slice ?: order_slice(t, cpu);
+}
+
+/* The same for the waiting thread of that pid, if the order looks at whose turn it is. t is the one that leaves, or NULL. */
+VERIFIED_ONCE_U64 turn_slice_of(s32 pid, struct task_ctx *t, u32 vm, s32 cpu, u64 now)
+{
+	bool by_task = false;
+	struct task_struct *p;
+	u64 slice;
+
+	UNUSED_YET(pid);
+#define ASK(name, what) CASE(ORDER_##name, order_##name, slice, by_task = true)
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	if (!by_task)
+		return turn_slice(t, vm, cpu, now);
+	p = bpf_task_from_pid(pid);
+	if (!p)
+		return slice_ns;
+	slice = turn_slice(task_get(p), vm, cpu, now);
+	bpf_task_release(p);
+	return slice;
 }
 
 VERIFIED_ONCE gate_for(struct task_ctx *t, s32 cpu, u64 now)

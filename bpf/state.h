@@ -113,6 +113,7 @@ struct task_ctx {
 	bool everywhere;	 /* no pCPU is forbidden */
 	bool has_turn;		 /* a turn has begun and is not over */
 	bool preempted;
+	bool steps_back;    /* it leaves its pCPU to the best of those that wait there, once */
 	bool aside;	    /* out of the queues until a gate opens */
 	u64 order_state[4]; /* the order's own; 0 when the task is new */
 };

@@ -8,7 +8,7 @@ use proptest::test_runner::{Config as ProptestConfig, RngSeed};
 
 use cohort_sim::class::ext::{PeekEntity, PeekTask};
 
-use crate::spec::{Config, Knobs, Spec};
+use crate::spec::{knob, Config, Knobs, Spec};
 use crate::view::{Queue, State};
 use crate::world::{TaskId, World};
 
@@ -145,6 +145,10 @@ pub fn audit(w: &mut World) {
         }
     }
     audit_entities(w, &known);
+    if matches!(w.config.knobs.order, Some(knob::ORDER_CREDIT | knob::ORDER_SEDF)) {
+        let active = known.iter().filter(|(_, task)| task.cpu >= 0).count();
+        assert_eq!(w.domain_tasks() as usize, active, "tasks that domains count");
+    }
     for (id, task) in &known {
         let truth = match (w.task(*id).state, w.task(*id).queue) {
             (State::Asleep | State::Dead, _) => -1,

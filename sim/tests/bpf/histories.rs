@@ -2,7 +2,7 @@
 //! What holds whatever happens: random hosts, random events, and the books audited after every one of them.
 
 use crate::common::*;
-use crate::spec::{Config, Knobs, Spec};
+use crate::spec::{knob, Config, Knobs, Spec};
 use crate::view::State;
 use crate::world::{TaskId, World};
 use proptest::prelude::*;
@@ -64,15 +64,15 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn knobs() -> impl Strategy<Value = Knobs> {
-    (0..2u32, 0..2u32, 0..2u32, 0..16u32, 1..10u64).prop_map(|(placement, order, gang, boost, slice_ms)| {
-        Knobs {
-            placement: Some(placement),
-            order: Some(order),
-            gang: Some(gang),
-            boost: Some(boost),
-            slice_ns: Some(slice_ms * MS),
-            ..Knobs::default()
-        }
+    let axes = (0..2u32, 0..4u32, 0..2u32, 0..3u32, 0..16u32, 1..10u64);
+    axes.prop_map(|(placement, order, gang, spin, boost, slice_ms)| Knobs {
+        placement: Some(placement),
+        order: Some(order),
+        gang: Some(gang),
+        spin: Some(spin),
+        boost: Some(boost),
+        slice_ns: Some(slice_ms * MS),
+        ..Knobs::default()
     })
 }
 
@@ -225,7 +225,9 @@ proptest! {
         w.run(12_000 * MS);
         // A vCPU is overdue after ten times starve_ns, another task after 10 s. Then it waits for those who are longer overdue: at
         // worst everybody else, on one pCPU, each for a slice, which ends at a tick; and once more for those who are queued meanwhile.
-        let slice_ns = machine.knobs.slice_ns.unwrap_or(0).max(MS) + 2 * w.config.tick_ns;
+        // Order credit has turns of 30 ms whatever the knob.
+        let own_ns = if machine.knobs.order == Some(knob::ORDER_CREDIT) { 30 * MS } else { MS };
+        let slice_ns = machine.knobs.slice_ns.unwrap_or(0).max(own_ns) + 2 * w.config.tick_ns;
         let bound_ns = 10_000 * MS + 2 * (w.tasks.len() as u64 + 1) * slice_ns;
         for (index, task) in w.tasks.iter().enumerate() {
             let waits_ns = if task.queue.is_some() { w.now_ns - task.waits_since_ns } else { 0 };

@@ -5,6 +5,7 @@
 
 mod boost;
 mod common;
+mod credit;
 mod entitlement;
 mod example;
 mod fairness;
@@ -24,6 +25,7 @@ mod puppets;
 mod quotas;
 mod rules;
 mod schedule;
+mod sedf;
 mod spec;
 mod survey;
 mod view;

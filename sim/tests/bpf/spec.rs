@@ -10,6 +10,9 @@ pub mod knob {
     pub const PLACEMENT_ANY: u32 = 0;
     pub const ORDER_VM: u32 = 0;
     pub const ORDER_TASK: u32 = 1;
+    pub const ORDER_CREDIT: u32 = 2;
+    pub const ORDER_SEDF: u32 = 3;
+    pub const SPIN_YIELD: u32 = 2;
     pub const GANG_OFF: u32 = 0;
     pub const GANG_ALIGNED: u32 = 1;
     pub const BOOST_CANDIDATE: u32 = 1;
@@ -42,6 +45,7 @@ knobs! {
     placement: u32,
     order: u32,
     gang: u32,
+    spin: u32,
     boost: u32,
 }
 

@@ -316,6 +316,10 @@ impl World {
         self.sim.host.peek_task(id.real())
     }
 
+    pub fn domain_tasks(&mut self) -> u32 {
+        self.sim.host.peek_domain_tasks()
+    }
+
     pub fn stats(&mut self) -> PeekStats {
         self.sim.host.peek_stats()
     }

@@ -293,6 +293,7 @@ struct peek_stats {
 	u64 gang_starts;
 	u64 resumed;
 	u64 throttled;
+	u64 deadlines_missed;
 };
 
 #define SUM(id) native_percpu_sum(__native_map(&stats), id)
@@ -319,4 +320,19 @@ void peek_stats(struct peek_stats *to)
 	to->gang_starts = SUM(STAT_GANG_STARTS);
 	to->resumed = SUM(STAT_RESUMED);
 	to->throttled = SUM(STAT_THROTTLED);
+	to->deadlines_missed = SUM(STAT_DEADLINES_MISSED);
+}
+
+/* The tasks that all domains count as runnable. */
+u32 peek_domain_tasks(void)
+{
+	struct domain *d;
+	u32 slot, n = 0;
+
+	for (slot = 0; slot <= domains_top; slot++) {
+		d = domain_get(slot);
+		if (d)
+			n += domain_tasks(d->runnable);
+	}
+	return n;
 }

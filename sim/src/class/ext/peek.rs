@@ -95,6 +95,7 @@ pub struct PeekStats {
     pub gang_starts: u64,
     pub resumed: u64,
     pub throttled: u64,
+    pub deadlines_missed: u64,
 }
 
 extern "C" {
@@ -103,6 +104,7 @@ extern "C" {
     fn peek_vm_on_cpu(number: u32, cpu: i32) -> u32;
     fn peek_task(p: *mut TaskStruct, to: *mut PeekTask);
     fn peek_stats(to: *mut PeekStats);
+    fn peek_domain_tasks() -> u32;
 }
 
 impl Host {
@@ -156,6 +158,12 @@ impl Host {
         // SAFETY: as above.
         self.peek(|| unsafe { peek_stats(&raw mut stats) });
         stats
+    }
+
+    /// How many tasks the domains of orders that have such count as runnable.
+    pub fn peek_domain_tasks(&mut self) -> u32 {
+        // SAFETY: look-ups with bounds.
+        self.peek(|| unsafe { peek_domain_tasks() }).unwrap_or(0)
     }
 
     /// The number under which the scheduler keeps a VM.
