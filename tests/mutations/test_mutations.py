@@ -268,12 +268,20 @@ MUTATIONS = [
         "if (!would_preempt(c, &rank, now) && !now) {",
     ),
     Mutation(
-        "who wakes with credit is not boosted", "order_credit.h", "s->m.class = CREDIT_BOOST;", "s->m.class = CREDIT_UNDER;"
+        "who wakes with credit is not boosted",
+        "order_credit.h",
+        "s->m.class = CREDIT_BOOST;",
+        "s->m.class = CREDIT_UNDER;",
     ),
     Mutation("who owes credit is UNDER", "order_credit.h", "within < 0 ? CREDIT_OVER", "within < 0 ? CREDIT_UNDER"),
-    Mutation("a boost does not end", "order_credit.h", "if (s->m.class == CREDIT_BOOST && since_ns", "if (!s && since_ns"),
     Mutation(
-        "what a domain cannot use is lost", "domains.h", "division_left_ns -= d->peak_ns;", "division_left_ns -= left / 4;"
+        "a boost does not end", "order_credit.h", "if (s->m.class == CREDIT_BOOST && since_ns", "if (!s && since_ns"
+    ),
+    Mutation(
+        "what a domain cannot use is lost",
+        "domains.h",
+        "division_left_ns -= d->peak_ns;",
+        "division_left_ns -= left / 4;",
     ),
     Mutation("who sleeps counts for ever", "domains.h", "d->slept[old] = 0;", ";"),
     Mutation("all domains weigh the same", "domains.h", "WEIGHT_IDLE : e->weight;", "WEIGHT_IDLE : WEIGHT_DEFAULT;"),
@@ -284,7 +292,12 @@ MUTATIONS = [
         "return time_before(b->own + margin_ns, a->own);",
     ),
     Mutation("a slice is never used up", "order_sedf.h", "s->left_ns -= of_slice;", ";"),
-    Mutation("who sleeps takes others' time", "order_sedf.h", "if (!rest || (s->left_ns > 0 &&", "if (rest || (s->left_ns > 0 &&"),
+    Mutation(
+        "who sleeps takes others' time",
+        "order_sedf.h",
+        "if (!rest || (s->left_ns > 0 &&",
+        "if (rest || (s->left_ns > 0 &&",
+    ),
     Mutation("who spins goes on", "spin_yield.h", "t->steps_back = true;", ";"),
     Mutation("who yields may be next", "cohort.bpf.c", "(!steps_back && !order_before(", "(!order_before("),
 ]
