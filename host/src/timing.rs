@@ -55,6 +55,7 @@ macro_rules! timing_knobs {
         mod knob {
             use super::{intf, Knob};
             $(
+                #[allow(dead_code, reason = "not every knob is compared with another")]
                 pub const $default: Knob = Knob {
                     field: stringify!($flag),
                     of: |timing| timing.$flag,
