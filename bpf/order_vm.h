@@ -65,13 +65,13 @@ static __always_inline u64 borrows_ns(const struct task_ctx *t)
 	return t->vm && t->vcpu < 0 ? lag_ns : 0;
 }
 
-static void vtime_rank(struct task_ctx *t, u64 now, struct rank *r)
+static __always_inline void vtime_rank(struct task_ctx *t, u64 now, struct rank *r)
 {
 	rank_of_leaf(t->leaf, t->vtime, t->weight, t->charged_ns != 0, now, r);
 	r->credit_ns = borrows_ns(t);
 }
 
-static void vtime_rank_of_runner(const struct cpu_ctx *c, u64 now, struct rank *r)
+static __always_inline void vtime_rank_of_runner(const struct cpu_ctx *c, u64 now, struct rank *r)
 {
 	u64 unused = elapsed_ns(c->turn_end_ns, now);
 
@@ -101,34 +101,33 @@ static __always_inline u64 rank_turn(u32 slot)
 /*
  * How far the one of that rank, and each entity of its path below that level, is behind the furthest of its siblings: the most of it, in time of its own.
  */
-VERIFIED_ONCE_U64 rank_behind(struct rank *r, u32 level)
+static __always_inline u64 rank_behind(struct rank *r, u32 level)
 {
 	struct entity_ctx *e, *up;
 	u64 vtime, behind, most;
-	u32 i, above;
+	u32 i, slot, above = 0;
 
-	UNUSED_YET(level);
-	/* Of one that has come to its own level, nothing is below. */
-	if (!r || level >= MAX_DEPTH || !r->path[level])
-		return 0;
 	most = r->behind_ns;
-	above = r->path[level];
-	for (i = 1; i < MAX_DEPTH; i++) {
-		if (i <= level)
+	for (i = 0; i < MAX_DEPTH; i++) {
+		slot = r->path[i];
+		if (i < level)
 			continue;
-		e = entity_get(r->path[i]);
-		up = entity_get(above);
-		if (!r->path[i] || !e || !up)
+		e = entity_get(slot);
+		if (!slot || !e)
 			break;
-		vtime = rank_vtime(r, r->path[i]);
-		if (time_before(vtime, up->child_clock)) {
-			behind = (up->child_clock - vtime) * e->weight / WEIGHT_DEFAULT;
-			if (behind > most)
-				most = behind;
+		up = entity_get(above);
+		if (above && up) {
+			vtime = rank_vtime(r, slot);
+			if (time_before(vtime, up->child_clock)) {
+				behind = (up->child_clock - vtime) * e->weight / WEIGHT_DEFAULT;
+				if (behind > most)
+					most = behind;
+			}
 		}
-		above = r->path[i];
+		above = slot;
 	}
-	return most;
+	/* Of one that has come to its own level, nothing is below. */
+	return above ? most : 0;
 }
 
 /*
@@ -138,7 +137,7 @@ VERIFIED_ONCE_U64 rank_behind(struct rank *r, u32 level)
  * whose siblings, at any level below, have left it behind. Otherwise a cgroup that takes two turns at once would give one of them to a child that is due none, and threads of two
  * VMs that are pinned in the same way would never take turns: that of one VM here and that of the other there could go on for ever, each VM having its share.
  */
-static bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
+static __always_inline bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
 {
 	u64 of_a, of_b, turn, behind_a, behind_b;
 	u32 i;

@@ -22,7 +22,7 @@
 #define MOVE_SCAN 8
 
 /* The runner's rank, as far as pCPU's context tells. Return false if nobody runs there. */
-static bool rank_of_runner(struct cpu_ctx *c, u64 now, struct rank *r)
+static __always_inline bool rank_of_runner(struct cpu_ctx *c, u64 now, struct rank *r)
 {
 	if (!c->curr_pid)
 		return false;
