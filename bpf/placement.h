@@ -133,7 +133,8 @@ static __always_inline bool is_idle(s32 cpu)
  * rank comes before by a turn. -1: there is none. It is p itself whose turn has ended and who looks for a worse runner, or one that may not go elsewhere and for
  * whom p makes room.
  */
-static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct rank *rank, s32 cpu, u64 now)
+static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct rank *rank, struct rank *own, s32 cpu,
+		    u64 now)
 {
 	struct cohort_neighbours *near = neighbours_of(cpu);
 	struct rank runner, last = {};
@@ -155,6 +156,9 @@ static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct rank
 		if (placement == PLACEMENT_BALANCE && siblings_on(t, other))
 			continue;
 		if (!rank_of_runner(c, now, &runner) || !order_before(rank, &runner, slice_ns))
+			continue;
+		/* It may come before a sibling of its own whom p, of that own rank, does not. */
+		if (own != rank && !order_before(own, &runner, wakeup_gran_ns))
 			continue;
 		if (found >= 0 && !order_before(&last, &runner, 0))
 			continue;
