@@ -77,7 +77,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	struct vm_ctx *vm;
 	struct rank rank;
 	bool woken;
-	s32 cpu;
+	s32 cpu, behind;
 
 	if (!t) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags);
@@ -111,6 +111,9 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 		order_rank(t, now, &rank);
 		t->placed = room_for(p, t, &rank, &rank, cpu, now) + 1;
 	}
+	behind = t->everywhere ? -1 : room_behind(p, cpu);
+	if (behind >= 0)
+		t->placed = behind + 1;
 	if (t->placed && task_allowed_on(p, t->placed - 1))
 		cpu = t->placed - 1;
 	else
@@ -126,6 +129,9 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	vcpu_set_state(t, VCPU_WAITING, cpu, t->queued_ns);
 	queue_insert(p, t, cpu, enq_flags);
 	notify(p, t, cpu, now);
+	/* Its runner is to go where nobody is. */
+	if (behind >= 0)
+		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 }
 
 /* Whose turn a kernel thread has interrupted here goes on, if there is enough of it left. */

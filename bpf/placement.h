@@ -168,6 +168,47 @@ static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct rank
 	return found;
 }
 
+/*
+ * p may use none of the pCPUs that idle near cpu: one that it may use, and whose runner may go to one that idles. -1: there is none.
+ */
+static s32 room_behind(const struct task_struct *p, s32 cpu)
+{
+	struct cohort_neighbours *near = neighbours_of(cpu);
+	struct task_struct *runner;
+	s32 i, other, idle = -1, found = -1;
+	struct cpu_ctx *c;
+
+	if (!near)
+		return -1;
+	bpf_for(i, 0, MOVE_SCAN) {
+		other = neighbour(near, i);
+		if (other < 0)
+			break;
+		if (!is_idle(other))
+			continue;
+		idle = other;
+		if (task_allowed_on(p, other))
+			return -1;
+	}
+	if (idle < 0)
+		return -1;
+	bpf_for(i, -1, MOVE_SCAN) {
+		other = i < 0 ? cpu : neighbour(near, i);
+		if (other < 0 || found >= 0)
+			break;
+		c = cpu_get(other);
+		if (!c || !c->curr_pid || c->curr_pid == p->pid || !task_allowed_on(p, other))
+			continue;
+		runner = bpf_task_from_pid(c->curr_pid);
+		if (!runner)
+			continue;
+		if (task_allowed_on(runner, idle))
+			found = other;
+		bpf_task_release(runner);
+	}
+	return found;
+}
+
 /* cpu has nothing to do, and those that wait elsewhere may not come: is there a runner near who may, and would make room for one of them? */
 static void ask_for_runner(s32 cpu)
 {
