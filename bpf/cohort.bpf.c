@@ -109,7 +109,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	c = cpu_get(cpu);
 	if (!woken && !t->placed && c && !c->out_of_turn) {
 		order_rank(t, now, &rank);
-		t->placed = room_for(p, t, &rank, &rank, cpu, now) + 1;
+		t->placed = room_for(p, t, &rank, &rank, cpu) + 1;
 	}
 	behind = t->everywhere ? -1 : room_behind(p, cpu);
 	if (behind >= 0)
@@ -215,7 +215,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	goes_on = t && !best.urgency && (!best.pid || (!steps_back && !order_before(&best.rank, &best.prev, 0)));
 	if (goes_on && best.pid && best.restricted) {
 		/* Who may go elsewhere makes room for one that may not, if both gain. */
-		t->placed = room_for(prev, t, &best.rank, &best.prev, cpu, best.now) + 1;
+		t->placed = room_for(prev, t, &best.rank, &best.prev, cpu) + 1;
 		goes_on = !t->placed;
 	}
 	if (goes_on) {

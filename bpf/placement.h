@@ -133,9 +133,9 @@ static __always_inline bool is_idle(s32 cpu)
  * rank comes before by a turn. -1: there is none. It is p itself whose turn has ended and who looks for a worse runner, or one that may not go elsewhere and for
  * whom p makes room.
  */
-static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct rank *rank, struct rank *own, s32 cpu,
-		    u64 now)
+static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct rank *rank, struct rank *own, s32 cpu)
 {
+	u64 now = now_ns();
 	struct cohort_neighbours *near = neighbours_of(cpu);
 	struct rank runner, last = {};
 	s32 i, other, found = -1;
