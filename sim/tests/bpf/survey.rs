@@ -7,13 +7,13 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
 use crate::common::*;
-use crate::maxmin::{Error, Levels, Shared};
+use crate::maxmin::{Error, Levels, Shared, SETTLE_NS};
 use crate::partition::{limited_partition, partition, Affinity, Partition};
 
 /// How far the worst entity is from its share, in ms of the window, if that is more than the part allowed; and all.
 fn worst(p: &Partition) -> (f64, String) {
     let mut shared = Shared::new(p);
-    shared.world.run(1_000 * MS);
+    shared.world.run(SETTLE_NS);
     let errors = shared.errors(Levels::All);
     let words: Vec<String> = errors.iter().map(Error::to_string).collect();
     (errors.first().map_or(0.0, |error| error.ms), words.join("; "))
