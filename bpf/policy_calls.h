@@ -178,9 +178,10 @@ VERIFIED_ONCE_U64 order_slice(struct task_ctx *t, s32 cpu)
 
 	UNUSED_YET(t);
 	UNUSED_YET(cpu);
-	if (!t)
-		return slice_ns;
 	result = slice_for(cpu);
+	/* Whoever had the pCPU sleeps. */
+	if (!t)
+		return result;
 #define ASK(name, what) CASE(ORDER_##name, order_##name, slice, result = order_##name.slice(t, cpu))
 	switch (order) {
 		ORDERS(ASK)
