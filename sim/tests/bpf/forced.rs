@@ -47,7 +47,7 @@ fn procco_brings_the_siblings_of_vcpu_0() {
     });
     // Where turns end at one tick, some pCPUs have chosen somebody else before vCPU 0 gets its own.
     assert!(off < 0.15, "without a gang {off:.2} of the time: test");
-    assert!(procco > 0.35, "{procco:.2} of the time, without a gang {off:.2}");
+    assert!(procco > 0.25, "{procco:.2} of the time, without a gang {off:.2}");
 }
 
 #[test]
