@@ -17,7 +17,8 @@ from pydantic import Field, Strict
 
 from cohortlab import shipped
 from cohortlab.errors import BadInput
-from cohortlab.tomlmodel import Model, parse, read_toml, refuse
+from cohortlab.scenario import Scenario
+from cohortlab.tomlmodel import Model, parse, read_toml, refuse, shown
 
 SHIPPED = shipped.folder("hardware")
 DEFAULT = "lab"
@@ -51,6 +52,19 @@ class Hardware:
     kvm: dict[str, Any] = field(default_factory=dict)
     guest: dict[str, Any] = field(default_factory=dict)
     tasks: tuple[HostTask, ...] = ()
+
+
+def of(scenario: Scenario, name: str | None = None) -> Hardware:
+    """Return the hardware that ``--hardware`` names; without, the scenario's, where a file lies beside the scenario."""
+    own = scenario.defaults.hardware
+    if name is not None or own is None:
+        return load(name or DEFAULT)
+    if own.endswith(".toml"):
+        return load(str(scenario.path.parent / own))
+    if own not in names():
+        wrong, allowed = f"{shown(own)} does not exist", f"one of {', '.join(names())}, or a .toml file"
+        refuse(scenario.path, ("defaults", "hardware"), wrong, allowed)
+    return load(own)
 
 
 def names() -> list[str]:

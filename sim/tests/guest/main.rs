@@ -5,6 +5,7 @@
 
 mod common;
 mod halt;
+mod hold;
 mod hint;
 mod locks;
 mod models;
