@@ -29,6 +29,7 @@ from cohortlab.policies import ALL, KNOWN, Policy, parse_policies
 from cohortlab.progress import Bar, Forecast, Lines, Progress
 from cohortlab.results import Results, write_parquet
 from cohortlab.scenario import TLB_MODES, Scenario
+from cohortlab.scenario_check import fetch
 from cohortlab.summary import Figure, figures, for_machines
 from cohortlab.table import WIDE, print_results, remarks
 
@@ -187,7 +188,7 @@ def with_programs(text: str, scenario: Scenario) -> Scenario:
     """Return the scenario with the programs that ``--programs`` names, which need not be its own."""
     names = _names("--programs", text)
     try:
-        return scenario.with_programs(names, Path.cwd())
+        return scenario.with_programs(names, lambda name: fetch(scenario.path, name, Path.cwd()))
     except BadInput as error:
         raise BadInput(f"--programs: {error}") from None
 

@@ -7,7 +7,7 @@ One schema for every place: nothing in it says how a place does it. What a place
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -40,6 +40,9 @@ Number = Annotated[float, Strict(False)]
 
 # What runs at the same time in the VMs that have programs: VM and program of each.
 Turn = tuple[tuple[str, str], ...]
+# A program: its workload, and its model's file if it has one. Who finds them by name raises BadInput if there is none.
+Found = tuple[Workload, Path | None]
+Fetch = Callable[[str], Found]
 
 
 class Host(Model):
@@ -185,20 +188,21 @@ class Scenario:
         update = {"ple": window_us is not None, "ple_window_us": window_us}
         return dataclasses.replace(self, guest=self.guest.model_copy(update=update))
 
-    def with_programs(self, programs: tuple[str, ...], folder: Path | None = None) -> Scenario:
+    def with_programs(self, programs: tuple[str, ...], fetch: Fetch | None = None) -> Scenario:
         """Return the scenario with these programs in each VM that has any, and no workload that only others needed.
 
-        ``folder`` is where rt-app's files are; without, beside the scenario.
+        ``fetch`` finds those that are not the scenario's; without, they are where its file would find them.
 
         Raises:
             BadInput: one of them is no workload, or never ends.
         """
-        from cohortlab.scenario_check import fetch
+        from cohortlab import scenario_check
 
+        fetch = fetch or (lambda name: scenario_check.fetch(self.path, name))
         vms = tuple(vm.model_copy(update={"programs": programs}) if vm.programs else vm for vm in self.vms)
         named = {*programs, *(vm.load for vm in vms if vm.load is not None)}
         known = {name: (workload, self.models.get(name)) for name, workload in self.workloads.items()}
-        found = {name: known[name] if name in known else fetch(self.path, name, folder) for name in sorted(named)}
+        found = {name: known[name] if name in known else fetch(name) for name in sorted(named)}
         for name in programs:
             if found[name][0].background:
                 raise BadInput(f'"{name}" is not allowed: must be a workload that ends; this one is endless')
@@ -239,10 +243,18 @@ def find(path: Path) -> Path:
 
 def load(path: Path) -> Scenario:
     """Return the scenario in ``path`` (or of that name, see ``find``), or raise BadInput."""
+    path = find(path)
+    return of_data(read_toml(path), path, path.read_text(encoding="utf-8"))
+
+
+def of_data(data: dict[str, Any], path: Path, text: str = "", fetch: Fetch | None = None) -> Scenario:
+    """Return the scenario that a file's data describe, or raise BadInput; ``path`` is named in it.
+
+    ``fetch`` finds a workload by name; without, it is where the file would find it.
+    """
     from cohortlab.scenario_check import Check
 
-    path = find(path)
-    return Check(path, parse(ScenarioFile, _with_defaults(read_toml(path)), path)).scenario()
+    return Check(path, parse(ScenarioFile, _with_defaults(data), path), text, fetch).scenario()
 
 
 def _with_defaults(data: dict[str, Any]) -> dict[str, Any]:

@@ -9,12 +9,9 @@ from typing import NoReturn
 
 from cohortlab import models, workloads
 from cohortlab.errors import BadInput
-from cohortlab.scenario import GUEST_BASE_MB, GUEST_PER_VCPU_MB, NAME_MAX, Scenario, ScenarioFile, Vm
+from cohortlab.scenario import GUEST_BASE_MB, GUEST_PER_VCPU_MB, NAME_MAX, Fetch, Found, Scenario, ScenarioFile, Vm
 from cohortlab.tomlmodel import Location, refuse, shown
-from cohortlab.workloads import Workload
 
-# A program: its workload, and its model's file if it has one.
-Found = tuple[Workload, Path | None]
 # VMs that sleep in different rhythms: the ideal looks at each way in which they can be awake together.
 RHYTHMS_MAX = 8
 
@@ -38,9 +35,11 @@ def fetch(scenario: Path, name: str, folder: Path | None = None) -> Found:
 class Check:
     """The rules, for one file."""
 
-    def __init__(self, path: Path, file: ScenarioFile) -> None:
+    def __init__(self, path: Path, file: ScenarioFile, text: str, fetched: Fetch | None) -> None:
         self.path = path
         self.file = file
+        self.text = text
+        self.fetch = fetched or (lambda name: fetch(path, name))
 
     def scenario(self) -> Scenario:
         file = self.file
@@ -64,7 +63,7 @@ class Check:
             guest=file.guest,
             vms=tuple(vm for _, vm in each),
             workloads={name: workload for name, (workload, _) in found.items()},
-            text=self.path.read_text(encoding="utf-8"),
+            text=self.text,
             path=self.path,
             rows=tuple(index for index, _ in each),
             models={name: model for name, (_, model) in found.items() if model is not None},
@@ -181,7 +180,7 @@ class Check:
 
     def _workload(self, name: str) -> Found:
         try:
-            return fetch(self.path, name)
+            return self.fetch(name)
         except BadInput as error:
             if not str(error).startswith(shown(name)):
                 raise

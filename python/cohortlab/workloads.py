@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -119,6 +119,11 @@ def _first(name: str, folders: Sequence[Path]) -> Path | None:
     return next((file for folder in folders if (file := folder / f"{name}.toml").is_file()), None)
 
 
+def file_of(name: str, scenario: Path) -> Path | None:
+    """Return the workload file, if there is one, that a scenario finds by ``name``."""
+    return _first(name, folders_for(scenario))
+
+
 def of_model(path: Path) -> Workload:
     """Return the workload of a model, or of rt-app's JSON, that no workload file tells more about."""
     about = models.read(path)
@@ -134,7 +139,12 @@ def of_model(path: Path) -> Workload:
 
 def load(path: Path) -> Workload:
     """Return the workload in ``path``, or raise BadInput."""
-    workload = parse(Workload, read_toml(path), path)
+    return of_data(read_toml(path), path)
+
+
+def of_data(data: Mapping[str, Any], path: Path) -> Workload:
+    """Return the workload that a file's data describe, or raise BadInput; ``path`` is named in it."""
+    workload = parse(Workload, data, path)
     if workload.name != path.stem:
         refuse(path, ("name",), f"{shown(workload.name)} is not allowed", f'"{path.stem}", the file\'s name')
     metric = workload.metric

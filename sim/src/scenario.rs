@@ -200,9 +200,14 @@ impl Scenario {
                 let allowed = format!("0 for none, or from {QUOTA_US_MIN} to {most_us}");
                 return refuse(&format!("vms[{index}].quota_us"), &vm.quota_us, &allowed);
             }
-            for (field, ns) in vm.rhythm.iter().flat_map(|r| [("run_ns", r.run_ns), ("pause_ns", r.pause_ns)]) {
+            for (field, ns) in vm.rhythm.iter().flat_map(|r| [("run_ns", r.run_ns), ("pause_ns", r.pause_ns)])
+            {
                 if !(1..=TIME_MAX_NS).contains(&ns) {
-                    return refuse(&format!("vms[{index}].rhythm.{field}"), &ns, &format!("from 1 to {TIME_MAX_NS}"));
+                    return refuse(
+                        &format!("vms[{index}].rhythm.{field}"),
+                        &ns,
+                        &format!("from 1 to {TIME_MAX_NS}"),
+                    );
                 }
             }
         }

@@ -17,6 +17,7 @@ from cohortlab import sim
 from cohortlab.errors import BadInput
 from cohortlab.places import PlaceError
 from cohortlab.results import write_atomically
+from cohortlab.scenario_check import fetch
 from cohortlab.table import WIDE
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def explain(
     chosen = scenarios.load(scenario)
     if program is not None and program not in chosen.labels:
         try:
-            chosen = chosen.with_programs((program,), Path.cwd())
+            chosen = chosen.with_programs((program,), lambda name: fetch(chosen.path, name, Path.cwd()))
         except BadInput as error:
             raise BadInput(f"--program: {error}") from None
         program = None

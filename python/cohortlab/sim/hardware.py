@@ -9,6 +9,7 @@ say has the simulator's default.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -80,8 +81,12 @@ def load(name: str) -> Hardware:
         path = SHIPPED / f"{name}.toml"
     else:
         raise BadInput(f'--hardware: "{name}" does not exist: must be one of {", ".join(names())}, or a .toml file')
-    data = read_toml(path)
-    data.pop("description", None)
+    return of_data(read_toml(path), path)
+
+
+def of_data(data: Mapping[str, Any], path: Path) -> Hardware:
+    """Return the hardware that a file's data describe, or raise BadInput; ``path`` is named in it."""
+    data = {key: value for key, value in data.items() if key != "description"}
     tasks = parse(_Tasks, {"task": data.pop("task", [])}, path).task
     for index, task in enumerate(tasks):
         if (task.run_ns is None) != (task.sleep_ns is None):

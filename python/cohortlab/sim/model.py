@@ -33,6 +33,7 @@ class Run:
 
     Attributes:
         running: the workload that each VM runs, by VM name; the other VMs are up and idle.
+        programs: models as the simulator takes them, by name, of those whose files are not to be read.
         seed: runs of one seed are the same to the last byte; another seed is another round.
     """
 
@@ -43,6 +44,7 @@ class Run:
     seed: int = 1
     kernel: str = KERNEL_DEFAULT
     hardware: Hardware = field(default_factory=lambda: hardwares.load(hardwares.DEFAULT))
+    programs: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the run as the simulator reads it, in JSON."""
@@ -96,7 +98,7 @@ class Run:
         return made
 
     def _workload(self, vm: Vm, name: str) -> dict[str, Any]:
-        made: dict[str, Any] = {"workload": models.described(self.scenario.models[name])}
+        made: dict[str, Any] = {"workload": self.programs.get(name) or models.described(self.scenario.models[name])}
         # The loads run before the programs do; those that arrive later than these do not.
         if vm.programs or vm.start_s > 0:
             made["start_ns"] = SETTLE_NS + _ns(vm.start_s)

@@ -3,11 +3,11 @@
 
 use std::rc::Rc;
 
+use crate::class::AnyClass;
 use crate::cpuset::CpuSet;
 use crate::error::SimError;
 use crate::events::Timer;
 use crate::host::task::nice_to_weight;
-use crate::class::AnyClass;
 use crate::host::{Bandwidth, Host, TaskSpec};
 use crate::ids::{CpuId, GroupId, VcpuId, VmId};
 use crate::kvm::vcpu::Vcpu;

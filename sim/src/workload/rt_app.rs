@@ -361,7 +361,9 @@ mod tests {
         assert_eq!(program.threads[2].steps, [Step::Sleep(us(2_000_000))]);
         assert!(!program.threads[2].background && matches!(program.metric, Metric::Rate { .. }));
         let error = from_rt_app("x.json", r#"{ "global": { "duration": 1.5 }, "tasks": {} }"#).unwrap_err();
-        assert!(error.to_string().starts_with("x.json: global.duration: is Number(1.5); allowed: a whole number"));
+        assert!(error
+            .to_string()
+            .starts_with("x.json: global.duration: is Number(1.5); allowed: a whole number"));
     }
 
     #[test]

@@ -74,7 +74,8 @@ fn a_quota_holds_on_average_under_the_kernels_own_class() {
 fn wake_ups_of_a_paused_vm_are_not_lost() {
     let steps = "[[thread]]\nname = 't'\ntimes = 100\nsteps = [{ sleep = '7ms' }, { compute = '10us' }, { done = 'x' }]";
     let rhythm = Some(Rhythm { run_ns: 3 * MS, pause_ns: 50 * MS });
-    let s = build(&MachineConfig::ideal(1), fair(), &[VmConfig { rhythm, ..vm(2, steps) }], &[], 1).until(10_000 * MS);
+    let s = build(&MachineConfig::ideal(1), fair(), &[VmConfig { rhythm, ..vm(2, steps) }], &[], 1)
+        .until(10_000 * MS);
     let done = s.list(|what| matches!(what, What::Progress { .. }).then_some(()));
     assert_eq!(done.len(), 100);
     assert!(done.iter().all(|(at, ())| at % (53 * MS) <= 3 * MS + 20 * US), "only while it may run");
@@ -83,7 +84,8 @@ fn wake_ups_of_a_paused_vm_are_not_lost() {
 #[test]
 fn a_program_that_repeats_keeps_its_first_figure_and_begins_with_empty_pipes() {
     for vcpus in [1, 2] {
-        let once = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[vm(vcpus, PAIR)], &[], 1).until(100 * MS);
+        let once =
+            build(&MachineConfig::ideal(2), turns_of_a_ms(), &[vm(vcpus, PAIR)], &[], 1).until(100 * MS);
         let again = VmConfig { repeat: true, ..vm(vcpus, PAIR) };
         let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[again], &[], 1).until(100 * MS);
         let (first, known) = (&s.sim.bodies.figures()[0], &once.sim.bodies.figures()[0]);
@@ -112,7 +114,9 @@ fn each_vcpu_stays_on_its_own_pcpus() {
     let s = build(&MachineConfig::ideal(3), fair(), &[pinned, vm(3, HOG)], &[], 1).until(500 * MS);
     let tasks: Vec<_> = s.sim.bodies.vms[0].vcpus.iter().map(|vcpu| vcpu.task).collect();
     let used = s.list(|what| match what {
-        What::Switch { cpu, next: Some(next), .. } => tasks.iter().position(|t| t == next).map(|v| (v, cpu.0)),
+        What::Switch { cpu, next: Some(next), .. } => {
+            tasks.iter().position(|t| t == next).map(|v| (v, cpu.0))
+        }
         _ => None,
     });
     assert!(used.iter().all(|(_, (v, cpu))| if *v == 0 { *cpu == 1 } else { *cpu != 1 }));

@@ -5,8 +5,8 @@
 
 mod common;
 mod halt;
-mod hold;
 mod hint;
+mod hold;
 mod locks;
 mod models;
 mod preemption;
