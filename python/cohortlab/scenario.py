@@ -131,7 +131,7 @@ class Scenario:
     path: Path
     rows: tuple[int, ...]
     models: Mapping[str, Path]
-    defaults: Defaults = Defaults()
+    defaults: Defaults
 
     @staticmethod
     def load(path: Path | str) -> Scenario:

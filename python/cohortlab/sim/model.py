@@ -49,7 +49,8 @@ class Run:
     def as_dict(self) -> dict[str, Any]:
         """Return the run as the simulator reads it, in JSON."""
         scenario = self.scenario
-        ends = [vm.start_s + scenario.workloads[self.running[vm.name]].timeout_s for vm in self._running_vms()]
+        programs = [vm for vm in self._running_vms() if vm.programs]
+        ends = [vm.start_s + scenario.workloads[self.running[vm.name]].timeout_s for vm in programs]
         duration_ns = SETTLE_NS + _ns(max(ends, default=1.0))
         return {
             "name": scenario.name,

@@ -15,6 +15,7 @@ from cohortlab.tomlmodel import read_toml, shown
 
 # Fields that are no part of a file.
 PLAIN = ("policy", "seed", "program", "kernel", "hardware", "alone")
+TEXTS = ("policy", "program", "kernel", "hardware")
 # The first word of those that are.
 FILES = ("scenario", "hardware", "workload", "model", "policy")
 VALUES_MAX = 1_000_000
@@ -81,6 +82,9 @@ def _of_text(text: str) -> Axis:
 
 def _values(field: str, text: str) -> Sequence[Any]:
     """Return values with commas between them: a range A..B, what TOML reads, or else texts."""
+    words = [word.strip() for word in text.split(",")]
+    if field in TEXTS and not text.lstrip().startswith(('"', "'")):
+        return words
     if found := _RANGE.fullmatch(text.strip()):
         low, high = int(found[1]), int(found[2])
         if not 0 <= high - low < VALUES_MAX:
@@ -89,7 +93,7 @@ def _values(field: str, text: str) -> Sequence[Any]:
     try:
         values: list[Any] = tomllib.loads(f"x = [{text}]")["x"]
     except tomllib.TOMLDecodeError:
-        return [word.strip() for word in text.split(",")]
+        return words
     return values
 
 
@@ -100,7 +104,7 @@ def _checked(place: str, field: str, values: Sequence[Any]) -> Axis:
         raise BadInput(f"{place}: is not a field: must be {allowed}")
     if not 1 <= len(values) <= VALUES_MAX:
         raise BadInput(f"{place}: has {len(values)} values: must have 1 to {VALUES_MAX}")
-    kinds = {"seed": int, "alone": bool, "policy": str, "program": str, "kernel": str, "hardware": str}
+    kinds: dict[str, type] = {"seed": int, "alone": bool, **dict.fromkeys(TEXTS, str)}
     for value in values:
         wanted = kinds.get(field)
         if wanted is not None and type(value) is not wanted:

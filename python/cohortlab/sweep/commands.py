@@ -140,7 +140,5 @@ class _Lines:
         if now > before:
             rate = self.done / max(time.monotonic() - self.began, 1e-9)
             left_s = (self.total - self.done) / rate
-            print(
-                f"[{now * 100 // _TENTHS:3} %] {self.done} of {self.total} runs, {rate:.1f} runs/s, {left_s:.0f} s left",
-                file=sys.stderr,
-            )
+            told = f"{self.done} of {self.total} runs, {rate:.1f} runs/s, {left_s:.0f} s left"
+            print(f"[{now * 100 // _TENTHS:3} %] {told}", file=sys.stderr)
