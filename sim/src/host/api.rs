@@ -169,6 +169,11 @@ impl Host {
         });
     }
 
+    /// The program on `fentry/kvm_apic_set_irq`: KVM delivers an interrupt from running vCPU `from` to vCPU `to`.
+    pub fn on_irq(&mut self, from: TaskId, to: TaskId) {
+        self.class.on_irq(&mut self.core, from, to);
+    }
+
     /// Is the task's pCPU about to schedule?
     pub fn needs_resched(&self, task: TaskId) -> bool {
         self.core.cpu(self.cpu_of(task)).needs_resched
