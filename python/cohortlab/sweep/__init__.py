@@ -8,4 +8,5 @@
 | ``chunks`` | points that are simulated and kept together; their files, and the one that they become |
 | ``local``, ``cluster`` | who simulates: threads of this process, Dask |
 | ``tune`` | the best values of a policy's knobs |
+| ``commands``, ``tune_cli`` | ``cohortlab sweep`` and ``cohortlab tune`` |
 """
