@@ -139,7 +139,7 @@ fn layout(scenario: &Scenario, host: &Host, guests: &Guests) -> Layout {
         name: vm.name.clone(),
         vcpus: vm.vcpus,
         weight: vm.weight,
-        pinned: !vm.cpus.is_empty() && vm.cpus.len() < host.core.cpus.len(),
+        pinned: !vm.vcpu_cpus.is_empty() || !vm.cpus.is_empty() && vm.cpus.len() < host.core.cpus.len(),
     };
     let mut layout = Layout::of(host, scenario.vms.iter().map(vm).collect());
     for (number, task) in layout.tasks.iter_mut().enumerate() {

@@ -272,9 +272,7 @@ MUTATIONS = [
         "if (v->state == VCPU_ASLEEP && *seat_of) {",
         "if (v->state == VCPU_ASLEEP && *seat_of && !now) {",
     ),
-    Mutation(
-        "a wide VM's same vCPUs run every time", "strict_seats.h", "s->first = s->unseated;", "s->first = 0;"
-    ),
+    Mutation("a wide VM's same vCPUs run every time", "strict_seats.h", "s->first = s->unseated;", "s->first = 0;"),
     Mutation(
         "nobody waits for who is left behind",
         "gang_relaxed.h",
@@ -336,12 +334,20 @@ MUTATIONS = [
         "v->preferred_ns > now",
     ),
     Mutation(
-        "who wakes with credit is not boosted", "order_credit.h", "s->m.class = CREDIT_BOOST;", "s->m.class = CREDIT_UNDER;"
+        "who wakes with credit is not boosted",
+        "order_credit.h",
+        "s->m.class = CREDIT_BOOST;",
+        "s->m.class = CREDIT_UNDER;",
     ),
     Mutation("who owes credit is UNDER", "order_credit.h", "within < 0 ? CREDIT_OVER", "within < 0 ? CREDIT_UNDER"),
-    Mutation("a boost does not end", "order_credit.h", "if (s->m.class == CREDIT_BOOST && since_ns", "if (!s && since_ns"),
     Mutation(
-        "what a domain cannot use is lost", "domains.h", "division_left_ns -= d->peak_ns;", "division_left_ns -= left / 4;"
+        "a boost does not end", "order_credit.h", "if (s->m.class == CREDIT_BOOST && since_ns", "if (!s && since_ns"
+    ),
+    Mutation(
+        "what a domain cannot use is lost",
+        "domains.h",
+        "division_left_ns -= d->peak_ns;",
+        "division_left_ns -= left / 4;",
     ),
     Mutation("who sleeps counts for ever", "domains.h", "d->slept[old] = 0;", ";"),
     Mutation("all domains weigh the same", "domains.h", "WEIGHT_IDLE : e->weight;", "WEIGHT_IDLE : WEIGHT_DEFAULT;"),
@@ -352,7 +358,12 @@ MUTATIONS = [
         "return time_before(b->own + margin_ns, a->own);",
     ),
     Mutation("a slice is never used up", "order_sedf.h", "s->left_ns -= of_slice;", ";"),
-    Mutation("who sleeps takes others' time", "order_sedf.h", "if (!rest || (s->left_ns > 0 &&", "if (rest || (s->left_ns > 0 &&"),
+    Mutation(
+        "who sleeps takes others' time",
+        "order_sedf.h",
+        "if (!rest || (s->left_ns > 0 &&",
+        "if (rest || (s->left_ns > 0 &&",
+    ),
     Mutation("who spins goes on", "spin_yield.h", "t->steps_back = true;", ";"),
     Mutation("who yields may be next", "cohort.bpf.c", "(!steps_back && !order_before(", "(!order_before("),
     Mutation(
@@ -442,6 +453,15 @@ def test_every_mistake_is_found(mutation: Mutation, bpf: Path) -> None:
 
 
 def test_every_file_that_decides_something_has_its_mistake() -> None:
-    decides_nothing = {"cgroup_ops.h", "intf.h", "life_ops.h", "kernel_types.h", "native.h", "period.h", "policies.h", "policy.h"}
+    decides_nothing = {
+        "cgroup_ops.h",
+        "intf.h",
+        "life_ops.h",
+        "kernel_types.h",
+        "native.h",
+        "period.h",
+        "policies.h",
+        "policy.h",
+    }
     files = {path.name for path in (REPO / "bpf").glob("*.[ch]")}
     assert {mutation.file for mutation in MUTATIONS} == files - decides_nothing

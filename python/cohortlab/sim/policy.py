@@ -168,10 +168,14 @@ def knobs(name: str, args: Sequence[str]) -> dict[str, int]:
     if others and axes["order"] != "sbco":
         raise PlaceError(f"--{SBCO_ALPHA} needs --order sbco: --order {axes['order']} has no alpha")
     _contradictions(timing)
-    return chosen | others | {
-        KNOBS.get(option, f"{option.replace('-', '_').removesuffix('_us')}_ns"): us * 1000
-        for option, us in timing.items()
-    }
+    return (
+        chosen
+        | others
+        | {
+            KNOBS.get(option, f"{option.replace('-', '_').removesuffix('_us')}_ns"): us * 1000
+            for option, us in timing.items()
+        }
+    )
 
 
 def _axes(preset: dict[str, str], given: dict[str, str]) -> dict[str, str]:
