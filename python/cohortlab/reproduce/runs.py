@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The runs that an experiment needs, simulated by threads of this process, and their figures by name.
+
+A figure is called ``RUN.VALUES.FIGURE``: the [[run]] table, the values of its ``each`` in their order, and what was
+measured. The same for any number of workers: a run depends on its seed alone, and a figure is the median over seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from cohortlab.errors import BadInput, one_line
+from cohortlab.places import PlaceError
+from cohortlab.reproduce.load import Experiment, RunTable
+from cohortlab.sim.result import DISTRIBUTIONS, Result
+from cohortlab.sweep import plan as plans
+from cohortlab.sweep.axes import FILES, PLAIN, Axis
+from cohortlab.sweep.plan import Plan
+from cohortlab.workloads import WorkloadError
+
+# What the kernel's own scheduler is called; the scenario says which kernel.
+KERNEL = "eevdf"
+_QUANTILES = ("mean", "p50", "p90", "p99", "max")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: where its figures go, which is its plan's point."""
+
+    key: str
+    plan: Plan
+    point: int
+    seed: int
+    vm: str | None
+
+
+@dataclass
+class Measured:
+    """What came of an experiment's runs."""
+
+    figures: dict[str, float] = field(default_factory=dict)
+    # Upper ends of buckets in us and how many values each holds, of the first seed: by run and distribution.
+    histograms: dict[tuple[str, str], list[tuple[float, int]]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+
+def jobs(experiment: Experiment, rounds: int | None = None) -> list[Job]:
+    """Return all runs of an experiment, or raise BadInput: every file is read, every value tried."""
+    made = []
+    for index, table in enumerate(experiment.file.run):
+        where = f"{experiment.path}: run[{index}]"
+        try:
+            made += _of_table(experiment, table, rounds or experiment.file.rounds)
+        except BadInput as error:
+            raise BadInput(f"{where}: {str(error).removeprefix('--axis: ')}") from None
+    return made
+
+
+def _of_table(experiment: Experiment, table: RunTable, rounds: int) -> list[Job]:
+    given = {"policy": [KERNEL]} | {name: [value] for name, value in table.set.items()} | table.each
+    for name, values in given.items():
+        root = name.partition(".")[0]
+        if name == "seed" or (name not in PLAIN and root not in FILES):
+            allowed = [field for field in PLAIN if field != "seed"] + [f"{root}.…" for root in FILES]
+            raise BadInput(f"{name}: is not a field: must be one of {', '.join(allowed)}")
+        if not values:
+            raise BadInput(f"{name}: is not allowed: must have a value or more")
+    axes = (*(Axis(name, tuple(values)) for name, values in given.items()), Axis("seed", tuple(range(1, rounds + 1))))
+    plan = plans.make(experiment.path.parent / "scenarios" / f"{table.scenario}.toml", axes)
+    varied = [position for position, axis in enumerate(axes) if axis.field in table.each]
+    made = []
+    for point in range(plan.points):
+        values = plan.values(point)
+        key = ".".join([table.name, *(_word(values[position]) for position in varied)])
+        made.append(Job(key, plan, point, values[-1], table.vm))
+    return made
+
+
+def _word(value: Any) -> str:
+    """Return a value as a part of a name: a policy without its arguments' spaces."""
+    return "_".join(str(value).replace("--", "").replace(".", "_").split())
+
+
+def run(wanted: Iterable[Job], workers: int, done: Callable[[], None]) -> Measured:
+    """Simulate; ``done`` is told of each run."""
+    wanted = list(wanted)
+    measured = Measured()
+    seen: dict[str, list[float]] = {}
+
+    def simulate(job: Job) -> tuple[dict[str, float], dict[str, list[tuple[float, int]]], str]:
+        try:
+            return (*_figures(job), "")
+        except (BadInput, PlaceError, WorkloadError) as error:
+            return {}, {}, one_line(str(error))
+        finally:
+            done()
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="reproduce") as pool:
+        try:
+            for job, (figures, histograms, error) in zip(wanted, pool.map(simulate, wanted), strict=True):
+                if error:
+                    measured.errors.setdefault(job.key, error)
+                for name, value in figures.items():
+                    seen.setdefault(f"{job.key}.{name}", []).append(value)
+                if job.seed == 1:
+                    measured.histograms |= {(job.key, what): buckets for what, buckets in histograms.items()}
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    failed = tuple(f"{key}." for key in measured.errors)
+    measured.figures = {name: median(values) for name, values in seen.items() if not name.startswith(failed)}
+    return measured
+
+
+def _figures(job: Job) -> tuple[dict[str, float], dict[str, list[tuple[float, int]]]]:
+    """Return a run's figures by name, and its histograms."""
+    about_run = job.plan.point(job.point).run
+    result = Result.of(about_run)
+    names = [vm.name for vm in about_run.scenario.vms]
+    programs = [vm.name for vm in about_run.scenario.program_vms if vm.name in about_run.running]
+    chosen = job.vm or programs[0]
+    if chosen not in names:
+        raise BadInput(f"vm: there is none called {chosen}: must be one of {', '.join(names)}")
+    figures: dict[str, float] = {}
+    for name in programs:
+        measurement = result.measurement(name)
+        about = {"value": measurement.value, "time": measurement.wall_s, "cpu_s": measurement.cpu_s[name]}
+        figures |= {f"{name}.{what}": value for what, value in about.items()}
+        if name == chosen:
+            figures |= about | {"idle_s": measurement.host["idle_s"], "window_s": measurement.window_s}
+    host = result.about["figures"]["host"]
+    figures |= {f"host.{name}": float(value) for name, value in host.items() if isinstance(value, int | float)}
+    for vm in result.about["figures"]["vms"]:
+        # A VM by its name, the chosen one without.
+        figures |= _of_vm(vm, f"{vm['name']}.")
+        if vm["name"] == chosen:
+            figures |= _of_vm(vm, "")
+            buckets = {what: vm[what]["buckets"] for what in DISTRIBUTIONS}
+    return figures, {what: [(up_to / 1000, count) for up_to, count in found] for what, found in buckets.items()}
+
+
+def _of_vm(vm: dict[str, Any], prefix: str) -> dict[str, float]:
+    found = {name: float(value) for name, value in vm.items() if isinstance(value, int | float)}
+    for what in DISTRIBUTIONS:
+        found[f"{what}.count"] = float(vm[what]["count"])
+        for quantile in _QUANTILES:
+            ns = vm[what][f"{quantile}_ns"]
+            if ns is not None:
+                found[f"{what}.{quantile}_us"] = ns / 1000
+    for why, spun in vm["spins"].items():
+        if spun["count"] and vm["run_ns"]:
+            found[f"spin.{why}"] = spun["mean_ns"] * spun["count"] / vm["run_ns"]
+        else:
+            found[f"spin.{why}"] = 0.0
+    return {f"{prefix}{name}": value for name, value in found.items()}
