@@ -84,7 +84,13 @@ def _show(console: Console, found: object) -> None:
 
     assert isinstance(found, Outcome)
     table = Table(title=f"{found.experiment.label}: {found.experiment.file.title}", title_justify="left")
-    for name, justify in (("figure", "left"), ("where", "left"), ("paper", "right"), ("ours", "right"), ("ratio", "right")):
+    for name, justify in (
+        ("figure", "left"),
+        ("where", "left"),
+        ("paper", "right"),
+        ("ours", "right"),
+        ("ratio", "right"),
+    ):
         table.add_column(name, justify=justify)
     table.add_column("")
     for figure in found.figures:

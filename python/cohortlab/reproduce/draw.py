@@ -41,7 +41,9 @@ def _bars(figures: Sequence[Figure], own: Sequence[Own]) -> str:
     ours = [figure.ours for figure in figures] + [one.ours for one in own]
     paper = [figure.table.paper for figure in figures]
     axes.barh([at - 0.19 for at in range(len(paper))], paper, 0.36, color=COLOURS[0], label="paper")
-    axes.barh([at + 0.19 for at in range(len(ours))], [value or 0 for value in ours], 0.36, color=COLOURS[1], label="ours")
+    axes.barh(
+        [at + 0.19 for at in range(len(ours))], [value or 0 for value in ours], 0.36, color=COLOURS[1], label="ours"
+    )
     positive = [value for value in (*paper, *ours) if value is not None and value > 0]
     if positive and max(positive) > _LINEAR_MAX * min(positive):
         axes.set_xscale("log")

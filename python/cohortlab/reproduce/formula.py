@@ -95,7 +95,7 @@ class Formula:
             case ast.Compare(left=left, ops=ops, comparators=rights) if all(type(op) in _COMPARE for op in ops):
                 sides = [of(side) for side in (left, *rights)]
                 pairs = zip(ops, sides[:-1], sides[1:], strict=True)
-                return all([_COMPARE[type(op)](one, other) for op, one, other in pairs])
+                return all(_COMPARE[type(op)](one, other) for op, one, other in pairs)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _CALLS and args:
                 return _CALLS[name](*[of(arg) for arg in args])
         raise BadInput(f"{shown(self.text)} is no formula of + - * / < <= > >=, and, or, not, {', '.join(_CALLS)}")

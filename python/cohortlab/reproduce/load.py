@@ -17,7 +17,8 @@ from cohortlab.tomlmodel import Model, parse, read_toml, refuse, shown
 SHIPPED = shipped.folder("papers")
 ALL = "all"
 
-Number = Annotated[float, Strict(False)]
+# A TOML integer is one as well.
+Number = float
 Fields = dict[str, Any]
 
 

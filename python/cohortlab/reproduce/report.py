@@ -55,7 +55,12 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
     for outcome in outcomes:
         file = outcome.experiment.file
         lines += [f"## {outcome.experiment.label}: {file.title}", ""]
-        lines += [f"{file.source}. {outcome.rounds} seeds. Parameters: {file.parameters}", "", f"{score([outcome])}.", ""]
+        lines += [
+            f"{file.source}. {outcome.rounds} seeds. Parameters: {file.parameters}",
+            "",
+            f"{score([outcome])}.",
+            "",
+        ]
         if outcome.figures:
             lines += ["| figure | where | paper | ours | ratio | |", "|---|---|---|---|---|---|"]
             for figure in outcome.figures:
@@ -68,7 +73,9 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
             lines += ["| ours alone | ours | goal |", "|---|---|---|"]
             for own in outcome.own:
                 name = _named(own.table.name, own.table.unit)
-                lines.append(f"| {name} | {number(own.ours) if not own.missing else own.missing} | {number(own.table.goal)} |")
+                lines.append(
+                    f"| {name} | {number(own.ours) if not own.missing else own.missing} | {number(own.table.goal)} |"
+                )
             lines.append("")
         for finding in outcome.findings:
             lines.append(f"- **{holds(finding)}**: {finding.table.says} ({finding.table.place}). {finding.numbers}")
