@@ -43,13 +43,13 @@ set = { alone = true }
 [[run]]
 name = "beside"
 scenario = "two"
-each = { policy = ["eevdf", "cohort --slice-us 4000"], "scenario.guest.tlb" = ["ipi", "kvm-pv"] }
+each = { "scenario.guest.tlb" = ["ipi", "kvm-pv"], policy = ["eevdf", "cohort --slice-us 4000"] }
 
 [[figure]]
 name = "slowdown"
 place = "Table 1"
 paper = 2
-ours = "beside.eevdf.ipi.value / alone.value"
+ours = "beside.ipi.eevdf.value / alone.value"
 within = 5
 group = "slowdowns"
 
@@ -57,27 +57,27 @@ group = "slowdowns"
 name = "far"
 place = "Table 1"
 paper = 1000
-ours = "beside.eevdf.ipi.value / alone.value"
+ours = "beside.ipi.eevdf.value / alone.value"
 why = "it was made up"
 
 [[finding]]
 says = "sharing costs"
 place = "section 1"
-check = "beside.eevdf.ipi.value > alone.value"
+check = "beside.ipi.eevdf.value > alone.value"
 
 [[finding]]
 says = "sharing gains"
 place = "section 1"
-check = "beside.cohort_slice-us_4000.kvm-pv.value < alone.value"
+check = "beside.kvm-pv.cohort_slice-us_4000.value < alone.value"
 
 [[own]]
 name = "with a policy's arguments"
-ours = "beside.cohort_slice-us_4000.ipi.value / alone.value"
+ours = "beside.ipi.cohort_slice-us_4000.value / alone.value"
 
 [[cdf]]
 title = "latency"
 what = "shootdown"
-of = { "beside" = "beside.eevdf.ipi" }
+of = { "beside" = "beside.ipi.eevdf" }
 """
 
 
@@ -128,7 +128,7 @@ def test_a_division_by_zero_is_no_figure() -> None:
         ('place = "Table 1"', 'plaec = "Table 1"', 'figure[0].plaec: is not a known field: did you mean "place"?'),
         ("paper = 2\n", 'paper = "2"\n', 'figure[0].paper: "2" is not allowed: must be a number'),
         ('name = "beside"', 'name = "alone"', 'run[1].name: "alone" is not allowed: must be unique'),
-        ("beside.eevdf.ipi.value > alone.value", "besides.value > 1", 'finding[0].check: "besides.value" is of no run'),
+        ("beside.ipi.eevdf.value > alone.value", "besides.value > 1", 'finding[0].check: "besides.value" is of no run'),
         ("rounds = 2", "rounds = 0", "rounds: 0 is not allowed: must be an integer from 1 to 100"),
     ],
 )
@@ -164,10 +164,10 @@ def test_figures_are_the_same_for_any_number_of_workers(papers: Path) -> None:
     assert one == four
     assert {job.key for job in jobs} == {
         "alone",
-        "beside.eevdf.ipi",
-        "beside.eevdf.kvm-pv",
-        "beside.cohort_slice-us_4000.ipi",
-        "beside.cohort_slice-us_4000.kvm-pv",
+        "beside.ipi.eevdf",
+        "beside.kvm-pv.eevdf",
+        "beside.ipi.cohort_slice-us_4000",
+        "beside.kvm-pv.cohort_slice-us_4000",
     }
 
 

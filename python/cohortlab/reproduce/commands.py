@@ -84,14 +84,10 @@ def _show(console: Console, found: object) -> None:
 
     assert isinstance(found, Outcome)
     table = Table(title=f"{found.experiment.label}: {found.experiment.file.title}", title_justify="left")
-    for name, justify in (
-        ("figure", "left"),
-        ("where", "left"),
-        ("paper", "right"),
-        ("ours", "right"),
-        ("ratio", "right"),
-    ):
-        table.add_column(name, justify=justify)
+    for name in ("figure", "where"):
+        table.add_column(name)
+    for name in ("paper", "ours", "ratio"):
+        table.add_column(name, justify="right")
     table.add_column("")
     for figure in found.figures:
         numbers = [report.number(value) for value in (figure.table.paper, figure.ours, figure.ratio)]

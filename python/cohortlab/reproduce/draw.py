@@ -20,10 +20,11 @@ _LINEAR_MAX = 20
 
 def pictures(outcome: Outcome) -> list[tuple[str, str]]:
     """Return title and SVG of each picture of an experiment."""
-    style = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "svg.hashsalt": "cohortlab"}
     groups = dict.fromkeys(figure.table.group for figure in outcome.figures if figure.table.group)
     made = []
-    with mpl.rc_context(style):
+    with mpl.rc_context(
+        {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "svg.hashsalt": "cohortlab"}
+    ):
         for group in groups:
             figures = [figure for figure in outcome.figures if figure.table.group == group]
             own = [own for own in outcome.own if own.table.group == group]

@@ -71,7 +71,8 @@ def _of_table(experiment: Experiment, table: RunTable, rounds: int) -> list[Job]
             raise BadInput(f"{name}: is not allowed: must have a value or more")
     axes = (*(Axis(name, tuple(values)) for name, values in given.items()), Axis("seed", tuple(range(1, rounds + 1))))
     plan = plans.make(experiment.path.parent / "scenarios" / f"{table.scenario}.toml", axes)
-    varied = [position for position, axis in enumerate(axes) if axis.field in table.each]
+    fields = [axis.field for axis in axes]
+    varied = [fields.index(name) for name in table.each]
     made = []
     for point in range(plan.points):
         values = plan.values(point)
