@@ -31,9 +31,15 @@ class Figure:
         return self.table.kind == "predicted"
 
     @property
+    def is_other_way(self) -> bool:
+        """Whether the paper has a gain where we have a loss or nothing, or the reverse. Such a figure has no unit."""
+        paper = self.table.paper
+        return not self.table.unit and self.ours is not None and paper != 1 and (self.ours - 1) * (paper - 1) <= 0
+
+    @property
     def is_near(self) -> bool:
         ratio = self.ratio
-        return ratio is not None and 1 / self.table.within <= ratio <= self.table.within
+        return ratio is not None and 1 / self.table.within <= ratio <= self.table.within and not self.is_other_way
 
 
 @dataclass(frozen=True)

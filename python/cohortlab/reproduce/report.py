@@ -29,6 +29,8 @@ def verdict(figure: Figure) -> str:
         return figure.missing
     if not figure.is_scored:
         return "given"
+    if figure.is_other_way:
+        return "other direction"
     return "near" if figure.is_near else "misses"
 
 

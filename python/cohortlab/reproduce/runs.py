@@ -7,9 +7,12 @@ measured. The same for any number of workers: a run depends on its seed alone, a
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -69,21 +72,31 @@ def _of_table(experiment: Experiment, table: RunTable, rounds: int) -> list[Job]
             raise BadInput(f"{name}: is not a field: must be one of {', '.join(allowed)}")
         if not values:
             raise BadInput(f"{name}: is not allowed: must have a value or more")
-    axes = (*(Axis(name, tuple(values)) for name, values in given.items()), Axis("seed", tuple(range(1, rounds + 1))))
-    plan = plans.make(experiment.path.parent / "scenarios" / f"{table.scenario}.toml", axes)
+    folder = experiment.path.parent / "scenarios"
+    axes = tuple(Axis(name, tuple(_located(value, folder) for value in values)) for name, values in given.items())
+    axes = (*axes, Axis("seed", tuple(range(1, rounds + 1))))
+    plan = plans.make(folder / f"{table.scenario}.toml", axes)
     fields = [axis.field for axis in axes]
     varied = [fields.index(name) for name in table.each]
     made = []
     for point in range(plan.points):
         values = plan.values(point)
-        key = ".".join([table.name, *(_word(values[position]) for position in varied)])
+        key = ".".join([table.name, *(_word(values[position], folder) for position in varied)])
         made.append(Job(key, plan, point, values[-1], table.vm))
     return made
 
 
-def _word(value: Any) -> str:
+def _located(value: Any, folder: Path) -> Any:
+    """Return a policy's arguments with the file of ``--sets`` where it is: beside the scenarios."""
+    if not isinstance(value, str):
+        return value
+    return re.sub(r"--sets (\S+)", lambda found: f"--sets {shlex.quote(str(folder / found[1]))}", value)
+
+
+def _word(value: Any, folder: Path) -> str:
     """Return a value as a part of a name: a policy without its arguments' spaces."""
-    return "_".join(str(value).replace("--", "").replace(".", "_").split())
+    text = str(value).replace(shlex.quote(f"{folder}/"), "").replace(f"{folder}/", "")
+    return "_".join(text.replace("--", "").replace(".", "_").split())
 
 
 def run(wanted: Iterable[Job], workers: int, done: Callable[[], None]) -> Measured:
