@@ -3,7 +3,8 @@
 //!
 //! `{"id": 7, "op": {"exec": {"sh": "uname -r"}}, "sample": ["/proc/stat"]}` is answered by
 //! `{"id": 7, "ok": {…}, "sample": {"before": {…}, "after": {…}}}` or `{"id": 7, "error": "…"}`.
-//! Every request may name files in `sample`: they are read right before and right after the operation.
+//! Every request may name files in `sample`: they are read right before and right after the operation, the first of them nearest to it. Of a Unix socket
+//! it is what somebody answers there who is connected to.
 
 use std::collections::BTreeMap;
 

@@ -2,7 +2,9 @@
 //! Reads requests from the port, answers each from a thread of its own.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,6 +23,8 @@ const PORT_NAME: &str = "cohort.agent";
 const JOBS_DIR: &str = "/run/cohort-lab/jobs";
 const PORT_WAIT: Duration = Duration::from_millis(50);
 const PORT_TRIES: u32 = 400;
+/// Who answers at a socket that is sampled has so long.
+const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 struct Server {
     port: Mutex<File>,
@@ -141,7 +145,7 @@ fn id_of(line: &[u8]) -> u64 {
     serde_json::from_slice::<Value>(line).ok().and_then(|value| value.get("id")?.as_u64()).unwrap_or(0)
 }
 
-/// Which side of the files the clock is read on: always the one next to the operation.
+/// Which side of the files the clock is read on: always the one next to the operation. Of the files, those named first are next to it.
 enum Order {
     TimeFirst,
     TimeLast,
@@ -149,8 +153,24 @@ enum Order {
 
 fn sample(paths: &[String], order: Order) -> Sample {
     let early_ns = now_ns();
-    let files = paths.iter().map(|path| (path.clone(), fs::read_to_string(path).ok())).collect();
+    let mut ordered: Vec<&String> = paths.iter().collect();
+    if matches!(order, Order::TimeLast) {
+        ordered.reverse();
+    }
+    let files = ordered.into_iter().map(|path| (path.clone(), contents(path).ok())).collect();
     Sample { time_ns: if matches!(order, Order::TimeFirst) { early_ns } else { now_ns() }, files }
+}
+
+/// A file's contents, or what somebody says who answers at a Unix socket.
+fn contents(path: &str) -> io::Result<String> {
+    if !fs::metadata(path)?.file_type().is_socket() {
+        return fs::read_to_string(path);
+    }
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(ANSWER_MAX))?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -194,5 +214,21 @@ mod tests {
         fs::remove_file(path).unwrap();
         assert_eq!(before["files"]["/does/not/exist"], json!(null));
         assert!(before["time_ns"].as_u64().unwrap() < after["time_ns"].as_u64().unwrap());
+    }
+    #[test]
+    fn a_socket_is_sampled_by_what_it_answers() {
+        let path = std::env::temp_dir().join(format!("cohort-lab-socket-{}", std::process::id()));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let asked = std::thread::spawn(move || {
+            for text in ["before", "after"] {
+                listener.accept().unwrap().0.write_all(text.as_bytes()).unwrap();
+            }
+        });
+        let path = path.to_str().unwrap();
+        let answer = answer(&json!({ "id": 1, "op": { "ping": {} }, "sample": [path] }).to_string());
+        let at = |when: &str| answer["sample"][when]["files"][path].clone();
+        assert_eq!((at("before"), at("after")), (json!("before"), json!("after")));
+        asked.join().unwrap();
+        fs::remove_file(path).unwrap();
     }
 }
