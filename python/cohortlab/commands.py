@@ -68,6 +68,7 @@ POLICIES = f"With commas, of {', '.join(KNOWN)}; or {ALL}. NAME@VARIANT is NAME 
 @click.option("--hardware", help="What the simulated host is: a name in hardware/, or a file. Default: lab.")
 @click.option("--crashes", type=click.IntRange(0, 100), default=10, show_default=True, help="Crashes to bear.")
 @click.option("--warm-up/--no-warm-up", default=True, show_default=True, help="Run each program once first.")
+@click.option("--probe/--no-probe", default=True, help="Count what vCPUs' time goes to, in real kernels. Default: yes.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the results.")
 @click.option(
     "--picture", type=click.Path(path_type=Path, dir_okay=False), help="A picture of `explain`, for the report."
@@ -86,6 +87,7 @@ def compare(
     hardware: str | None,
     crashes: int,
     warm_up: bool,
+    probe: bool,
     out: Path | None,
     picture: Path | None,
     as_json: bool,
@@ -100,7 +102,7 @@ def compare(
     Exit code: 0 all was measured; 1 something failed, what is complete is reported; 2 wrong input; 130 interrupted.
     """
     # Everything that can be wrong with the input is found before anything boots or is written.
-    open_place = place_named(where)
+    open_place = place_named(where, probe=probe)
     chosen = with_ple(ple, scenarios.load(scenario))
     if programs is not None:
         chosen = chosen.with_programs(_split("--programs", programs, chosen.program_vm.programs))
@@ -182,17 +184,19 @@ def with_ple(text: str | None, scenario: Scenario) -> Scenario:
     return scenario.with_ple(int(text))
 
 
-def place_named(name: str) -> OpenPlace:
-    """Return what opens the place ``--on`` names."""
+def place_named(name: str, *, probe: bool = True) -> OpenPlace:
+    """Return what opens the place ``--on`` names; ``probe``: with it, where kernels are real."""
     if name not in PLACES:
         raise BadInput(f'--on: "{name}" does not exist in this version: must be one of {", ".join(PLACES)}')
     if name == "sim":
+        if not probe:
+            raise BadInput("--no-probe: the simulator counts without one: must be left out with --on sim")
         from cohortlab.sim import open_sim
 
         return open_sim
     from cohortlab.lab import open_lab
 
-    return open_lab
+    return functools.partial(open_lab, probe=probe)
 
 
 def _simulator(plan: Plan, hardware: str | None) -> OpenPlace:

@@ -269,6 +269,7 @@ class _Round:
             stats=measured.stats,
             guest=measured.guest,
             host=measured.host,
+            why=measured.why,
             ended=datetime.now(UTC),
             kernel=mode.results.places[mode.tlb].get("kernel", ""),
         )

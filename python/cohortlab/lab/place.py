@@ -13,9 +13,10 @@ from cohortlab.errors import one_line
 from cohortlab.lab import binaries, sampling
 from cohortlab.lab.agent import AgentError, done
 from cohortlab.lab.bringup import bring_up
-from cohortlab.lab.emulator import Emulator
+from cohortlab.lab.emulator import PAYLOAD, Emulator
 from cohortlab.lab.guest import Guest, GuestConfig
 from cohortlab.lab.policy import PolicyRun, change, sched_ext_state
+from cohortlab.lab.probe import ProbeRun
 from cohortlab.lab.qemu import Qemu
 from cohortlab.places import Measurement, PlaceCrashed, PlaceError, ProgressFn
 from cohortlab.policies import KernelSettings, kernel_settings
@@ -43,9 +44,13 @@ class LabPlace:
         kernel: str | None = None,
         accel: str = "auto",
         cohort: Path | None = None,
+        probe: bool = True,
         progress: ProgressFn = lambda text, fraction: None,
     ) -> None:
-        """``kernel``: a file or the start of a release; ``cohort``: another binary than the one that is built."""
+        """``kernel``: a file or the start of a release; ``cohort``: another binary than the one that is built.
+
+        ``probe``: count what vCPUs' time goes to.
+        """
         self.scenario = scenario
         self.pcpus = scenario.host.pcpus
         self.description: dict[str, str] = {}
@@ -57,6 +62,8 @@ class LabPlace:
         self._lab: Emulator | None = None
         self._guests: dict[str, Guest] = {}
         self._policy: PolicyRun | None = None
+        self._wants_probe = probe
+        self._probe: ProbeRun | None = None
         self._loads = 0
         self._qemu: Qemu | None = None
 
@@ -154,7 +161,8 @@ class LabPlace:
                 guest.machine.check(program.setup, _SETUP_TIMEOUT_S)
             stats_before = self._policy.latest() if self._policy else {}
             op = {"exec": {"sh": program.command, "timeout_s": program.timeout_s}}
-            host_files = (*cpu_stats, *sampling.HOST_FILES)
+            # Last, hence furthest from the program: to read the probe takes longer than to read the files.
+            host_files = (*cpu_stats, *sampling.HOST_FILES, *([self._probe.socket] if self._probe else []))
             inner, outer = guest.channel.call_sampled(
                 op, sampling.GUEST_FILES, host_files, program.timeout_s + _ANSWER_TIMEOUT_S
             )
@@ -175,6 +183,7 @@ class LabPlace:
                 stats=self._policy.since(stats_before) if self._policy else {},
                 guest=sampling.guest_counters(inner),
                 host=sampling.host_counters(outer),
+                why=self._probe.between(outer) if self._probe else {},
             )
 
     def reset(self) -> None:
@@ -224,13 +233,26 @@ class LabPlace:
             "accelerator": lab.boot.accel,
             "emulator": qemu.name if qemu else "unknown",
             **spin,
+            "probe": self._start_probe(),
         }
+
+    def _start_probe(self) -> str:
+        """Load the probe into the host, if it is wanted; return what came of it."""
+        if not self._wants_probe:
+            return "off"
+        try:
+            with self._crash_if_lost():
+                self._probe = ProbeRun.start(self.emulator.host, PAYLOAD)
+        except PlaceError as error:
+            self._progress(f"what vCPUs' time goes to is not counted: {error}", None)
+            return f"none: {error}"
+        return "on"
 
     def _close(self) -> None:
         if self._lab is not None:
             self._collect_complaints()
             self._lab.close()
-        self._lab, self._guests, self._policy = None, {}, None
+        self._lab, self._guests, self._policy, self._probe = None, {}, None, None
 
     def _collect_complaints(self) -> None:
         if self._lab is not None:
