@@ -24,7 +24,7 @@ const JOBS_DIR: &str = "/run/cohort-lab/jobs";
 const PORT_WAIT: Duration = Duration::from_millis(50);
 const PORT_TRIES: u32 = 400;
 /// Who answers at a socket that is sampled has so long.
-const ANSWER_MAX: Duration = Duration::from_secs(20);
+const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 struct Server {
     port: Mutex<File>,

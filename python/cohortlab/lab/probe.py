@@ -33,16 +33,16 @@ class ProbeRun:
         self._job = job
 
     @classmethod
-    def start(cls, host: Machine, folder: str, cohort: str = "cohort") -> ProbeRun:
-        """Load the probe in the host; return when it answers.
+    def start(cls, host: Machine, folder: str, *, name: str = "probe", cohort: str = "cohort") -> ProbeRun:
+        """Load the probe in the host; return when it answers. ``name``: of its job, and of its socket in ``folder``.
 
         Raises:
             PlaceError: this kernel or this `cohort` has no probe.
         """
-        socket = f"{folder}/probe.sock"
-        # It must not wait behind what it measures. The figures of an interval are of no use here; one column is few.
+        socket = f"{folder}/{name}.sock"
+        # It must not wait behind what it measures. The figures of an interval are of no use here.
         argv = f"rm -f {socket}; exec nice -n -20 {cohort} top --batch --json --columns %RUN --answer {socket}"
-        run = cls(host.spawn("probe", argv), socket)
+        run = cls(host.spawn(name, argv), socket)
         deadline = time.monotonic() + _START_TIMEOUT_S
         while _READY not in (said := run._job.output("stderr")[0]):
             ended = run._job.wait(0.2)
@@ -51,6 +51,10 @@ class ProbeRun:
                 how = f"did not start in {_START_TIMEOUT_S} s" if ended is None else f"ended with {ended}"
                 raise PlaceError(f"the probe {how}: {one_line(said[-600:]) or 'it printed no reason'}")
         return run
+
+    @property
+    def pid(self) -> int:
+        return self._job.pid
 
     def stop(self) -> None:
         self._job.signal(signal.SIGTERM)
@@ -62,13 +66,14 @@ class ProbeRun:
 
     def between(self, answer: Answer) -> dict[str, dict[str, float]]:
         """Return what each VM's counters grew by between the two samples of ``answer``; nothing if one is missing."""
-        samples = [self._sample(sample) for sample in (answer.before, answer.after)]
+        samples = [self.sample_in(sample) for sample in (answer.before, answer.after)]
         if samples[0] is None or samples[1] is None:
             return {}
         before, after = samples[0], samples[1]
         return why.growth(_counters(before), _counters(after), after["clock_ns"] - before["clock_ns"])
 
-    def _sample(self, sample: Sample | None) -> dict[str, Any] | None:
+    def sample_in(self, sample: Sample | None) -> dict[str, Any] | None:
+        """Return what it answered when ``sample`` was taken; None if it did not."""
         text = sample.files.get(self.socket) if sample else None
         try:
             found: dict[str, Any] | None = json.loads(text) if text else None
