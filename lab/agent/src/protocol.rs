@@ -63,6 +63,11 @@ pub enum Op {
         path: String,
         text: String,
     },
+    /// Has the shell run `sh` once nobody is left who could ask, on a host without a level in between; takes it back without `sh`.
+    AtEnd {
+        name: String,
+        sh: Option<String>,
+    },
     /// Passes an operation on to the agent behind a Unix socket (a guest's port) and answers its answer.
     Forward {
         socket: String,
