@@ -34,9 +34,9 @@ from cohortlab.table import WIDE, print_results, remarks
 
 WriteHtml = Callable[[Results, Scenario, Sequence[Figure], Path, Path | None], None]
 
-PLACES = ("lab", "sim")
+PLACES = ("lab", "host", "sim")
 # A simulated round takes a fraction of a second, but its figures vary little: seeds are their only difference.
-ROUNDS = {"lab": 5, "sim": 2}
+ROUNDS = {"lab": 5, "host": 5, "sim": 2}
 # What the lab says that it does before it can measure, and seconds of it.
 BEFORE_LAB_S = {
     "the lab's image": 90.0,
@@ -50,7 +50,7 @@ POLICIES = f"With commas, of {', '.join(KNOWN)}; or {ALL}. NAME@VARIANT is NAME 
 
 @click.command()
 @click.argument("scenario", type=click.Path(path_type=Path))
-@click.option("--on", "where", default="lab", show_default=True, help="Where to run: lab or sim.")
+@click.option("--on", "where", default="lab", show_default=True, help="Where to run: lab, host (this one) or sim.")
 @click.option("--policies", default="eevdf,cohort", show_default=True, help=POLICIES)
 @click.option(
     "--policy-args",
@@ -119,6 +119,7 @@ def compare(
         open_place = _simulator(plan, hardware)
     elif hardware is not None:
         raise BadInput("--hardware: only a simulated host can be chosen: --on sim")
+    remark = _on_this_host(plan) if where == "host" else ""
     _check_picture(picture)
     folder = _folder(out, chosen.name)
     results = Results(
@@ -143,6 +144,8 @@ def compare(
 
     progress = _progress(forecast(where, plan))
     progress.watch()
+    if remark:
+        progress.note(remark)
     try:
         comparison.run(plan, open_place, progress, results, lambda: _keep(results, folder))
     finally:
@@ -194,9 +197,22 @@ def place_named(name: str, *, probe: bool = True) -> OpenPlace:
         from cohortlab.sim import open_sim
 
         return open_sim
+    if name == "host":
+        from cohortlab.host import open_host
+
+        return functools.partial(open_host, probe=probe)
     from cohortlab.lab import open_lab
 
     return functools.partial(open_lab, probe=probe)
+
+
+def _on_this_host(plan: Plan) -> str:
+    """Return what this host cannot compare, in words; raise BadInput for what it cannot do at all."""
+    from cohortlab.host import checks
+
+    if plan.kernel is not None:
+        raise BadInput("--kernel: this host runs the kernel that it runs: must be left out with --on host")
+    return checks.policies(plan.policies)
 
 
 def _simulator(plan: Plan, hardware: str | None) -> OpenPlace:

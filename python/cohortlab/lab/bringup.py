@@ -94,7 +94,7 @@ def _up(configs: Sequence[GuestConfig], boot: Boot, progress: ProgressFn) -> Lab
         guest.prepare_cgroups(emulator.host)
         progress(f"booting {len(configs)} guests", None)
         guests = [guest.start(emulator.host, config) for config in configs]
-        _wait_for(
+        wait_for(
             guests, emulator.clock, f"{boot.accel}, {emulator.qemu.name if emulator.qemu else ''}, {boot.pcpus} pCPUs"
         )
     except (AgentError, TimeoutError) as error:
@@ -108,7 +108,7 @@ def _up(configs: Sequence[GuestConfig], boot: Boot, progress: ProgressFn) -> Lab
     return Lab(emulator, guests, boot)
 
 
-def _wait_for(guests: Sequence[Guest], clock: Callable[[], OwnTime], where: str) -> None:
+def wait_for(guests: Sequence[Guest], clock: Callable[[], OwnTime], where: str) -> None:
     """Return when all guests are up; raise at once what befalls the first that does not come up."""
     vcpus = "+".join(str(guest.config.vcpus) for guest in guests)
     times, what = boot_times(), f"{where}, guests of {vcpus} vCPUs"

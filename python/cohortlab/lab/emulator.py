@@ -19,7 +19,7 @@ from cohortlab.lab import cache, cpio, lastwords, turn, vmlinux
 from cohortlab.lab import qemu as qemus
 from cohortlab.lab.agent import AgentError, Connection, Machine
 from cohortlab.lab.image import Image
-from cohortlab.lab.kernels import Kernel, initramfs
+from cohortlab.lab.kernels import Kernel, guest_initramfs, initramfs
 from cohortlab.lab.lastwords import DEATH, Vmm
 from cohortlab.lab.patience import BootTimes, OwnTime, Patience, boot_times
 from cohortlab.lab.qemu import Qemu
@@ -269,7 +269,7 @@ def _initrd(boot: Boot) -> bytes:
     agent = {"payload/bin/cohort-lab-agent": boot.agent}
     programs = {f"payload/bin/{name}": path for name, path in boot.files.items()}
     guest: dict[str, bytes | Path] = {
-        "payload/guest/initrd": initramfs(boot.kernel, boot.image, "guest") + cpio.archive(agent),
+        "payload/guest/initrd": guest_initramfs(boot.kernel, boot.image, boot.agent),
     }
     return base + cpio.archive({**agent, **programs, **guest})
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from cohortlab import why
@@ -64,13 +65,16 @@ class ProbeRun:
     def kill(self) -> None:
         self._job.signal(signal.SIGKILL)
 
-    def between(self, answer: Answer) -> dict[str, dict[str, float]]:
-        """Return what each VM's counters grew by between the two samples of ``answer``; nothing if one is missing."""
+    def between(self, answer: Answer, names: Mapping[int, str]) -> dict[str, dict[str, float]]:
+        """Return what VMs' counters grew by between the two samples of ``answer``; nothing if one is missing.
+
+        ``names``: of the VMs that count, by their process numbers; the host may have others.
+        """
         samples = [self.sample_in(sample) for sample in (answer.before, answer.after)]
         if samples[0] is None or samples[1] is None:
             return {}
         before, after = samples[0], samples[1]
-        return why.growth(_counters(before), _counters(after), after["clock_ns"] - before["clock_ns"])
+        return why.growth(_counters(before, names), _counters(after, names), after["clock_ns"] - before["clock_ns"])
 
     def sample_in(self, sample: Sample | None) -> dict[str, Any] | None:
         """Return what it answered when ``sample`` was taken; None if it did not."""
@@ -82,12 +86,13 @@ class ProbeRun:
         return found
 
 
-def _counters(sample: dict[str, Any]) -> dict[str, dict[str, float]]:
+def _counters(sample: dict[str, Any], names: Mapping[int, str]) -> dict[str, dict[str, float]]:
     """Return each VM's counters, without those that this kernel cannot count."""
     missing = set(sample["missing"])
     return {
-        vm["name"]: {name: value for name, value in vm["total"].items() if name not in missing}
+        names[vm["pid"]]: {name: value for name, value in vm["total"].items() if name not in missing}
         | {name: vm[name] for name in _OF_VMS}
         | {"vcpus": len(vm["vcpus"])}
         for vm in sample["vms"]
+        if vm["pid"] in names
     }
