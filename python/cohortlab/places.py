@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Where a scenario runs: the contract between ``compare`` and a place.
 
-A *place* (the lab, the simulator, later this host) brings a scenario's VMs up, keeps them alive while
+A *place* (the lab, this host, the simulator) brings a scenario's VMs up, keeps them alive while
 policies are switched under them, and measures one program in one VM at a time. ``compare`` knows nothing
 else about it.
 """

@@ -87,9 +87,13 @@ def test_what_it_lost_most_to(change: dict[str, float], said: str) -> None:
     assert why.mostly(why.of(COUNTED | change)) == said
 
 
+# "other" is somebody else's VM.
+PIDS = {"work": 7, "new": 8, "other": 9}
+
+
 def sample(clock_ns: int, run_ns: int, *, missing: tuple[str, ...] = (), names: tuple[str, ...] = ("work",)) -> str:
     total = {"run_ns": run_ns, "ple": 7}
-    vms = [{"name": n, "vcpus": [{}, {}], "stacked_ns": 5, "throttled_ns": 0, "total": total} for n in names]
+    vms = [{"pid": PIDS[n], "vcpus": [{}, {}], "stacked_ns": 5, "throttled_ns": 0, "total": total} for n in names]
     return json.dumps({"clock_ns": clock_ns, "missing": missing, "vms": vms})
 
 
@@ -99,13 +103,14 @@ def answer(before: str | None, after: str | None) -> Answer:
 
 def test_what_the_probe_says_before_and_after_is_subtracted() -> None:
     run = ProbeRun(None, "/x/probe.sock")  # type: ignore[arg-type]  # its job is not asked
-    now = sample(3 * S, 9, missing=("ple",), names=("work", "new"))
-    assert run.between(answer(sample(S, 4), now)) == {
+    now = sample(3 * S, 9, missing=("ple",), names=("work", "new", "other"))
+    names = {PIDS[name]: name for name in ("work", "new")}
+    assert run.between(answer(sample(S, 4), now), names) == {
         "work": {"run_ns": 5, "stacked_ns": 0, "throttled_ns": 0, "vcpus": 2, "window_ns": 2 * S}
     }
     for missing in (None, "", '{"clock'):
-        assert run.between(answer(sample(S, 4), missing)) == {}
-        assert run.between(answer(missing, sample(S, 4))) == {}
+        assert run.between(answer(sample(S, 4), missing), names) == {}
+        assert run.between(answer(missing, sample(S, 4)), names) == {}
 
 
 def test_it_is_in_every_output(cohortlab: Callable[..., object], place: object, two: Scenario) -> None:
