@@ -244,7 +244,7 @@ VERIFIED_ONCE gang_began(struct task_ctx *t, s32 cpu, u64 now)
 	if (!t)
 		return 0;
 #define ASK(name, what) CASE(GANG_##name, gang_##name, began, gang_##name.began(t, cpu, now))
-	switch (gang) {
+	switch (chosen_gang()) {
 		GANGS(ASK)
 	}
 #undef ASK
@@ -259,13 +259,13 @@ VERIFIED_ONCE gang_changed(struct task_ctx *t, u32 from, u64 now)
 	UNUSED_YET(t);
 	UNUSED_YET(from);
 	UNUSED_YET(now);
-	if (!t || gang == GANG_off)
+	if (!t || chosen_gang() == GANG_off)
 		return 0;
 	v = vcpu_get(t);
 	if (!v)
 		return 0;
 #define ASK(name, what) CASE(GANG_##name, gang_##name, changed, gang_##name.changed(t, v, from, now))
-	switch (gang) {
+	switch (chosen_gang()) {
 		GANGS(ASK)
 	}
 #undef ASK
@@ -282,7 +282,7 @@ VERIFIED_ONCE_U64 turn_slice(struct task_ctx *t, u32 vm, s32 cpu, u64 now)
 	UNUSED_YET(cpu);
 	UNUSED_YET(now);
 #define ASK(name, what) CASE(GANG_##name, gang_##name, slice, slice = gang_##name.slice(vm, cpu, now))
-	switch (gang) {
+	switch (chosen_gang()) {
 		GANGS(ASK)
 	}
 #undef ASK
@@ -306,7 +306,7 @@ VERIFIED_ONCE gate_for(struct task_ctx *t, s32 cpu, u64 now)
 	if (answer)
 		return answer;
 #define ASK(name, what) CASE(GANG_##name, gang_##name, gate, answer = gang_##name.gate(t, cpu, now))
-	switch (gang) {
+	switch (chosen_gang()) {
 		GANGS(ASK)
 	}
 #undef ASK
@@ -381,7 +381,7 @@ VERIFIED_ONCE order_period(u64 now)
 static __always_inline u64 gang_period_ns(void)
 {
 #define ASK(name, what) CASE(GANG_##name, gang_##name, period_ns, return gang_##name.period_ns)
-	switch (gang) {
+	switch (chosen_gang()) {
 		GANGS(ASK)
 	}
 #undef ASK
@@ -392,7 +392,7 @@ VERIFIED_ONCE gang_period(u64 now)
 {
 	UNUSED_YET(now);
 #define ASK(name, what) CASE(GANG_##name, gang_##name, period, gang_##name.period(now))
-	switch (gang) {
+	switch (chosen_gang()) {
 		GANGS(ASK)
 	}
 #undef ASK

@@ -50,6 +50,11 @@ KNOB u32 guard = GUARD_off;
 /* Kinds of boost (enum cohort_boost), for spin boost. */
 KNOB u32 boost = 0;
 
+static __always_inline u32 chosen_gang(void)
+{
+	return COMPILED_FOR(gang);
+}
+
 /* A pCPU. Its run queue is the DSQ of the same number. */
 struct cpu_ctx {
 	u32 online;

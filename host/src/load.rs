@@ -5,11 +5,11 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::skel::OpenSkel;
 use libbpf_rs::{ErrorKind, Link, OpenObject};
 use tracing::{debug, warn};
 
-use crate::bpf::{CohortSkel, CohortSkelBuilder, OpenCohortSkel};
+use crate::bpf::{self, CohortSkel, OpenCohortSkel};
 use crate::intf;
 use crate::kernel_ops;
 use crate::policy::Axes;
@@ -126,7 +126,7 @@ fn open<'obj>(
     place: &Place,
     watch: Watch,
 ) -> libbpf_rs::Result<OpenCohortSkel<'obj>> {
-    let mut open = CohortSkelBuilder::default().open(storage)?;
+    let mut open = bpf::open(config.axes.gang.number, storage)?;
 
     if let Some(knobs) = open.maps.rodata_data.as_deref_mut() {
         knobs.nr_cpus = place.nr_cpus;

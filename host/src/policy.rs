@@ -69,7 +69,7 @@ impl fmt::Display for Boost {
 /// One of a table of policies.h: its place there is its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    number: usize,
+    pub number: usize,
     name: &'static str,
 }
 
