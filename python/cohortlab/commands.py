@@ -212,7 +212,13 @@ def _on_this_host(plan: Plan) -> str:
 
     if plan.kernel is not None:
         raise BadInput("--kernel: this host runs the kernel that it runs: must be left out with --on host")
-    return checks.policies(plan.policies)
+    remark = checks.policies(plan.policies)
+    try:
+        for scenario in plan.modes.values():
+            checks.can_measure(scenario)
+    except PlaceError as error:
+        raise BadInput(str(error)) from None
+    return remark
 
 
 def _simulator(plan: Plan, hardware: str | None) -> OpenPlace:

@@ -98,6 +98,14 @@ def test_options_that_make_no_sense_here(cohortlab: Callable[..., Any]) -> None:
         assert said in ran.err
 
 
+def test_a_refusal_is_one_line(cohortlab: Callable[..., Any], host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "SCHED_EXT", host / "none")
+    monkeypatch.setattr(checks.shutil, "which", lambda _: None)
+    ran = cohortlab("compare", "smp-2x2", "--on", "host")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert "needs qemu-system-x86_64" in ran.err
+
+
 def test_guests_stay_on_as_many_cpus_as_the_scenario_has(host: Path, two: Scenario) -> None:
     pinned = two.vms[1].model_copy(update={"affinity": (1,)})
     place = HostPlace(dataclasses.replace(two, vms=(two.vms[0], pinned)))
