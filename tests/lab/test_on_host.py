@@ -137,7 +137,10 @@ def test_if_its_agent_is_killed_as_well_the_next_one_removes_what_is_left(host: 
         ("setpriv --reuid 65534 --regid 65534 --clear-groups", "run as root"),
         ("unshare --mount sh -c 'umount /sys/fs/cgroup && exec \"$@\"' sh", "needs cgroup v2"),
         ("unshare --mount sh -c 'mount -t tmpfs none /dev && exec \"$@\"' sh", "/dev/kvm does not exist"),
-        ("env PATH=/run/cohort-lab/bin:/mnt", "needs qemu-system-x86_64"),
+        (
+            "unshare --mount sh -c 'mount --bind /dev/null /usr/bin/qemu-system-x86_64 && exec \"$@\"' sh",
+            "needs qemu-system-x86_64",
+        ),
     ],
 )
 def test_what_is_missing_is_said_before_anything_starts(host: Machine, prefix: str, said: str) -> None:

@@ -25,6 +25,9 @@ S = 1_000_000_000
 # SVM's exit for a PAUSE too many; VMX has 40.
 PAUSE_EXITS = "exit_reason == 0x77 || exit_reason == 40"
 EXACT = 0.02
+TRIES = 7
+# Of a pCPU, at 20,000 switches a second.
+COST = 0.01
 
 
 def close_to(wanted: float, slack_ns: float = 0) -> object:
@@ -196,27 +199,31 @@ def test_hypercalls_that_flush_are_as_many_as_the_kernel_counts(bench: Bench) ->
 def test_the_probe_costs_little(bench: Bench) -> None:
     """Its programs' own time, as the kernel measures it, per switch; and what that is at 20,000 switches a second.
 
-    Emulated pCPUs are slow: their time is scaled by how much slower the same loop is there than here.
+    Emulated pCPUs are slow: their time is scaled by how much slower the same loop is there than here. Of several short
+    tries the best counts: this machine may be busy with other things in any of them, and only that makes one dearer.
     """
     loop = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
     argv = ["dash" if shutil.which("dash") else "sh", "-c", loop]
-    here_s = min(timeit.repeat(lambda: subprocess.run(argv, check=True), number=1, repeat=5))
-    there_s = min(bench.host.run(loop).wall_s for _ in range(5))
+    here_s = min(timeit.repeat(lambda: subprocess.run(argv, check=True), number=1, repeat=TRIES))
+    there_s = min(bench.host.run(loop).wall_s for _ in range(TRIES))
     knob = "/proc/sys/kernel/bpf_stats_enabled"
     with Cgroups(bench) as ground, Probe(bench) as probe:
         bench.host.check(f"echo 1 >{knob}")
         ground.callback(bench.host.check, f"echo 0 >{knob}")
         for name, machine in (("host", bench.host), ("work", bench.place.guests["work"].machine)):
-            before, spent = probe.sample()["switches"], _spent(bench, probe)
-            machine.check("hackbench -g 1 -l 500 -f 5", 120)
-            switches = probe.sample()["switches"] - before
-            cost_ns = (_spent(bench, probe) - spent) / switches
+            costs_ns = []
+            for _ in range(TRIES):
+                before, spent = probe.sample()["switches"], _spent(bench, probe)
+                machine.check("hackbench -g 1 -l 100 -f 5", 600)
+                switches = probe.sample()["switches"] - before
+                costs_ns.append((_spent(bench, probe) - spent) / switches)
+            cost_ns = min(costs_ns)
             part = cost_ns * here_s / there_s * 20_000 / S
             print(
-                f"{name}: {switches} switches, {cost_ns:.0f} ns each in the emulator, {there_s / here_s:.1f} times "
-                f"slower than this machine: {part:.2%} of a pCPU at 20,000 switches/s"
+                f"{name}: {cost_ns:.0f} ns a switch in the emulator ({', '.join(f'{ns:.0f}' for ns in costs_ns)}), "
+                f"{there_s / here_s:.1f} times slower than this machine: {part:.2%} of a pCPU at 20,000 switches/s"
             )
-            assert part < 0.03
+            assert part < COST
 
 
 def _spent(bench: Bench, probe: Probe) -> int:
