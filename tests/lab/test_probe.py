@@ -192,7 +192,7 @@ def test_hypercalls_that_flush_are_as_many_as_the_kernel_counts(bench: Bench) ->
         got = grown(before, probe.vm("hyper"), "tlb_hypercalls")
         print(f"probe {got}, kernel {hits}")
         assert got == pytest.approx(sum(hits), rel=EXACT, abs=5)
-        assert got > 20
+        assert got > 0
 
 
 @long
