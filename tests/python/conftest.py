@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,6 +127,9 @@ class FakePlace:
             host={"idle_s": self.idle * took_s},
             why=self.why,
         )
+
+    def measure_together(self, turn: Mapping[str, str]) -> dict[str, Measurement]:
+        return {vm: self.measure(vm, workload) for vm, workload in turn.items()}
 
     def reset(self) -> None:
         self.log.append(("reset",))

@@ -24,6 +24,8 @@ from cohortlab.scenario import Scenario
 class HostPlace(RealPlace):
     """All VMs of one scenario, running and idle, on this host."""
 
+    name = "host"
+
     def __init__(self, scenario: Scenario, *, probe: bool = True, progress: ProgressFn = lambda text, _: None) -> None:
         """``probe``: count what vCPUs' time goes to."""
         super().__init__(scenario, probe=probe, progress=progress)
@@ -54,6 +56,7 @@ class HostPlace(RealPlace):
     def _boot(self) -> None:
         scenario = self.scenario
         qemu = checks.can_measure(scenario)
+        self._check_scenario()
         agent = binaries.find("cohort-lab-agent")
         try:
             self.cohort_there = str(binaries.find("cohort"))

@@ -19,6 +19,7 @@ from cohortlab.scenario import Scenario
 class LabPlace(RealPlace):
     """All VMs of one scenario, running and idle, on a stock kernel in an emulator."""
 
+    name = "lab"
     folder_there = PAYLOAD
 
     def __init__(
@@ -59,6 +60,7 @@ class LabPlace(RealPlace):
         if self.pcpus > cores:
             # The emulator itself would then preempt the host's CPUs: what is measured would be this machine.
             raise PlaceError(f"{scenario.name}: host.pcpus = {self.pcpus} is not allowed here: must be at most {cores}")
+        self._check_scenario()
         try:
             self._cohort = self._cohort or binaries.find("cohort")
             files = {"cohort": self._cohort}

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Self
@@ -31,6 +31,8 @@ _ANSWER_TIMEOUT_S = 120
 class RealPlace:
     """All VMs of one scenario, running and idle, under a real kernel. On what, is for those who inherit to say."""
 
+    # What it is called.
+    name: str
     # The program that is `cohort` on the host.
     cohort_there = "cohort"
     # Where the probe's socket is there.
@@ -97,6 +99,25 @@ class RealPlace:
     def _needs_cohort(self) -> None:
         """Raise PlaceError if there is no `cohort` to run."""
 
+    def _check_scenario(self) -> None:
+        """Raise PlaceError, naming the field, for what real kernels are not told of a scenario."""
+        scenario = self.scenario
+        for row, vm in zip(scenario.rows, scenario.vms, strict=True):
+            for name in (*vm.programs, *([] if vm.load is None else [vm.load])):
+                if scenario.workloads[name].command is None:
+                    field = "load" if name == vm.load else f"programs[{vm.programs.index(name)}]"
+                    raise PlaceError(f'{scenario.path}: vm[{row}].{field}: "{name}" has no command: must be simulated')
+            for field, value in (
+                ("vcpu_affinity", vm.vcpu_affinity),
+                ("cap_pcpus", vm.cap_pcpus),
+                ("start_s", vm.start_s or None),
+                ("run_s", vm.run_s),
+            ):
+                if value is not None:
+                    raise PlaceError(
+                        f"{scenario.path}: vm[{row}].{field}: is not known to the {self.name} of this version"
+                    )
+
     @property
     def _configs(self) -> list[GuestConfig]:
         vms = self.scenario.vms
@@ -161,7 +182,8 @@ class RealPlace:
             if load.setup:
                 machine.check(load.setup, _SETUP_TIMEOUT_S)
             self._loads += 1  # a new name each: the one before may still be ending
-            job = machine.spawn(f"load-{self._loads}", f"exec {load.command}")
+            again = f"exec {load.command}" if load.background else f"while {load.command}; do :; done >/dev/null"
+            job = machine.spawn(f"load-{self._loads}", again)
             if (rc := job.wait(_LOAD_SETTLE_S)) is not None:
                 raise PlaceError(f"{workload} ended with {rc} in {vm}: {job.output('stderr')[0].strip()[-200:]}")
         yield
@@ -210,6 +232,11 @@ class RealPlace:
                 host=sampling.host_counters(outer, self._pcpus_used),
                 why=self._probe.between(outer, self._pids()) if self._probe else {},
             )
+
+    def measure_together(self, turn: Mapping[str, str]) -> dict[str, Measurement]:
+        raise PlaceError(
+            f"{self.scenario.path}: vm: several have programs: must be one where kernels are real, in this version"
+        )
 
     def reset(self) -> None:
         """After PlaceCrashed: bring everything up again."""
