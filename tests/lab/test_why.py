@@ -49,7 +49,7 @@ def test_every_vcpus_time_is_told_beside_the_figure(place: LabPlace, policy: str
 
 @pytest.mark.long
 def test_the_probe_takes_little_of_what_is_measured(place: LabPlace) -> None:
-    """Its programs' time and its reading, before and after, of the pCPUs' time, as the lab's host itself counts both."""
+    """Its programs' time and its own, for reading before and after, of the pCPUs' time: the host counts both itself."""
     knob, run = "/proc/sys/kernel/bpf_stats_enabled", place._probe
     assert run is not None
 
