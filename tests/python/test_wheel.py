@@ -36,10 +36,15 @@ def test_everything_that_comes_with_the_project_is_in_it(tmp_path: Path) -> None
     names = set(zipfile.ZipFile(wheel).namelist())
     wanted = [
         f"cohortlab/_shipped/{path.relative_to(REPOSITORY)}"
-        for folder in ("scenarios", "workloads", "hardware")
+        for folder in ("scenarios", "workloads", "hardware", "papers")
         for path in (REPOSITORY / folder).rglob("*.toml")
     ]
-    wanted += ["cohortlab/_shipped/lab/init", "cohortlab/_shipped/lab/emulator/series", "cohortlab/report.html.j2"]
+    wanted += [
+        "cohortlab/_shipped/lab/init",
+        "cohortlab/_shipped/lab/emulator/series",
+        "cohortlab/report.html.j2",
+        "cohortlab/reproduce/report.html.j2",
+    ]
     assert len(wanted) > 20
     assert set(wanted) <= names
     assert not any(name.startswith(("cohort_sim/", "tests/", "lab/")) for name in names)
