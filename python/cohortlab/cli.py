@@ -61,9 +61,10 @@ def main() -> int:
 def _add_commands() -> None:
     """Add the subcommands; each lives in its own module."""
     from cohortlab.commands import compare, doctor
+    from cohortlab.recorded.commands import advise, import_recording
     from cohortlab.sim.commands import explain, fidelity
 
-    for command in (compare, doctor, explain, fidelity):
+    for command in (compare, doctor, explain, fidelity, import_recording, advise):
         cli.add_command(command)
     if importlib.util.find_spec("cohortlab.lab.cli") is not None:
         cli.add_command(importlib.import_module("cohortlab.lab.cli").cli, "lab")

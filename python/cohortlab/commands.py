@@ -114,7 +114,7 @@ def compare(
         crashes_max=crashes,
     )
     if where == "sim":
-        open_place = _simulator(plan, hardware)
+        open_place = _simulator(plan, hardware, chosen)
     elif hardware is not None:
         raise BadInput("--hardware: only a simulated host can be chosen: --on sim")
     _check_picture(picture)
@@ -195,20 +195,19 @@ def place_named(name: str) -> OpenPlace:
     return open_lab
 
 
-def _simulator(plan: Plan, hardware: str | None) -> OpenPlace:
+def _simulator(plan: Plan, hardware: str | None, scenario: Scenario) -> OpenPlace:
     """Return what opens the simulator; raise BadInput for what it does not know."""
     from cohortlab.sim import hardware as hardwares
     from cohortlab.sim import open_sim
     from cohortlab.sim.policy import KERNEL_DEFAULT, host_class
 
-    name = hardware or hardwares.DEFAULT
-    hardwares.load(name)
+    hardwares.chosen(hardware, scenario.path)
     for policy in plan.policies:
         try:
             host_class(policy.name, policy.args, plan.kernel or KERNEL_DEFAULT)
         except PlaceError as error:
             raise BadInput(f"{policy.label}: {error}") from None
-    return functools.partial(open_sim, hardware=name, policies=plan.policies, rounds=plan.rounds)
+    return functools.partial(open_sim, hardware=hardware, policies=plan.policies, rounds=plan.rounds)
 
 
 def _split(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:

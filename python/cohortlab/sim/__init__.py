@@ -40,7 +40,7 @@ def open_sim(
     from cohortlab.sim import hardware as hardwares
     from cohortlab.sim.place import SimPlace
 
-    chosen = hardwares.load(hardware or hardwares.DEFAULT)
+    chosen = hardwares.chosen(hardware, scenario.path)
     return SimPlace(scenario, kernel=kernel, hardware=chosen, policies=policies, rounds=rounds)
 
 
@@ -92,6 +92,6 @@ def run(
         tuple(args),
         seed,
         kernel or KERNEL_DEFAULT,
-        hardwares.load(hardware or hardwares.DEFAULT),
+        hardwares.chosen(hardware, chosen.path),
     )
     return Result.of(described, traces or Traces())

@@ -58,6 +58,14 @@ def names() -> list[str]:
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
 
+def chosen(name: str | None, scenario: Path) -> Hardware:
+    """Return the hardware of ``--hardware``; without, ``hardware.toml`` beside the scenario's file, or the default."""
+    beside = scenario.parent / "hardware.toml"
+    if name is None and beside.is_file():
+        return load(str(beside))
+    return load(name or DEFAULT)
+
+
 def load(name: str) -> Hardware:
     """Return the hardware in ``hardware/NAME.toml`` or, if the name ends in ``.toml``, in that file."""
     if name.endswith(".toml"):

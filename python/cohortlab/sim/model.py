@@ -10,6 +10,7 @@ from typing import Any
 from cohortlab.errors import BadInput
 from cohortlab.scenario import Scenario, Vm
 from cohortlab.sim import hardware as hardwares
+from cohortlab.sim import models
 from cohortlab.sim.hardware import Hardware
 from cohortlab.sim.native import native
 from cohortlab.sim.policy import KERNEL_DEFAULT, has_on_spin_bug, host_class
@@ -86,7 +87,7 @@ class Run:
         made["kvm"] = kvm
         made["guest"] = {**self.hardware.guest, "tlb": vm.tlb}
         if vm.name in self.running:
-            made["workload"] = {"model": self.running[vm.name]}
+            made["workload"] = models.workload(self.scenario, self.running[vm.name])
             if not self.scenario.workloads[self.running[vm.name]].background:
                 made["start_ns"] = SETTLE_NS
         return made
@@ -125,5 +126,5 @@ def check(scenario: Scenario) -> None:
 
 
 def _check_model(where: str, scenario: Scenario, name: str, known: Sequence[str]) -> None:
-    if name not in known:
+    if name not in known and models.own(scenario, name) is None:
         raise BadInput(f'{scenario.path}: {where}: there is no model of "{name}": must be one of {", ".join(known)}')

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Which policy would do best for a host: each VM's work simulated under each, and what that is worth."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from cohortlab.errors import BadInput
+from cohortlab.places import PlaceError
+from cohortlab.policies import KERNEL, Policy, parse_policies
+from cohortlab.scenario import Scenario, Vm
+from cohortlab.sim import hardware as hardwares
+from cohortlab.sim import models
+from cohortlab.sim.model import Run, check
+from cohortlab.sim.policy import KERNEL_DEFAULT, host_class
+from cohortlab.sim.result import Result
+
+# What `cohortlab import` calls a VM's endless workload.
+LOAD = "-load"
+# VMs whose work is simulated as measured; with more, those with the most vCPUs.
+VMS_MAX = 6
+# Student's t for 95 %, by degrees of freedom; more than that is nearly the normal distribution.
+_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
+# A difference below this is none that anybody would notice.
+NOTHING = 0.02
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How much faster the VM's work is than under the kernel's scheduler: mean of log ratios over seeds, half-width."""
+
+    log: float
+    half: float
+
+    @property
+    def percent(self) -> tuple[float, float, float]:
+        """Time saved: expected, at least, at most, with 95 % confidence."""
+        low, high = self.log - self.half, self.log + self.half
+        return tuple(100 * (1 - math.exp(-x)) for x in (self.log, low, high))  # type: ignore[return-value]
+
+
+@dataclass
+class Advice:
+    """What was found. ``times`` has seconds by policy and VM, one for each seed; ``alone`` those without neighbours."""
+
+    scenario: str
+    rounds: int
+    times: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    alone: dict[str, list[float]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def slowdown(self, policy: str, vm: str) -> float:
+        """Return by how much longer the VM's work takes than alone, a median."""
+        return statistics.median(self.times[policy][vm]) / statistics.median(self.alone[vm])
+
+    def overall(self, policy: str) -> float:
+        """Return the geometric mean of all VMs' slowdowns."""
+        return math.exp(statistics.fmean(math.log(self.slowdown(policy, vm)) for vm in self.alone))
+
+    def gain(self, policy: str, vm: str) -> Gain:
+        """Return what ``vm`` gains from ``policy``; runs of one seed are compared with one another."""
+        before, after = self.times[KERNEL][vm], self.times[policy][vm]
+        logs = [math.log(b / a) for b, a in zip(before, after, strict=True)]
+        degrees = len(logs) - 1
+        t = _T[degrees - 1] if degrees <= len(_T) else 1.96
+        return Gain(statistics.fmean(logs), t * statistics.stdev(logs) / math.sqrt(len(logs)))
+
+    @property
+    def best(self) -> str:
+        """The policy with the least slowdown over all VMs."""
+        return min(self.times, key=lambda policy: (self.overall(policy), policy != KERNEL))
+
+    @property
+    def worst_off(self) -> str:
+        """The VM that loses most under the kernel's own scheduler."""
+        return max(self.alone, key=lambda vm: self.slowdown(KERNEL, vm))
+
+    def sentences(self) -> tuple[str, str, str]:
+        """Return what is, what would be best, and how sure that is."""
+        vm, best = self.worst_off, self.best
+        now = (
+            f"Under {KERNEL}, {vm} loses most on this host: its work takes {self.slowdown(KERNEL, vm):.2f} times as long"
+            " as alone."
+        )
+        if best == KERNEL:
+            others = ", ".join(name for name in self.times if name != KERNEL) or "none"
+            return now, f"No policy would do better for all VMs together: {others} would not.", self._sure(None)
+        gain, low, high = self.gain(best, vm).percent
+        change = f"{vm} would need {abs(gain):.0f} % {'less' if gain >= 0 else 'more'} time"
+        would = f"{best} would do best of {len(self.times)} policies: {change} ({low:.0f} to {high:.0f} %){self._others()}."
+        return now, would, self._sure(low)
+
+    def _others(self) -> str:
+        """Return what the best policy does to the other VMs."""
+        others = [vm for vm in self.alone if vm != self.worst_off]
+        if not others:
+            return ""
+        worst = min(others, key=lambda vm: self.gain(self.best, vm).log)
+        gain = self.gain(self.best, worst).percent[0]
+        if gain < -100 * NOTHING:
+            return f", and {worst} {-gain:.0f} % more"
+        return ", and no other VM would need noticeably more"
+
+    def _sure(self, low: float | None) -> str:
+        runs = f"the range is that of 95 % over {self.rounds} simulated runs"
+        model = "what the simulator itself errs by comes on top: docs/fidelity.md"
+        if low is not None and low > 100 * NOTHING:
+            return f"That is more than chance, since {runs}; {model}."
+        return f"That may be chance, since {runs} and includes no difference; {model}."
+
+    def for_machines(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        gains = {
+            policy: {vm: dict(zip(("percent", "low", "high"), self.gain(policy, vm).percent, strict=True)) for vm in vms}
+            for policy, vms in self.times.items()
+            if policy != KERNEL
+        }
+        return {
+            "scenario": self.scenario,
+            "rounds": self.rounds,
+            "best": self.best,
+            "slowdown": {policy: {vm: self.slowdown(policy, vm) for vm in vms} for policy, vms in self.times.items()},
+            "overall": {policy: self.overall(policy) for policy in self.times},
+            "gain": gains,
+            "alone_s": self.alone,
+            "times_s": self.times,
+            "failed": self.failed,
+            "sentences": list(self.sentences()),
+        }
+
+
+def measured(scenario: Scenario) -> list[tuple[Vm, str]]:
+    """Return the VMs whose work can be measured, each with its program: the scenario's, and what was recorded."""
+    found = [(scenario.program_vm, program) for program in scenario.program_vm.programs]
+    for vm in scenario.neighbours:
+        program = (vm.load or "").removesuffix(LOAD)
+        if vm.load != program and models.own(scenario, program) is not None:
+            found.append((vm, program))
+    found.sort(key=lambda pair: pair[0].vcpus, reverse=True)
+    return found[:VMS_MAX]
+
+
+def advise(
+    scenario: Scenario, policies: str, rounds: int, kernel: str | None = None, hardware: str | None = None
+) -> Advice:
+    """Simulate each VM's work alone and under each policy, ``rounds`` times with different seeds.
+
+    Raises:
+        BadInput: the simulator refuses what the scenario and the hardware file say.
+    """
+    check(scenario)
+    contestants = parse_policies(policies, ())
+    if KERNEL not in [policy.name for policy in contestants]:
+        contestants = (*parse_policies(KERNEL, ()), *contestants)
+    parts = hardwares.chosen(hardware, scenario.path)
+    version = kernel or KERNEL_DEFAULT
+    found = Advice(scenario.name, rounds)
+    works = measured(scenario)
+
+    def loads(vm: Vm) -> dict[str, str]:
+        """Return what the others do meanwhile; the VM with programs does what it did for ever, if that was recorded."""
+        running = {other.name: other.load for other in scenario.neighbours if other.load is not None}
+        main = scenario.program_vm
+        again = f"{main.programs[0]}{LOAD}"
+        if vm is not main and models.own(scenario, again) is not None:
+            running[main.name] = again
+        running.pop(vm.name, None)
+        return running
+
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+
+        def seconds(vm: Vm, program: str, policy: Policy, *, alone: bool) -> list[float]:
+            running = {vm.name: program} | ({} if alone else loads(vm))
+            chosen = _with_work(scenario, running)
+            runs = [
+                Run(chosen, running, policy.name, policy.args, seed, version, parts) for seed in range(1, rounds + 1)
+            ]
+            return list(pool.map(lambda run: _seconds(run, vm), runs))
+
+        for vm, program in works:
+            found.alone[_title(vm, program, works)] = seconds(vm, program, Policy(KERNEL, KERNEL), alone=True)
+        for policy in contestants:
+            try:
+                host_class(policy.name, policy.args, version)
+                found.times[policy.label] = {
+                    _title(vm, program, works): seconds(vm, program, policy, alone=False) for vm, program in works
+                }
+            except PlaceError as error:
+                if policy.name == KERNEL:
+                    raise BadInput(str(error)) from None
+                found.failed[policy.label] = str(error)
+    return found
+
+
+def _title(vm: Vm, program: str, works: Sequence[tuple[Vm, str]]) -> str:
+    """Return the VM's name, and its program's where it has several."""
+    return vm.name if [other.name for other, _ in works].count(vm.name) == 1 else f"{vm.name}: {program}"
+
+
+def _with_work(scenario: Scenario, running: dict[str, str]) -> Scenario:
+    """Return the scenario with workloads for all that runs: an imported VM has both, the work and the load."""
+    from cohortlab import workloads
+
+    known = dict(scenario.workloads)
+    for name in running.values():
+        if name not in known:
+            path = workloads.find(name, workloads.folders_for(scenario.path))
+            if path is None:
+                raise BadInput(f"{scenario.path}: there is no workload {name}: import the recording again")
+            known[name] = workloads.load(path)
+    return dataclasses.replace(scenario, workloads=known)
+
+
+def _seconds(run: Run, vm: Vm) -> float:
+    measurement = Result.of(run).measurement(vm.name)
+    return measurement.wall_s
