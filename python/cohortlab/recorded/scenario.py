@@ -87,7 +87,7 @@ def write(
         affinity = _affinity(name, vm, pcpus, remarks)
         if affinity:
             text.append(f"affinity = {affinity}")
-        text += [f'tlb = "{_tlb(figures[index], about)}"', role]
+        text += [f'tlb = "{_tlb(about["counts_by_vm"][_index(about, index)])}"', role]
         if vm.get("quota_us"):
             remarks.append(f"the quota of {name} is not simulated")
         for kind, suffix in (("program", ""), ("load", LOAD)):
@@ -155,13 +155,11 @@ def _affinity(name: str, vm: dict[str, Any], pcpus: dict[int, int], remarks: lis
     return sorted({pcpus[cpu] for cpus in sets for cpu in cpus if cpu in pcpus})
 
 
-def _tlb(figures: dict[str, Any], about: dict[str, Any]) -> str:
+def _tlb(counts: dict[str, int]) -> str:
     """Return how the VM flushes its siblings' TLBs, as far as it was seen."""
-    counted = next((vm for vm in about["end"]["counted"].get("vms", []) if vm["name"] == figures["name"]), None)
-    total = counted["total"] if counted else {}
-    if total.get("tlb_hypercalls"):
+    if counts.get("tlb-hypercall"):
         return "hypercall"
-    return "kvm-pv" if total.get("tlb_deferred") else "ipi"
+    return "kvm-pv" if counts.get("tlb-deferred") else "ipi"
 
 
 def _workload(folder: Path, name: str, model: dict[str, Any], part: Part, title: str, *, background: bool) -> None:

@@ -46,6 +46,12 @@ impl Run {
         &self.report.ftrace
     }
 
+    /// What `cohort record` would have written; empty if it was not asked for.
+    #[getter]
+    fn recording<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.report.recording)
+    }
+
     /// The timeline's columns, little-endian: kind (u8), lane and who (u32), start_ns and end_ns (u64). Empty if none was asked for.
     fn timeline<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         columns(py, self.report.timeline.as_ref())
@@ -70,7 +76,8 @@ fn columns<'py>(py: Python<'py>, timeline: Option<&Timeline>) -> PyResult<Bound<
 ///
 /// Raises ConfigError and RunError, each with one line.
 #[pyfunction]
-#[pyo3(signature = (scenario, *, figures=true, perfetto_bytes_max=0, ftrace_bytes_max=0, timeline_rows_max=0))]
+#[allow(clippy::too_many_arguments)] // named ones of a Python function
+#[pyo3(signature = (scenario, *, figures=true, perfetto_bytes_max=0, ftrace_bytes_max=0, timeline_rows_max=0, recording=false))]
 fn run(
     py: Python<'_>,
     scenario: &str,
@@ -78,6 +85,7 @@ fn run(
     perfetto_bytes_max: usize,
     ftrace_bytes_max: usize,
     timeline_rows_max: usize,
+    recording: bool,
 ) -> PyResult<Run> {
     let watch = Watch {
         fingerprint: figures,
@@ -85,6 +93,7 @@ fn run(
         perfetto_bytes_max,
         ftrace_bytes_max,
         timeline_rows_max,
+        recording,
     };
     let scenario =
         Scenario::from_json(scenario.as_bytes()).map_err(|error| ConfigError::new_err(error.to_string()))?;

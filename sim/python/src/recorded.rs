@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What `cohort record` has written, for Python.
 
+use std::collections::BTreeMap;
+
 use cohort_recording::{read, tracecmd, Recording as File};
 use cohort_sim::recorded::{import, replay, Who};
 use cohort_sim::SimError;
@@ -51,13 +53,18 @@ impl Recording {
     /// Header, end, how long it lasts, how often each kind of event is in it: a JSON text.
     #[getter]
     fn json(&self) -> String {
-        let counts: Vec<(&str, u64)> =
+        let counts: BTreeMap<&str, u64> =
             self.file.counts().into_iter().map(|(kind, count)| (kind.name(), count)).collect();
-        let counts: serde_json::Map<String, serde_json::Value> =
-            counts.into_iter().map(|(name, count)| (name.into(), count.into())).collect();
         let names: Vec<&str> = self.who.layout.vms.iter().map(|vm| vm.name.as_str()).collect();
         let vcpus: Vec<u32> = self.who.layout.vms.iter().map(|vm| vm.vcpus).collect();
+        let mut by_vm = vec![BTreeMap::<&str, u64>::new(); names.len()];
+        for event in &self.file.events {
+            if let Some(vcpu) = self.who.vcpu(event.vcpu, event.time_ns) {
+                *by_vm[vcpu.vm.index()].entry(event.kind.name()).or_default() += 1;
+            }
+        }
         json!({
+            "counts_by_vm": by_vm,
             "header": self.file.header,
             "end": self.file.end,
             "start_ns": self.who.start_ns,

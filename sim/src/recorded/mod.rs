@@ -6,12 +6,14 @@
 //! | [`who`] | which slot is which vCPU; the host and its VMs as observers know them |
 //! | [`stream`] | the recording as the stream of events that observers read: the same figures and traces as of a simulated run |
 //! | [`replay`] | what each VM did, without what the host made it wait for, as a program to be simulated; `build` writes it down |
+//! | [`tape`] | the other way: a simulated run as it would have been recorded |
 //!
 //! A recording may lack events. So nothing here takes one for granted: a vCPU that runs twice, or wakes while it runs, is put right.
 
 mod build;
 pub mod replay;
 pub mod stream;
+pub mod tape;
 pub mod who;
 
 use cohort_recording::Recording;
