@@ -40,6 +40,9 @@ pub struct End {
     pub dropped: u64,
     /// Events that newer ones have replaced, because the file may not grow further.
     pub overwritten: u64,
+    /// The slots that the file has: the number of the first, and how many.
+    #[serde(default)]
+    pub slots: (u64, u64),
     pub scheduler: String,
     pub vms: Vec<VmAbout>,
     /// What the probe itself has counted, as a line of `cohort top --batch --json`.

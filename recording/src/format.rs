@@ -2,7 +2,7 @@
 //! Where the parts of a recording are. All numbers are little-endian.
 //!
 //! ```text
-//! 0   magic, version, bytes of a slot, bytes of the header, CRC-32 of the header
+//! 0   magic, version, bytes of a slot, bytes of the header, CRC-32 of these and of the header
 //! 24  the header: JSON
 //!     slots, all of one size, each: magic, CRC-32 of the rest, number, events dropped so far, how many events, 0, and the events
 //!     the end: magic, CRC-32 of the rest, bytes of JSON, and JSON; nothing follows
@@ -23,3 +23,11 @@ pub const SLOT_BYTES_MIN: usize = SLOT_HEAD_BYTES + super::event::BYTES;
 pub const SLOT_BYTES_MAX: usize = 64 << 20;
 /// Longer texts are damage.
 pub const HEADER_BYTES_MAX: usize = 64 << 20;
+
+/// Of what is before the check sum, and of the header behind it.
+pub fn header_crc(before: &[u8], header: &[u8]) -> u32 {
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(before);
+    crc.update(header);
+    crc.finalize()
+}

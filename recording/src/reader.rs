@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use crate::about::{End, Header, VcpuAbout};
 use crate::event::{Event, Kind, BYTES};
 use crate::format::{
-    END_HEAD_BYTES, END_MAGIC, HEADER_BYTES_MAX, MAGIC, PREAMBLE_BYTES, SLOT_BYTES_MAX, SLOT_BYTES_MIN,
+    header_crc, END_HEAD_BYTES, END_MAGIC, HEADER_BYTES_MAX, MAGIC, PREAMBLE_BYTES, SLOT_BYTES_MAX, SLOT_BYTES_MIN,
     SLOT_HEAD_BYTES, SLOT_MAGIC, VERSION,
 };
 
@@ -41,7 +41,7 @@ pub fn read(bytes: &[u8]) -> Result<Recording, String> {
     }
     let slots_at = PREAMBLE_BYTES + header_bytes;
     let header = bytes.get(PREAMBLE_BYTES..slots_at).ok_or_else(cut)?;
-    if crc32fast::hash(header) != crc {
+    if header_crc(&bytes[..PREAMBLE_BYTES - 4], header) != crc {
         return Err("is damaged: its header does not fit its check sum".into());
     }
     let header: Header = parse(header, "header")?;
@@ -66,9 +66,10 @@ pub fn read(bytes: &[u8]) -> Result<Recording, String> {
         at += slot_bytes;
     }
     let end = end(bytes, at)?;
-    let numbers = slots.keys();
-    if slots.len() as u64 != numbers.clone().last().map_or(0, |last| last - slots.keys().next().unwrap_or(last) + 1) {
-        return Err("is damaged: one of its slots is missing".into());
+    let (first, count) = end.slots;
+    let is_next = |(number, place): (&u64, u64)| first.checked_add(place) == Some(*number);
+    if slots.len() as u64 != count || !slots.keys().zip(0..).all(is_next) {
+        return Err(format!("is damaged: of its {count} slots some are missing"));
     }
     let mut events = Vec::with_capacity(slots.values().map(|slot| slot.len() / BYTES).sum());
     for slot in slots.values() {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::about::{End, Header};
 use crate::event::{Event, BYTES};
 use crate::format::{
-    END_HEAD_BYTES, END_MAGIC, MAGIC, PREAMBLE_BYTES, SLOT_BYTES_MIN, SLOT_HEAD_BYTES, SLOT_MAGIC, VERSION,
+    header_crc, END_HEAD_BYTES, END_MAGIC, MAGIC, PREAMBLE_BYTES, SLOT_BYTES_MIN, SLOT_HEAD_BYTES, SLOT_MAGIC, VERSION,
 };
 
 pub struct Writer<W> {
@@ -31,9 +31,11 @@ impl<W: Write + Seek> Writer<W> {
         let text = json(header)?;
         let mut preamble = Vec::with_capacity(PREAMBLE_BYTES);
         preamble.extend_from_slice(&MAGIC);
-        for number in [VERSION, slot_bytes as u32, text.len() as u32, crc32fast::hash(&text)] {
+        for number in [VERSION, slot_bytes as u32, text.len() as u32] {
             preamble.extend_from_slice(&number.to_le_bytes());
         }
+        let crc = header_crc(&preamble, &text);
+        preamble.extend_from_slice(&crc.to_le_bytes());
         to.write_all(&preamble)?;
         to.write_all(&text)?;
         let slots_at = (PREAMBLE_BYTES + text.len()) as u64;
@@ -112,7 +114,9 @@ impl<W: Write + Seek> Writer<W> {
     /// The recording is over. Return how many bytes it has.
     pub fn finish(mut self, mut end: End) -> io::Result<(W, u64)> {
         self.flush()?;
+        let kept = self.number.min(self.slots_max);
         end.overwritten = self.overwritten;
+        end.slots = (self.number - kept, kept);
         let text = json(&end)?;
         let mut bytes = Vec::with_capacity(END_HEAD_BYTES + text.len());
         bytes.extend_from_slice(&END_MAGIC.to_le_bytes());
@@ -121,7 +125,7 @@ impl<W: Write + Seek> Writer<W> {
         bytes.extend_from_slice(&text);
         let crc = crc32fast::hash(&bytes[8..]);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
-        let at = self.slots_at + self.number.min(self.slots_max) * self.slot_bytes as u64;
+        let at = self.slots_at + kept * self.slot_bytes as u64;
         self.to.seek(SeekFrom::Start(at))?;
         self.to.write_all(&bytes)?;
         self.to.flush()?;

@@ -90,12 +90,13 @@ class Advice:
             " as alone."
         )
         if best == KERNEL:
-            others = ", ".join(name for name in self.times if name != KERNEL) or "none"
-            return now, f"No policy would do better for all VMs together: {others} would not.", self._sure(None)
+            return now, f"None of the other {len(self.times) - 1} policies would do better.", self._sure(None)
         gain, low, high = self.gain(best, vm).percent
         change = f"{vm} would need {abs(gain):.0f} % {'less' if gain >= 0 else 'more'} time"
-        would = f"{best} would do best of {len(self.times)} policies: {change} ({low:.0f} to {high:.0f} %){self._others()}."
-        return now, would, self._sure(low)
+        change = f"{change} ({low:.0f} to {high:.0f} %)"
+        if low <= 100 * NOTHING:
+            return now, f"No policy would do noticeably better: with {best}, the best, {change}.", self._sure(low)
+        return now, f"{best} would do best of {len(self.times)} policies: {change}{self._others()}.", self._sure(low)
 
     def _others(self) -> str:
         """Return what the best policy does to the other VMs."""
@@ -111,9 +112,11 @@ class Advice:
     def _sure(self, low: float | None) -> str:
         runs = f"the range is that of 95 % over {self.rounds} simulated runs"
         model = "what the simulator itself errs by comes on top: docs/fidelity.md"
-        if low is not None and low > 100 * NOTHING:
+        if low is None:
+            return f"That is of {self.rounds} simulated runs of each; {model}."
+        if low > 100 * NOTHING:
             return f"That is more than chance, since {runs}; {model}."
-        return f"That may be chance, since {runs} and includes no difference; {model}."
+        return f"What difference there is may be chance, since {runs}; {model}."
 
     def for_machines(self) -> dict[str, Any]:
         """Return everything, for JSON."""

@@ -22,7 +22,7 @@ TIMELINE_ROWS_MAX = 4_000_000
 @click.command("import")
 @click.argument("recording", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder. Default: the file's name.")
-@click.option("--vm", help="The VM whose work the scenario measures. Default: the one that lost most time.")
+@click.option("--vm", help="The VM whose work the scenario measures. Default: which lost most time, of those whose vCPUs meet.")
 @click.option("--from-s", type=click.FloatRange(0), default=0.0, show_default=True, help="The scenario begins there.")
 @click.option("--for-s", type=click.FloatRange(0.01, 3600), default=10.0, show_default=True, help="How much of it.")
 @click.option("--hardware", default="server", show_default=True, help="What things cost there: a name, or a file.")

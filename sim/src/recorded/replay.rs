@@ -291,6 +291,7 @@ impl Walk<'_> {
             if other == at {
                 let ran_ns = self.vcpus[at].ran_ns(now_ns);
                 self.vcpus[at].alone_since_ns = (away > 0).then_some(ran_ns);
+                self.seen[vm].absences += u64::from(away > 0);
                 continue;
             }
             if away == 0 {
@@ -336,7 +337,8 @@ impl Walk<'_> {
         for other in base..base + count {
             let ran_ns = self.vcpus[other].ran_ns(now_ns);
             let vcpu = &mut self.vcpus[other];
-            if other != at && matches!(vcpu.doing, Doing::Runs(_)) && vcpu.chain.is_none() {
+            let spins = vcpu.chain.is_some_and(|chain| ran_ns.saturating_sub(chain.last_ns) <= CHAIN_GAP_NS);
+            if other != at && matches!(vcpu.doing, Doing::Runs(_)) && !spins {
                 self.seen[vm].absences += 1;
                 vcpu.alone_since_ns = Some(ran_ns);
             }
@@ -373,9 +375,12 @@ impl Walk<'_> {
                 self.vcpus[at].put(now_ns, Item::Wait(sibling));
             }
             None => {
-                self.seen[vm].sleeps += 1;
                 let slept_ns = now_ns.saturating_sub(self.vcpus[at].asleep_since_ns);
-                self.vcpus[at].put(now_ns, Item::Sleep(slept_ns));
+                // What it did before it was first seen is not known.
+                if slept_ns > 0 {
+                    self.seen[vm].sleeps += 1;
+                    self.vcpus[at].put(now_ns, Item::Sleep(slept_ns));
+                }
             }
         }
     }
