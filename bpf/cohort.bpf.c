@@ -11,6 +11,7 @@
  *   tree.h       who competes with whom: cgroups, and the VMs in them
  *   registry.h   which tasks are vCPUs, of which VM, and where they are
  *   account.h    what a task has run
+ *   flat.h       a VM's weight, divided among its threads
  *   aside.h      who may not run now, for a while
  *   topology.h   which pCPUs are near one another
  *   placement.h  where a task is queued
@@ -18,12 +19,13 @@
  *   turn.h       turns that end on time
  *   wish.h       "run this one next"
  *   sibling.h    for which sibling a spinner waits
+ *   sets.h       vCPUs that belong together, as user space says
  *   order_*.h, gang_*.h, spin_*.h, guard_*.h, gate_*.h   the policies
  *   policy_calls.h   the one place that knows all of them
  *   grace.h      a pCPU given back to whom it was taken from
  *   period.h     what they do every so often
  *   wake.h       what comes with a task that becomes runnable
- *   cgroup_ops.h, pcpu_ops.h   operations on cgroups and pCPUs
+ *   cgroup_ops.h, pcpu_ops.h, life_ops.h   operations on cgroups and pCPUs; how the scheduler and tasks begin and end
  *
  * Suits: KVM hosts of any VMM, with ordinary tasks beside the VMs. Every choice is made from state in the kernel; user space may stop or
  * die at any moment.
@@ -35,14 +37,9 @@
 #include "period.h"
 #include "cgroup_ops.h"
 #include "pcpu_ops.h"
+#include "life_ops.h"
 
 char _license[] SEC("license") = "GPL";
-
-/* Why the scheduler ended; read by user space after it was ejected. */
-VARIABLE s32 exit_kind;
-VARIABLE s64 exit_code;
-VARIABLE char exit_reason[128];
-VARIABLE char exit_msg[1024];
 
 SEC("struct_ops/select_cpu")
 s32 BPF_PROG(cohort_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
@@ -58,12 +55,12 @@ s32 BPF_PROG(cohort_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fl
 	identify(p, t);
 	/* An idle pCPU has nobody, so no sibling either. */
 	if (idle) {
-		if (gate_for(t, cpu, now))
+		if (gate_for(t, cpu, now) || (gang_may_refuse() && !gang_begins(t, cpu, now)))
 			return cpu;
 		arrive(p, t, cpu, now, false);
 		account_place(t, cpu);
 		stat_inc(STAT_WAKEUPS_IDLE);
-		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, 0);
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, wake_slice(t, cpu, now), 0);
 		return cpu;
 	}
 	cpu = place(p, t, prev_cpu, now);
@@ -105,6 +102,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 		scx_bpf_dsq_insert(p, ASIDE_DSQ(cpu), slice_ns, enq_flags);
 		mark_aside(cpu, true);
 		stat_inc(STAT_THROTTLED);
+		gang_settle(now);
 		return;
 	}
 
@@ -129,6 +127,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	vcpu_set_state(t, VCPU_WAITING, cpu, t->queued_ns);
 	queue_insert(p, t, cpu, enq_flags);
 	notify(p, t, cpu, now);
+	gang_settle(now);
 }
 
 /* Whose turn a kernel thread has interrupted here goes on, if there is enough of it left. */
@@ -149,44 +148,60 @@ VERIFIED_ONCE resume(s32 cpu, u64 now)
 	return 1;
 }
 
+/* Take the best that waits here, if it deserves the pCPU more than the one that could go on. */
+VERIFIED_ONCE take_next(s32 cpu, struct pick *best)
+{
+	if (!best)
+		return 0;
+	best->pid = 0;
+	best->urgency = 0;
+	best_waiter(cpu, QUEUE_SCAN, 0, best);
+	if (!best->pid || (best->prev_queued && !best->urgency && !order_before(&best->rank, &best->prev, 0)))
+		return 0;
+	return take(best->pid, cpu, cpu, turn_slice(NULL, best->vm, cpu, best->now));
+}
+
 SEC("struct_ops/dispatch")
 void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 {
-	struct pick best = { .cpu = cpu, .now = now_ns() };
+	struct pick *best = new_search(FIRST_SEARCH, cpu, now_ns());
 	struct cpu_ctx *c = cpu_get(cpu);
 	struct task_ctx *t = NULL;
-	bool goes_on;
+	bool goes_on, steps_back = false;
 	u64 slice;
 
-	if (!c)
+	if (!c || !best)
 		return;
 	c->out_of_turn = 0;
+	if (prev && !task_is_queued(prev))
+		gang_left(prev, cpu, best->now);
 	if (prev && task_is_queued(prev)) {
 		t = task_get(prev);
 		if (t) {
-			run_charge(prev, t, best.now);
-			if (gate_for(t, cpu, best.now))
+			run_charge(prev, t, best->now);
+			if (gate_for(t, cpu, best->now))
 				t = NULL;
 			else
 				order_end(t, prev->scx.weight);
 		}
 		if (t) {
-			best.leaving_vm = t->vm;
-			best.prev_queued = true;
-			order_rank(t, best.now, &best.prev);
+			steps_back = t->steps_back;
+			t->steps_back = false;
+			best->leaving_vm = t->vm;
+			best->prev_queued = true;
+			order_rank(t, best->now, &best->prev);
 		}
 	}
-	order_before_pick(cpu, best.now);
-	recall_aside(cpu, SEARCH_MAX, best.now);
-	if (wish_redeem(&best)) {
-		c->out_of_turn = 1;
+	order_before_pick(cpu, best->now);
+	recall_aside(cpu, SEARCH_MAX, best->now);
+	gang_settle(best->now);
+	if (wish_redeem(best))
 		return;
-	}
 	if (queue_is_marked(cpu)) {
-		search_overdue(cpu, SEARCH_MAX, best.now);
-		if (take_overdue(cpu) || resume(cpu, best.now))
+		search_overdue(cpu, SEARCH_MAX, best->now);
+		if (take_overdue(cpu) || resume(cpu, best->now))
 			return;
-		best_waiter(cpu, QUEUE_SCAN, 0, &best);
+		best_waiter(cpu, QUEUE_SCAN, 0, best);
 		if (scx_bpf_dsq_nr_queued(cpu) <= 0 && scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) <= 0) {
 			queue_unmark(cpu);
 			/* Somebody may have come in between. */
@@ -194,45 +209,52 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 				queue_mark(cpu);
 		}
 	}
-	goes_on = t && !best.urgency && (!best.pid || !order_before(&best.rank, &best.prev, 0));
-	if (goes_on && best.pid && best.restricted) {
+	goes_on = t && !best->urgency && (!best->pid || (!steps_back && !order_before(&best->rank, &best->prev, 0)));
+	if (goes_on && best->pid && best->restricted) {
 		/* Who may go elsewhere makes room for one that may not, if both gain. */
-		t->placed = room_for(prev, t, &best.rank, cpu, best.now) + 1;
+		t->placed = room_for(prev, t, &best->rank, cpu, best->now) + 1;
 		goes_on = !t->placed;
 	}
 	if (goes_on) {
-		best.rank = best.prev;
-		best.pid = prev->pid;
-		best.vm = best.leaving_vm;
-		best.queue = GOES_ON;
+		best->rank = best->prev;
+		best->pid = prev->pid;
+		best->vm = best->leaving_vm;
+		best->queue = GOES_ON;
 	}
-	if (!best.urgency)
-		best_remote_waiter(PULL_MARGIN * slice_ns, &best);
+	if (!best->urgency)
+		best_remote_waiter(PULL_MARGIN * slice_ns, best);
 
-	if (best.pid && best.queue != GOES_ON) {
-		slice = best.urgency == URGENCY_OVERDUE ? OVERDUE_SLICE_NS : turn_slice(t, best.vm, cpu, best.now);
-		if (take(best.pid, best.queue, cpu, slice)) {
-			if (best.urgency)
+	if (best->pid && best->queue != GOES_ON) {
+		slice = best->urgency == URGENCY_OVERDUE ? OVERDUE_SLICE_NS :
+							   turn_slice_of(best->pid, t, best->vm, cpu, best->now);
+		if (take(best->pid, best->queue, cpu, slice)) {
+			if (best->urgency)
 				stat_inc(STAT_STARVED);
-			if (best.queue != cpu)
+			if (best->queue != cpu)
 				stat_inc(t ? STAT_PULLS : STAT_STEALS);
-			c->out_of_turn = best.urgency || (best.queue != cpu && !t);
+			c->out_of_turn = best->urgency || steps_back || (best->queue != cpu && !t);
 			return;
 		}
+		/* Its gang may have refused it: then the next best-> */
+		if (gang_may_refuse() && take_next(cpu, best))
+			return;
 	}
+	if (t && gang_may_refuse() && !gang_begins(t, cpu, best->now))
+		t = NULL;
 	if (t) {
 		t->placed = 0;
-		slice = turn_slice(t, best.leaving_vm, cpu, best.now);
+		slice = turn_slice(t, best->leaving_vm, cpu, best->now);
 		task_set_slice(prev, slice);
-		c->turn_end_ns = best.now + slice;
-		gang_began(t, cpu, best.now);
+		c->turn_end_ns = best->now + slice;
+		gang_began(t, cpu, best->now);
 		order_begin(t, cpu, slice, prev->scx.weight, true);
 		if (queue_is_marked(cpu))
-			turn_watch(cpu, best.now);
+			turn_watch(cpu, best->now);
 		return;
 	}
 	c->out_of_turn = 1;
-	if (!take_any(cpu, best.now))
+	gang_idles(cpu, best->now);
+	if (!take_any(cpu, best->now))
 		ask_for_runner(cpu);
 }
 
@@ -293,7 +315,9 @@ void BPF_PROG(cohort_running, struct task_struct *p)
 	t->queued_ns = 0;
 	t->placed = 0;
 	t->preempted = false;
+	t->steps_back = false;
 	t->aside = false;
+	gang_settle(now);
 }
 
 SEC("struct_ops/stopping")
@@ -328,6 +352,7 @@ void BPF_PROG(cohort_tick, struct task_struct *p)
 		return;
 	cpu = scx_bpf_task_cpu(p);
 	run_charge(p, t, now);
+	gang_tick(t, cpu, now);
 	if (gate_for(t, cpu, now))
 		task_set_slice(p, 0);
 	order_tick(t, cpu, now);
@@ -350,6 +375,7 @@ void BPF_PROG(cohort_quiescent, struct task_struct *p, u64 deq_flags)
 	t->queued_ns = 0;
 	t->placed = 0;
 	t->aside = false;
+	gang_settle(now_ns());
 }
 
 /* What it used, or did not, where it was does not count where it is going, beyond the bounds. */
@@ -388,69 +414,6 @@ int BPF_PROG(cohort_on_spin, struct kvm_vcpu *vcpu, bool in_kernel)
 	atomic_add(&vm->ple, 1);
 	spin_on_spin(t, scx_bpf_task_cpu(p), in_kernel);
 	return 0;
-}
-
-SEC("struct_ops/init_task")
-s32 BPF_PROG(cohort_init_task, struct task_struct *p, struct scx_init_task_args *args)
-{
-	struct task_ctx *t = bpf_task_storage_get(&tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-
-	if (!t)
-		return -ENOMEM;
-	t->vcpu = -1;
-	t->cpu = -1;
-	t->home = -1;
-	return 0;
-}
-
-SEC("struct_ops/exit_task")
-void BPF_PROG(cohort_exit_task, struct task_struct *p, struct scx_exit_task_args *args)
-{
-	struct task_ctx *t = task_get(p);
-
-	if (t)
-		vm_leave(t, p->pid);
-}
-
-SEC("struct_ops.s/init")
-s32 BPF_PROG(cohort_init)
-{
-	const struct cpumask *online;
-	struct cpu_ctx *c;
-	s32 i, err;
-
-	online = scx_bpf_get_online_cpumask();
-	bpf_for(i, 0, MAX_CPUS) {
-		if (i >= nr_cpus)
-			break;
-		c = cpu_get(i);
-		if (c && bpf_cpumask_test_cpu(i, online)) {
-			c->online = 1;
-			nr_online++;
-		}
-	}
-	scx_bpf_put_cpumask(online);
-	bpf_for(i, 0, MAX_CPUS * 3) {
-		if (i >= nr_cpus * 3)
-			break;
-		err = scx_bpf_create_dsq(i < nr_cpus	 ? i :
-					 i < nr_cpus * 2 ? OVERDUE_DSQ(i - nr_cpus) :
-							   ASIDE_DSQ(i - nr_cpus * 2),
-					 -1);
-		if (err)
-			return err;
-	}
-	err = turn_init();
-	return err ?: period_init();
-}
-
-SEC("struct_ops/exit")
-void BPF_PROG(cohort_exit, struct scx_exit_info *info)
-{
-	exit_code = info->exit_code;
-	bpf_probe_read_kernel_str(exit_reason, sizeof(exit_reason), info->reason);
-	bpf_probe_read_kernel_str(exit_msg, sizeof(exit_msg), info->msg);
-	exit_kind = info->kind;
 }
 
 SEC(".struct_ops.link")

@@ -58,16 +58,19 @@ enum cohort_stat {
 	STAT_BOOST_USER,      /* of the chosen: preempted in user mode, or woken; longest wait */
 	STAT_BOOST_GRANTED,   /* boosts that put the sibling on a pCPU */
 	STAT_BOOST_MIGRATED,  /* of these, after a move from another pCPU's queue */
-	STAT_BOOST_PREEMPTED, /* of these, by preempting another VM's vCPU or task (unfair) */
+	STAT_BOOST_PREEMPTED, /* other pCPUs told to look whether a boosted sibling goes before their runner */
 	STAT_BOOST_MISSED,    /* boosts whose sibling had run, slept or left meanwhile */
 	STAT_GANG_STARTS,     /* pCPUs asked to join a VM's turn */
 	STAT_GRACE_GIVEN,     /* vCPUs preempted in kernel mode that were to have their pCPU back at once */
 	STAT_GRACE_TAKEN,     /* of these, that got it */
 	STAT_PREFER_KEPT, /* exits of a vCPU that still waits for the sibling that it stood back for before (spin prefer) */
 	STAT_PREFER_REVERSE, /* requests refused because the sibling has just stood back for the one that asks */
+	STAT_GANG_REFUSED,   /* turns of a set that could not begin: not all of its members had room */
+	STAT_GANG_STOPS,     /* vCPUs that could have gone on, stopped for their siblings' sake */
 	STAT_VCPUS_FOUND,
-	STAT_REGISTRY_FULL, /* VMs, vCPUs or cgroups beyond what there is room for */
-	STAT_SBCO_BALANCED, /* vCPUs passed over for a sibling far back in another queue (order sbco) */
+	STAT_REGISTRY_FULL,    /* VMs, vCPUs or cgroups beyond what there is room for */
+	STAT_SBCO_BALANCED,    /* vCPUs passed over for a sibling far back in another queue (order sbco) */
+	STAT_DEADLINES_MISSED, /* order sedf: periods that ended before their slice was used up */
 	NR_STATS,
 };
 

@@ -64,6 +64,9 @@ typedef u16 __sum16;
 /* What user space sets before loading, and what the scheduler changes itself. Natively each thread has its own, so they need marks. */
 #define KNOB const volatile
 #define VARIABLE
+
+/* Each object of the kernel's build is compiled for one value of that knob, because Linux 6.18 counts stack and calls of what its verifier drops as well. */
+#define COMPILED_FOR(knob) ONLY_##knob
 #endif
 
 /* sched_ext: queues and the move of a task from one to another. */

@@ -26,6 +26,9 @@
 #define KNOB _Thread_local
 #define VARIABLE _Thread_local
 
+/* Every value of that knob is compiled in. */
+#define COMPILED_FOR(knob) (knob)
+
 /* Maps are declared as for libbpf: a struct of pointers, from whose types every size can be had back. */
 #define __uint(name, value) int(*name)[value]
 #define __type(name, value) typeof(value) *name

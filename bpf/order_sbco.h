@@ -16,8 +16,9 @@
 #ifndef COHORT_ORDER_SBCO_H
 #define COHORT_ORDER_SBCO_H
 
-#include "order_vm.h"
 #include "debts.h"
+#include "flat.h"
+#include "order_vm.h"
 
 /* alpha is a part of this. */
 #define SBCO_ALPHA_ONE 65536
@@ -42,42 +43,8 @@ enum sbco_state {
 /* As virtual time: behind everybody. */
 #define PASSED_OVER (1ULL << 61)
 
-/* Virtual time moves 2^12 times as fast as for one of the default weight, at most. */
-#define RATE_MAX (1ULL << (INV_WEIGHT_SHIFT + 12))
-
 /* Debts on lists of pCPUs that choose nothing are collected every so often. */
 #define SBCO_PERIOD_NS 1000000000ULL
-
-/*
- * How fast the virtual time of a thread of that entity moves, as scale_by_entity() has it: its weight is its part of what all above it may have. The children of
- * a cgroup count as if they weighed 100 each; so a cgroup of heavier ones gets more beside its neighbours than it should, each child the right part of it.
- */
-static u64 rate_of(u32 leaf_slot, u64 weight)
-{
-	struct entity_ctx *leaf = entity_get(leaf_slot), *e;
-	u64 rate = (WEIGHT_DEFAULT << INV_WEIGHT_SHIFT) / (weight ?: 1);
-	u32 slot, i;
-
-	if (!leaf_slot || !leaf)
-		return rate;
-	for (i = 0; i < MAX_DEPTH; i++) {
-		slot = leaf->path[i];
-		e = entity_get(slot);
-		if (!slot || !e)
-			break;
-		rate = rate * e->inv_weight >> INV_WEIGHT_SHIFT;
-		if (e->nr_active > 1)
-			rate *= e->nr_active;
-		if (rate > RATE_MAX)
-			rate = RATE_MAX;
-	}
-	return rate ?: 1;
-}
-
-static __always_inline u64 at_rate(u64 delta_ns, u64 rate)
-{
-	return delta_ns * rate >> INV_WEIGHT_SHIFT;
-}
 
 /* Where in a queue t stands. A VMM's thread that is no vCPU may go before others, see borrows_ns(). */
 static __always_inline u64 place_of(const struct task_ctx *t)

@@ -47,7 +47,7 @@ static __always_inline void rank_of_leaf(u32 leaf, u64 own, s32 settled, u64 now
 		r->behind_ns = e->child_clock - own;
 	/* What its siblings have paid for this turn does not keep a vCPU from joining it. */
 	running = e->nr_running - settled;
-	if (gang == GANG_aligned && running > 0)
+	if (chosen_gang() == GANG_aligned && running > 0)
 		r->unused_ns = running * elapsed_ns(e->turn_end_ns, now);
 }
 

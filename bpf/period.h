@@ -7,6 +7,48 @@
 
 #include "policy_calls.h"
 
+static __always_inline u64 order_period_ns(void)
+{
+#define ASK(name, what) CASE(ORDER_##name, order_##name, period_ns, return order_##name.period_ns)
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
+VERIFIED_ONCE order_period(u64 now)
+{
+	UNUSED_YET(now);
+#define ASK(name, what) CASE(ORDER_##name, order_##name, period, order_##name.period(now))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
+static __always_inline u64 gang_period_ns(void)
+{
+#define ASK(name, what) CASE(GANG_##name, gang_##name, period_ns, return gang_##name.period_ns)
+	switch (chosen_gang()) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
+VERIFIED_ONCE gang_period(u64 now)
+{
+	UNUSED_YET(now);
+#define ASK(name, what) CASE(GANG_##name, gang_##name, period, gang_##name.period(now))
+	switch (chosen_gang()) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
 enum period_of {
 	PERIOD_ORDER,
 	PERIOD_GANG,
@@ -23,6 +65,8 @@ struct {
 	__type(key, u32);
 	__type(value, struct period_timer);
 } period_timers SEC(".maps");
+
+VARIABLE u32 periods_started;
 
 static __always_inline u64 period_ns_of(u32 which)
 {

@@ -35,7 +35,7 @@ VERIFIED_ONCE would_preempt(struct cpu_ctx *c, struct rank *r, u64 now)
 {
 	struct rank runner;
 
-	if (!c || !r || c->taken)
+	if (!c || !r || c->taken || gang_holds(c, now))
 		return 0;
 	if (!rank_of_runner(c, now, &runner))
 		return 1;

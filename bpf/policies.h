@@ -10,22 +10,31 @@
 #define COHORT_POLICIES_H
 
 /* --order: who deserves the pCPU */
-#define ORDERS(X)                                                                       \
-	X(vm, "CPU time is shared by VMs and host tasks, and within a VM by its vCPUs") \
-	X(task, "CPU time is shared by threads: a VM with more vCPUs gets more")        \
-	X(sbco,                                                                         \
-	  "Self-boosted co-scheduling: as vm, and siblings far apart in their queues are moved towards each other")
+#define ORDERS(X)                                                                                                   \
+	X(vm, "CPU time is shared by VMs and host tasks, and within a VM by its vCPUs")                             \
+	X(task, "CPU time is shared by threads: a VM with more vCPUs gets more")                                    \
+	X(sbco,                                                                                                     \
+	  "Self-boosted co-scheduling: as vm, and siblings far apart in their queues are moved towards each other") \
+	X(credit, "Xen's credit scheduler: VMs are given credit by weight, and burn it")                            \
+	X(sedf, "Xen's simple earliest deadline first: a slice of each period by weight")
 
 /* --gang: which vCPUs run at the same time */
-#define GANGS(X)                               \
-	X(off, "Each pCPU chooses for itself") \
-	X(aligned, "When a VM's turn starts, its waiting vCPUs are started on other pCPUs as well")
+#define GANGS(X)                                                                                    \
+	X(off, "Each pCPU chooses for itself")                                                      \
+	X(aligned, "When a VM's turn starts, its waiting vCPUs are started on other pCPUs as well") \
+	X(partial, "Sets of a VM's vCPUs run together, independent of one another")                 \
+	X(partial_auto, "The same, with sets found in who sends whom interrupts")                   \
+	X(strict, "All of a VM's vCPUs that are not idle run, or none")                             \
+	X(relaxed, "A vCPU that is ahead of its slowest sibling by too much waits for it")          \
+	X(procco, "When vCPU 0 of a VM runs, its siblings are forced onto other pCPUs")             \
+	X(cpuco, "pCPU 0 decides which VM runs on all of them")
 
 /* --spin: what a pause-loop exit does */
-#define SPINS(X)                                                       \
-	X(off, "Nothing")                                              \
-	X(boost, "A sibling runs next; --boost says which, and where") \
-	X(prefer, "It stands back for the sibling that it waits for, while that is needed")
+#define SPINS(X)                                                                            \
+	X(off, "Nothing")                                                                   \
+	X(boost, "A sibling runs next; --boost says which, and where")                      \
+	X(prefer, "It stands back for the sibling that it waits for, while that is needed") \
+	X(yield, "The vCPU yields, as in Xen: whoever waits for its pCPU goes first")
 
 /* --guard: who may not lose its pCPU now */
 #define GUARDS(X)                  \
@@ -38,23 +47,33 @@
 /*
  * --policy: X(name, placement, order, gang, spin, boost, guard, what it is). The first is the default.
  */
-#define PRESETS(X)                                                                                     \
-	X(cohort, balance, vm, off, boost, candidate + any_mode + unfair + migrate, off,               \
-	  "Everything that keeps a VM's vCPUs moving together: balance, fair between VMs, all boosts") \
-	X(balance, balance, task, off, off, off, off,                                                  \
-	  "Siblings on different pCPUs, nothing else: virtual run time per task")                      \
-	X(vtime, any, task, off, off, off, off, "Weighted fair queueing per task, to compare with")    \
-	X(ple_candidate, any, task, off, boost, candidate, off,                                        \
-	  "KVM's choice at a pause-loop exit is honoured, as far as fairness between threads allows")  \
-	X(ple_any, any, task, off, boost, candidate + any_mode, off,                                   \
-	  "The same, and vCPUs in user mode may be chosen too")                                        \
-	X(ple_unfair, any, task, off, boost, candidate + unfair, off,                                  \
-	  "KVM's choice is honoured even if it is not its turn")                                       \
-	X(ple_any_unfair, any, task, off, boost, candidate + any_mode + unfair, off,                   \
-	  "Both cures of the paper on pause-loop exits together")                                      \
-	X(ple_prefer, any, task, off, prefer, off, off,                                                \
-	  "A spinner stands back for the sibling that it waits for, while that is needed")             \
-	X(sbco, balance, sbco, off, off, off, off,                                                     \
-	  "Self-boosted co-scheduling: siblings take their turns at about the same time, nobody forced")
+#define PRESETS(X)                                                                                               \
+	X(cohort, balance, vm, off, boost, candidate + any_mode + unfair + migrate, off,                         \
+	  "Everything that keeps a VM's vCPUs moving together: balance, fair between VMs, all boosts")           \
+	X(balance, balance, task, off, off, off, off,                                                            \
+	  "Siblings on different pCPUs, nothing else: virtual run time per task")                                \
+	X(vtime, any, task, off, off, off, off, "Weighted fair queueing per task, to compare with")              \
+	X(ple_candidate, any, task, off, boost, candidate, off,                                                  \
+	  "KVM's choice at a pause-loop exit is honoured, as far as fairness between threads allows")            \
+	X(ple_any, any, task, off, boost, candidate + any_mode, off,                                             \
+	  "The same, and vCPUs in user mode may be chosen too")                                                  \
+	X(ple_unfair, any, task, off, boost, candidate + unfair, off,                                            \
+	  "KVM's choice is honoured even if it is not its turn")                                                 \
+	X(ple_any_unfair, any, task, off, boost, candidate + any_mode + unfair, off,                             \
+	  "Both cures of the paper on pause-loop exits together")                                                \
+	X(ple_prefer, any, task, off, prefer, off, off,                                                          \
+	  "A spinner stands back for the sibling that it waits for, while that is needed")                       \
+	X(sbco, balance, sbco, off, off, off, off,                                                               \
+	  "Self-boosted co-scheduling: siblings take their turns at about the same time, nobody forced")         \
+	X(partial, balance, vm, partial, off, off, off,                                                          \
+	  "Partial co-scheduling: sets of vCPUs that are given (--sets) run together")                           \
+	X(partial_auto, balance, vm, partial_auto, off, off, off,                                                \
+	  "The same, with sets that are found in who sends whom interrupts")                                     \
+	X(strict, balance, vm, strict, off, off, off, "Strict co-scheduling, as in ESX 2")                       \
+	X(relaxed, balance, vm, relaxed, off, off, off, "Relaxed co-scheduling, as in ESX 3 and 4")              \
+	X(procco, balance, vm, procco, off, off, off, "Co-scheduling led by vCPU 0 of each VM, to compare with") \
+	X(cpuco, balance, vm, cpuco, off, off, off, "Co-scheduling led by pCPU 0, to compare with")              \
+	X(credit, any, credit, off, yield, off, off, "Xen's credit scheduler, to compare with")                  \
+	X(sedf, any, sedf, off, yield, off, off, "Xen's simple earliest deadline first, to compare with")
 
 #endif

@@ -52,6 +52,9 @@ struct order {
 	/* t comes to be queued on cpu, or (not queued) to run there at once; t->cpu is still where it was, -1 if it slept. Left out: nothing. */
 	void (*wake)(struct task_ctx *t, s32 cpu, u64 now, bool queued);
 
+	/* t, which ran or waited, sleeps, exits, or is put aside. Left out: nothing. */
+	void (*sleep)(struct task_ctx *t);
+
 	/* A turn begins for t on cpu, not longer than slice; by_rank: it was chosen for its rank, not because it was boosted or the pCPU idle. Left out: nothing. */
 	void (*begin)(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool by_rank);
 
@@ -61,7 +64,7 @@ struct order {
 	/* Its turn is over, once for each begin(); what it ran has been charged. It may begin another at once. Left out: nothing. */
 	void (*end)(struct task_ctx *t, u64 weight);
 
-	/* How long the next turn on cpu is. Left out: slice_ns, less where many wait. */
+	/* How long the turn of t is that begins on cpu now. Left out: slice_ns, less where many wait. */
 	u64 (*slice)(const struct task_ctx *t, s32 cpu);
 
 	/* Has waiting t, of that rank, waited too long? Left out: overdue, when it has for STARVE_MAX times starve_ns. */
@@ -85,13 +88,37 @@ struct gang {
 	/* t has been given cpu, or goes on there. */
 	void (*began)(struct task_ctx *t, s32 cpu, u64 now);
 
-	/* A vCPU's state has changed, to v->state: it waits, runs or sleeps. */
+	/*
+	 * t has been chosen to run on cpu, for its rank or a wish. Return false if it may not: then somebody else is chosen. What the gang does for t's
+	 * siblings it does here, before t runs. Left out: true.
+	 */
+	bool (*begins)(struct task_ctx *t, s32 cpu, u64 now);
+
+	/* May the runner of c not be preempted for rank? Left out: it may. */
+	bool (*holds)(const struct cpu_ctx *c, u64 now);
+
+	/* Runner t gives cpu up and does not want it back now. */
+	void (*left)(struct task_ctx *t, s32 cpu, u64 now);
+
+	/* cpu has found nobody to run; it is about to look once more, everywhere. */
+	void (*idles)(s32 cpu, u64 now);
+
+	/*
+	 * A vCPU's state has changed, to v->state: it waits, runs or sleeps. Called from so deep inside that the verifier of 6.18 allows no function to be called
+	 * from here that is not inlined: settle_later() puts off what is more than a note.
+	 */
 	void (*changed)(struct task_ctx *t, struct vcpu_ctx *v, u32 from, u64 now);
 
 	/* May t run on cpu now? As gate.ask. */
 	u32 (*gate)(struct task_ctx *t, s32 cpu, u64 now);
 
-	/* How long a turn of that VM (as task_ctx.vm) is; 0: as the order says. */
+	/* t runs on cpu, and the kernel's clock has ticked. Left out: nothing. */
+	void (*tick)(struct task_ctx *t, s32 cpu, u64 now);
+
+	/* At the end of an operation: what changed() has put off for that VM. */
+	void (*settle)(u32 vm, u64 now);
+
+	/* How long a turn of that VM (as task_ctx.vm) is; 0: as the order says. With begins(), also of one that wakes on an idle pCPU. */
 	u64 (*slice)(u32 vm, s32 cpu, u64 now);
 
 	void (*period)(u64 now);
@@ -133,12 +160,18 @@ struct gate {
 /* Does the order that was chosen know VMs? */
 static __always_inline bool order_is_of_vms(void);
 
+/* Does the gang that was chosen have begins()? */
+static __always_inline bool gang_may_refuse(void);
+
+static __always_inline bool gang_holds(const struct cpu_ctx *c, u64 now);
+
 /* The choices, as the core asks for them; policy_calls.h passes each on to the policy that was chosen. */
 VERIFIED_ONCE order_rank(struct task_ctx *t, u64 now, struct rank *r);
 VERIFIED_ONCE order_rank_of_runner(struct cpu_ctx *c, u64 now, struct rank *r);
 VERIFIED_ONCE order_before(struct rank *a, struct rank *b, u64 margin_ns);
 VERIFIED_ONCE_U64 order_key(struct task_ctx *t);
 VERIFIED_ONCE order_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued);
+VERIFIED_ONCE order_sleep(struct task_ctx *t);
 VERIFIED_ONCE order_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool by_rank);
 VERIFIED_ONCE order_charge(struct task_ctx *t, u64 weight, u64 delta_ns);
 VERIFIED_ONCE order_end(struct task_ctx *t, u64 weight);
@@ -147,7 +180,11 @@ VERIFIED_ONCE order_urgency(struct task_ctx *t, struct rank *r, s32 cpu, u64 now
 VERIFIED_ONCE order_before_pick(s32 cpu, u64 now);
 VERIFIED_ONCE order_tick(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gang_began(struct task_ctx *t, s32 cpu, u64 now);
+VERIFIED_ONCE gang_begins(struct task_ctx *t, s32 cpu, u64 now);
+VERIFIED_ONCE gang_lets(s32 pid, s32 cpu);
 VERIFIED_ONCE gang_changed(struct task_ctx *t, u32 from, u64 now);
+VERIFIED_ONCE gang_settle(u64 now);
+VERIFIED_ONCE gang_tick(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gate_for(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gate_charge(struct task_ctx *t, u64 delta_ns, u64 now);
 

@@ -118,6 +118,19 @@ VERIFIED_ONCE order_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 	return 0;
 }
 
+VERIFIED_ONCE order_sleep(struct task_ctx *t)
+{
+	UNUSED_YET(t);
+	if (!t)
+		return 0;
+#define ASK(name, what) CASE(ORDER_##name, order_##name, sleep, order_##name.sleep(t))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
 VERIFIED_ONCE order_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool by_rank)
 {
 	UNUSED_YET(t);
@@ -190,6 +203,17 @@ VERIFIED_ONCE_U64 order_slice(struct task_ctx *t, s32 cpu)
 	return result;
 }
 
+/* The same for one that comes to an idle pCPU. Left out: slice_ns. */
+static __always_inline u64 order_slice_alone(struct task_ctx *t, s32 cpu)
+{
+#define ASK(name, what) CASE(ORDER_##name, order_##name, slice, return order_##name.slice(t, cpu))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return slice_ns;
+}
+
 VERIFIED_ONCE order_urgency(struct task_ctx *t, struct rank *r, s32 cpu, u64 now)
 {
 	u32 result;
@@ -236,41 +260,7 @@ VERIFIED_ONCE order_tick(struct task_ctx *t, s32 cpu, u64 now)
 	return 0;
 }
 
-VERIFIED_ONCE gang_began(struct task_ctx *t, s32 cpu, u64 now)
-{
-	UNUSED_YET(t);
-	UNUSED_YET(cpu);
-	UNUSED_YET(now);
-	if (!t)
-		return 0;
-#define ASK(name, what) CASE(GANG_##name, gang_##name, began, gang_##name.began(t, cpu, now))
-	switch (gang) {
-		GANGS(ASK)
-	}
-#undef ASK
-	return 0;
-}
-
-/* Called after every change of a vCPU's state. */
-VERIFIED_ONCE gang_changed(struct task_ctx *t, u32 from, u64 now)
-{
-	struct vcpu_ctx *v;
-
-	UNUSED_YET(t);
-	UNUSED_YET(from);
-	UNUSED_YET(now);
-	if (!t || gang == GANG_off)
-		return 0;
-	v = vcpu_get(t);
-	if (!v)
-		return 0;
-#define ASK(name, what) CASE(GANG_##name, gang_##name, changed, gang_##name.changed(t, v, from, now))
-	switch (gang) {
-		GANGS(ASK)
-	}
-#undef ASK
-	return 0;
-}
+#include "gang_calls.h"
 
 /* How long the turn of t, of that VM, is that begins on cpu now. */
 VERIFIED_ONCE_U64 turn_slice(struct task_ctx *t, u32 vm, s32 cpu, u64 now)
@@ -282,11 +272,40 @@ VERIFIED_ONCE_U64 turn_slice(struct task_ctx *t, u32 vm, s32 cpu, u64 now)
 	UNUSED_YET(cpu);
 	UNUSED_YET(now);
 #define ASK(name, what) CASE(GANG_##name, gang_##name, slice, slice = gang_##name.slice(vm, cpu, now))
-	switch (gang) {
+	switch (chosen_gang()) {
 		GANGS(ASK)
 	}
 #undef ASK
 	return slice ?: order_slice(t, cpu);
+}
+
+/* How long one runs that wakes on an idle pCPU. */
+static __always_inline u64 wake_slice(struct task_ctx *t, s32 cpu, u64 now)
+{
+	return gang_may_refuse() ? turn_slice(t, t->vm, cpu, now) : order_slice_alone(t, cpu);
+}
+
+/* The same for the waiting thread of that pid, if the order looks at whose turn it is. t is the one that leaves, or NULL. */
+VERIFIED_ONCE_U64 turn_slice_of(s32 pid, struct task_ctx *t, u32 vm, s32 cpu, u64 now)
+{
+	bool by_task = false;
+	struct task_struct *p;
+	u64 slice;
+
+	UNUSED_YET(pid);
+#define ASK(name, what) CASE(ORDER_##name, order_##name, slice, by_task = true)
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	if (!by_task)
+		return turn_slice(t, vm, cpu, now);
+	p = bpf_task_from_pid(pid);
+	if (!p)
+		return slice_ns;
+	slice = turn_slice(task_get(p), vm, cpu, now);
+	bpf_task_release(p);
+	return slice;
 }
 
 VERIFIED_ONCE gate_for(struct task_ctx *t, s32 cpu, u64 now)
@@ -306,7 +325,7 @@ VERIFIED_ONCE gate_for(struct task_ctx *t, s32 cpu, u64 now)
 	if (answer)
 		return answer;
 #define ASK(name, what) CASE(GANG_##name, gang_##name, gate, answer = gang_##name.gate(t, cpu, now))
-	switch (gang) {
+	switch (chosen_gang()) {
 		GANGS(ASK)
 	}
 #undef ASK
@@ -352,48 +371,6 @@ static __always_inline u64 guard_grace_for(struct task_ctx *t, struct vcpu_ctx *
 #define ASK(name, what) CASE(GUARD_##name, guard_##name, grace_ns, return guard_##name.grace_ns(t, v, cpu, now))
 	switch (guard) {
 		GUARDS(ASK)
-	}
-#undef ASK
-	return 0;
-}
-
-static __always_inline u64 order_period_ns(void)
-{
-#define ASK(name, what) CASE(ORDER_##name, order_##name, period_ns, return order_##name.period_ns)
-	switch (order) {
-		ORDERS(ASK)
-	}
-#undef ASK
-	return 0;
-}
-
-VERIFIED_ONCE order_period(u64 now)
-{
-	UNUSED_YET(now);
-#define ASK(name, what) CASE(ORDER_##name, order_##name, period, order_##name.period(now))
-	switch (order) {
-		ORDERS(ASK)
-	}
-#undef ASK
-	return 0;
-}
-
-static __always_inline u64 gang_period_ns(void)
-{
-#define ASK(name, what) CASE(GANG_##name, gang_##name, period_ns, return gang_##name.period_ns)
-	switch (gang) {
-		GANGS(ASK)
-	}
-#undef ASK
-	return 0;
-}
-
-VERIFIED_ONCE gang_period(u64 now)
-{
-	UNUSED_YET(now);
-#define ASK(name, what) CASE(GANG_##name, gang_##name, period, gang_##name.period(now))
-	switch (gang) {
-		GANGS(ASK)
 	}
 #undef ASK
 	return 0;

@@ -33,6 +33,8 @@ VERIFIED_ONCE account_place(struct task_ctx *t, s32 cpu)
 		active_add(t->leaf, 1);
 	else if (cpu < 0)
 		active_add(t->leaf, -1);
+	if (cpu < 0)
+		order_sleep(t);
 	if (t->vcpu < 0)
 		return 0;
 	vm = vm_get(t);

@@ -54,18 +54,23 @@ struct pick {
 /* pick.queue: it is on the pCPU, and goes on. */
 #define GOES_ON -1
 
-/* A second search while a first goes on: together they do not fit on the stack that a program has. */
+/* The search for who runs next, and a second one while that goes on: they do not fit on the stack that a program shares with all that it calls. */
+enum {
+	FIRST_SEARCH,
+	SECOND_SEARCH,
+	NR_SEARCHES,
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, NR_SEARCHES);
 	__type(key, u32);
 	__type(value, struct pick);
-} second_search SEC(".maps");
+} searches SEC(".maps");
 
-static __always_inline struct pick *second_search_on(s32 cpu, u64 now)
+static __always_inline struct pick *new_search(u32 which, s32 cpu, u64 now)
 {
-	u32 key = 0;
-	struct pick *search = bpf_map_lookup_elem(&second_search, &key);
+	struct pick *search = bpf_map_lookup_elem(&searches, &which);
 
 	if (search) {
 		__builtin_memset(search, 0, sizeof(*search));
@@ -208,7 +213,7 @@ VERIFIED_ONCE best_remote_waiter(u64 margin_ns, struct pick *best)
 }
 
 /* Put waiting task pid, from queue, on this pCPU, cpu. Return false if it is no longer there. */
-VERIFIED_ONCE take(s32 pid, u64 queue, s32 cpu, u64 slice)
+VERIFIED_ONCE take_now(s32 pid, u64 queue, s32 cpu, u64 slice)
 {
 	struct bpf_iter_scx_dsq it;
 	struct task_struct *p;
@@ -236,10 +241,40 @@ VERIFIED_ONCE take(s32 pid, u64 queue, s32 cpu, u64 slice)
 	return taken;
 }
 
+/* The same, if its gang does not let it wait. */
+static __always_inline bool take(s32 pid, u64 queue, s32 cpu, u64 slice)
+{
+	return (!gang_may_refuse() || gang_lets(pid, cpu)) && take_now(pid, queue, cpu, slice);
+}
+
+/* How many gangs in one queue may refuse their best before the rest of it is left alone. */
+#define REFUSALS_MAX 8
+
+/* Take somebody who waits in that queue. */
+VERIFIED_ONCE take_any_of(s32 queue, struct pick *best)
+{
+	s32 i;
+
+	if (!best)
+		return 0;
+	bpf_for(i, 0, REFUSALS_MAX) {
+		best->pid = 0;
+		best_waiter(queue, SEARCH_MAX, 0, best);
+		if (!best->pid)
+			break;
+		if (take(best->pid, queue, best->cpu, slice_ns))
+			return 1;
+		if (!gang_may_refuse())
+			break;
+	}
+	best->pid = 0;
+	return 0;
+}
+
 /* Last resort, so that nothing that can run waits for an idle pCPU: somebody out of any queue. */
 VERIFIED_ONCE take_any(s32 cpu, u64 now)
 {
-	struct pick *best = second_search_on(cpu, now);
+	struct pick *best = new_search(SECOND_SEARCH, cpu, now);
 	s32 i, from;
 
 	if (!best)
@@ -255,10 +290,8 @@ VERIFIED_ONCE take_any(s32 cpu, u64 now)
 			from -= nr_cpus;
 		if (!queue_is_marked(from))
 			continue;
-		best_waiter(from, SEARCH_MAX, 0, best);
-		if (best->pid && take(best->pid, from, cpu, slice_ns))
+		if (take_any_of(from, best))
 			return 1;
-		best->pid = 0;
 		if (from != cpu && scx_bpf_dsq_move_to_local(OVERDUE_DSQ(from)))
 			return 1;
 	}

@@ -34,17 +34,14 @@ static s32 boost_ask(s32 spinner_cpu, u32 vm_id, u32 index, const struct vcpu_ct
 	return cpu;
 }
 
-/* Make the pCPU asked look at its wish: the spinner's at once; another's at once only if its runner may be robbed of its turn. */
+/* Make the pCPU asked look at its wish at once, as yield_to() does for the fair class: whether its runner loses its turn is decided there. */
 static void boost_kick(s32 cpu, s32 spinner_cpu)
 {
 	if (cpu < 0)
 		return;
-	if (cpu == spinner_cpu) {
-		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
-	} else if (boost & BOOST_UNFAIR) {
+	if (cpu != spinner_cpu)
 		stat_inc(STAT_BOOST_PREEMPTED);
-		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
-	}
+	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 }
 
 /* vCPU t spins on spinner_cpu: choose the sibling that should run in its place and ask for it. */

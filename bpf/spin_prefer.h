@@ -93,7 +93,8 @@ static s32 prefer(struct task_ctx *t, struct vcpu_ctx *spinner, u32 index, s32 c
 	boost_charge(spinner, now);
 	spinner->preferred = index + 1;
 	spinner->preferred_ns = now;
-	by_ns = prefer_deboost(t, v->pid, cpu, now);
+	/* For one that waits elsewhere it need not stand back: they do not compete. What runs there is decided by rank, as ever, so it is a whole turn. */
+	by_ns = there == cpu ? prefer_deboost(t, v->pid, cpu, now) : slice_ns;
 	if (!wish_leave(there, t->vm, index, v, 0, by_ns, now))
 		return -1;
 	return there;

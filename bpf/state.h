@@ -50,6 +50,11 @@ KNOB u32 guard = GUARD_off;
 /* Kinds of boost (enum cohort_boost), for spin boost. */
 KNOB u32 boost = 0;
 
+static __always_inline u32 chosen_gang(void)
+{
+	return COMPILED_FOR(gang);
+}
+
 /* A pCPU. Its run queue is the DSQ of the same number. */
 struct cpu_ctx {
 	u32 online;
@@ -76,6 +81,11 @@ struct cpu_ctx {
 	u64 resume_end_ns;
 	u64 searched_ns; /* the whole queue was last looked through */
 	u32 rotation;	 /* of the far pCPUs to look at */
+	u32 settle_vm;	 /* for which the gang has something to do at the end of this operation; 0: none */
+
+	/* Gang partial: the set that has it, and in which slot; and the set that the runner is of. */
+	u32 set_runs;
+	u64 set_claim;
 } __attribute__((aligned(64)));
 
 struct {
@@ -116,6 +126,7 @@ struct task_ctx {
 	bool everywhere;	 /* no pCPU is forbidden */
 	bool has_turn;		 /* a turn has begun and is not over */
 	bool preempted;
+	bool steps_back;    /* it leaves its pCPU to the best of those that wait there, once */
 	bool aside;	    /* out of the queues until a gate opens */
 	u64 order_state[4]; /* the order's own; 0 when the task is new */
 };
@@ -322,6 +333,15 @@ static __always_inline struct vcpu_ctx *vcpu_get(const struct task_ctx *t)
 	if (t->vcpu < 0 || !vm_get(t))
 		return NULL;
 	return vcpu_at(t->vcpu_at);
+}
+
+/* At the end of this operation the gang has something to do for that VM (policy.h, settle). One note per pCPU: the last counts, and a period finds the rest. */
+static __always_inline void settle_later(u32 vm)
+{
+	struct cpu_ctx *c = cpu_get(bpf_get_smp_processor_id());
+
+	if (c)
+		c->settle_vm = vm;
 }
 
 /* Does somebody wait in the queue of that pCPU? */

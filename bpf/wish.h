@@ -16,8 +16,9 @@
 
 enum wish_flags {
 	WISH_MIGRATE = 1, /* it may come from another pCPU's queue */
-	WISH_FORCED = 2,  /* whatever its VM has had */
+	WISH_FORCED = 2,  /* whatever its VM has had; not before those who have waited too long */
 	WISH_GRACE = 4,	  /* it had this pCPU, and the guard gives it back: no boost */
+	WISH_BY_RANK = 8, /* its turn has come: what sleepers may claim is measured against it */
 };
 
 /* Has the VM a turn of its own (vm_ctx.turn_end_ns) that is not over? */
@@ -90,7 +91,7 @@ static __always_inline bool wish_is_outranked(struct rank *rival, struct rank *r
  */
 static bool wish_is_affordable(struct task_ctx *t, struct pick *search)
 {
-	struct pick *rival = second_search_on(search->cpu, search->now);
+	struct pick *rival = new_search(SECOND_SEARCH, search->cpu, search->now);
 	u64 margin_ns = boost & BOOST_UNFAIR ? lag_ns : order_is_of_vms() ? 0 : wakeup_gran_ns;
 	struct rank rank;
 
@@ -103,8 +104,19 @@ static bool wish_is_affordable(struct task_ctx *t, struct pick *search)
 	return !rival->pid || !wish_is_outranked(&rival->rank, &rank, margin_ns);
 }
 
+/* Has somebody here waited for so long that not even a forced wish goes first? */
+static __always_inline bool wish_must_wait(struct pick *search)
+{
+	struct pick *rival = new_search(SECOND_SEARCH, search->cpu, search->now);
+
+	if (!rival)
+		return false;
+	best_waiter(search->cpu, QUEUE_SCAN, 0, rival);
+	return rival->pid && rival->urgency;
+}
+
 /* May the thread of that pid run here and now, as far as the gates and its VM's credit go? */
-VERIFIED_ONCE wish_is_granted(s32 pid, struct pick *search, bool forced)
+VERIFIED_ONCE wish_is_granted(s32 pid, struct pick *search, u32 flags)
 {
 	struct task_struct *p;
 	struct task_ctx *t;
@@ -116,7 +128,8 @@ VERIFIED_ONCE wish_is_granted(s32 pid, struct pick *search, bool forced)
 	if (!p)
 		return 0;
 	t = task_get(p);
-	granted = t && !gate_for(t, search->cpu, search->now) && (forced || wish_is_affordable(t, search));
+	granted = t && !gate_for(t, search->cpu, search->now) &&
+		  (flags & WISH_FORCED ? !wish_must_wait(search) : wish_is_affordable(t, search));
 	bpf_task_release(p);
 	return granted;
 }
@@ -128,8 +141,8 @@ VERIFIED_ONCE wish_redeem(struct pick *search)
 	struct vm_ctx *vm;
 	struct cpu_ctx *c;
 	u64 slice, now;
+	u32 pid, flags;
 	s32 from, cpu;
-	u32 pid;
 
 	if (!search)
 		return 0;
@@ -140,17 +153,18 @@ VERIFIED_ONCE wish_redeem(struct pick *search)
 		return 0;
 	pid = c->wish_pid;
 	slice = c->wish_slice_ns;
+	flags = c->wish_flags;
 	c->wish_pid = 0;
 	v = vcpu_at(c->wish_vcpu);
 	vm = vm_at(c->wish_vm);
 	if (!v || !vm || v->pid != pid || v->state != VCPU_WAITING || time_before(c->wish_at_ns + WISH_STALE_NS, now))
 		goto missed;
 	from = vcpu_cpu(v);
-	if (from < 0 || (from != cpu && !(c->wish_flags & WISH_MIGRATE)))
+	if (from < 0 || (from != cpu && !(flags & WISH_MIGRATE)))
 		goto missed;
-	if (!wish_is_granted(pid, search, c->wish_flags & WISH_FORCED))
+	if (!wish_is_granted(pid, search, flags))
 		goto missed;
-	if (c->wish_flags & WISH_GRACE) {
+	if (flags & WISH_GRACE) {
 		if (!take(pid, from, cpu, slice))
 			return 0;
 		v->in_grace = 1;
@@ -165,9 +179,10 @@ VERIFIED_ONCE wish_redeem(struct pick *search)
 	if (from != cpu)
 		stat_inc(STAT_BOOST_MIGRATED);
 	atomic_add(&vm->boosts, 1);
+	c->out_of_turn = !(flags & WISH_BY_RANK);
 	return 1;
 missed:
-	if (!(c->wish_flags & WISH_GRACE))
+	if (!(flags & WISH_GRACE))
 		stat_inc(STAT_BOOST_MISSED);
 	return 0;
 }

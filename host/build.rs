@@ -4,6 +4,8 @@
 
 #[path = "build/headers.rs"]
 mod headers;
+#[path = "build/objects.rs"]
+mod objects;
 #[path = "../sim/build/policies.rs"]
 mod policies;
 #[path = "../sim/build/sources.rs"]
@@ -47,6 +49,7 @@ fn build() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed={}", probe_dir.display());
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=build/headers.rs");
+    println!("cargo:rerun-if-changed=build/objects.rs");
     println!("cargo:rerun-if-changed=build/tools.rs");
     println!("cargo:rerun-if-changed=../sim/build/policies.rs");
     println!("cargo:rerun-if-changed=../sim/build/sources.rs");
@@ -63,12 +66,8 @@ fn build() -> Result<(), Box<dyn Error>> {
         vec!["-I".into(), bpf_dir.clone().into(), "-I".into(), out_dir.clone().into(), "-mcpu=v3".into(), "-Wall".into(), "-Werror".into()];
     clang_args.extend(sources::flags(&depfile));
     // The <bpf/...> headers are libbpf-sys' own, those of the libbpf that is linked; the system's may be older.
-    SkeletonBuilder::new()
-        .source(bpf_dir.join("cohort.bpf.c"))
-        .clang(tools::clang()?)
-        .clang_args(clang_args)
-        .build_and_generate(out_dir.join("cohort.skel.rs"))
-        .map_err(|e| format!("{e:#}"))?;
+    let gangs = policies::names(&bpf_dir, "GANGS")?;
+    objects::build(&bpf_dir.join("cohort.bpf.c"), &tools::clang()?, &clang_args, &gangs, &out_dir)?;
     SkeletonBuilder::new()
         .source(probe_dir.join("probe.bpf.c"))
         .clang(tools::clang()?)

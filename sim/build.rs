@@ -13,8 +13,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Variables that are no part of a simulation's state: constants, and what only user space reads.
-const NOT_STATE: [&str; 3] = ["cohort_ops", "_license", "___fmt"];
+/// Variables that are no part of a simulation's state: constants, among them those that the compiler makes of a switch, and what only user space reads.
+const NOT_STATE: [&str; 4] = ["cohort_ops", "_license", "___fmt", "CSWTCH."];
 
 fn main() -> ExitCode {
     match build() {

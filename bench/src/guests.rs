@@ -75,12 +75,10 @@ fn scenario(
     let vm = |number: u32| VmConfig {
         name: format!("vm{number}"),
         vcpus: VCPUS,
-        weight: 100,
-        start_ns: 0,
-        cpus: Vec::new(),
         kvm: KvmConfig::default(),
         guest: GuestConfig::default(),
         workload: Some(Workload::Program(program.clone())),
+        ..VmConfig::default()
     };
     Ok(Scenario {
         name: name.into(),

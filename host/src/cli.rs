@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The command line.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
@@ -8,7 +9,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::audit::Audit;
 use crate::man;
-use crate::policy::PolicyArgs;
+use crate::policy::{parse_split, PolicyArgs};
 use crate::record::Record;
 use crate::say::Failure;
 use crate::sbco::Alpha;
@@ -35,7 +36,7 @@ pub enum Command {
     ///
     /// Needs root and a kernel with sched_ext. Finds the virtual machines by itself, whatever runs them, and follows as they come and go.
     /// Whatever happens to this process, guests keep running: when it ends or fails, all tasks fall back to the kernel's own scheduler.
-    Run(Run),
+    Run(Box<Run>),
     /// Say what is configured badly on this host: guests, placement, KVM, kernel
     ///
     /// Reads /proc, /sys, the VMMs' command lines and libvirt's files, and changes nothing. Sees most as root.
@@ -52,6 +53,11 @@ pub enum Command {
     Record(Record),
     /// Change a scheduler that another `cohort run` has loaded, while it runs
     Tune(Tune),
+    /// Show who of a virtual machine's vCPUs communicates with whom, and which of them should run together
+    ///
+    /// Prints, for each virtual machine, how often each two of its vCPUs sent each other interrupts, the tree of who depends on whom, and the sets in that
+    /// tree. Needs a `cohort run --gang partial-auto` that counts; or --matrix.
+    Sets(Sets),
     /// Print the manual page of a verb, or write all of them
     #[command(hide = true)]
     Man(man::Pages),
@@ -68,6 +74,25 @@ pub struct Tune {
     /// See `cohort run --help`; it lasts until the scheduler is loaded again
     #[arg(long, value_name = "PART", required = true)]
     pub sbco_alpha: Alpha,
+}
+
+#[derive(Args, Debug)]
+pub struct Sets {
+    /// Use the matrix in FILE instead: a line per vCPU with its counts, as this prints it; `-` is stdin
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["secs", "vm"])]
+    pub matrix: Option<PathBuf>,
+
+    /// Count for so many seconds [0.1..3600]
+    #[arg(long, value_name = "SECS", value_parser = parse_secs, default_value = "5")]
+    pub secs: Duration,
+
+    /// Only the VM of this name
+    #[arg(long, value_name = "NAME")]
+    pub vm: Option<String>,
+
+    /// A set is split where a part depends so many times more on itself than the whole does [1..100]
+    #[arg(long, value_name = "T", value_parser = parse_split, default_value_t = cohort_sets::SPLIT_DEFAULT)]
+    pub split: f64,
 }
 
 #[derive(Args, Debug)]
@@ -176,7 +201,7 @@ mod tests {
     fn run(args: &str) -> Result<Run, Stop> {
         let args = ["cohort", "run"].into_iter().chain(args.split_whitespace()).map(Into::into);
         parse(args).map(|cli| match cli.command {
-            Command::Run(run) => run,
+            Command::Run(run) => *run,
             _ => unreachable!(),
         })
     }

@@ -5,11 +5,11 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::skel::OpenSkel;
 use libbpf_rs::{ErrorKind, Link, OpenObject};
 use tracing::{debug, warn};
 
-use crate::bpf::{CohortSkel, CohortSkelBuilder, OpenCohortSkel};
+use crate::bpf::{self, CohortSkel, OpenCohortSkel};
 use crate::intf;
 use crate::kernel_ops;
 use crate::policy::Axes;
@@ -58,6 +58,7 @@ pub struct Running<'obj> {
     // Dropped in this order: no more boosts, then no more scheduling, then the maps.
     on_spin: Option<Link>,
     on_put: Option<Link>,
+    on_irq: Option<Link>,
     on_switch: Option<Link>,
     ops: Option<Link>,
     pub skel: CohortSkel<'obj>,
@@ -126,7 +127,7 @@ fn open<'obj>(
     place: &Place,
     watch: Watch,
 ) -> libbpf_rs::Result<OpenCohortSkel<'obj>> {
-    let mut open = CohortSkelBuilder::default().open(storage)?;
+    let mut open = bpf::open(config.axes.gang.number, storage)?;
 
     if let Some(knobs) = open.maps.rodata_data.as_deref_mut() {
         knobs.nr_cpus = place.nr_cpus;
@@ -145,6 +146,8 @@ fn open<'obj>(
     open.progs.cohort_on_spin.set_autoload(watch.spin);
     open.progs.cohort_vcpu_put.set_autoload(watch.put);
     open.maps.sbco_cpus.set_max_entries(place.nr_cpus)?;
+    only_what_is_used(&mut open, config)?;
+    open.progs.cohort_on_irq.set_autoload(config.axes.gang() == "partial-auto" && place.kvm);
     open.progs.cohort_sched_switch.set_autoload(place.sees_switches());
     if config.verbose > 1 {
         for mut prog in open.open_object_mut().progs_mut() {
@@ -152,6 +155,27 @@ fn open<'obj>(
         }
     }
     Ok(open)
+}
+
+/// What only one gang has is small for the others.
+fn only_what_is_used(open: &mut OpenCohortSkel<'_>, config: &Config) -> libbpf_rs::Result<()> {
+    let gang = config.axes.gang();
+    if !gang.starts_with("partial") {
+        open.maps.set_of.set_max_entries(1)?;
+        open.maps.sets.set_max_entries(1)?;
+    }
+    if gang != "partial-auto" {
+        open.maps.traffic.set_max_entries(1)?;
+    }
+    if gang != "strict" {
+        open.maps.strict_vms.set_max_entries(1)?;
+        open.maps.strict_seat_of.set_max_entries(1)?;
+    }
+    if gang != "relaxed" {
+        open.maps.relaxed_vms.set_max_entries(1)?;
+        open.maps.relaxed_vcpus.set_max_entries(1)?;
+    }
+    Ok(())
 }
 
 /// Put the loaded scheduler in charge of all CPUs.
@@ -168,15 +192,23 @@ pub fn attach<'obj>(mut skel: CohortSkel<'obj>, place: &Place) -> Result<Running
         (true, true) => skel.progs.cohort_vcpu_put.attach().map_err(|e| no_guard(&format!("{e:#}"))).ok(),
         _ => None,
     };
+    let on_irq = match skel.progs.cohort_on_irq.autoload() {
+        true => skel.progs.cohort_on_irq.attach().map_err(|e| no_irq(&e)).ok(),
+        false => None,
+    };
     let on_switch = match place.sees_switches() {
         true => skel.progs.cohort_sched_switch.attach().map_err(|e| no_switch(&e)).ok(),
         false => None,
     };
-    Ok(Running { on_spin, on_put, on_switch, ops: Some(ops), skel })
+    Ok(Running { on_spin, on_put, on_irq, on_switch, ops: Some(ops), skel })
 }
 
 fn no_switch(why: &libbpf_rs::Error) {
     warn!("switches cannot be watched ({why:#}): a vCPU whose pCPU a real-time task takes waits there");
+}
+
+fn no_irq(why: &libbpf_rs::Error) {
+    warn!("interrupts between vCPUs cannot be watched ({why:#}): no sets will be found");
 }
 
 fn no_spin(why: &str) {
@@ -192,6 +224,7 @@ impl Running<'_> {
     pub fn detach(&mut self) {
         self.on_spin = None;
         self.on_put = None;
+        self.on_irq = None;
         self.on_switch = None;
         self.ops = None;
     }

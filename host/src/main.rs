@@ -20,6 +20,7 @@ mod run;
 mod say;
 mod sbco;
 mod service;
+mod sets;
 mod stats;
 mod timing;
 mod top;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
             Command::Man(args) => man::run(&args),
             Command::Completions(args) => man::complete(&args),
             Command::Tune(args) => sbco::tune(args.sbco_alpha, &Host::this_machine()),
+            Command::Sets(args) => sets::show::run(&args, &Host::this_machine(), &mut io::stdout().lock()),
             Command::Sources => write_sources(&mut io::stdout().lock()).or_else(unless_closed),
         },
         Err(Stop::Text(text)) => io::stdout().write_all(text.as_bytes()).or_else(unless_closed),
@@ -82,7 +84,7 @@ fn write_sources(out: &mut impl Write) -> io::Result<()> {
 }
 
 /// A reader who has seen enough is no failure.
-fn unless_closed(error: io::Error) -> Result<(), Failure> {
+pub fn unless_closed(error: io::Error) -> Result<(), Failure> {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Ok(()),
         _ => Err(Failure::failed(format!("cannot write to stdout: {error}"))),

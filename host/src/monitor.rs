@@ -21,6 +21,8 @@ use crate::vmname::VmNames;
 
 /// What the names of the scheduler's programs begin with.
 const PROGRAMS: &str = "cohort_";
+/// The program that counts interrupts between vCPUs; the kernel keeps 15 characters of a name.
+const TRAFFIC_PROGRAM: &str = "cohort_on_irq";
 /// While the scheduler is loaded anew (after CPU hotplug, or when KVM appears) there is none for a moment.
 const GONE_MAX: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -111,6 +113,26 @@ fn operations() -> impl Iterator<Item = (u32, impl Iterator<Item = MapHandle>)> 
 /// The map of that name that the scheduler uses which another process has loaded.
 pub fn map_of_running(name: &str) -> Option<MapHandle> {
     operations().flat_map(|(_, maps)| maps).find(|map| map.name().to_str() == Some(name))
+}
+
+/// The maps `vms` and `traffic` of a scheduler that counts who communicates with whom.
+pub fn find_traffic(host: &Host) -> Result<(MapHandle, MapHandle), Failure> {
+    if let Some(refusal) = host.capabilities() {
+        return Err(Failure::refused(refusal));
+    }
+    let found = find()?.and_then(|found| Some((found.vms, map_of(TRAFFIC_PROGRAM, "traffic")?)));
+    found.ok_or_else(|| {
+        Failure::refused("nobody counts who communicates with whom: start `cohort run --policy partial-auto`")
+    })
+}
+
+/// The map of that name that the program of that name uses.
+fn map_of(program: &str, map: &str) -> Option<MapHandle> {
+    let with_maps = ProgInfoQueryOptions::default().include_map_ids(true);
+    let mut programs = ProgInfoIter::with_query_opts(with_maps);
+    let found = programs.find(|found| found.name.as_encoded_bytes() == program.as_bytes())?;
+    let maps = found.map_ids.iter().filter_map(|id| MapHandle::from_map_id(*id).ok());
+    maps.into_iter().find(|found| found.name().to_str() == Some(map))
 }
 
 /// Look for the scheduler: one of its programs that uses both maps.

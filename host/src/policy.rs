@@ -4,6 +4,7 @@
 //! A policy is a preset: one choice per axis. Each axis has its own flag, which overrides the preset. Both come from the tables of bpf/policies.h.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -69,7 +70,7 @@ impl fmt::Display for Boost {
 /// One of a table of policies.h: its place there is its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    number: usize,
+    pub number: usize,
     name: &'static str,
 }
 
@@ -130,6 +131,24 @@ pub struct PolicyArgs {
     /// With --order sbco: from what distance on siblings are brought together, as part of the queue's length [default: 2/3]
     #[arg(long, value_name = "PART")]
     pub sbco_alpha: Option<Alpha>,
+
+    /// With --gang partial: which vCPUs run together, a line per VM, as in `web: 0-3 4,5`; read again when it changes
+    ///
+    /// NAME: SET SET, or NAME: all. A VM is called as in the statistics; * is every VM that has no line of its own. A vCPU that is not named runs for
+    /// itself.
+    #[arg(long, value_name = "FILE")]
+    pub sets: Option<PathBuf>,
+
+    /// With --gang partial-auto: a set is split where a part depends so many times more on itself than the whole does [1..100]
+    #[arg(long, value_name = "T", value_parser = parse_split, default_value_t = cohort_sets::SPLIT_DEFAULT)]
+    pub split: f64,
+}
+
+pub fn parse_split(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(split) if (1.0..=100.0).contains(&split) => Ok(split),
+        _ => Err("allowed: numbers from 1 to 100".to_string()),
+    }
 }
 
 /// A choice for every axis.
@@ -183,11 +202,22 @@ impl PolicyArgs {
                 axes.order.name
             )));
         }
+        if self.sets.is_some() && axes.gang() != "partial" {
+            return Err(Failure::refused(format!(
+                "--sets needs --gang partial: --gang {} looks for no sets",
+                axes.gang()
+            )));
+        }
         Ok(axes)
     }
 }
 
 impl Axes {
+    /// The name of the gang.
+    pub fn gang(&self) -> &'static str {
+        self.gang.name
+    }
+
     /// What clap cannot express: axes that do not go together.
     fn validate(&self) -> Result<(), Failure> {
         let knows_vms = |axis: &str, choice: Choice| {

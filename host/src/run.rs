@@ -22,6 +22,7 @@ use crate::monitor;
 use crate::output::Output;
 use crate::say::{self, Failure};
 use crate::service::Service;
+use crate::sets::{Auto, Teller};
 use crate::stats::{self, Snapshot};
 use crate::topology;
 use crate::vmname::VmNames;
@@ -62,7 +63,12 @@ pub fn run(args: &Run, host: &Host) -> Result<(), Failure> {
     };
     let stops = Stops::listen()?;
     let mut reporter = args.stats.map(|interval| Reporter::new(interval, args.json));
-    let result = keep_scheduling(&config, host, &stops, &mut reporter);
+    let mut teller = match (&args.policy.sets, config.axes.gang()) {
+        (Some(path), _) => Some(Teller::from_file(path.clone())?),
+        (None, "partial-auto") => Some(Teller::auto(Auto::new(args.policy.split))),
+        (None, _) => None,
+    };
+    let result = keep_scheduling(&config, host, &stops, &mut reporter, &mut teller);
     if let Some(reporter) = reporter {
         reporter.output.finish();
     }
@@ -86,11 +92,12 @@ fn keep_scheduling(
     host: &Host,
     stops: &Stops,
     reporter: &mut Option<Reporter>,
+    teller: &mut Option<Teller>,
 ) -> Result<(), Failure> {
     let mut restarts = VecDeque::new();
     let mut service = Service::from_environment();
     loop {
-        match schedule(config, host, stops, reporter, &mut service)? {
+        match schedule(config, host, stops, reporter, &mut service, teller)? {
             End::Signal(signal) => {
                 service.stopping();
                 let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
@@ -133,6 +140,7 @@ fn schedule(
     stops: &Stops,
     reporter: &mut Option<Reporter>,
     service: &mut Service,
+    teller: &mut Option<Teller>,
 ) -> Result<End, Failure> {
     let place = Place {
         nr_cpus: host.cpus().map_err(Failure::refused)?,
@@ -161,6 +169,9 @@ fn schedule(
     if let Some(reporter) = reporter.as_mut() {
         reporter.start();
     }
+    if let Some(teller) = teller.as_mut() {
+        teller.start();
+    }
     let end = loop {
         let next = reporter.as_ref().map_or(LOOK_EVERY, |r| r.due_in().min(LOOK_EVERY));
         stops.wait(next);
@@ -181,6 +192,9 @@ fn schedule(
             if let Err(error) = topology::tell(&maps.neighbours, &topology::read(host)) {
                 warn!("cannot tell the scheduler of CPUs that came or went: {error:#}");
             }
+        }
+        if let Some(teller) = teller.as_mut() {
+            teller.tell(&maps.vms, &maps.set_of, &maps.traffic, host);
         }
         if let Some(reporter) = reporter.as_mut() {
             reporter.report(|names| stats::read(&maps.vms, &maps.stats, host, names));

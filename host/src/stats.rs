@@ -26,11 +26,12 @@ pub struct Snapshot {
     vms: Vec<Vm>,
 }
 
+/// A VM as the scheduler has it.
 #[derive(Clone, Debug)]
-struct Vm {
-    slot: u32,
-    name: String,
-    ctx: vm_ctx,
+pub struct Vm {
+    pub slot: u32,
+    pub name: String,
+    pub ctx: vm_ctx,
 }
 
 /// Read the counters out of the maps `stats` and `vms`.
@@ -41,6 +42,13 @@ pub fn read<M: MapCore>(vms: &M, stats: &M, host: &Host, names: &mut VmNames) ->
             *total = per_cpu.chunks_exact(size_of::<u64>()).map(u64_from).sum();
         }
     })?;
+    let found = self::vms(vms, host, names)?;
+    let time_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64());
+    Ok(Snapshot { at: Instant::now(), time_s, totals, vms: found })
+}
+
+/// The VMs in the map `vms`.
+pub fn vms(vms: &impl MapCore, host: &Host, names: &mut VmNames) -> libbpf_rs::Result<Vec<Vm>> {
     let mut found = Vec::new();
     maps::for_each(vms, |slot, bytes| {
         // A slot without a process is being taken at this moment.
@@ -50,8 +58,7 @@ pub fn read<M: MapCore>(vms: &M, stats: &M, host: &Host, names: &mut VmNames) ->
     })?;
     let alive: HashSet<_> = found.iter().map(|vm| (vm.ctx.tgid, vm.ctx.kvm)).collect();
     names.keep(|tgid, kvm| alive.contains(&(tgid, kvm)));
-    let time_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64());
-    Ok(Snapshot { at: Instant::now(), time_s, totals, vms: found })
+    Ok(found)
 }
 
 fn u64_from(bytes: &[u8]) -> u64 {

@@ -97,6 +97,8 @@ timing_knobs! {
     wakeup_gran_us => wakeup_gran_ns / WAKEUP_GRAN_NS, 0..=100_000;
     /// How long a vCPU that --guard spares has its pCPU back, at most twice in a row, and no longer than a turn [50..10000]
     guard_grace_us => guard_grace_ns / GUARD_GRACE_NS, 50..=10_000;
+    /// Of --gang relaxed: how far a vCPU may be ahead of its slowest sibling before it waits for it [100..1000000]
+    skew_us => skew_limit_ns / SKEW_LIMIT_NS, 100..=1_000_000;
 }
 
 /// The first of each pair is at most as long as the second.
@@ -137,6 +139,7 @@ mod tests {
             starve_us: knob::STARVE_NS.default_us,
             wakeup_gran_us: knob::WAKEUP_GRAN_NS.default_us,
             guard_grace_us: knob::GUARD_GRACE_NS.default_us,
+            skew_us: knob::SKEW_LIMIT_NS.default_us,
         }
     }
 
@@ -154,6 +157,7 @@ mod tests {
             starve_us: 1000,
             wakeup_gran_us: 1000,
             guard_grace_us: 1000,
+            skew_us: 1000,
         };
         assert_eq!(timing.validate(), Ok(()));
     }

@@ -25,10 +25,11 @@ from cohortlab import scenario as scenarios
 from cohortlab.compare import INTERRUPTED, OpenPlace, Plan
 from cohortlab.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 from cohortlab.places import PlaceError
-from cohortlab.policies import ALL, KNOWN, parse_policies
+from cohortlab.policies import ALL, KNOWN, Policy, parse_policies
 from cohortlab.progress import Bar, Forecast, Lines, Progress
 from cohortlab.results import Results, write_parquet
 from cohortlab.scenario import TLB_MODES, Scenario
+from cohortlab.scenario_check import fetch
 from cohortlab.summary import Figure, figures, for_machines
 from cohortlab.table import WIDE, print_results, remarks
 
@@ -45,13 +46,14 @@ BEFORE_LAB_S = {
     "booting": 25.0,
 }
 BUILT_ONCE = frozenset(name for name in BEFORE_LAB_S if name.startswith("the lab's"))
+DEFAULT_POLICIES = ("eevdf", "cohort")
 POLICIES = f"With commas, of {', '.join(KNOWN)}; or {ALL}. NAME@VARIANT is NAME once more, with other --policy-args."
 
 
 @click.command()
 @click.argument("scenario", type=click.Path(path_type=Path))
 @click.option("--on", "where", default="lab", show_default=True, help="Where to run: lab or sim.")
-@click.option("--policies", default="eevdf,cohort", show_default=True, help=POLICIES)
+@click.option("--policies", help=f"{POLICIES} Default: the scenario's, or {','.join(DEFAULT_POLICIES)}.")
 @click.option(
     "--policy-args",
     multiple=True,
@@ -59,13 +61,13 @@ POLICIES = f"With commas, of {', '.join(KNOWN)}; or {ALL}. NAME@VARIANT is NAME 
     help="More arguments of `cohort run`; for eevdf --cgroup-mode, --base-slice-us.",
 )
 @click.option("--rounds", type=click.IntRange(1, 1000), help="How often to measure. Default: 5; simulated, 2.")
-@click.option("--programs", help="Only these of the scenario's programs, with commas.")
+@click.option("--programs", help="These programs, with commas, in place of the scenario's; also rt-app's FILE.json.")
 @click.option("--tlb", help="TLB modes in turn, with commas: ipi, kvm-pv, hypercall. Default: the scenario's.")
 @click.option(
     "--ple", metavar="off|US", help="Catch no spinning vCPU, or after US microseconds. Default: the scenario's."
 )
-@click.option("--kernel", help="Kernel of the host under test, as the place understands it.")
-@click.option("--hardware", help="What the simulated host is: a name in hardware/, or a file. Default: lab.")
+@click.option("--kernel", help="Kernel of the host under test, as the place understands it. Default: the scenario's.")
+@click.option("--hardware", help="The simulated host: a name in hardware/, or a file. Default: the scenario's, or lab.")
 @click.option("--crashes", type=click.IntRange(0, 100), default=10, show_default=True, help="Crashes to bear.")
 @click.option("--warm-up/--no-warm-up", default=True, show_default=True, help="Run each program once first.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the results.")
@@ -76,7 +78,7 @@ POLICIES = f"With commas, of {', '.join(KNOWN)}; or {ALL}. NAME@VARIANT is NAME 
 def compare(
     scenario: Path,
     where: str,
-    policies: str,
+    policies: str | None,
     policy_args: tuple[str, ...],
     rounds: int | None,
     programs: str | None,
@@ -103,18 +105,18 @@ def compare(
     open_place = place_named(where)
     chosen = with_ple(ple, scenarios.load(scenario))
     if programs is not None:
-        chosen = chosen.with_programs(_split("--programs", programs, chosen.program_vm.programs))
+        chosen = with_programs(programs, chosen)
     plan = Plan(
-        policies=parse_policies(policies, policy_args),
+        policies=policies_of(chosen, policies, policy_args),
         rounds=rounds or ROUNDS[where],
         modes=tlb_modes(tlb, chosen),
-        kernel=_kernel(kernel),
+        kernel=_kernel(kernel or chosen.defaults.kernel),
         # Nothing is cold in a simulated host.
         warm_up=warm_up and where != "sim",
         crashes_max=crashes,
     )
     if where == "sim":
-        open_place = _simulator(plan, hardware, chosen)
+        open_place = _simulator(chosen, plan, hardware)
     elif hardware is not None:
         raise BadInput("--hardware: only a simulated host can be chosen: --on sim")
     _check_picture(picture)
@@ -182,6 +184,27 @@ def with_ple(text: str | None, scenario: Scenario) -> Scenario:
     return scenario.with_ple(int(text))
 
 
+def with_programs(text: str, scenario: Scenario) -> Scenario:
+    """Return the scenario with the programs that ``--programs`` names, which need not be its own."""
+    names = _names("--programs", text)
+    try:
+        return scenario.with_programs(names, lambda name: fetch(scenario.path, name, Path.cwd()))
+    except BadInput as error:
+        raise BadInput(f"--programs: {error}") from None
+
+
+def policies_of(scenario: Scenario, text: str | None, args: tuple[str, ...]) -> tuple[Policy, ...]:
+    """Return the policies to compare: those of the options, else the scenario's."""
+    own = scenario.defaults
+    given = text if text is not None else ",".join(own.policies or DEFAULT_POLICIES)
+    try:
+        return parse_policies(given, args or (own.policy_args if text is None else ()))
+    except BadInput as error:
+        if text is not None or args or not (own.policies or own.policy_args):
+            raise
+        raise BadInput(f"{scenario.path}: defaults: {error}") from None
+
+
 def place_named(name: str) -> OpenPlace:
     """Return what opens the place ``--on`` names."""
     if name not in PLACES:
@@ -195,13 +218,13 @@ def place_named(name: str) -> OpenPlace:
     return open_lab
 
 
-def _simulator(plan: Plan, hardware: str | None, scenario: Scenario) -> OpenPlace:
+def _simulator(scenario: Scenario, plan: Plan, hardware: str | None) -> OpenPlace:
     """Return what opens the simulator; raise BadInput for what it does not know."""
     from cohortlab.sim import hardware as hardwares
     from cohortlab.sim import open_sim
     from cohortlab.sim.policy import KERNEL_DEFAULT, host_class
 
-    hardwares.chosen(hardware, scenario.path)
+    hardwares.of(scenario, hardware)
     for policy in plan.policies:
         try:
             host_class(policy.name, policy.args, plan.kernel or KERNEL_DEFAULT)
@@ -212,10 +235,16 @@ def _simulator(plan: Plan, hardware: str | None, scenario: Scenario) -> OpenPlac
 
 def _split(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
     """Return the comma-separated names in ``text``, each of them allowed and named once."""
-    names = tuple(name.strip() for name in text.split(","))
-    for position, name in enumerate(names):
+    for name in (names := _names(option, text)):
         if name not in allowed:
             raise BadInput(f'{option}: "{name}" is not allowed: must be of {", ".join(allowed)}')
+    return names
+
+
+def _names(option: str, text: str) -> tuple[str, ...]:
+    """Return the comma-separated names in ``text``, each of them named once."""
+    names = tuple(name.strip() for name in text.split(","))
+    for position, name in enumerate(names):
         if name in names[:position]:
             raise BadInput(f'{option}: "{name}" is named twice')
     return names

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Measure a scenario's programs alone and, with the host loaded, under each policy in turn.
 
-A round is of one program: alone under the kernel's own scheduler, then under each policy in turn, with the
-neighbours' load running. What is compared is so measured within seconds, and the order of the policies is
-reversed from round to round (A B, B A, …): a drift of the machine hits all alike. A round is also what a crash
-of the host under test costs. The programs take turns, a round each.
+A round is of one program, or of one in each VM that has any: alone under the kernel's own scheduler, then under each
+policy in turn, all together and with the neighbours' load running. What is compared is so measured within seconds, and
+the order of the policies is reversed from round to round (A B, B A, …): a drift of the machine hits all alike. A round
+is also what a crash of the host under test costs. The programs take turns, a round each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cohortlab.places import Measurement, Place, PlaceCrashed, PlaceError, Progr
 from cohortlab.policies import KERNEL, Policy
 from cohortlab.progress import Progress, Step
 from cohortlab.results import ALONE, Crash, Results, Row
-from cohortlab.scenario import Scenario
+from cohortlab.scenario import Scenario, Turn
 from cohortlab.workloads import WorkloadError, WorkloadTimeout
 
 INTERRUPTED = "interrupted"
@@ -52,13 +52,29 @@ class Plan:
     crashes_max: int = 3
 
     @property
-    def programs(self) -> tuple[str, ...]:
-        return next(iter(self.modes.values())).program_vm.programs
+    def _scenario(self) -> Scenario:
+        return next(iter(self.modes.values()))
 
-    def steps(self, tlb: str, number: int) -> list[Step]:
-        """Return the measurements of round ``number``, in no particular order."""
-        labels = (ALONE, *(policy.label for policy in self.policies))
-        return [Step(tlb, number, label, program) for label in labels for program in self.programs]
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """The programs' labels."""
+        return self._scenario.labels
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        return self._scenario.turns
+
+    def labels(self, turn: Turn) -> list[str]:
+        return [self._scenario.label(vm, program) for vm, program in turn]
+
+    def together(self, turn: Turn) -> str:
+        """Return what a turn's programs are called as one step."""
+        return " + ".join(self.labels(turn))
+
+    def steps(self, tlb: str, number: int, turn: Turn) -> list[Step]:
+        """Return the measurements of a turn in round ``number``, in no particular order."""
+        alone = [Step(tlb, number, ALONE, label) for label in self.labels(turn)]
+        return alone + [Step(tlb, number, policy.label, self.together(turn)) for policy in self.policies]
 
     def in_order(self, number: int) -> tuple[Policy, ...]:
         """Return the policies in the order of round ``number``."""
@@ -80,7 +96,8 @@ def run(
     Raises:
         BadInput: the place refused, before anything was measured.
     """
-    progress.plan([s for tlb in plan.modes for n in range(1, plan.rounds + 1) for s in plan.steps(tlb, n)])
+    rounds = range(1, plan.rounds + 1)
+    progress.plan([s for tlb in plan.modes for n in rounds for turn in plan.turns for s in plan.steps(tlb, n, turn)])
     try:
         for tlb in plan.modes:
             _Mode(plan, tlb, progress, results, keep).run(open_place)
@@ -112,8 +129,9 @@ class _Mode:
             self.results.places[self.tlb] = dict(place.description)
             self._ready(place, fresh=True)
             for number in range(1, self.plan.rounds + 1):
-                for program in self.plan.programs:
-                    self._round_until_it_survives(place, number, program)
+                for turn in self.plan.turns:
+                    if any(turn in self.left(policy) for policy in self.plan.policies):
+                        self._round_until_it_survives(place, number, turn)
                 self.keep()
 
     def _open(self, stack: ExitStack, open_place: OpenPlace) -> Place:
@@ -147,28 +165,30 @@ class _Mode:
 
     def _warm_up(self, place: Place) -> None:
         with place.policy(KERNEL):
-            for program in self.plan.programs:
-                self.doing = f"warming up: {program}"
+            for vm, program in dict.fromkeys(task for turn in self.plan.turns for task in turn):
+                self.doing = f"warming up: {self.scenario.label(vm, program)}"
                 self.progress.place(self.doing, None)
-                _alone(place, self.scenario.program_vm.name, program)
+                try:
+                    _alone(place, vm, program)
+                except WorkloadError as error:
+                    self.drop_alone(vm, program, error)
 
-    def _round_until_it_survives(self, place: Place, number: int, program: str) -> None:
+    def _round_until_it_survives(self, place: Place, number: int, turn: Turn) -> None:
         attempt = 1
         while True:
             try:
-                self.results.rows += _Round(self, place, program, number, attempt).rows()
+                self.results.rows += _Round(self, place, turn, number, attempt).rows()
                 return
             except (PlaceCrashed, PlaceError) as error:
                 crash = _crash_behind(error)
-            self.progress.again(self._open_steps(number, program))
+            self.progress.again(self._open_steps(number, turn))
             self._crashed(crash, number, attempt)
             self._ready(place, fresh=False)
             attempt += 1
 
-    def _open_steps(self, number: int, program: str) -> list[Step]:
-        failed = self.results.failed
-        steps = [step for step in self.plan.steps(self.tlb, number) if step.program == program]
-        return [step for step in steps if (self.tlb, step.policy, program) not in failed]
+    def _open_steps(self, number: int, turn: Turn) -> list[Step]:
+        left = {policy.label for policy in self.plan.policies if turn in self.left(policy)}
+        return [step for step in self.plan.steps(self.tlb, number, turn) if step.policy in {ALONE, *left}]
 
     def _crashed(self, crash: PlaceCrashed, number: int, attempt: int) -> None:
         """Record a crash; give up after too many."""
@@ -180,76 +200,121 @@ class _Mode:
         if crashes > self.plan.crashes_max:
             raise PlaceError(f"gave up after {crashes} crashes of the host under test; the last one: {reason}")
 
-    def left(self, policy: Policy) -> list[str]:
-        """Return the programs that still take part under ``policy``."""
+    def left(self, policy: Policy) -> list[Turn]:
+        """Return the turns that still take part under ``policy``."""
         failed = self.results.failed
-        return [program for program in self.plan.programs if (self.tlb, policy.label, program) not in failed]
+        out = {label for tlb, name, label in failed if (tlb, name) == (self.tlb, policy.label)}
+        return [turn for turn in self.plan.turns if not out.issuperset(self.plan.labels(turn))]
 
-    def drop(self, policy: Policy, programs: Sequence[str], error: PlaceError) -> None:
-        """Take a program that failed under a policy, or the policy as a whole, out of the remaining rounds."""
+    def drop(self, policy: Policy, turns: Sequence[Turn], error: PlaceError) -> None:
+        """Take a turn that failed under a policy, or the policy as a whole, out of the remaining rounds."""
         reason = one_line(str(error))
-        what = f"{programs[0]} under {policy.label}" if isinstance(error, WorkloadError) else policy.label
+        alone = isinstance(error, WorkloadError)
+        what = f"{self.plan.together(turns[0])} under {policy.label}" if alone else policy.label
         self.progress.note(f"{what} is out of the comparison: {reason}")
-        for program in programs:
-            self.results.failed[self.tlb, policy.label, program] = reason
-            for number in range(1, self.plan.rounds + 1):
-                self.progress.skip(Step(self.tlb, number, policy.label, program))
+        self._fail(policy, turns, reason)
         if not any(self.left(other) for other in self.plan.policies):
             raise PlaceError(f"no policy is left to compare; {policy.label}: {reason}")
 
+    def drop_alone(self, vm: str, program: str, error: WorkloadError) -> None:
+        """Take a program that fails alone out of the comparison: there is nothing to compare with."""
+        reason, label = one_line(str(error)), self.scenario.label(vm, program)
+        self.progress.note(f"{label} is out of the comparison, it fails alone: {reason}")
+        turns = [turn for turn in self.plan.turns if (vm, program) in turn]
+        for policy in self.plan.policies:
+            self._fail(policy, turns, f"{label} fails alone: {reason}")
+        for number in range(1, self.plan.rounds + 1):
+            for each in (each for turn in turns for each in self.plan.labels(turn)):
+                self.progress.skip(Step(self.tlb, number, ALONE, each))
+        if not any(self.left(policy) for policy in self.plan.policies):
+            raise PlaceError(f"no program is left to compare; {label} fails alone: {reason}")
+
+    def _fail(self, policy: Policy, turns: Sequence[Turn], reason: str) -> None:
+        for turn in turns:
+            for label in self.plan.labels(turn):
+                self.results.failed.setdefault((self.tlb, policy.label, label), reason)
+            for number in range(1, self.plan.rounds + 1):
+                self.progress.skip(Step(self.tlb, number, policy.label, self.plan.together(turn)))
+
 
 class _Round:
-    """One attempt at one round of a program."""
+    """One attempt at one round of a turn."""
 
-    def __init__(self, mode: _Mode, place: Place, program: str, number: int, attempt: int) -> None:
+    def __init__(self, mode: _Mode, place: Place, turn: Turn, number: int, attempt: int) -> None:
         self.mode = mode
         self.place = place
-        self.program = program
+        self.turn = turn
         self.number = number
         self.attempt = attempt
         self.order = 0
 
     def rows(self) -> list[Row]:
         """Return the round's measurements; that of a policy under which it fails is left out."""
-        # A program that fails alone tells nothing about any policy: there is nothing to compare with.
-        rows = [self._under(Policy(ALONE, KERNEL))]
+        rows = []
+        for vm, program in self.turn:
+            try:
+                rows += self._alone(vm, program)
+            except WorkloadError as error:
+                self.mode.drop_alone(vm, program, error)
+                return []
         for policy in self.mode.plan.in_order(self.number):
-            if self.program not in self.mode.left(policy):
+            if self.turn not in self.mode.left(policy):
                 continue
             try:
-                rows.append(self._under(policy))
+                rows += self._under(policy)
             except PlaceError as error:
                 if _behind(error, PlaceCrashed) or _behind(error, KeyboardInterrupt):
                     raise
                 failure = error
             else:
                 continue
-            what = [self.program] if isinstance(failure, WorkloadError) else self.mode.left(policy)
+            what = [self.turn] if isinstance(failure, WorkloadError) else self.mode.left(policy)
             self.mode.drop(policy, what, failure)
         return rows
 
-    def _under(self, policy: Policy) -> Row:
-        self.mode.doing = f"switching to {policy.name}"
-        with self.place.policy(policy.name, policy.args), ExitStack() as loads:
-            if policy.label != ALONE:
-                for vm in self.mode.scenario.neighbours:
-                    assert vm.load is not None, "the schema gives every VM without programs a load"
-                    loads.enter_context(self.place.background(vm.name, vm.load))
-            return self._measure(policy)
+    def _alone(self, vm: str, program: str) -> list[Row]:
+        self.mode.doing = f"switching to {KERNEL}"
+        with self.place.policy(KERNEL):
+            label = self.mode.scenario.label(vm, program)
+            return self._measure(
+                Policy(ALONE, KERNEL), f"{label} alone", label, lambda: {vm: _alone(self.place, vm, program)}
+            )
 
-    def _measure(self, policy: Policy) -> Row:
-        mode, program = self.mode, self.program
-        step = Step(mode.tlb, self.number, policy.label, program)
-        where = "alone" if policy.label == ALONE else f"under {policy.label}"
-        mode.doing = f"round {self.number} of {mode.plan.rounds}: {program} {where}"
+    def _under(self, policy: Policy) -> list[Row]:
+        self.mode.doing = f"switching to {policy.name}"
+        turn, place = dict(self.turn), self.place
+        with place.policy(policy.name, policy.args), ExitStack() as loads:
+            for vm in self.mode.scenario.neighbours:
+                assert vm.load is not None, "the schema gives every VM without programs a load"
+                loads.enter_context(place.background(vm.name, vm.load))
+
+            def measure() -> Mapping[str, Measurement]:
+                if len(turn) > 1:
+                    return place.measure_together(turn)
+                return {vm: place.measure(vm, program) for vm, program in turn.items()}
+
+            what = self.mode.plan.together(self.turn)
+            return self._measure(policy, f"{what} under {policy.label}", what, measure)
+
+    def _measure(
+        self, policy: Policy, doing: str, what: str, measure: Callable[[], Mapping[str, Measurement]]
+    ) -> list[Row]:
+        mode = self.mode
+        step = Step(mode.tlb, self.number, policy.label, what)
+        mode.doing = f"round {self.number} of {mode.plan.rounds}: {doing}"
         if len(mode.plan.modes) > 1:
             mode.doing += f", TLB flush by {mode.tlb}"
         mode.progress.start(step, mode.doing)
-        vm = mode.scenario.program_vm.name
-        measured = _alone(self.place, vm, program) if policy.label == ALONE else self.place.measure(vm, program)
+        found = measure()
         mode.progress.done(step)
+        rows = [self._row(policy, vm, dict(self.turn)[vm], measured) for vm, measured in found.items()]
+        self.order += 1
+        return rows
+
+    def _row(self, policy: Policy, vm: str, program: str, measured: Measurement) -> Row:
+        mode = self.mode
         workload = mode.scenario.workloads[program]
-        row = Row(
+        return Row(
             scenario=mode.scenario.name,
             tlb=mode.tlb,
             round=self.number,
@@ -272,8 +337,6 @@ class _Round:
             ended=datetime.now(UTC),
             kernel=mode.results.places[mode.tlb].get("kernel", ""),
         )
-        self.order += 1
-        return row
 
 
 def _alone(place: Place, vm: str, program: str) -> Measurement:

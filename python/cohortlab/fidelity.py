@@ -109,7 +109,7 @@ def compare(
     lab = read_lab(lab_file)
     if lab.scenario != scenario.name:
         raise BadInput(f'--lab: {lab_file}: is of scenario "{lab.scenario}", not "{scenario.name}"')
-    measured = figures(lab, scenario.with_programs(lab.programs))
+    measured = figures(lab, scenario.only(lab.programs))
     if not measured:
         raise BadInput(f"--lab: {lab_file}: has no complete round")
     simulated = _simulate(scenario, lab, measured, rounds, kernel or _kernel(lab), hardware)
@@ -157,7 +157,7 @@ def _simulate(
     arguments = {row.policy: (row.scheduler, row.policy_args) for row in lab.rows if row.policy != ALONE}
     policies = tuple(Policy(label, *arguments[label]) for label in lab.policies if label in arguments)
     programs = tuple(dict.fromkeys(figure.program for figure in measured))
-    chosen = _as_in_the_lab(scenario, lab).with_programs(programs)
+    chosen = _as_in_the_lab(scenario, lab).only(programs)
     modes: dict[str, Scenario] = {tlb: chosen.with_tlb(tlb) for tlb in TLB_MODES if tlb in lab.tlb_modes}
     plan = Plan(policies=policies, rounds=rounds, modes=modes, kernel=kernel, warm_up=False)
     results = Results(

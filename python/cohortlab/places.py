@@ -8,7 +8,7 @@ else about it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -66,6 +66,9 @@ class Place(Protocol):
 
     def measure(self, vm: str, workload: str) -> Measurement:
         """Run ``workload`` once in ``vm`` and return its figure."""
+
+    def measure_together(self, turn: Mapping[str, str]) -> dict[str, Measurement]:
+        """Run programs at the same time, by VM; each begins anew until all have ended. Return the first figures."""
 
     def reset(self) -> None:
         """After PlaceCrashed: bring everything up again."""

@@ -7,16 +7,16 @@ One schema for every place: nothing in it says how a place does it. What a place
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, Strict
 
-from cohortlab import shipped, workloads
+from cohortlab import shipped
 from cohortlab.errors import BadInput
-from cohortlab.tomlmodel import Location, Model, parse, read_toml, refuse, shown
+from cohortlab.tomlmodel import Model, parse, read_toml
 from cohortlab.workloads import Workload
 
 Tlb = Literal["ipi", "kvm-pv", "hypercall"]
@@ -29,9 +29,20 @@ SHIPPED = shipped.folder("scenarios")
 GUEST_BASE_MB = 128
 GUEST_PER_VCPU_MB = 32
 
+NAME_MAX = 31
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")]
 NAME_RULE = "1 to 31 lower-case letters, digits and '-', the first no '-'"
 TLB_RULE = '"ipi", "kvm-pv" or "hypercall"'
+Texts = Annotated[tuple[str, ...], Strict(False)]
+Cpus = Annotated[tuple[int, ...], Strict(False)]
+# A TOML integer is a number of seconds or pCPUs as well.
+Number = Annotated[float, Strict(False)]
+
+# What runs at the same time in the VMs that have programs: VM and program of each.
+Turn = tuple[tuple[str, str], ...]
+# A program: its workload, and its model's file if it has one. Who finds them by name raises BadInput if there is none.
+Found = tuple[Workload, Path | None]
+Fetch = Callable[[str], Found]
 
 
 class Host(Model):
@@ -56,10 +67,34 @@ class Vm(Model):
     vcpus: int = Field(ge=1, le=256, description="an integer from 1 to 256")
     memory_mb: int = Field(ge=1, le=1 << 24, description="an integer from 1 to 16777216")
     weight: int = Field(100, ge=1, le=10000, description="an integer from 1 to 10000 (cgroup cpu.weight)")
-    affinity: Annotated[tuple[int, ...], Strict(False)] | None = Field(None, description="a list of pCPU numbers")
-    programs: Annotated[tuple[str, ...], Strict(False)] = Field((), description="a list of workload names")
-    load: str | None = Field(None, description="the name of a workload with background = true")
+    count: int = Field(1, ge=1, le=256, description="an integer from 1 to 256")
+    cap_pcpus: Number | None = Field(None, ge=0.01, le=1024, description="a number from 0.01 to 1024 (cgroup cpu.max)")
+    affinity: Cpus | None = Field(None, description="a list of pCPU numbers")
+    vcpu_affinity: Annotated[tuple[int | Cpus, ...], Strict(False)] | None = Field(
+        None, description="a list that has a pCPU number, or a list of them, for each vCPU"
+    )
+    programs: Texts = Field((), description="a list of workload names")
+    load: str | None = Field(None, description="the name of a workload")
+    start_s: Number = Field(0.0, ge=0, le=3600, description="a number of seconds from 0 to 3600")
+    run_s: Number | None = Field(None, ge=0.001, le=3600, description="a number of seconds from 0.001 to 3600")
+    sleep_s: Number | None = Field(None, ge=0.001, le=3600, description="a number of seconds from 0.001 to 3600")
     tlb: Tlb = Field(description=TLB_RULE)  # from [guest] when the file does not say
+
+    @property
+    def allowed(self) -> tuple[tuple[int, ...] | None, ...]:
+        """The pCPUs that each vCPU may use; None for all."""
+        if self.vcpu_affinity is None:
+            return (self.affinity,) * self.vcpus
+        return tuple((cpus,) if isinstance(cpus, int) else cpus for cpus in self.vcpu_affinity)
+
+
+class Defaults(Model):
+    """What a command takes where its options say nothing."""
+
+    policies: Texts | None = Field(None, description="a list of policies, as --policies has them")
+    policy_args: Texts = Field((), description='a list of "LABEL=ARGS", as --policy-args has them')
+    hardware: str | None = Field(None, description="a name in hardware/, or a .toml file beside the scenario")
+    kernel: str | None = Field(None, description="a kernel, as --kernel has it")
 
 
 class ScenarioFile(Model):
@@ -69,6 +104,7 @@ class ScenarioFile(Model):
     description: str = Field("", description="a text")
     host: Host = Field(description="a table with pcpus")
     guest: Guest = Field(Guest(), description="a table with tlb, ple and ple_window_us")
+    defaults: Defaults = Field(Defaults(), description="a table with policies, policy_args, hardware and kernel")
     vms: Annotated[tuple[Vm, ...], Strict(False)] = Field(
         alias="vm", min_length=1, description="one or more [[vm]] tables"
     )
@@ -76,7 +112,14 @@ class ScenarioFile(Model):
 
 @dataclass(frozen=True)
 class Scenario:
-    """A checked scenario with the workloads that it names; ``text`` is the file itself, ``path`` is named in errors."""
+    """A checked scenario with the workloads that it names.
+
+    Attributes:
+        vms: each VM on its own, also those that the file gives a ``count``.
+        rows: for each of them, which [[vm]] table of the file it is from.
+        models: the files of the workloads' models, of those that have one.
+        text: the file itself; ``path`` is named in errors.
+    """
 
     name: str
     description: str
@@ -86,6 +129,9 @@ class Scenario:
     workloads: Mapping[str, Workload]
     text: str
     path: Path
+    rows: tuple[int, ...]
+    models: Mapping[str, Path]
+    defaults: Defaults
 
     @staticmethod
     def load(path: Path | str) -> Scenario:
@@ -94,13 +140,40 @@ class Scenario:
 
     @property
     def program_vm(self) -> Vm:
-        """The VM whose programs are measured."""
-        return next(vm for vm in self.vms if vm.programs)
+        """The VM whose programs are measured; the first of them."""
+        return self.program_vms[0]
+
+    @property
+    def program_vms(self) -> tuple[Vm, ...]:
+        """The VMs whose programs are measured."""
+        return tuple(vm for vm in self.vms if vm.programs)
 
     @property
     def neighbours(self) -> tuple[Vm, ...]:
         """The VMs that load the host while programs are measured."""
         return tuple(vm for vm in self.vms if not vm.programs)
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """What is measured at a time, in order: in each VM the next of its programs; who has one runs it each time."""
+        count = max(len(vm.programs) for vm in self.program_vms)
+        return tuple(
+            tuple((vm.name, vm.programs[at if len(vm.programs) > 1 else 0]) for vm in self.program_vms)
+            for at in range(count)
+        )
+
+    def label(self, vm: str, program: str) -> str:
+        """Return what a program is called in reports: with its VM, if there are several with programs."""
+        return program if len(self.program_vms) == 1 else f"{vm}:{program}"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Every program's label, in the order of the turns."""
+        return tuple(dict.fromkeys(self.label(vm, program) for turn in self.turns for vm, program in turn))
+
+    def turn_of(self, label: str) -> Turn | None:
+        """Return the first turn with the program that is called so."""
+        return next((turn for turn in self.turns if label in (self.label(*task) for task in turn)), None)
 
     def with_tlb(self, tlb: Tlb) -> Scenario:
         """Return the scenario with every VM in TLB mode ``tlb``."""
@@ -115,12 +188,42 @@ class Scenario:
         update = {"ple": window_us is not None, "ple_window_us": window_us}
         return dataclasses.replace(self, guest=self.guest.model_copy(update=update))
 
-    def with_programs(self, programs: tuple[str, ...]) -> Scenario:
-        """Return the scenario with these of its programs, and no workload that only others needed."""
+    def with_programs(self, programs: tuple[str, ...], fetch: Fetch | None = None) -> Scenario:
+        """Return the scenario with these programs in each VM that has any, and no workload that only others needed.
+
+        ``fetch`` finds those that are not the scenario's; without, they are where its file would find them.
+
+        Raises:
+            BadInput: one of them is no workload, or never ends.
+        """
+        from cohortlab import scenario_check
+
+        fetch = fetch or (lambda name: scenario_check.fetch(self.path, name))
         vms = tuple(vm.model_copy(update={"programs": programs}) if vm.programs else vm for vm in self.vms)
-        named = {*programs, *(vm.load for vm in vms)}
-        found = {name: workload for name, workload in self.workloads.items() if name in named}
-        return dataclasses.replace(self, vms=vms, workloads=found)
+        named = {*programs, *(vm.load for vm in vms if vm.load is not None)}
+        known = {name: (workload, self.models.get(name)) for name, workload in self.workloads.items()}
+        found = {name: known[name] if name in known else fetch(name) for name in sorted(named)}
+        for name in programs:
+            if found[name][0].background:
+                raise BadInput(f'"{name}" is not allowed: must be a workload that ends; this one is endless')
+        return dataclasses.replace(
+            self,
+            vms=vms,
+            workloads={name: workload for name, (workload, _) in found.items()},
+            models={name: model for name, (_, model) in found.items() if model is not None},
+        )
+
+    def only(self, labels: Sequence[str]) -> Scenario:
+        """Return the scenario with nothing but the turns that have one of these."""
+        if len(self.program_vms) == 1:
+            return self.with_programs(tuple(labels))
+        kept = [at for at, turn in enumerate(self.turns) if any(self.label(*task) in labels for task in turn)]
+        chosen = [vm.model_copy(update={"programs": _kept(vm.programs, kept)}) for vm in self.vms]
+        return dataclasses.replace(self, vms=tuple(chosen))
+
+
+def _kept(programs: tuple[str, ...], places: Sequence[int]) -> tuple[str, ...]:
+    return tuple(programs[at] for at in places) if len(programs) > 1 else programs
 
 
 def names() -> list[str]:
@@ -141,7 +244,17 @@ def find(path: Path) -> Path:
 def load(path: Path) -> Scenario:
     """Return the scenario in ``path`` (or of that name, see ``find``), or raise BadInput."""
     path = find(path)
-    return _Check(path, parse(ScenarioFile, _with_defaults(read_toml(path)), path)).scenario()
+    return of_data(read_toml(path), path, path.read_text(encoding="utf-8"))
+
+
+def of_data(data: dict[str, Any], path: Path, text: str = "", fetch: Fetch | None = None) -> Scenario:
+    """Return the scenario that a file's data describe, or raise BadInput; ``path`` is named in it.
+
+    ``fetch`` finds a workload by name; without, it is where the file would find it.
+    """
+    from cohortlab.scenario_check import Check
+
+    return Check(path, parse(ScenarioFile, _with_defaults(data), path), text, fetch).scenario()
 
 
 def _with_defaults(data: dict[str, Any]) -> dict[str, Any]:
@@ -152,101 +265,3 @@ def _with_defaults(data: dict[str, Any]) -> dict[str, Any]:
         return data  # of the wrong kind: parse() says so
     tlb = guest.get("tlb", "ipi")
     return data | {"vm": [{"tlb": tlb} | vm if isinstance(vm, dict) else vm for vm in vms]}
-
-
-class _Check:
-    """What no single field can know: rules across fields, and names that must exist."""
-
-    def __init__(self, path: Path, file: ScenarioFile) -> None:
-        self.path = path
-        self.file = file
-        self.folders = workloads.folders_for(path)
-
-    def scenario(self) -> Scenario:
-        file = self.file
-        for index, vm in enumerate(file.vms):
-            self._names(index, vm)
-            self._memory(index, vm)
-            self._affinity(index, vm)
-            self._role(index, vm)
-        self._one_program_vm()
-        named = {name for vm in file.vms for name in (*vm.programs, *([] if vm.load is None else [vm.load]))}
-        found = {name: self._workload(name) for name in sorted(named)}
-        self._kinds(found)
-        text = self.path.read_text(encoding="utf-8")
-        return Scenario(file.name, file.description, file.host, file.guest, file.vms, found, text, self.path)
-
-    def _refuse(self, location: Location, value: object, allowed: str) -> NoReturn:
-        refuse(self.path, location, f"{shown(value)} is not allowed", allowed)
-
-    def _names(self, index: int, vm: Vm) -> None:
-        names = [other.name for other in self.file.vms[:index]]
-        if vm.name in names:
-            self._refuse(("vm", index, "name"), vm.name, f"unique; vm[{names.index(vm.name)}] has this name")
-
-    def _memory(self, index: int, vm: Vm) -> None:
-        needed = GUEST_BASE_MB + GUEST_PER_VCPU_MB * vm.vcpus
-        if vm.memory_mb < needed:
-            most = (vm.memory_mb - GUEST_BASE_MB) // GUEST_PER_VCPU_MB
-            rule = f"{GUEST_BASE_MB} MB + {GUEST_PER_VCPU_MB} MB per vCPU"
-            more = f"memory_mb = {needed} or more"
-            fix = f"{most} or less with memory_mb = {vm.memory_mb}, or {more}" if most >= 1 else f"given {more}"
-            self._refuse(("vm", index, "vcpus"), vm.vcpus, f"{fix} (a guest needs {rule})")
-
-    def _affinity(self, index: int, vm: Vm) -> None:
-        if vm.affinity is None:
-            return
-        if not vm.affinity:
-            self._refuse(("vm", index, "affinity"), [], "at least one pCPU, or left out for all")
-        for position, cpu in enumerate(vm.affinity):
-            location = ("vm", index, "affinity", position)
-            if not 0 <= cpu < self.file.host.pcpus:
-                allowed = f"a pCPU from 0 to {self.file.host.pcpus - 1} (host.pcpus = {self.file.host.pcpus})"
-                self._refuse(location, cpu, allowed)
-            if cpu in vm.affinity[:position]:
-                self._refuse(location, cpu, "a pCPU that is not in the list already")
-
-    def _role(self, index: int, vm: Vm) -> None:
-        if vm.programs and vm.load is not None:
-            self._refuse(("vm", index, "load"), vm.load, "left out in a VM with programs")
-        if not vm.programs and vm.load is None:
-            refuse(self.path, ("vm", index, "load"), "is missing", "given in every VM that has no programs")
-        for position, name in enumerate(vm.programs):
-            if name in vm.programs[:position]:
-                self._refuse(("vm", index, "programs", position), name, "a workload that is not in the list already")
-
-    def _one_program_vm(self) -> None:
-        having = [index for index, vm in enumerate(self.file.vms) if vm.programs]
-        if not having:
-            refuse(self.path, ("vm",), "no VM has programs", "one VM with programs, the others with load")
-        if len(having) > 1:
-            self._refuse(
-                ("vm", having[1], "programs"),
-                self.file.vms[having[1]].programs,
-                f"left out: only one VM may have programs, and vm[{having[0]}] has them",
-            )
-
-    def _location_of(self, name: str) -> Location:
-        for index, vm in enumerate(self.file.vms):
-            if name in vm.programs:
-                return ("vm", index, "programs", vm.programs.index(name))
-            if name == vm.load:
-                return ("vm", index, "load")
-        raise AssertionError(f"{name} is named by no VM")
-
-    def _workload(self, name: str) -> Workload:
-        found = workloads.find(name, self.folders)
-        if found is None:
-            known = ", ".join(workloads.known_names(self.folders)) or "(none found)"
-            self._refuse(self._location_of(name), name, f"one of {known}")
-        return workloads.load(found)
-
-    def _kinds(self, found: Mapping[str, Workload]) -> None:
-        for index, vm in enumerate(self.file.vms):
-            for position, name in enumerate(vm.programs):
-                if found[name].background:
-                    allowed = "a workload that ends; this one is endless and only for load"
-                    self._refuse(("vm", index, "programs", position), name, allowed)
-            if vm.load is not None and not found[vm.load].background:
-                allowed = "an endless workload: one whose file says background = true"
-                self._refuse(("vm", index, "load"), vm.load, allowed)

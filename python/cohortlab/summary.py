@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean, median
 from typing import Any
@@ -40,6 +40,8 @@ class Figure:
     """One program under one policy.
 
     Attributes:
+        program: its label: with its VM where several have programs.
+        vm: where it runs; the neighbours are all others.
         value, alone: the program's own figure with load and alone, in ``unit``.
         seconds: the same as seconds: of a run, or of one unit of work where the figure is a rate.
         demand: pCPUs that the program's VM used alone.
@@ -55,6 +57,7 @@ class Figure:
     tlb: str
     policy: str
     program: str
+    vm: str
     unit: str
     rate: bool
     value: Spread
@@ -110,37 +113,47 @@ def figures(results: Results, scenario: Scenario) -> list[Figure]:
     """Return one figure for each TLB mode, program and policy with a complete round, in the order asked for."""
     found = []
     for tlb in results.tlb_modes:
+        rows: dict[tuple[str, str], list[Row]] = {}
+        for row in results.rows:
+            if row.tlb == tlb:
+                rows.setdefault((scenario.label(row.vm, row.program), row.policy), []).append(row)
         for program in results.programs:
-            rows = [row for row in results.rows if row.tlb == tlb and row.program == program]
-            alone = [row for row in rows if row.policy == ALONE]
-            if not alone:
+            alone, turn = rows.get((program, ALONE)), scenario.turn_of(program)
+            if not alone or turn is None:
                 continue
-            demand = median(row.used(scenario.program_vm.name) for row in alone)
+            demands = {
+                vm: median(row.used(vm) for row in rows.get((scenario.label(vm, other), ALONE), alone))
+                for vm, other in turn
+            }
             for policy in results.policies:
-                loaded = [row for row in rows if row.policy == policy]
+                loaded = rows.get((program, policy))
                 if loaded:
-                    found.append(_figure(alone, loaded, demand, scenario))
+                    found.append(_figure(program, alone, loaded, demands, scenario))
     return found
 
 
-def _figure(alone: Sequence[Row], loaded: Sequence[Row], demand: float, scenario: Scenario) -> Figure:
+def _figure(
+    label: str, alone: Sequence[Row], loaded: Sequence[Row], demands: Mapping[str, float], scenario: Scenario
+) -> Figure:
     first = loaded[0]
     alone_s = Spread.of(row.seconds for row in alone)
-    names = [vm.name for vm in scenario.neighbours]
+    names = [vm.name for vm in scenario.vms if vm.name != first.vm]
+    start_s = next(vm.start_s for vm in scenario.vms if vm.name == first.vm)
     pcpus = scenario.host.pcpus
-    dues = [due(scenario, demand, row.left(pcpus)) for row in loaded]
+    dues = [due(scenario, demands, row.left(pcpus), (start_s, start_s + row.window_s)) for row in loaded]
     return Figure(
         tlb=first.tlb,
         policy=first.policy,
-        program=first.program,
+        program=label,
+        vm=first.vm,
         unit=first.unit,
         rate=first.rate,
         value=Spread.of(row.value for row in loaded),
         alone=Spread.of(row.value for row in alone),
         seconds=Spread.of(row.seconds for row in loaded),
         alone_s=alone_s,
-        demand=demand,
-        ideal_slowdown=ideal_slowdown(scenario, demand),
+        demand=demands[first.vm],
+        ideal_slowdown=ideal_slowdown(scenario, demands, first.vm, median(row.wall_s for row in alone)),
         slowdowns=tuple(row.seconds / alone_s.median for row in loaded),
         neighbours={
             name: Neighbour(median(row.used(name) / pcpus for row in loaded), median(share[name] for share in dues))
@@ -197,6 +210,7 @@ _NO_FIGURE = ("median_s", "min_s", "max_s", "slowdown", "over_ideal", "neighbour
 
 def _object(figure: Figure) -> dict[str, Any]:
     return {
+        "vm": figure.vm,
         "median_s": figure.seconds.median,
         "min_s": figure.seconds.min,
         "max_s": figure.seconds.max,

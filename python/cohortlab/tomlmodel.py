@@ -52,6 +52,7 @@ def parse(model: type[M], data: Mapping[str, Any], path: Path) -> M:
     location = first["loc"]
     if first["type"] == "extra_forbidden":
         raise BadInput(f"{path}: {place_of(location)}: is not a known field: {_known_fields(model, location)}")
+    location = _without_kinds(model, location)
     wrong = "is missing" if first["type"] == "missing" else f"{shown(first['input'])} is not allowed"
     refuse(path, location, wrong, _allowed(model, location))
 
@@ -98,6 +99,20 @@ def _allowed(model: type[Model], location: Location) -> str:
         text = field.description or text
         at = _model_in(field.annotation)
     return text
+
+
+def _without_kinds(model: type[Model], location: Location) -> Location:
+    """Return the location without the names of kinds that pydantic adds where a value may be of several."""
+    kept: list[int | str] = []
+    at: type[Model] | None = model
+    for part in location:
+        if isinstance(part, int):
+            kept.append(part)
+        elif at is not None:
+            kept.append(part)
+            name = _field_of(at, part)
+            at = _model_in(at.model_fields[name].annotation) if name else None
+    return tuple(kept)
 
 
 def _known_fields(model: type[Model], location: Location) -> str:

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Workload files: a name, the guest command behind it, and how its figure is read.
+"""Workload files: a name, the guest command behind it, and how its figure is read; and which model stands for it.
 
 ``workloads/NAME.toml`` of this project holds the ones that come with it; a folder ``workloads`` next to the
-scenario file goes first, so that a scenario can bring its own.
+scenario file goes first, so that a scenario can bring its own. Models are in ``models`` of the same folders
+(``models.py``); a program may have a command, a model, or both.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from cohortlab import shipped
+from cohortlab import models, shipped
 from cohortlab.errors import one_line
 from cohortlab.places import PlaceError
 from cohortlab.tomlmodel import Model, parse, read_toml, refuse, shown
@@ -46,7 +47,7 @@ class Workload(Model):
 
     name: Text = Field(description="the file's name without .toml")
     title: Text = Field(description="a short text")
-    command: Text = Field(description="a command line for the guest's sh")
+    command: Text | None = Field(None, description="a command line for the guest's sh")
     setup: Text | None = Field(None, description="a command line for the guest's sh, run first and not timed")
     timeout_s: int = Field(120, ge=1, le=3600, description="an integer from 1 to 3600")
     provokes: str = Field("", description="a short text: what it makes the guest kernel do")
@@ -89,19 +90,61 @@ def folders_for(scenario: Path) -> tuple[Path, ...]:
 
 def known_names(folders: Sequence[Path]) -> list[str]:
     """Return every workload name there is, sorted."""
-    return sorted({file.stem for folder in folders if folder.is_dir() for file in folder.glob("*.toml")})
+    return sorted({file.stem for folder in _all(folders) if folder.is_dir() for file in folder.glob("*.toml")})
 
 
-def find(name: str, folders: Sequence[Path]) -> Path | None:
-    """Return the file of workload ``name``, or None."""
+def find(name: str, folders: Sequence[Path]) -> tuple[Workload, Path | None] | None:
+    """Return workload ``name`` and its model's file, if it has one; or None if neither exists.
+
+    Raises:
+        BadInput: its file is wrong, or it has neither a command nor a model.
+    """
     if name not in known_names(folders):  # also keeps "../x" from leaving the folders
         return None
-    return next(file for folder in folders if (file := folder / f"{name}.toml").is_file())
+    file, model = _first(name, folders), _first(name, models.folders_in(folders))
+    if file is None:
+        assert model is not None, "known_names() has found one of them"
+        return of_model(model), model
+    workload = load(file)
+    if workload.command is None and model is None:
+        refuse(file, ("command",), "is missing", f"a command line for the guest's sh, unless models/{name}.toml exists")
+    return workload, model
+
+
+def _all(folders: Sequence[Path]) -> tuple[Path, ...]:
+    return (*folders, *models.folders_in(folders))
+
+
+def _first(name: str, folders: Sequence[Path]) -> Path | None:
+    return next((file for folder in folders if (file := folder / f"{name}.toml").is_file()), None)
+
+
+def file_of(name: str, scenario: Path) -> Path | None:
+    """Return the workload file, if there is one, that a scenario finds by ``name``."""
+    return _first(name, folders_for(scenario))
+
+
+def of_model(path: Path) -> Workload:
+    """Return the workload of a model, or of rt-app's JSON, that no workload file tells more about."""
+    about = models.read(path)
+    metric = Metric(kind="rate", pattern=None, unit=about.unit) if about.unit is not None else Metric(kind="elapsed")
+    return Workload(
+        name=about.name,
+        title=about.title,
+        timeout_s=models.TIMEOUT_S,
+        background=about.is_endless,
+        metric=None if about.is_endless else metric,
+    )
 
 
 def load(path: Path) -> Workload:
     """Return the workload in ``path``, or raise BadInput."""
-    workload = parse(Workload, read_toml(path), path)
+    return of_data(read_toml(path), path)
+
+
+def of_data(data: Mapping[str, Any], path: Path) -> Workload:
+    """Return the workload that a file's data describe, or raise BadInput; ``path`` is named in it."""
+    workload = parse(Workload, data, path)
     if workload.name != path.stem:
         refuse(path, ("name",), f"{shown(workload.name)} is not allowed", f'"{path.stem}", the file\'s name')
     metric = workload.metric
@@ -112,7 +155,7 @@ def load(path: Path) -> Workload:
     if metric.pattern is not None and not _has_one_group(metric.pattern):
         wrong = f"{shown(metric.pattern)} is not allowed"
         refuse(path, ("metric", "pattern"), wrong, "a regular expression with one group: the figure")
-    if metric.kind == "rate" and metric.pattern is None:
+    if metric.kind == "rate" and metric.pattern is None and workload.command is not None:
         refuse(path, ("metric", "pattern"), "is missing", "given when kind is rate: the figure is in the output")
     if metric.kind == "elapsed" and metric.unit != "s":
         refuse(path, ("metric", "unit"), f"{shown(metric.unit)} is not allowed", '"s" when kind is "elapsed"')

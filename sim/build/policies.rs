@@ -51,6 +51,15 @@ pub fn generate(bpf_dir: &Path, out_dir: &Path) -> Result<String, Box<dyn Error>
     Ok(rust)
 }
 
+/// The names of a table's lines, as they are written on the command line.
+#[allow(dead_code)] // The simulator's build has no need of it.
+pub fn names(bpf_dir: &Path, table: &str) -> Result<Vec<String>, Box<dyn Error>> {
+    let text = fs::read_to_string(bpf_dir.join("policies.h"))?;
+    let (_, _, columns) =
+        TABLES.iter().find(|(name, ..)| *name == table).ok_or("policies.h has no such table")?;
+    Ok(rows(&text, table, *columns)?.into_iter().map(|row| row[0].clone()).collect())
+}
+
 /// The lines `X(a, b, "c")` of a table, names as they are written on the command line.
 fn rows(text: &str, table: &str, columns: usize) -> Result<Vec<Vec<String>>, Box<dyn Error>> {
     let start = format!("#define {table}(X)");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::class::ext::PeekStats;
+use crate::class::ext::{PeekStats, SetsTeller};
 use crate::class::AnyClass;
 use crate::error::SimError;
 use crate::guest::{Guests, ProgramFigure};
@@ -91,11 +91,17 @@ pub fn run(scenario: &Scenario, watch: Watch) -> Result<Report, SimError> {
     let scheduler = if let Policy::Ext(_) = scenario.policy { "cohort" } else { "fair" };
     let observers = Observers::new(&mut host, &layout, watch, scheduler);
     let mut simulation = Simulation::new(host, guests);
+    let names = scenario.vms.iter().map(|vm| vm.name.clone()).collect();
+    let mut sets = SetsTeller::of(&simulation.host, names)?;
     let ends = !simulation.bodies.figures().is_empty();
     while simulation.host.now_ns() < scenario.duration_ns {
         let until_ns =
             if ends { simulation.host.now_ns().saturating_add(STEP_NS) } else { scenario.duration_ns };
+        let until_ns = sets.as_ref().map_or(until_ns, |sets| until_ns.min(sets.due_ns()));
         simulation.run_until(until_ns.min(scenario.duration_ns))?;
+        if let Some(sets) = sets.as_mut().filter(|sets| simulation.host.now_ns() >= sets.due_ns()) {
+            sets.look(&mut simulation.host);
+        }
         if ends && simulation.bodies.is_done() {
             break;
         }
@@ -138,7 +144,7 @@ fn layout(scenario: &Scenario, host: &Host, guests: &Guests) -> Layout {
         name: vm.name.clone(),
         vcpus: vm.vcpus,
         weight: vm.weight,
-        pinned: !vm.cpus.is_empty() && vm.cpus.len() < host.core.cpus.len(),
+        pinned: !vm.vcpu_cpus.is_empty() || !vm.cpus.is_empty() && vm.cpus.len() < host.core.cpus.len(),
     };
     let mut layout = Layout::of(host, scenario.vms.iter().map(vm).collect());
     for (number, task) in layout.tasks.iter_mut().enumerate() {
@@ -158,7 +164,7 @@ fn stats(host: &mut Host) -> BTreeMap<&'static str, u64> {
     BTreeMap::from(named(&host.peek_stats()))
 }
 
-fn named(stats: &PeekStats) -> [(&'static str, u64); 18] {
+fn named(stats: &PeekStats) -> [(&'static str, u64); 20] {
     [
         ("switches", stats.switches),
         ("preempt_wakeup", stats.preempt_wakeup),
@@ -178,6 +184,8 @@ fn named(stats: &PeekStats) -> [(&'static str, u64); 18] {
         ("boost_migrated", stats.boost_migrated),
         ("boost_missed", stats.boost_missed),
         ("gang_starts", stats.gang_starts),
+        ("gang_refused", stats.gang_refused),
+        ("gang_stops", stats.gang_stops),
     ]
 }
 

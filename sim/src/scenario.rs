@@ -54,6 +54,12 @@ pub struct VmConfig {
     /// pCPUs that its vCPUs may use; empty: all.
     #[serde(default)]
     pub cpus: Vec<u32>,
+    /// ... a list for each vCPU; empty: `cpus` for all.
+    #[serde(default)]
+    pub vcpu_cpus: Vec<Vec<u32>>,
+    /// cpu.max of its cgroup: so much of each [`PERIOD_US`]; 0: no limit.
+    #[serde(default)]
+    pub quota_us: u64,
     #[serde(default)]
     pub kvm: KvmConfig,
     #[serde(default)]
@@ -64,10 +70,56 @@ pub struct VmConfig {
     /// What it runs; without, it is booted and idle.
     #[serde(default)]
     pub workload: Option<Workload>,
+    /// A program that has ended begins anew. Its figure is of the first time.
+    #[serde(default)]
+    pub repeat: bool,
+    /// The run goes on until its program has ended once.
+    #[serde(default = "yes")]
+    pub measured: bool,
+    /// From `start_ns` on it is paused now and then, as by SIGSTOP.
+    #[serde(default)]
+    pub rhythm: Option<Rhythm>,
+}
+
+/// It may run for so long and is paused for so long, in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rhythm {
+    pub run_ns: Ns,
+    pub pause_ns: Ns,
+}
+
+/// The period of cpu.max: the kernel's default.
+pub const PERIOD_US: u64 = 100_000;
+/// The kernel allows no less (min_cfs_quota_period).
+const QUOTA_US_MIN: u64 = 1_000;
+
+impl Default for VmConfig {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            vcpus: 1,
+            weight: weight_default(),
+            cpus: Vec::new(),
+            vcpu_cpus: Vec::new(),
+            quota_us: 0,
+            kvm: KvmConfig::default(),
+            guest: GuestConfig::default(),
+            start_ns: 0,
+            workload: None,
+            repeat: false,
+            measured: true,
+            rhythm: None,
+        }
+    }
 }
 
 fn weight_default() -> u32 {
     100
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// Some minutes of computing.
@@ -135,6 +187,29 @@ impl Scenario {
                 return refuse(&format!("vms[{index}].weight"), &vm.weight, "from 1 to 10000");
             }
             check_cpus(&format!("vms[{index}].cpus"), &vm.cpus, pcpus)?;
+            if !vm.vcpu_cpus.is_empty() && vm.vcpu_cpus.len() != vm.vcpus as usize {
+                let allowed = format!("empty, or a list for each of {} vCPUs", vm.vcpus);
+                let given = format!("a list of {}", vm.vcpu_cpus.len());
+                return refuse(&format!("vms[{index}].vcpu_cpus"), &given, &allowed);
+            }
+            for (vcpu, cpus) in vm.vcpu_cpus.iter().enumerate() {
+                check_cpus(&format!("vms[{index}].vcpu_cpus[{vcpu}]"), cpus, pcpus)?;
+            }
+            let most_us = PERIOD_US * u64::from(pcpus);
+            if vm.quota_us != 0 && !(QUOTA_US_MIN..=most_us).contains(&vm.quota_us) {
+                let allowed = format!("0 for none, or from {QUOTA_US_MIN} to {most_us}");
+                return refuse(&format!("vms[{index}].quota_us"), &vm.quota_us, &allowed);
+            }
+            for (field, ns) in vm.rhythm.iter().flat_map(|r| [("run_ns", r.run_ns), ("pause_ns", r.pause_ns)])
+            {
+                if !(1..=TIME_MAX_NS).contains(&ns) {
+                    return refuse(
+                        &format!("vms[{index}].rhythm.{field}"),
+                        &ns,
+                        &format!("from 1 to {TIME_MAX_NS}"),
+                    );
+                }
+            }
         }
         if self.tasks.len() > TASKS_MAX {
             return refuse(

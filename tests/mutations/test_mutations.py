@@ -260,6 +260,45 @@ MUTATIONS = [
         "vm->turn_end_ns = now + slice_ns;",
         "vm->turn_end_ns = now;",
     ),
+    Mutation(
+        "a VM runs with those of its vCPUs that have found a pCPU",
+        "gang_strict.h",
+        "if (!strict_seat_all(vm_id, how)) {",
+        "if (strict_seat_all(vm_id, how) != ~0U) {",
+    ),
+    Mutation(
+        "an idle vCPU keeps its pCPU",
+        "gang_strict.h",
+        "if (v->state == VCPU_ASLEEP && *seat_of) {",
+        "if (v->state == VCPU_ASLEEP && *seat_of && !now) {",
+    ),
+    Mutation("a wide VM's same vCPUs run every time", "strict_seats.h", "s->first = s->unseated;", "s->first = 0;"),
+    Mutation(
+        "nobody waits for who is left behind",
+        "gang_relaxed.h",
+        "if (!r || !r->stopped || is_overdue(t, now))",
+        "if (r || is_overdue(t, now))",
+    ),
+    Mutation(
+        "who waits for one that has run since goes on waiting",
+        "gang_relaxed.h",
+        "return slowest_runs ? RELAXED_GOES_ON : RELAXED_STOPPED;",
+        "return RELAXED_STOPPED;",
+    ),
+    Mutation("another vCPU calls its siblings", "gang_procco.h", "if (t->vcpu == 0)", "if (t->vcpu == 1)"),
+    Mutation("another pCPU leads", "gang_cpuco.h", "if (cpu == 0 && t->vcpu >= 0)", "if (cpu == 1 && t->vcpu >= 0)"),
+    Mutation(
+        "who was thrown out throws out the leader",
+        "force.h",
+        "return time_before(now, turn->end_ns) ? GATE_WAIT : GATE_OPEN;",
+        "return GATE_OPEN;",
+    ),
+    Mutation(
+        "a forced vCPU goes before those who have waited too long",
+        "wish.h",
+        "return rival->pid && rival->urgency;",
+        "return false;",
+    ),
     Mutation("a pCPU that goes offline is still used", "pcpu_ops.h", "c->online = 0;", "c->online = 1;"),
     Mutation(
         "who deserves the pCPU more waits for the end of a slice",
@@ -286,7 +325,7 @@ MUTATIONS = [
         "a preference is forgotten at once",
         "spin_prefer.h",
         "if (index >= 0 && v && prefer_is_needed(spinner, v, now))",
-        "if (index < 0 && v)",
+        "if (index < 0 && v && prefer_is_needed(spinner, v, now))",
     ),
     Mutation(
         "two that wait for each other give the pCPU to and fro",
@@ -295,10 +334,56 @@ MUTATIONS = [
         "v->preferred_ns > now",
     ),
     Mutation(
+        "who wakes with credit is not boosted",
+        "order_credit.h",
+        "s->m.class = CREDIT_BOOST;",
+        "s->m.class = CREDIT_UNDER;",
+    ),
+    Mutation("who owes credit is UNDER", "order_credit.h", "within < 0 ? CREDIT_OVER", "within < 0 ? CREDIT_UNDER"),
+    Mutation(
+        "a boost does not end", "order_credit.h", "if (s->m.class == CREDIT_BOOST && since_ns", "if (!s && since_ns"
+    ),
+    Mutation(
+        "what a domain cannot use is lost",
+        "domains.h",
+        "division_left_ns -= d->peak_ns;",
+        "division_left_ns -= left / 4;",
+    ),
+    Mutation("who sleeps counts for ever", "domains.h", "d->slept[old] = 0;", ";"),
+    Mutation("all domains weigh the same", "domains.h", "WEIGHT_IDLE : e->weight;", "WEIGHT_IDLE : WEIGHT_DEFAULT;"),
+    Mutation(
+        "the latest deadline is first",
+        "order_sedf.h",
+        "return time_before(a->own + margin_ns, b->own);",
+        "return time_before(b->own + margin_ns, a->own);",
+    ),
+    Mutation("a slice is never used up", "order_sedf.h", "s->left_ns -= of_slice;", ";"),
+    Mutation(
+        "who sleeps takes others' time",
+        "order_sedf.h",
+        "if (!rest || (s->left_ns > 0 &&",
+        "if (rest || (s->left_ns > 0 &&",
+    ),
+    Mutation("who spins goes on", "spin_yield.h", "t->steps_back = true;", ";"),
+    Mutation("who yields may be next", "cohort.bpf.c", "(!steps_back && !order_before(", "(!order_before("),
+    Mutation(
         "who borrows receives more than its sibling lends",
         "order_sbco.h",
         "sbco_lend(d->to_pid, d->to, -(s64)d->amount)",
         "sbco_lend(d->to_pid, d->to, -2 * (s64)d->amount)",
+    ),
+    Mutation(
+        "a dirty vCPU takes part in another exchange",
+        "order_sbco.h",
+        "v->state != VCPU_WAITING || READ_ONCE(v->dirty))",
+        "v->state != VCPU_WAITING)",
+    ),
+    Mutation("a VM's weight is each of its vCPUs'", "flat.h", "rate *= active_of(slot, e->nr_active);", ";"),
+    Mutation(
+        "who sleeps for a moment leaves its part to its siblings and has it too",
+        "flat.h",
+        "if (active < held->most && time_before(now, held->until_ns))",
+        "if (active > nr_active)",
     ),
     Mutation("no distance is far enough", "order_sbco.h", "return index + 1;", "return 0;"),
 ]
@@ -370,8 +455,8 @@ def test_every_mistake_is_found(mutation: Mutation, bpf: Path) -> None:
 def test_every_file_that_decides_something_has_its_mistake() -> None:
     decides_nothing = {
         "cgroup_ops.h",
-        "debts.h",
         "intf.h",
+        "life_ops.h",
         "kernel_types.h",
         "native.h",
         "period.h",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,6 +124,9 @@ class FakePlace:
             guest={"tlb_shootdowns": (0 if self.scenario.guest.tlb == "hypercall" else 500) * took_s},
             host={"idle_s": self.idle * took_s},
         )
+
+    def measure_together(self, turn: Mapping[str, str]) -> dict[str, Measurement]:
+        return {vm: self.measure(vm, workload) for vm, workload in turn.items()}
 
     def reset(self) -> None:
         self.log.append(("reset",))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cohortlab import __version__
+from cohortlab import __version__, workloads
 from cohortlab.places import PlaceCrashed, PlaceError
 from cohortlab.policies import KNOWN
 from cohortlab.results import read_parquet
@@ -103,6 +103,9 @@ def test_chosen_programs_policies_and_modes(cohortlab: Run, path: Path, place: A
     assert {entry[2] for entry in place.log if entry[0] == "measure"} == {"serve"}
 
 
+# The project's, and those of conftest.
+PROGRAMS = sorted({*workloads.known_names((workloads.SHIPPED,)), "burn", "chat", "serve", "spin"})
+
 WRONG = {
     "no such file": (["compare", "nowhere.toml"], "nowhere.toml: cannot be read: No such file or directory"),
     "a folder": (["compare", "."], ".: cannot be read: Is a directory"),
@@ -137,7 +140,7 @@ WRONG = {
     ),
     "unknown program": (
         ["compare", "SCENARIO", "--programs", "spin,span"],
-        '--programs: "span" is not allowed: must be of spin, serve',
+        f'--programs: "span" is not allowed: must be one of {", ".join(PROGRAMS)}',
     ),
     "unknown TLB mode": (
         ["compare", "SCENARIO", "--tlb", "magic"],

@@ -263,11 +263,20 @@ def test_a_program_that_fails_under_a_policy_is_out_under_that_policy(run: Run, 
     ]
 
 
-def test_a_program_that_fails_alone_ends_it(run: Run, place: Any) -> None:
-    place.raises = {PER_ROUND: WorkloadError("spin: time-out")}
+def test_a_program_that_fails_alone_is_left_out(run: Run, place: Any) -> None:
+    place.raises = {PER_ROUND: WorkloadError("spin: sh: no such command")}
     results = run(rounds=2)
-    assert results.stopped == "spin: time-out"
-    assert {row.round for row in results.rows} == {1}
+    assert results.stopped is None
+    reason = "spin fails alone: spin: sh: no such command"
+    assert results.failed == {("ipi", policy, "spin"): reason for policy in ("eevdf", "cohort")}
+    assert [row.program for row in results.rows if row.round == 2] == ["serve"] * 3
+
+
+def test_no_program_is_left(run: Run, place: Any) -> None:
+    place.raises = {number: WorkloadError("sh: no such command") for number in range(100)}
+    results = run(rounds=2)
+    assert results.stopped == "no program is left to compare; serve fails alone: sh: no such command"
+    assert results.rows == []
 
 
 def test_a_program_that_hangs_alone_is_a_crash(run: Run, place: Any) -> None:

@@ -49,6 +49,21 @@ CASES = {
 }
 
 
+def on(*cpus: int) -> tuple[frozenset[int], ...]:
+    return tuple(frozenset({cpu}) for cpu in cpus)
+
+
+CASES |= {
+    "pinned 1:1, both busy": (2, [Claim(100, 2, vcpus=on(0, 1)), Claim(100, 2, vcpus=on(0, 1))], [1, 1]),
+    # The first has two vCPUs on pCPU 0, and no more than that pCPU, whatever it weighs.
+    "stacked by the user": (2, [Claim(900, 2, vcpus=on(0, 0)), Claim(100, 2, vcpus=on(0, 1))], [1, 1]),
+    "stacked, and of little weight": (2, [Claim(100, 2, vcpus=on(0, 0)), Claim(300, 2, vcpus=on(0, 1))], [0.5, 1.5]),
+    # Both want pCPU 0; the second's other vCPU has pCPU 1, which is more than its half already.
+    "fair by VM, not by pCPU": (2, [Claim(100, 1, vcpus=on(0)), Claim(100, 2, vcpus=on(0, 1))], [1, 1]),
+    "a pinned VM beside one that may go anywhere": (4, [Claim(100, 2, vcpus=on(0, 1)), Claim(100, 4)], [2, 2]),
+}
+
+
 @pytest.mark.parametrize(("pcpus", "claims", "expected"), CASES.values(), ids=CASES.keys())
 def test_entitlements(pcpus: int, claims: list[Claim], expected: list[float]) -> None:
     assert entitlements(claims, pcpus) == pytest.approx(expected)
@@ -114,8 +129,70 @@ def test_full_demand(write_scenario: Load, scenario_text: str) -> None:
     assert full_demand(hog, 2) == 1
 
 
+SEVERAL = """
+name = "several"
+[host]
+pcpus = 2
+[[vm]]
+name = "a"
+vcpus = 2
+memory_mb = 256
+programs = ["spin"]
+[[vm]]
+name = "b"
+vcpus = 2
+memory_mb = 256
+programs = ["serve"]
+"""
+
+
+def test_each_of_several_programs_has_an_ideal(write_scenario: Load) -> None:
+    found = scenario.load(write_scenario(SEVERAL))
+    demands = {"a": 2.0, "b": 0.5}
+    assert due(found, demands) == pytest.approx({"a": 0.75, "b": 0.25})
+    assert ideal_slowdown(found, demands, "a") == pytest.approx(2 / 1.5)
+    assert ideal_slowdown(found, demands, "b") == pytest.approx(1)
+
+
+def test_a_cap_is_all_that_there_is(write_scenario: Load, scenario_text: str) -> None:
+    text = scenario_text.replace('load = "burn"', 'load = "burn"\ncap_pcpus = 0.25')
+    found = scenario.load(write_scenario(text))
+    assert due(found, 2.0) == pytest.approx({"work": 0.875, "hog": 0.125})
+
+
+def test_who_sleeps_leaves_it_to_the_others_meanwhile(write_scenario: Load, scenario_text: str) -> None:
+    text = scenario_text.replace('load = "burn"', 'load = "burn"\nrun_s = 1\nsleep_s = 3')
+    found = scenario.load(write_scenario(text))
+    # A quarter of the time at half of the host, the rest at all of it.
+    assert ideal_slowdown(found, 2.0) == pytest.approx(2 / (0.25 * 1 + 0.75 * 2))
+    assert due(found, 2.0)["hog"] == pytest.approx(0.25 * 0.5)
+
+
+def test_two_rhythms_meet_as_chance_has_it(write_scenario: Load, scenario_text: str) -> None:
+    sleeper = 'vcpus = 2\nmemory_mb = 256\nload = "burn"\nsleep_s = 1\n'
+    text = scenario_text.replace('vcpus = 2\nmemory_mb = 256\nload = "burn"', f"run_s = 1\n{sleeper}")
+    other = '[[vm]]\nname = "other"\nrun_s = 3\n' + sleeper
+    found = scenario.load(write_scenario(text + other))
+    both, hog, one, none = 2 / 3, 1.0, 1.0, 2.0
+    rate = 0.5 * 0.75 * both + 0.5 * 0.25 * hog + 0.5 * 0.75 * one + 0.5 * 0.25 * none
+    assert ideal_slowdown(found, 2.0) == pytest.approx(2 / rate)
+
+
+def test_who_arrives_later_takes_nothing_before(write_scenario: Load, scenario_text: str) -> None:
+    text = scenario_text.replace('load = "burn"', 'load = "burn"\nstart_s = 3')
+    found = scenario.load(write_scenario(text))
+    assert ideal_slowdown(found, 2.0, alone_s=2) == pytest.approx(1)
+    # 3 s alone, and the work of the fourth in 2 s.
+    assert ideal_slowdown(found, 2.0, alone_s=4) == pytest.approx(5 / 4)
+    assert due(found, 2.0, window_s=(0, 5))["hog"] == pytest.approx(0.5 * 2 / 5)
+
+
 PCPUS = st.integers(1, 8)
 TOLERANCE = 1e-6
+
+
+def _each_vcpu(claim: Claim) -> Claim:
+    return claim if claim.cpus is None else Claim(claim.weight, claim.demand, claim.cpus, (claim.cpus,) * 8)
 
 
 @st.composite
@@ -128,6 +205,8 @@ def hosts(draw: st.DrawFn, *, pinned: bool = True) -> tuple[int, list[Claim]]:
         st.floats(0, 10, allow_subnormal=False),
         st.none() | cpus if pinned else st.none(),
     )
+    if pinned:  # a VM each of whose vCPUs has the same pCPUs can have what the VM as a whole has of them
+        claims = claims.map(_each_vcpu) | claims
     return pcpus, draw(st.lists(claims, min_size=1, max_size=6))
 
 

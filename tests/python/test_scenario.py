@@ -98,15 +98,15 @@ WRONG = {
         'load = "burn"\naffinity = "0"',
         'vm[1].affinity: "0" is not allowed: must be a list of pCPU numbers',
     ),
-    "two VMs with programs": (
+    "lists of programs that do not go together": (
         'load = "burn"',
-        'programs = ["spin"]',
-        'vm[1].programs: ["spin"] is not allowed: must be left out: only one VM may have programs, and vm[0] has them',
+        'programs = ["spin", "serve", "chat"]',
+        'vm[0].programs: ["spin", "serve"] is not allowed: must be one program, or as many as vm[1] has: 3',
     ),
     "no VM with programs": (
         'programs = ["spin", "serve"]',
         'load = "burn"',
-        "vm: no VM has programs: must be one VM with programs, the others with load",
+        "vm: no VM has programs: must be one or more VMs with programs, the others with load",
     ),
     "neither programs nor load": (
         'load = "burn"',
@@ -133,10 +133,75 @@ WRONG = {
         '"burn"]',
         'vm[0].programs[1]: "burn" is not allowed: must be a workload that ends; this one is endless and only for load',
     ),
-    "load that ends": (
+    "no VM at all": (
         'load = "burn"',
-        'load = "spin"',
-        'vm[1].load: "spin" is not allowed: must be an endless workload: one whose file says background = true',
+        'load = "burn"\ncount = 0',
+        "vm[1].count: 0 is not allowed: must be an integer from 1 to 256",
+    ),
+    "a name that is too long with its number": (
+        'name = "hog"',
+        'count = 10\nname = "a-name-of-exactly-thirty-letter"',
+        'vm[1].name: "a-name-of-exactly-thirty-letter" is not allowed: must be at most 28 letters with count = 10',
+    ),
+    "a name that a count makes": (
+        'name = "hog"',
+        'count = 2\nname = "a"\nvcpus = 1\nmemory_mb = 256\nload = "burn"\n[[vm]]\nname = "a-2"',
+        'vm[1].count: 2 is not allowed: must be another, or the VM "a-2" called otherwise',
+    ),
+    "a cap of nothing": (
+        'load = "burn"',
+        'load = "burn"\ncap_pcpus = 0',
+        "vm[1].cap_pcpus: 0 is not allowed: must be a number from 0.01 to 1024 (cgroup cpu.max)",
+    ),
+    "both kinds of affinity": (
+        'load = "burn"',
+        'load = "burn"\naffinity = [0]\nvcpu_affinity = [0, 1]',
+        "vm[1].affinity: [0] is not allowed: must be left out in a VM with vcpu_affinity",
+    ),
+    "vCPUs without an affinity": (
+        'load = "burn"',
+        'load = "burn"\nvcpu_affinity = [0]',
+        "vm[1].vcpu_affinity: [0] is not allowed: must be as long as the VM has vCPUs: 2",
+    ),
+    "a vCPU on no pCPU": (
+        'load = "burn"',
+        'load = "burn"\nvcpu_affinity = [0, []]',
+        "vm[1].vcpu_affinity[1]: [] is not allowed: must be at least one pCPU",
+    ),
+    "a vCPU on a pCPU that does not exist": (
+        'load = "burn"',
+        'load = "burn"\nvcpu_affinity = [0, [1, 2]]',
+        "vm[1].vcpu_affinity[1][1]: 2 is not allowed: must be a pCPU from 0 to 1 (host.pcpus = 2)",
+    ),
+    "a vCPU on another kind of pCPU": (
+        'load = "burn"',
+        'load = "burn"\nvcpu_affinity = [0, "1"]',
+        'vm[1].vcpu_affinity[1]: "1" is not allowed: must be a list that has a pCPU number, or a list of them, for each vCPU',  # noqa: E501
+    ),
+    "a rhythm without sleep": (
+        'load = "burn"',
+        'load = "burn"\nrun_s = 1',
+        "vm[1].sleep_s: is missing: must be given with run_s",
+    ),
+    "a program that sleeps": (
+        '"serve"]',
+        '"serve"]\nrun_s = 1\nsleep_s = 0.5',
+        "vm[0].run_s: 1.0 is not allowed: must be left out in a VM without load",
+    ),
+    "an arrival in the past": (
+        'load = "burn"',
+        'load = "burn"\nstart_s = -1',
+        "vm[1].start_s: -1 is not allowed: must be a number of seconds from 0 to 3600",
+    ),
+    "policies that are no list": (
+        "[host]",
+        '[defaults]\npolicies = "eevdf"\n[host]',
+        'defaults.policies: "eevdf" is not allowed: must be a list of policies, as --policies has them',
+    ),
+    "another default": (
+        "[host]",
+        "[defaults]\nrounds = 3\n[host]",
+        "defaults.rounds: is not a known field: known are policies, policy_args, hardware, kernel",
     ),
     "guest is no table": (
         "[host]",
@@ -242,3 +307,107 @@ def test_the_pause_filter_can_be_chosen_anew(write_scenario: Write) -> None:
     assert chosen.with_ple(25).guest.ple_window_us == 25
     off = chosen.with_ple(25).with_ple(None).guest
     assert (off.ple, off.ple_window_us) == (False, None)
+
+
+SEVERAL = """
+name = "several"
+[host]
+pcpus = 2
+[[vm]]
+name = "a"
+vcpus = 2
+memory_mb = 256
+programs = ["spin", "chat"]
+[[vm]]
+name = "b"
+count = 2
+vcpus = 1
+memory_mb = 256
+programs = ["serve"]
+vcpu_affinity = [1]
+[[vm]]
+name = "hog"
+vcpus = 2
+memory_mb = 256
+load = "spin"
+"""
+
+
+def test_several_vms_with_programs_run_them_in_turns(write_scenario: Write) -> None:
+    several = scenario.load(write_scenario(SEVERAL))
+    assert [vm.name for vm in several.vms] == ["a", "b-1", "b-2", "hog"]
+    assert several.rows == (0, 1, 1, 2)
+    others = (("b-1", "serve"), ("b-2", "serve"))
+    assert several.turns == ((("a", "spin"), *others), (("a", "chat"), *others))
+    assert several.labels == ("a:spin", "b-1:serve", "b-2:serve", "a:chat")
+    assert several.turn_of("a:chat") == several.turns[1]
+    assert several.turn_of("chat") is None
+    assert several.only(["a:chat"]).turns == several.turns[1:]
+    assert several.with_programs(("chat",)).labels == ("a:chat", "b-1:chat", "b-2:chat")
+
+
+def test_programs_that_are_models_alone(write_scenario: Write, tmp_path: Path) -> None:
+    own = tmp_path / "workloads" / "models"
+    own.mkdir()
+    thread = '[[thread]]\nname = "t"\n'
+    (own / "mine.toml").write_text(f'name = "mine"\n[metric.rate]\ndone = "x"\nunit = "x/s"\n{thread}steps = []\n')
+    (own / "noise.toml").write_text(f'name = "noise"\n{thread}times = "forever"\nsteps = []\n')
+    text = SEVERAL.replace('"serve"', '"mine"').replace('load = "spin"', 'load = "noise"').replace('"chat"', '"dedup"')
+    loaded = scenario.load(write_scenario(text))
+    mine, noise, dedup = (loaded.workloads[name] for name in ("mine", "noise", "dedup"))
+    assert (mine.command, mine.unit, mine.is_rate, mine.background) == (None, "x/s", True, False)
+    assert (noise.background, noise.metric) == (True, None)
+    assert (dedup.unit, dedup.is_rate, dedup.title) == ("s", False, "PARSEC dedup: a pipeline, TLB flushes")
+    assert loaded.models == {
+        "mine": own / "mine.toml",
+        "noise": own / "noise.toml",
+        "dedup": REPOSITORY / "workloads" / "models" / "dedup.toml",
+    }
+
+
+def test_a_workload_with_neither_command_nor_model(write_scenario: Write, tmp_path: Path) -> None:
+    path = write_scenario()
+    file = tmp_path / "workloads" / "spin.toml"
+    file.write_text(file.read_text().replace('command = "spin 1"\n', ""))
+    with pytest.raises(BadInput) as caught:
+        scenario.load(path)
+    allowed = "must be a command line for the guest's sh, unless models/spin.toml exists"
+    assert str(caught.value) == f"{file}: command: is missing: {allowed}"
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "endless"),
+    [
+        ('{"tasks": {"a": {"loop": 3, "run": 5}}} /* a comment */', "s", False),
+        ('{"global": {"duration": 2}, "tasks": {"a": {"run": 5}}}', "loops/s", False),
+        ('{"global": {"duration": -1}, "tasks": {"a": {"run": 5}}}', "s", True),
+    ],
+)
+def test_rt_app_files_are_programs(
+    write_scenario: Write, scenario_text: str, tmp_path: Path, text: str, unit: str, endless: bool
+) -> None:
+    (tmp_path / "x.json").write_text(text)
+    if endless:
+        loaded = scenario.load(write_scenario(scenario_text.replace('load = "burn"', 'load = "x.json"')))
+    else:
+        loaded = scenario.load(write_scenario(scenario_text.replace('"serve"', '"x.json"')))
+    workload = loaded.workloads["x.json"]
+    assert (workload.unit, workload.background, workload.name) == (unit, endless, "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "x.json: is not JSON: Expecting property name"),
+        ("{}", "x.json: tasks: is missing: must be an object of tasks"),
+        (None, "x.json: cannot be read: No such file or directory"),
+    ],
+)
+def test_rt_app_files_that_are_none(
+    write_scenario: Write, scenario_text: str, tmp_path: Path, text: str | None, said: str
+) -> None:
+    if text is not None:
+        (tmp_path / "x.json").write_text(text)
+    with pytest.raises(BadInput) as caught:
+        scenario.load(write_scenario(scenario_text.replace('"serve"', '"x.json"')))
+    assert said in str(caught.value)

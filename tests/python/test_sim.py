@@ -208,7 +208,7 @@ def test_fidelity_shows_both(cohortlab: Run, path: Path) -> None:
         (["compare", "SCENARIO", "--on", "sim", "--policy-args", "cohort=--no 1"], "cohort: --no is not known"),
         (
             ["explain", "SCENARIO", "--program", "x"],
-            'program: "x" is not allowed: must be one of hackbench, tlb-flush',
+            '--program: "x" is not allowed: must be one of canneal, ',
         ),
         (["explain", "SCENARIO", "--policy", "x"], 'policy "x" is not known to the simulator'),
         (["explain", "SCENARIO", "--policy-args", "'"], '--policy-args: "\'" is not allowed: no closing quotation'),
@@ -300,3 +300,147 @@ def test_a_spin_is_caught_after_the_scenarios_window(
     # In cycles of 2.5 GHz; it may grow to 65,535 PAUSEs from 3,000.
     assert (made["mode"] == "off") == (ple is None)
     assert ple is None or (made["window_cycles"], made["window_max_cycles"]) == ple
+
+
+PAIR = """
+name = "pair"
+[host]
+pcpus = 2
+[defaults]
+policies = ["eevdf", "vtime"]
+hardware = "server"
+kernel = "6.1"
+[[vm]]
+name = "a"
+vcpus = 2
+memory_mb = 256
+programs = ["tlb-flush"]
+vcpu_affinity = [0, 1]
+[[vm]]
+name = "b"
+count = 2
+vcpus = 1
+memory_mb = 256
+programs = ["quick"]
+"""
+QUICK = """
+name = "quick"
+[metric.rate]
+done = "step"
+value = 2
+unit = "steps/s"
+[[thread]]
+name = "t"
+times = 50
+steps = [{ compute = "1ms" }, { done = "step" }]
+"""
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    (tmp_path / "workloads" / "models").mkdir(parents=True)
+    (tmp_path / "workloads" / "models" / "quick.toml").write_text(QUICK)
+    (tmp_path / "pair.toml").write_text(PAIR)
+    return tmp_path / "pair.toml"
+
+
+def test_several_programs_run_until_the_last_has_ended(pair: Path) -> None:
+    together = simulate(pair, "b-2:quick", "vtime")
+    a, b = together.measurement("a"), together.measurement("b-2")
+    assert together.run.running == {"a": "tlb-flush", "b-1": "quick", "b-2": "quick"}
+    assert together.end_ns / 1e9 >= 1 + a.wall_s > 1 + 2 * b.wall_s
+    # 100 units' worth of its first 50 steps, however often it did them.
+    assert b.value == pytest.approx(100 / b.wall_s)
+    alone = simulate(pair, "b-2:quick", "vtime", alone=True)
+    assert alone.run.running == {"b-2": "quick"}
+    assert alone.measurement("b-2").wall_s < b.wall_s
+    # It went on as a load: a vCPU each of three for two pCPUs.
+    used = {row["name"]: row["cpu_ns"] for row in together.vms.to_pylist()}
+    assert used["b-2"] > 0.4 * a.wall_s * 1e9
+
+
+def test_compare_several_programs(cohortlab: Run, pair: Path) -> None:
+    ran = cohortlab("compare", pair, "--on", "sim", "--rounds", 1, "--json", "--out", "out")
+    assert ran.code == 0, ran.err
+    objects = json.loads(ran.out)
+    labels = ["a:tlb-flush", "b-1:quick", "b-2:quick"]
+    assert [(o["program"], o["policy"], o["vm"]) for o in objects] == [
+        (label, policy, label.split(":")[0]) for label in labels for policy in ("eevdf", "vtime")
+    ]
+    assert all(o["ideal_slowdown"] >= 1 for o in objects)
+    assert objects[0]["neighbours"].keys() == {"b-1", "b-2"}
+    kept = read_parquet(Path("out/measurements.parquet"))
+    assert kept.places["ipi"]["hardware"] == "server"
+    assert kept.places["ipi"]["kernel"].endswith("6.1: cfs")
+    fits = cohortlab("fidelity", pair, "--lab", "out/measurements.parquet", "--rounds", 1, "--json")
+    assert [fit["error"] for fit in json.loads(fits.out)] == [0.0] * 6
+
+
+def test_options_go_before_the_scenarios_defaults(cohortlab: Run, pair: Path) -> None:
+    args = ("--policies", "vtime", "--hardware", "lab", "--kernel", "6.12", "--rounds", 1, "--programs", "ep,quick")
+    ran = cohortlab("compare", pair, "--on", "sim", *args, "--json", "--out", "out")
+    assert ran.code == 0, ran.err
+    assert [(o["program"], o["policy"]) for o in json.loads(ran.out)][:2] == [("a:ep", "vtime"), ("b-1:ep", "vtime")]
+    place = read_parquet(Path("out/measurements.parquet")).places["ipi"]
+    assert (place["hardware"], place["kernel"].endswith("6.12: eevdf")) == ("lab", True)
+
+
+def test_who_arrives_later_or_sleeps_disturbs_less(tmp_path: Path) -> None:
+    took = {}
+    for name, more in {"all": "", "late": "start_s = 0.4\n", "sleepy": "run_s = 0.05\nsleep_s = 0.05\n"}.items():
+        path = tmp_path / f"{name}.toml"
+        path.write_text(SMALL.replace('load = "cpu-hog"', f'load = "cpu-hog"\n{more}'))
+        took[name] = simulate(path, "tlb-flush", "vtime").measurement("work").wall_s
+    assert took["late"] < took["all"]
+    assert took["sleepy"] < took["all"]
+
+
+@pytest.mark.parametrize("policy", ["eevdf", "cohort"])
+def test_a_cap_holds_under_every_class(tmp_path: Path, policy: str) -> None:
+    path = tmp_path / "capped.toml"
+    path.write_text(SMALL.replace('load = "cpu-hog"', 'load = "cpu-hog"\ncap_pcpus = 0.5'))
+    found = simulate(path, "hackbench", policy).measurement("work")
+    assert found.cpu_s["hog"] / found.window_s == pytest.approx(0.5, rel=0.1)
+
+
+def test_rt_app_from_the_command_line(cohortlab: Run, path: Path) -> None:
+    Path("mine.json").write_text('{"tasks": {"a": {"instance": 2, "loop": 20, "run": 1000, "sleep": 100}}}')
+    ran = cohortlab("compare", path, "--on", "sim", "--programs", "mine.json", "--rounds", 1, "--json", "--out", "o")
+    assert ran.code == 0, ran.err
+    assert {o["program"] for o in json.loads(ran.out)} == {"mine.json"}
+    assert cohortlab("explain", path, "--program", "mine.json", "--ms", 5).code == 0
+    Path("mine.json").write_text('{"tasks": {"a": {"loop": 1, "fork": "b"}}}')
+    ran = cohortlab("compare", path, "--on", "sim", "--programs", "mine.json")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert "mine.json: tasks.a.fork: is not modelled; allowed: run," in ran.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"server"', '"servers"', 'pair.toml: defaults.hardware: "servers" does not exist: must be one of lab'),
+        ('"server"', '"absent.toml"', "absent.toml: cannot be read"),
+        ('"6.1"', '"2.4"', 'kernel "2.4" is not known to the simulator'),
+        ('"vtime"]', '"vtyme"]', 'pair.toml: defaults: --policies: unknown policy "vtyme"'),
+    ],
+)
+def test_wrong_defaults_are_one_line_and_code_2(cohortlab: Run, pair: Path, old: str, new: str, said: str) -> None:
+    pair.write_text(PAIR.replace(old, new))
+    ran = cohortlab("compare", pair, "--on", "sim", "--out", "out")
+    assert (ran.code, ran.out, ran.err.count("\n"), Path("out").exists()) == (2, "", 1, False), ran.err
+    assert said in ran.err
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("name = 1\n", "quick.toml: thread: is missing: must be [[thread]] tables"),
+        (QUICK.replace('"quick"', '"slow"'), 'quick.toml: name: must be "quick", the file\'s name'),
+        (QUICK.replace("1ms", "1 ms."), "quick.toml: thread[0].steps[0].compute: invalid value"),
+    ],
+)
+def test_a_model_of_ones_own_that_is_wrong(cohortlab: Run, pair: Path, model: str, said: str) -> None:
+    (pair.parent / "workloads" / "models" / "quick.toml").write_text(model)
+    ran = cohortlab("compare", pair, "--on", "sim", "--out", "out")
+    assert (ran.code, ran.out, ran.err.count("\n"), Path("out").exists()) == (2, "", 1, False), ran.err
+    assert said in ran.err

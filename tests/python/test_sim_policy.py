@@ -14,7 +14,7 @@ from cohortlab.sim import policy
 REPO = Path(__file__).parents[2]
 GUIDE = (REPO / "docs/cohort.md").read_text()
 INTF = (REPO / "bpf/intf.h").read_text()
-STATE = (REPO / "bpf/state.h").read_text()
+STATE = "\n".join(path.read_text() for path in sorted((REPO / "bpf").glob("*.h")))
 
 
 def test_presets_are_those_of_the_guide() -> None:
@@ -35,8 +35,9 @@ def test_rules_are_those_of_the_guide() -> None:
 
 def test_defaults_are_those_of_the_scheduler() -> None:
     found = re.findall(r"^KNOB u64 (\w+)_ns = (\d+)000;", STATE, re.MULTILINE)
-    defaults = {f"{name.replace('_', '-')}-us": int(us) for name, us in found}
-    assert {name: defaults[name] for name in policy.TIMING} == policy.DEFAULTS
+    defaults = {f"{name}_ns": int(us) for name, us in found}
+    knob = {name: policy.KNOBS.get(name, f"{name.removesuffix('-us').replace('-', '_')}_ns") for name in policy.TIMING}
+    assert {name: defaults[knob[name]] for name in policy.TIMING} == policy.DEFAULTS
 
 
 @pytest.mark.parametrize("enum", ["PLACEMENT", "BOOST"])
@@ -61,6 +62,12 @@ def test_a_flag_overrides_the_preset() -> None:
         "boost": 9,
         "slice_ns": 5_000_000,
     }
+
+
+def test_alpha_is_a_number_or_a_fraction() -> None:
+    for text, parts in (("2/3", 43_690), ("0.5", 32_768), ("1", 65_536)):
+        assert policy.knobs("sbco", ["--sbco-alpha", text])["sbco_alpha"] == parts
+    assert "sbco_alpha" not in policy.knobs("sbco", [])
 
 
 @pytest.mark.parametrize(
@@ -155,6 +162,9 @@ def test_the_kernel_takes_no_other_arguments(args: list[str]) -> None:
             "7.3",
             "--spin off and --boost candidate do not go together",
         ),
+        ("sbco", ["--sbco-alpha", "3/2"], "7.3", '--sbco-alpha: "3/2" is not allowed: must be a number from 0.01 to 1'),
+        ("sbco", ["--sbco-alpha", "1/0"], "7.3", '--sbco-alpha: "1/0" is not allowed: must be a number from 0.01 to 1'),
+        ("cohort", ["--sbco-alpha", "1/2"], "7.3", "--sbco-alpha needs --order sbco: --order vm has no alpha"),
         ("cohort", ["slice", "5"], "7.3", '"slice" is not allowed: must be a flag'),
         ("eevdf", ["--cgroup-mode", "max"], "7.3", '--cgroup-mode: "max" is not known to the simulator for kernel 7.3'),
         ("eevdf", ["--cgroup-mode", "smp"], "6.18", '--cgroup-mode: "smp" is not known to the simulator for kernel 6'),

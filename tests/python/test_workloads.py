@@ -58,7 +58,6 @@ WRONG = {
         'command = "serve"\ntimeout_s = 0',
         "timeout_s: 0 is not allowed: must be an integer from 1 to 3600",
     ),
-    "no command": ('command = "serve"\n', "", "command: is missing: must be a command line for the guest's sh"),
 }
 
 

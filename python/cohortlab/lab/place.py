@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -129,7 +129,8 @@ class LabPlace:
             if load.setup:
                 machine.check(load.setup, _SETUP_TIMEOUT_S)
             self._loads += 1  # a new name each: the one before may still be ending
-            job = machine.spawn(f"load-{self._loads}", f"exec {load.command}")
+            again = f"exec {load.command}" if load.background else f"while {load.command}; do :; done >/dev/null"
+            job = machine.spawn(f"load-{self._loads}", again)
             if (rc := job.wait(_LOAD_SETTLE_S)) is not None:
                 raise PlaceError(f"{workload} ended with {rc} in {vm}: {job.output('stderr')[0].strip()[-200:]}")
         yield
@@ -177,6 +178,9 @@ class LabPlace:
                 host=sampling.host_counters(outer),
             )
 
+    def measure_together(self, turn: Mapping[str, str]) -> dict[str, Measurement]:
+        raise PlaceError(f"{self.scenario.path}: vm: several have programs: must be one in the lab of this version")
+
     def reset(self) -> None:
         """After PlaceCrashed: bring everything up again."""
         self._close()
@@ -188,6 +192,7 @@ class LabPlace:
         if self.pcpus > cores:
             # The emulator itself would then preempt the host's CPUs: what is measured would be this machine.
             raise PlaceError(f"{scenario.name}: host.pcpus = {self.pcpus} is not allowed here: must be at most {cores}")
+        _check(scenario)
         configs = [GuestConfig(vm.name, vm.vcpus, vm.memory_mb, vm.weight, vm.tlb, vm.affinity) for vm in scenario.vms]
         try:
             self._cohort = self._cohort or binaries.find("cohort")
@@ -258,3 +263,20 @@ class LabPlace:
             return "; ".join(told)
         except (AgentError, TimeoutError) as error:
             return f"host: {self.emulator.last_words()}; it does not answer: {error}"
+
+
+def _check(scenario: Scenario) -> None:
+    """Raise PlaceError, naming the field, for what the lab cannot do of this scenario."""
+    for row, vm in zip(scenario.rows, scenario.vms, strict=True):
+        for name in (*vm.programs, *([] if vm.load is None else [vm.load])):
+            if scenario.workloads[name].command is None:
+                field = "load" if name == vm.load else f"programs[{vm.programs.index(name)}]"
+                raise PlaceError(f'{scenario.path}: vm[{row}].{field}: "{name}" has no command: must be simulated')
+        for field, value in (
+            ("vcpu_affinity", vm.vcpu_affinity),
+            ("cap_pcpus", vm.cap_pcpus),
+            ("start_s", vm.start_s or None),
+            ("run_s", vm.run_s),
+        ):
+            if value is not None:
+                raise PlaceError(f"{scenario.path}: vm[{row}].{field}: is not known to the lab of this version")

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import statistics
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,17 +13,12 @@ from typing import Any
 from cohortlab.errors import BadInput
 from cohortlab.places import PlaceError
 from cohortlab.policies import KERNEL, Policy, parse_policies
-from cohortlab.scenario import Scenario, Vm
+from cohortlab.scenario import Scenario, Turn
 from cohortlab.sim import hardware as hardwares
-from cohortlab.sim import models
 from cohortlab.sim.model import Run, check
 from cohortlab.sim.policy import KERNEL_DEFAULT, host_class
 from cohortlab.sim.result import Result
 
-# What `cohortlab import` calls a VM's endless workload.
-LOAD = "-load"
-# VMs whose work is simulated as measured; with more, those with the most vCPUs.
-VMS_MAX = 6
 # Student's t for 95 %, by degrees of freedom; more than that is nearly the normal distribution.
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 # A difference below this is none that anybody would notice.
@@ -139,88 +132,49 @@ class Advice:
         }
 
 
-def measured(scenario: Scenario) -> list[tuple[Vm, str]]:
-    """Return the VMs whose work can be measured, each with its program: the scenario's, and what was recorded."""
-    found = [(scenario.program_vm, program) for program in scenario.program_vm.programs]
-    for vm in scenario.neighbours:
-        program = (vm.load or "").removesuffix(LOAD)
-        if vm.load != program and models.own(scenario, program) is not None:
-            found.append((vm, program))
-    found.sort(key=lambda pair: pair[0].vcpus, reverse=True)
-    return found[:VMS_MAX]
-
-
 def advise(
     scenario: Scenario, policies: str, rounds: int, kernel: str | None = None, hardware: str | None = None
 ) -> Advice:
-    """Simulate each VM's work alone and under each policy, ``rounds`` times with different seeds.
+    """Simulate each VM's work alone, and all of it together under each policy, ``rounds`` times with different seeds.
 
     Raises:
-        BadInput: the simulator refuses what the scenario and the hardware file say.
+        BadInput: the simulator refuses what the scenario and the hardware file say, or nothing ends.
     """
     check(scenario)
     contestants = parse_policies(policies, ())
     if KERNEL not in [policy.name for policy in contestants]:
         contestants = (*parse_policies(KERNEL, ()), *contestants)
-    parts = hardwares.chosen(hardware, scenario.path)
-    version = kernel or KERNEL_DEFAULT
+    parts = hardwares.of(scenario, hardware)
+    version = kernel or scenario.defaults.kernel or KERNEL_DEFAULT
+    loads = {vm.name: vm.load for vm in scenario.neighbours if vm.load is not None}
     found = Advice(scenario.name, rounds)
-    works = measured(scenario)
+    seeds = range(1, rounds + 1)
 
-    def loads(vm: Vm) -> dict[str, str]:
-        """Return what the others do meanwhile; the VM with programs does what it did for ever, if that was recorded."""
-        running = {other.name: other.load for other in scenario.neighbours if other.load is not None}
-        main = scenario.program_vm
-        again = f"{main.programs[0]}{LOAD}"
-        if vm is not main and models.own(scenario, again) is not None:
-            running[main.name] = again
-        running.pop(vm.name, None)
-        return running
+    def simulate(policy: Policy, running: dict[str, str], seed: int) -> Result:
+        return Result.of(Run(scenario, running, policy.name, policy.args, seed, version, parts))
 
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
 
-        def seconds(vm: Vm, program: str, policy: Policy, *, alone: bool) -> list[float]:
-            running = {vm.name: program} | ({} if alone else loads(vm))
-            chosen = _with_work(scenario, running)
-            runs = [
-                Run(chosen, running, policy.name, policy.args, seed, version, parts) for seed in range(1, rounds + 1)
-            ]
-            return list(pool.map(lambda run: _seconds(run, vm), runs))
+        def times(policy: Policy, turn: Turn, beside: dict[str, str]) -> dict[str, list[float]]:
+            """Return how long each program of the turn takes, for each seed."""
+            running = dict(turn) | beside
+            results = list(pool.map(lambda seed: simulate(policy, running, seed), seeds))
+            return {scenario.label(*task): [result.measurement(task[0]).wall_s for result in results] for task in turn}
 
-        for vm, program in works:
-            found.alone[_title(vm, program, works)] = seconds(vm, program, Policy(KERNEL, KERNEL), alone=True)
+        try:
+            for task in dict.fromkeys(task for turn in scenario.turns for task in turn):
+                found.alone |= times(Policy(KERNEL, KERNEL), (task,), {})
+        except PlaceError as error:
+            raise BadInput(str(error)) from None
         for policy in contestants:
             try:
                 host_class(policy.name, policy.args, version)
-                found.times[policy.label] = {
-                    _title(vm, program, works): seconds(vm, program, policy, alone=False) for vm, program in works
-                }
+                beside: dict[str, list[float]] = {}
+                for turn in scenario.turns:
+                    beside = times(policy, turn, loads) | beside
+                found.times[policy.label] = beside
             except PlaceError as error:
                 if policy.name == KERNEL:
                     raise BadInput(str(error)) from None
                 found.failed[policy.label] = str(error)
     return found
-
-
-def _title(vm: Vm, program: str, works: Sequence[tuple[Vm, str]]) -> str:
-    """Return the VM's name, and its program's where it has several."""
-    return vm.name if [other.name for other, _ in works].count(vm.name) == 1 else f"{vm.name}: {program}"
-
-
-def _with_work(scenario: Scenario, running: dict[str, str]) -> Scenario:
-    """Return the scenario with workloads for all that runs: an imported VM has both, the work and the load."""
-    from cohortlab import workloads
-
-    known = dict(scenario.workloads)
-    for name in running.values():
-        if name not in known:
-            path = workloads.find(name, workloads.folders_for(scenario.path))
-            if path is None:
-                raise BadInput(f"{scenario.path}: there is no workload {name}: import the recording again")
-            known[name] = workloads.load(path)
-    return dataclasses.replace(scenario, workloads=known)
-
-
-def _seconds(run: Run, vm: Vm) -> float:
-    measurement = Result.of(run).measurement(vm.name)
-    return measurement.wall_s

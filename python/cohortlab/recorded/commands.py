@@ -22,13 +22,19 @@ TIMELINE_ROWS_MAX = 4_000_000
 @click.command("import")
 @click.argument("recording", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder. Default: the file's name.")
-@click.option("--vm", help="The VM whose work the scenario measures. Default: which lost most time, of those whose vCPUs meet.")
 @click.option("--from-s", type=click.FloatRange(0), default=0.0, show_default=True, help="The scenario begins there.")
 @click.option("--for-s", type=click.FloatRange(0.01, 3600), default=10.0, show_default=True, help="How much of it.")
 @click.option("--hardware", default="server", show_default=True, help="What things cost there: a name, or a file.")
+@click.option("--kernel", help="Version of the host's kernel. Default: as recorded.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was recorded as JSON, nothing else.")
 def import_recording(
-    recording: Path, out: Path | None, vm: str | None, from_s: float, for_s: float, hardware: str, as_json: bool
+    recording: Path,
+    out: Path | None,
+    from_s: float,
+    for_s: float,
+    hardware: str,
+    kernel: str | None,
+    as_json: bool,
 ) -> None:
     """Turn a recording into a Perfetto trace, tables, and a scenario to simulate.
 
@@ -56,7 +62,7 @@ def import_recording(
     except OSError as error:
         raise BadInput(f"--out: {folder}: cannot be written to: {error.strerror}") from None
     vms = [machine for machine in figures.about["figures"]["vms"] if machine["vcpus"]]
-    written = makes.write(read, vms, folder, part, vm, hardware)
+    written = makes.write(read, folder, part, hardware, kernel)
     write_atomically(folder / "trace.perfetto", figures.perfetto)
     figures.write_tables(folder / "tables")
     import pyarrow.parquet as pq
@@ -76,7 +82,7 @@ def _for_machines(about: dict[str, Any], figures: dict[str, Any], written: Any) 
         "unknown": figures["unknown"],
         "truncated": figures["truncated"],
         "scenario": str(written.path),
-        "measured": written.vm,
+        "measured": list(written.measured),
         "remarks": list(written.remarks),
     }
 
@@ -93,15 +99,15 @@ def _tell(about: dict[str, Any], vms: list[dict[str, Any]], part_s: float, writt
         )
     for remark in written.remarks:
         click.echo(f"  {remark}")
-    click.echo(f"scenario: {part_s:.1f} s of it, measured by what {written.vm} did: {written.path}")
+    click.echo(f"scenario: {part_s:.1f} s of it; measured is what {', '.join(written.measured)} did: {written.path}")
 
 
 @click.command()
 @click.argument("scenario", type=click.Path(path_type=Path))
 @click.option("--policies", default="all", show_default=True, help="To choose from, with commas.")
 @click.option("--rounds", type=click.IntRange(2, 100), default=5, show_default=True, help="Simulated runs of each.")
-@click.option("--kernel", help="Version of the host's kernel. Default: as recorded, if known.")
-@click.option("--hardware", help="A name in hardware/, or a file. Default: hardware.toml beside SCENARIO.")
+@click.option("--kernel", help="Version of the host's kernel. Default: the scenario's.")
+@click.option("--hardware", help="A name in hardware/, or a file. Default: the scenario's.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else, on standard output.")
 def advise(
     scenario: Path, policies: str, rounds: int, kernel: str | None, hardware: str | None, as_json: bool

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,9 +76,9 @@ class Recording:
         except native().ConfigError as error:
             raise BadInput(f"{self.path}: {one_line(str(error))}") from None
 
-    def replays(self, from_ns: int, to_ns: int) -> list[dict[str, Any]]:
-        """Return for each VM what it did in that part of the recording, as programs for the simulator."""
-        replays: list[dict[str, Any]] = json.loads(self._native.replays(from_ns, to_ns))
+    def replays(self, from_ns: int, to_ns: int, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Return for each VM what it did in that part of the recording, as programs with these names."""
+        replays: list[dict[str, Any]] = json.loads(self._native.replays(from_ns, to_ns, list(names)))
         return replays
 
     @cached_property

@@ -40,7 +40,7 @@ def open_sim(
     from cohortlab.sim import hardware as hardwares
     from cohortlab.sim.place import SimPlace
 
-    chosen = hardwares.chosen(hardware, scenario.path)
+    chosen = hardwares.of(scenario, hardware)
     return SimPlace(scenario, kernel=kernel, hardware=chosen, policies=policies, rounds=rounds)
 
 
@@ -59,11 +59,12 @@ def run(
     """Simulate one run of one program.
 
     Args:
-        program: one of the scenario's programs; the first if not given.
+        program: one of the scenario's programs, or its label where several VMs have programs, which then run beside it;
+            the first if not given.
         policy: ``eevdf`` or a preset of ``cohort run --policy``; ``args`` are more of its arguments.
         alone: without the neighbours' load.
-        kernel: version of the host's kernel, for ``eevdf``: before 6.6 its scheduler is CFS.
-        hardware: the name of a file in ``hardware/``, or a path to one.
+        kernel: version of the host's kernel, for ``eevdf``: before 6.6 its scheduler is CFS. Default: the scenario's.
+        hardware: the name of a file in ``hardware/``, or a path to one. Default: the scenario's.
 
     Raises:
         BadInput: something of this is wrong; one line says what and what is allowed.
@@ -78,11 +79,12 @@ def run(
 
     chosen = scenario if isinstance(scenario, Scenario) else load(Path(scenario))
     check(chosen)
-    programs = chosen.program_vm.programs
-    wanted = program if program is not None else programs[0]
-    if wanted not in programs:
-        raise BadInput(f'program: "{wanted}" is not allowed: must be one of {", ".join(programs)}')
-    running = {chosen.program_vm.name: wanted}
+    labels = chosen.labels
+    wanted = program if program is not None else labels[0]
+    turn = chosen.turn_of(wanted)
+    if turn is None:
+        raise BadInput(f'program: "{wanted}" is not allowed: must be one of {", ".join(labels)}')
+    running = {vm: name for vm, name in turn if not alone or chosen.label(vm, name) == wanted}
     if not alone:
         running |= {vm.name: vm.load for vm in chosen.neighbours if vm.load is not None}
     described = Run(
@@ -91,7 +93,7 @@ def run(
         policy,
         tuple(args),
         seed,
-        kernel or KERNEL_DEFAULT,
-        hardwares.chosen(hardware, chosen.path),
+        kernel or chosen.defaults.kernel or KERNEL_DEFAULT,
+        hardwares.of(chosen, hardware),
     )
     return Result.of(described, traces or Traces())

@@ -17,6 +17,7 @@ from cohortlab import sim
 from cohortlab.errors import BadInput
 from cohortlab.places import PlaceError
 from cohortlab.results import write_atomically
+from cohortlab.scenario_check import fetch
 from cohortlab.table import WIDE
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ TIMELINE_ROWS_MAX = 4_000_000
 
 @click.command()
 @click.argument("scenario", type=click.Path(path_type=Path))
-@click.option("--program", help="One of the scenario's programs. Default: the first.")
+@click.option("--program", help="A program, the scenario's or another, or rt-app's FILE.json. Default: the first.")
 @click.option("--policy", default="cohort", show_default=True, help="eevdf, or a preset of `cohort run --policy`.")
 @click.option("--policy-args", default="", metavar="ARGS", help="More arguments of `cohort run`.")
 @click.option(
@@ -41,8 +42,8 @@ TIMELINE_ROWS_MAX = 4_000_000
 )
 @click.option("--alone", is_flag=True, help="Without the neighbours' load.")
 @click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), default=1, show_default=True, help="Which run.")
-@click.option("--kernel", help="Version of the simulated host's kernel, for eevdf.")
-@click.option("--hardware", help="A name in hardware/, or a file. Default: lab.")
+@click.option("--kernel", help="Version of the simulated host's kernel, for eevdf. Default: the scenario's.")
+@click.option("--hardware", help="A name in hardware/, or a file. Default: the scenario's, or lab.")
 @click.option("--from-ms", type=click.FloatRange(0), help="Where the picture begins. Default: where most is spun.")
 @click.option("--ms", type=click.FloatRange(0.001, 1e6), default=60.0, show_default=True, help="How much it shows.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("explain.png"), show_default=True, help="Picture.")
@@ -88,6 +89,12 @@ def explain(
         timeline_rows_max=TIMELINE_ROWS_MAX,
     )
     chosen = scenarios.load(scenario)
+    if program is not None and program not in chosen.labels:
+        try:
+            chosen = chosen.with_programs((program,), lambda name: fetch(chosen.path, name, Path.cwd()))
+        except BadInput as error:
+            raise BadInput(f"--program: {error}") from None
+        program = None
 
     def simulate(under: tuple[str, list[str]]) -> Result:
         return sim.run(chosen, program, *under, alone=alone, seed=seed, kernel=kernel, hardware=hardware, traces=traces)

@@ -9,6 +9,7 @@ say has the simulator's default.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +18,8 @@ from pydantic import Field, Strict
 
 from cohortlab import shipped
 from cohortlab.errors import BadInput
-from cohortlab.tomlmodel import Model, parse, read_toml, refuse
+from cohortlab.scenario import Scenario
+from cohortlab.tomlmodel import Model, parse, read_toml, refuse, shown
 
 SHIPPED = shipped.folder("hardware")
 DEFAULT = "lab"
@@ -53,17 +55,22 @@ class Hardware:
     tasks: tuple[HostTask, ...] = ()
 
 
+def of(scenario: Scenario, name: str | None = None) -> Hardware:
+    """Return the hardware that ``--hardware`` names; without, the scenario's, where a file lies beside the scenario."""
+    own = scenario.defaults.hardware
+    if name is not None or own is None:
+        return load(name or DEFAULT)
+    if own.endswith(".toml"):
+        return load(str(scenario.path.parent / own))
+    if own not in names():
+        wrong, allowed = f"{shown(own)} does not exist", f"one of {', '.join(names())}, or a .toml file"
+        refuse(scenario.path, ("defaults", "hardware"), wrong, allowed)
+    return load(own)
+
+
 def names() -> list[str]:
     """Return the hardware that comes with this project."""
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
-
-
-def chosen(name: str | None, scenario: Path) -> Hardware:
-    """Return the hardware of ``--hardware``; without, ``hardware.toml`` beside the scenario's file, or the default."""
-    beside = scenario.parent / "hardware.toml"
-    if name is None and beside.is_file():
-        return load(str(beside))
-    return load(name or DEFAULT)
 
 
 def load(name: str) -> Hardware:
@@ -74,8 +81,12 @@ def load(name: str) -> Hardware:
         path = SHIPPED / f"{name}.toml"
     else:
         raise BadInput(f'--hardware: "{name}" does not exist: must be one of {", ".join(names())}, or a .toml file')
-    data = read_toml(path)
-    data.pop("description", None)
+    return of_data(read_toml(path), path)
+
+
+def of_data(data: Mapping[str, Any], path: Path) -> Hardware:
+    """Return the hardware that a file's data describe, or raise BadInput; ``path`` is named in it."""
+    data = {key: value for key, value in data.items() if key != "description"}
     tasks = parse(_Tasks, {"task": data.pop("task", [])}, path).task
     for index, task in enumerate(tasks):
         if (task.run_ns is None) != (task.sleep_ns is None):

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""From a scenario to one run of the simulator: one program measured once, alone or beside the neighbours' load."""
+"""From a scenario to one run of the simulator: a program in each VM that has any, once, alone or beside the loads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cohortlab import models, workloads
 from cohortlab.errors import BadInput
 from cohortlab.scenario import Scenario, Vm
 from cohortlab.sim import hardware as hardwares
-from cohortlab.sim import models
 from cohortlab.sim.hardware import Hardware
-from cohortlab.sim.native import native
 from cohortlab.sim.policy import KERNEL_DEFAULT, has_on_spin_bug, host_class
 from cohortlab.tomlmodel import refuse
 
@@ -21,6 +20,8 @@ NS_PER_S = 1_000_000_000
 TSC_MHZ = 2_500
 # SVM's window, and what it may grow to: it is counted in 16 bits (KVM_SVM_DEFAULT_PLE_WINDOW).
 PAUSES, PAUSES_MAX = 3_000, 65_535
+# Of cpu.max.
+PERIOD_US = 100_000
 # The loads run for so long before a program starts: about what the lab's do (half a second, and what setting up and
 # reading counters takes).
 SETTLE_NS = NS_PER_S
@@ -32,6 +33,7 @@ class Run:
 
     Attributes:
         running: the workload that each VM runs, by VM name; the other VMs are up and idle.
+        programs: models as the simulator takes them, by name, of those whose files are not to be read.
         seed: runs of one seed are the same to the last byte; another seed is another round.
     """
 
@@ -42,12 +44,14 @@ class Run:
     seed: int = 1
     kernel: str = KERNEL_DEFAULT
     hardware: Hardware = field(default_factory=lambda: hardwares.load(hardwares.DEFAULT))
+    programs: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the run as the simulator reads it, in JSON."""
         scenario = self.scenario
-        timeouts = [scenario.workloads[name].timeout_s for name in self.running.values()]
-        duration_ns = SETTLE_NS + max(timeouts, default=1) * NS_PER_S
+        programs = [vm for vm in self._running_vms() if vm.programs]
+        ends = [vm.start_s + scenario.workloads[self.running[vm.name]].timeout_s for vm in programs]
+        duration_ns = SETTLE_NS + _ns(max(ends, default=1.0))
         return {
             "name": scenario.name,
             "seed": self.seed,
@@ -79,6 +83,10 @@ class Run:
             "weight": vm.weight,
             "cpus": list(vm.affinity or ()),
         }
+        if vm.vcpu_affinity is not None:
+            made["vcpu_cpus"] = [list(cpus or ()) for cpus in vm.allowed]
+        if vm.cap_pcpus is not None:
+            made["quota_us"] = round(min(vm.cap_pcpus, self.scenario.host.pcpus) * PERIOD_US)
         kvm = {"on_spin_bug": has_on_spin_bug(self.kernel)} | self.hardware.kvm
         if not self.scenario.guest.ple:
             kvm["ple"] = {**kvm.get("ple", {}), "mode": "off"}
@@ -87,10 +95,28 @@ class Run:
         made["kvm"] = kvm
         made["guest"] = {**self.hardware.guest, "tlb": vm.tlb}
         if vm.name in self.running:
-            made["workload"] = models.workload(self.scenario, self.running[vm.name])
-            if not self.scenario.workloads[self.running[vm.name]].background:
-                made["start_ns"] = SETTLE_NS
+            made |= self._workload(vm, self.running[vm.name])
         return made
+
+    def _workload(self, vm: Vm, name: str) -> dict[str, Any]:
+        made: dict[str, Any] = {"workload": self.programs.get(name) or models.described(self.scenario.models[name])}
+        # The loads run before the programs do; those that arrive later than these do not.
+        if vm.programs or vm.start_s > 0:
+            made["start_ns"] = SETTLE_NS + _ns(vm.start_s)
+        if vm.programs:
+            made["repeat"] = sum(bool(other.programs) for other in self._running_vms()) > 1
+        elif not self.scenario.workloads[name].background:
+            made |= {"repeat": True, "measured": False}
+        if vm.run_s is not None and vm.sleep_s is not None:
+            made["rhythm"] = {"run_ns": _ns(vm.run_s), "pause_ns": _ns(vm.sleep_s)}
+        return made
+
+    def _running_vms(self) -> list[Vm]:
+        return [vm for vm in self.scenario.vms if vm.name in self.running]
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * NS_PER_S)
 
 
 def _window(window_us: int, kvm: Mapping[str, Any]) -> dict[str, int]:
@@ -117,14 +143,16 @@ def _machine(scenario: Scenario, hardware: Hardware) -> dict[str, Any]:
 
 def check(scenario: Scenario) -> None:
     """Raise BadInput, naming the field, for what the simulator cannot do of this scenario."""
-    known = native().models()
-    for index, vm in enumerate(scenario.vms):
+    for row, vm in zip(scenario.rows, scenario.vms, strict=True):
         for position, name in enumerate(vm.programs):
-            _check_model(f"vm[{index}].programs[{position}]", scenario, name, known)
+            _check_model(f"vm[{row}].programs[{position}]", scenario, name)
         if vm.load is not None:
-            _check_model(f"vm[{index}].load", scenario, vm.load, known)
+            _check_model(f"vm[{row}].load", scenario, vm.load)
 
 
-def _check_model(where: str, scenario: Scenario, name: str, known: Sequence[str]) -> None:
-    if name not in known and models.own(scenario, name) is None:
-        raise BadInput(f'{scenario.path}: {where}: there is no model of "{name}": must be one of {", ".join(known)}')
+def _check_model(where: str, scenario: Scenario, name: str) -> None:
+    if name not in scenario.models:
+        folders = models.folders_in(workloads.folders_for(scenario.path))
+        known = ", ".join(sorted({file.stem for folder in folders for file in folder.glob("*.toml")}))
+        raise BadInput(f'{scenario.path}: {where}: there is no model of "{name}": must be one of {known}')
+    models.described(scenario.models[name])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from types import TracebackType
@@ -13,7 +13,7 @@ from types import TracebackType
 from cohortlab.errors import BadInput
 from cohortlab.places import Measurement, PlaceError
 from cohortlab.policies import KERNEL, Policy
-from cohortlab.scenario import Scenario
+from cohortlab.scenario import Scenario, Turn
 from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.hardware import Hardware
 from cohortlab.sim.model import Run, check
@@ -21,8 +21,8 @@ from cohortlab.sim.native import native
 from cohortlab.sim.policy import KERNEL_DEFAULT, fair_class, host_class
 from cohortlab.sim.result import Result
 
-# Policy, its arguments, the loads, the VM, the program, and how many times that was asked before.
-_Key = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...], str, str, int]
+# Policy, its arguments, the loads, the programs, both by VM, and how many times that was asked before.
+_Key = tuple[str, tuple[str, ...], Turn, Turn, int]
 
 # Runs that are simulated, or done and not yet asked for, at most.
 AHEAD_MAX = 32
@@ -43,8 +43,8 @@ class SimPlace:
         """``policies``, ``rounds``: what will probably be asked for; it is simulated ahead, on all CPUs."""
         self.scenario = scenario
         self.pcpus = scenario.host.pcpus
-        self._kernel = kernel or KERNEL_DEFAULT
-        self._hardware = hardware or hardwares.load(hardwares.DEFAULT)
+        self._kernel = kernel or scenario.defaults.kernel or KERNEL_DEFAULT
+        self._hardware = hardware or hardwares.of(scenario)
         self._policy: tuple[str, tuple[str, ...]] = (KERNEL, ())
         self._loads: dict[str, str] = {}
         self._asked: Counter[_Key] = Counter()
@@ -94,33 +94,37 @@ class SimPlace:
             del self._loads[vm]
 
     def measure(self, vm: str, workload: str) -> Measurement:
-        """Simulate one run of ``workload`` in ``vm``, beside loads that have settled.
+        return self.measure_together({vm: workload})[vm]
+
+    def measure_together(self, turn: Mapping[str, str]) -> dict[str, Measurement]:
+        """Simulate programs, by VM, beside loads that have settled; several begin anew until all have ended.
 
         Raises:
-            WorkloadError: the program did not end in its time.
+            WorkloadError: a program did not end in its time.
             PlaceError: the simulated scheduler did what a kernel would eject it for.
             BadInput: the simulator refuses what the scenario and the hardware file say.
         """
         if self._pool is None:
             raise RuntimeError("the simulator is not open: use SimPlace in a `with` statement")
-        number = self._asked[self._key(vm, workload, 0)]
-        self._asked[self._key(vm, workload, 0)] += 1
-        wanted = self._key(vm, workload, number)
+        programs = tuple(turn.items())
+        number = self._asked[self._key(programs, 0)]
+        self._asked[self._key(programs, 0)] += 1
+        wanted = self._key(programs, number)
         if wanted not in self._ahead:
             self._ahead[wanted] = self._pool.submit(Result.of, self._run(wanted))
         result = self._ahead.pop(wanted).result()
         self._run_ahead()
-        return result.measurement(vm)
+        return {vm: result.measurement(vm) for vm in turn}
 
     def _expected(self, policies: Sequence[Policy], rounds: int) -> Iterator[_Key]:
         """Return the measurements of a comparison, about in the order in which they are asked for."""
-        vm = self.scenario.program_vm
         loads = tuple(sorted((other.name, other.load) for other in self.scenario.neighbours if other.load is not None))
         for number in range(rounds):
-            for program in vm.programs:
-                yield KERNEL, (), (), vm.name, program, number
+            for turn in self.scenario.turns:
+                for task in turn:
+                    yield KERNEL, (), (), (task,), number
                 for policy in policies:
-                    yield policy.name, policy.args, loads, vm.name, program, number
+                    yield policy.name, policy.args, loads, turn, number
 
     def _run_ahead(self) -> None:
         """Keep the CPUs busy with what will be asked for, but do not pile up results."""
@@ -129,12 +133,12 @@ class SimPlace:
             if key not in self._ahead and self._asked[*key[:-1], 0] <= key[-1]:
                 self._ahead[key] = self._pool.submit(Result.of, self._run(key))
 
-    def _key(self, vm: str, workload: str, number: int) -> _Key:
-        return (*self._policy, tuple(sorted(self._loads.items())), vm, workload, number)
+    def _key(self, programs: Turn, number: int) -> _Key:
+        return (*self._policy, tuple(sorted(self._loads.items())), programs, number)
 
     def _run(self, key: _Key) -> Run:
-        policy, args, loads, vm, workload, number = key
-        running = dict(loads) | {vm: workload}
+        policy, args, loads, programs, number = key
+        running = dict(loads) | dict(programs)
         return Run(self.scenario, running, policy, args, number + 1, self._kernel, self._hardware)
 
     def reset(self) -> None:

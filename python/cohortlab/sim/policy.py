@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import cohort_sim
@@ -26,7 +27,7 @@ TABLES = {
 
 _AXES = ("placement", "order", "gang", "spin", "boost", "guard")
 PRESETS = {row[0]: dict(zip(_AXES, row[1:], strict=False)) for row in _TABLES["preset"]}
-# In microseconds; the knob has the same name, in nanoseconds.
+# In microseconds; the knob has the same name, in nanoseconds, or that of KNOBS.
 TIMING = {
     "slice-us": (100, 100_000),
     "boost-slice-us": (50, 100_000),
@@ -34,7 +35,9 @@ TIMING = {
     "starve-us": (1_000, 1_000_000),
     "wakeup-gran-us": (0, 100_000),
     "guard-grace-us": (50, 10_000),
+    "skew-us": (100, 1_000_000),
 }
+KNOBS = {"skew-us": "skew_limit_ns"}
 # What the scheduler has when nobody sets them, in microseconds.
 DEFAULTS = {
     "slice-us": 16_000,
@@ -43,6 +46,7 @@ DEFAULTS = {
     "starve-us": 100_000,
     "wakeup-gran-us": 1_000,
     "guard-grace-us": 1_000,
+    "skew-us": 3_000,
 }
 # The first of each pair is at most as long as the second.
 AT_MOST = (
@@ -51,7 +55,8 @@ AT_MOST = (
     ("wakeup-gran-us", "slice-us"),
     ("wakeup-gran-us", "lag-us"),
 )
-FLAGS = (*(f"--{axis}" for axis in _AXES), *(f"--{name}" for name in TIMING))
+SBCO_ALPHA = "sbco-alpha"
+FLAGS = (*(f"--{axis}" for axis in _AXES), *(f"--{name}" for name in TIMING), f"--{SBCO_ALPHA}", "--sets")
 
 # The kernel's own scheduler: which form of the fair class a kernel has.
 KERNEL_RULE = "a kernel's version, 2.6.34 or newer, as in 6.12"
@@ -72,7 +77,18 @@ def host_class(name: str, args: Sequence[str], kernel: str) -> dict[str, Any]:
         raise PlaceError(
             f'policy "{name}" is not known to the simulator: must be one of {KERNEL}, {", ".join(PRESETS)}'
         )
-    return {"class": "ext", "knobs": knobs(name, args)}
+    return {"class": "ext", "knobs": knobs(name, args), **_sets(args)}
+
+
+def _sets(args: Sequence[str]) -> dict[str, str]:
+    """Return what the file of ``--sets`` says; what is wrong with it the simulator says."""
+    files = [value for flag, value in _pairs(args) if flag == "--sets"]
+    if not files:
+        return {}
+    try:
+        return {"sets": Path(files[-1]).read_text(encoding="utf-8")}
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlaceError(f"--sets: cannot read {files[-1]}: {error}") from error
 
 
 def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str, Any]:
@@ -127,23 +143,39 @@ def knobs(name: str, args: Sequence[str]) -> dict[str, int]:
     """Return the knobs that ``cohort run --policy NAME ARGS`` would set."""
     given: dict[str, str] = {}
     timing: dict[str, int] = {}
+    others: dict[str, int] = {}
     for flag, value in _pairs(args):
         option = flag.removeprefix("--")
         if option in _AXES:
             given[option] = value
         elif option in TIMING:
             timing[option] = _micros(flag, value)
+        elif option == SBCO_ALPHA:
+            others["sbco_alpha"] = _alpha(flag, value)
+        elif option == "sets":
+            continue
         else:
             raise PlaceError(f"{flag} is not known to the simulator: must be of {', '.join(FLAGS)}")
     axes = _axes(PRESETS[name], given)
+    if axes["gang"] != "partial" and any(flag == "--sets" for flag, _ in _pairs(args)):
+        raise PlaceError(f"--sets needs --gang partial: --gang {axes['gang']} looks for no sets")
     chosen = {
         "placement": _choice("--placement", axes["placement"], PLACEMENT),
         "boost": _boost(axes["boost"]),
         **{axis: _choice(f"--{axis}", axes[axis], table) for axis, table in TABLES.items()},
     }
     _together(axes)
+    if others and axes["order"] != "sbco":
+        raise PlaceError(f"--{SBCO_ALPHA} needs --order sbco: --order {axes['order']} has no alpha")
     _contradictions(timing)
-    return chosen | {f"{option.replace('-', '_').removesuffix('_us')}_ns": us * 1000 for option, us in timing.items()}
+    return (
+        chosen
+        | others
+        | {
+            KNOBS.get(option, f"{option.replace('-', '_').removesuffix('_us')}_ns"): us * 1000
+            for option, us in timing.items()
+        }
+    )
 
 
 def _axes(preset: dict[str, str], given: dict[str, str]) -> dict[str, str]:
@@ -198,6 +230,19 @@ def _boost(value: str) -> int:
     if not bits & (BOOST["candidate"] | BOOST["any-mode"]):
         raise PlaceError(f'--boost: "{value}" alone boosts nobody: must have candidate, any-mode or both')
     return bits
+
+
+def _alpha(flag: str, value: str) -> int:
+    """Return a number or a fraction as the scheduler has it, in 1/65536."""
+    over, slash, under = value.partition("/")
+    try:
+        alpha = float(over) / float(under if slash else 1)
+    except (ValueError, ZeroDivisionError):
+        alpha = 0.0
+    if not 0.01 <= alpha <= 1:
+        allowed = "a number from 0.01 to 1, or such a fraction, as 2/3"
+        raise PlaceError(f'{flag}: "{value}" is not allowed: must be {allowed}')
+    return int(alpha * 65536)
 
 
 def _micros(flag: str, value: str) -> int:

@@ -140,9 +140,13 @@ class Result:
         index = [machine.name for machine in self.run.scenario.vms].index(vm)
         workload = self.run.scenario.workloads[self.run.running[vm]]
         program = next((program for program in self.about["programs"] if program["vm"] == index), None)
+        late = WorkloadError(f"{workload.name} in {vm} did not end in {workload.timeout_s} s")
         if program is None or program["end_ns"] is None:
-            raise WorkloadError(f"{workload.name} in {vm} did not end in {workload.timeout_s} s")
+            raise late
         wall_s = (program["end_ns"] - program["start_ns"]) / NS_PER_S
+        if wall_s > workload.timeout_s:
+            # The run went on for another program.
+            raise late
         value = program["units"] * program["unit_value"] / wall_s if workload.is_rate and wall_s else wall_s
         if value <= 0:
             raise WorkloadError(f"{workload.name} in {vm}: the figure {value} is not a number above 0")

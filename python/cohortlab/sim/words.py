@@ -18,7 +18,7 @@ _MS = 1e6
 def title(result: Result) -> str:
     """Return what ran, under what, and what came of it."""
     run = result.run
-    vm = run.scenario.program_vm.name
+    vm = next((vm.name for vm in run.scenario.program_vms if vm.name in run.running), run.scenario.program_vm.name)
     program = run.running.get(vm, "nothing")
     loads = [name for other, name in run.running.items() if other != vm]
     beside = f" beside {', '.join(loads)}" if loads else " alone"

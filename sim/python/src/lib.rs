@@ -126,6 +126,23 @@ fn describe(report: &Report) -> serde_json::Result<String> {
     }))
 }
 
+/// A program's TOML text as the JSON that `run` reads. `file` is named in errors: ConfigError, with one line.
+#[pyfunction]
+fn model(file: &str, text: &str) -> PyResult<String> {
+    as_json(cohort_sim::workload::parse(file, text))
+}
+
+/// ... of rt-app's JSON.
+#[pyfunction]
+fn rt_app(file: &str, text: &str) -> PyResult<String> {
+    as_json(cohort_sim::workload::rt_app::from_rt_app(file, text))
+}
+
+fn as_json(program: Result<cohort_sim::workload::Program, SimError>) -> PyResult<String> {
+    let program = program.map_err(|error| ConfigError::new_err(error.to_string()))?;
+    serde_json::to_string(&program).map_err(|error| ConfigError::new_err(error.to_string()))
+}
+
 /// Names of the workloads that there are models of.
 #[pyfunction]
 fn models() -> Vec<&'static str> {
@@ -162,6 +179,8 @@ fn python_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(recorded::recording, m)?)?;
     m.add_function(wrap_pyfunction!(recorded::trace_cmd_report, m)?)?;
     m.add_function(wrap_pyfunction!(run, m)?)?;
+    m.add_function(wrap_pyfunction!(model, m)?)?;
+    m.add_function(wrap_pyfunction!(rt_app, m)?)?;
     m.add_function(wrap_pyfunction!(models, m)?)?;
     m.add_function(wrap_pyfunction!(sources, m)?)?;
     m.add_function(wrap_pyfunction!(policies, m)?)?;

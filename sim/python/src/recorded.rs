@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use cohort_recording::{read, tracecmd, Recording as File};
 use cohort_sim::recorded::{import, replay, Who};
+use cohort_sim::workload::Program;
 use cohort_sim::SimError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -24,6 +25,18 @@ pub struct Recording {
 pub struct Imported {
     imported: cohort_sim::recorded::Imported,
     json: String,
+}
+
+/// A replay in JSON, its programs as files have them.
+fn described(replay: &replay::Replay, name: &str) -> Result<serde_json::Value, toml::ser::Error> {
+    let named = |program: &Program| Program { name: name.to_owned(), ..program.clone() };
+    Ok(json!({
+        "vm": replay.vm,
+        "seen": replay.seen,
+        "steps": replay.program.threads.iter().map(|thread| thread.steps.len()).sum::<usize>(),
+        "program": toml::to_string(&named(&replay.program))?,
+        "load": toml::to_string(&named(&replay.load))?,
+    }))
 }
 
 fn refused(error: &SimError) -> PyErr {
@@ -99,10 +112,13 @@ impl Recording {
         Ok(Imported { imported, json })
     }
 
-    /// What each VM did between two times since the begin, as programs: a JSON text.
-    fn replays(&self, py: Python<'_>, from_ns: u64, to_ns: u64) -> PyResult<String> {
+    /// What each VM did between two times since the begin, as programs (once, and for ever) in TOML, with these names: a JSON text.
+    fn replays(&self, py: Python<'_>, from_ns: u64, to_ns: u64, names: Vec<String>) -> PyResult<String> {
         let replays = py.detach(|| replay::replays(&self.file, &self.who, from_ns, to_ns.max(from_ns)));
-        serde_json::to_string(&replays).map_err(|error| ConfigError::new_err(error.to_string()))
+        let named = replays.iter().zip(&names);
+        let all: Result<Vec<_>, _> = named.map(|(replay, name)| described(replay, name)).collect();
+        let all = all.map_err(|error| ConfigError::new_err(error.to_string()))?;
+        Ok(serde_json::Value::from(all).to_string())
     }
 
     /// All events in columns, little-endian: time_ns (u64, since the begin), cpu, slot, b (u16), kind, a (u8); vm and vcpu (u32), 2^32-1 where nobody

@@ -100,6 +100,8 @@ pub trait Class {
     fn on_spin(&mut self, _core: &mut Core, _task: TaskId, _in_kernel: bool) {}
     /// KVM has put a vCPU whose thread is being switched out: whoever has attached a program there.
     fn vcpu_put(&mut self, _core: &mut Core, _task: TaskId) {}
+    /// KVM delivers an interrupt from running vCPU `from` to vCPU `to`.
+    fn on_irq(&mut self, _core: &mut Core, _from: TaskId, _to: TaskId) {}
 
     fn cpu_online(&mut self, _core: &mut Core, _cpu: CpuId) {}
     fn cpu_offline(&mut self, _core: &mut Core, _cpu: CpuId) {}
@@ -165,6 +167,7 @@ impl Class for AnyClass {
         fn yield_to(&mut self, core: &mut Core, from: TaskId, to: TaskId) -> bool;
         fn on_spin(&mut self, core: &mut Core, task: TaskId, in_kernel: bool);
         fn vcpu_put(&mut self, core: &mut Core, task: TaskId);
+        fn on_irq(&mut self, core: &mut Core, from: TaskId, to: TaskId);
         fn cpu_online(&mut self, core: &mut Core, cpu: CpuId);
         fn cpu_offline(&mut self, core: &mut Core, cpu: CpuId);
         fn finish(&mut self, core: &mut Core);

@@ -3,21 +3,23 @@
 
 use std::rc::Rc;
 
+use crate::class::AnyClass;
 use crate::cpuset::CpuSet;
 use crate::error::SimError;
 use crate::events::Timer;
 use crate::host::task::nice_to_weight;
-use crate::host::{Host, TaskSpec};
+use crate::host::{Bandwidth, Host, TaskSpec};
 use crate::ids::{CpuId, GroupId, VcpuId, VmId};
 use crate::kvm::vcpu::Vcpu;
 use crate::kvm::{Ipi, KvmConfig};
 use crate::rng::{Rng, Stream};
-use crate::scenario::{TaskConfig, VmConfig};
+use crate::scenario::{TaskConfig, VmConfig, PERIOD_US};
 use crate::time::Progress;
 use crate::workload::code::{Code, Inst};
 use crate::workload::{Dist, Span};
 
 use super::device::Device;
+use super::hold::Hold;
 use super::lock::Lock;
 use super::ops::{Doing, Frame, Op};
 use super::sync::{Barrier, Condition, Mutex, Pipe};
@@ -65,14 +67,20 @@ impl Guests {
         let code = &kind.code;
         let id = host.new_vm(config.vcpus);
         host.set_apicv(id, config.kvm.ipi != Ipi::Trapped);
-        let group = host.new_group(GroupId(0), config.weight);
-        let allowed: Option<CpuSet> =
-            (!config.cpus.is_empty()).then(|| config.cpus.iter().copied().map(CpuId).collect());
+        let bandwidth = match config.quota_us {
+            0 => Bandwidth::default(),
+            quota_us => Bandwidth { period_us: PERIOD_US, quota_us, burst_us: 0 },
+        };
+        let group = host.new_limited_group(GroupId(0), config.weight, bandwidth);
+        let set = |cpus: &[u32]| -> Option<CpuSet> {
+            (!cpus.is_empty()).then(|| cpus.iter().copied().map(CpuId).collect())
+        };
+        let allowed = set(&config.cpus);
         let footprint_per_mille = kind.footprint_per_mille;
         let mut threads = Vec::new();
         for v in 0..config.vcpus {
             let vcpu = VcpuId { vm: id, id: v };
-            let allowed = allowed.clone();
+            let allowed = config.vcpu_cpus.get(v as usize).map_or_else(|| allowed.clone(), |cpus| set(cpus));
             let spec =
                 TaskSpec { vcpu: Some(vcpu), group, allowed, footprint_per_mille, ..TaskSpec::default() };
             let task = host.spawn(spec);
@@ -90,11 +98,18 @@ impl Guests {
             self.own(task, Owner::Device { vm: index as u32 });
             vm.device = Some(Device::new(task));
         }
+        // The classes of `bpf/` have quotas of their own.
+        let quota_us = if matches!(host.class, AnyClass::Ext(_)) { 0 } else { config.quota_us };
+        vm.hold = Hold::new(config.rhythm, quota_us, config.vcpus as usize);
+        vm.hold_begins(host, config.start_ns);
+        let tasks = code.tasks.iter().filter(|task| !task.background).count() as u32;
         vm.program = kind.program.as_ref().map(|name| ProgramState {
             name: name.clone(),
             unit_kind: code.unit_kind,
             unit_value: code.unit_value,
-            left: code.ends.then(|| code.tasks.iter().filter(|task| !task.background).count() as u32),
+            left: code.ends.then_some(tasks),
+            is_measured: code.ends && config.measured,
+            again: if config.repeat { tasks } else { 0 },
             start_ns: (config.start_ns == 0).then_some(0),
             end_ns: None,
             units: 0,
@@ -163,7 +178,8 @@ impl<'a> Kind<'a> {
     }
 
     fn is_of(&self, other: &VmConfig) -> bool {
-        let VmConfig { name: _, weight: _, cpus: _, vcpus, kvm, guest, start_ns, workload } = other;
+        // Of the others the VM itself makes use.
+        let VmConfig { vcpus, kvm, guest, start_ns, workload, .. } = other;
         let known = self.config;
         known.vcpus == *vcpus
             && known.kvm == *kvm

@@ -9,6 +9,7 @@
 //! | [`lock`] | spin-lock algorithms |
 //! | [`sched`], [`queue`], [`irq`], [`tlb`], [`sync`], [`device`] | the parts of the guest's kernel |
 //! | [`program`] | from programs to operations |
+//! | [`hold`] | VMs that may not run now: paused, or beyond their quota |
 //! | `ahead` | hints which memory is needed soon |
 //! | [`build`] | from a scenario to all this |
 
@@ -17,6 +18,7 @@ pub mod build;
 pub mod config;
 pub mod device;
 pub mod engine;
+pub mod hold;
 pub mod irq;
 pub mod lock;
 pub mod ops;
@@ -47,6 +49,8 @@ pub(crate) const SLEEP: u8 = 2;
 pub(crate) const IO: u8 = 3;
 pub(crate) const DEVICE: u8 = 4;
 pub(crate) const PROCESS: u8 = 5;
+pub(crate) const PAUSE: u8 = 6;
+pub(crate) const QUOTA: u8 = 7;
 
 /// Whose body a thread of the host is.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +104,7 @@ impl Guests {
     /// All programs that end have ended, and there is one.
     pub fn is_done(&self) -> bool {
         let mut ending =
-            self.vms.iter().filter_map(|vm| vm.program.as_ref()).filter(|program| program.left.is_some());
+            self.vms.iter().filter_map(|vm| vm.program.as_ref()).filter(|program| program.is_measured);
         let mut any = false;
         ending.all(|program| {
             any = true;
@@ -155,6 +159,11 @@ impl Bodies for Guests {
         match self.owners.get(task.index()).copied() {
             Some(Owner::Vcpu { vm, v }) => {
                 let vm = &mut self.vms[vm as usize];
+                if host.core.task(task).held {
+                    vm.hold.untold[v as usize] = true;
+                    host.core.task_mut(task).woken = true;
+                    return host.block(task);
+                }
                 vm.start(v as usize, run);
                 vm.settle(host);
             }
@@ -173,6 +182,9 @@ impl Bodies for Guests {
         match self.owners.get(task.index()).copied() {
             Some(Owner::Vcpu { vm, v }) => {
                 let vm = &mut self.vms[vm as usize];
+                if vm.hold.untold[v as usize] {
+                    return;
+                }
                 vm.speed(now_ns, v as usize, run);
                 vm.settle(host);
             }
@@ -192,6 +204,11 @@ impl Bodies for Guests {
         match self.owners.get(task.index()).copied() {
             Some(Owner::Vcpu { vm, v }) => {
                 let vm = &mut self.vms[vm as usize];
+                if std::mem::take(&mut vm.hold.untold[v as usize]) {
+                    return;
+                }
+                // Whoever is stopped has not halted: it goes on where it was.
+                let why = if host.core.task(task).held { Stop::Preempted } else { why };
                 vm.stop(now_ns, v as usize, why);
                 vm.settle(host);
             }
@@ -223,7 +240,9 @@ impl Bodies for Guests {
         match self.owners.get(task.index()).copied() {
             Some(Owner::Vcpu { vm, v }) => {
                 let vm = &mut self.vms[vm as usize];
-                if what == TICK {
+                if what == PAUSE || what == QUOTA {
+                    vm.hold_fired(host, what);
+                } else if what == TICK {
                     vm.tick_fired(host, v as usize, generation);
                 } else {
                     vm.fired(host.now_ns(), v as usize, generation);

@@ -111,7 +111,8 @@ impl Vm {
         let (vcpu, now_ns) = (self.vcpus[v].id, host.now_ns());
         let task = &mut self.tasks[self.cpus[v].current as usize];
         let took_ns = now_ns - std::mem::replace(&mut task.unit_since_ns, now_ns);
-        if let Some(program) = &mut self.program {
+        // A program that runs again has its figure already.
+        if let Some(program) = self.program.as_mut().filter(|program| program.end_ns.is_none()) {
             program.units += u64::from(kind == program.unit_kind);
         }
         host.tell(|| What::Progress { vcpu, kind, took_ns });
@@ -121,15 +122,50 @@ impl Vm {
         let vcpu = self.vcpus[v].id;
         let task = &mut self.tasks[self.cpus[v].current as usize];
         task.state = State::Dead;
-        task.frame.first(&[Op::Schedule]);
+        // What is behind it is for a program that begins anew.
+        task.frame.first(&[Op::Schedule, Op::ToUser]);
         let background = task.background;
         let Some(program) = &mut self.program else { return };
         let Some(left) = program.left.as_mut().filter(|_| !background) else { return };
         *left -= 1;
-        if *left == 0 {
+        if *left > 0 {
+            return;
+        }
+        *left = program.again;
+        let again = program.again > 0;
+        if program.end_ns.is_none() {
             program.end_ns = Some(host.now_ns());
             host.keep_stats(vcpu.vm, true);
             host.tell(|| What::ProgramEnd { vcpu, program: 0 });
+        }
+        if again {
+            self.begin_again(v);
+        }
+    }
+
+    /// The program's last task has ended: it wakes the others and is the first of the next time.
+    fn begin_again(&mut self, v: usize) {
+        // Nobody else has the objects now, except tasks that never end: what those wait for, or have put there, stays.
+        for pipe in self.pipes.iter_mut().filter(|pipe| pipe.readers.is_empty() && pipe.writers.is_empty()) {
+            pipe.filled = 0;
+        }
+        for condition in self.conditions.iter_mut().filter(|condition| condition.waiters.is_empty()) {
+            condition.count = 0;
+        }
+        let current = self.cpus[v].current;
+        let first = self.cpus.len() as u32;
+        let others: Vec<u32> =
+            (first..self.tasks.len() as u32).filter(|task| !self.tasks[*task as usize].background).collect();
+        for task in &others {
+            let known = &mut self.tasks[*task as usize];
+            known.at = 0;
+            known.loops.clear();
+            known.state = if *task == current { State::Runnable } else { State::Sleeping };
+        }
+        let frame = self.frame(v);
+        frame.pop();
+        for task in others.iter().filter(|task| **task != current) {
+            frame.first(&[Op::Wake(*task)]);
         }
     }
 }

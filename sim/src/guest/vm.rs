@@ -40,6 +40,10 @@ pub struct ProgramState {
     pub unit_value: f64,
     /// Tasks that it waits for; `None`: it never ends.
     pub left: Option<u32>,
+    /// The run waits for its first end.
+    pub is_measured: bool,
+    /// It begins anew, with so many tasks; 0: it does not.
+    pub again: u32,
     /// `None`: it has not started yet.
     pub start_ns: Option<Ns>,
     pub end_ns: Option<Ns>,
@@ -69,6 +73,7 @@ pub struct Vm {
     pub boost_from: usize,
     pub counters: Counters,
     pub program: Option<ProgramState>,
+    pub hold: super::hold::Hold,
     /// The thread that serves the devices, and its requests.
     pub device: Option<super::device::Device>,
     /// vCPUs for which something has changed at this instant: mostly there is one.
@@ -109,6 +114,7 @@ impl Vm {
             boost_from: 0,
             counters: Counters::default(),
             program: None,
+            hold: Default::default(),
             device: None,
             todo: None,
             todo_then: VecDeque::new(),

@@ -86,6 +86,10 @@ impl Host {
     /// `try_to_wake_up()`, executed on pCPU `by`: the waker's; `None`: by a timer of the pCPU where it slept. Nothing happens if it does not sleep.
     pub fn wake(&mut self, task: TaskId, by: Option<CpuId>) {
         let known = self.core.task_mut(task);
+        if known.held {
+            known.woken = true;
+            return;
+        }
         if known.leaving && !known.exiting {
             known.leaving = false;
             return;
@@ -121,6 +125,30 @@ impl Host {
         }
     }
 
+    /// The task is stopped, as by SIGSTOP: it leaves its pCPU, or the one that it gets next as soon as it has it, and wake-ups are kept for
+    /// [`Host::release`]. Its body has to call [`Host::block`] in `start` meanwhile.
+    pub fn hold(&mut self, task: TaskId) {
+        let known = self.core.task_mut(task);
+        known.held = true;
+        match known.state {
+            State::Running => {
+                known.woken = true;
+                self.block(task);
+            }
+            State::Waiting => known.woken = true,
+            State::Asleep | State::Dead => {}
+        }
+    }
+
+    /// It goes on, if it has something to do.
+    pub fn release(&mut self, task: TaskId) {
+        let known = self.core.task_mut(task);
+        known.held = false;
+        if std::mem::take(&mut known.woken) {
+            self.wake(task, None);
+        }
+    }
+
     /// sched_yield() of the running task.
     pub fn yield_now(&mut self, task: TaskId) {
         let cpu = self.cpu_of(task);
@@ -139,6 +167,11 @@ impl Host {
             host.class.update_curr(&mut host.core, cpu);
             host.class.on_spin(&mut host.core, task, in_kernel);
         });
+    }
+
+    /// The program on `fentry/kvm_apic_set_irq`: KVM delivers an interrupt from running vCPU `from` to vCPU `to`.
+    pub fn on_irq(&mut self, from: TaskId, to: TaskId) {
+        self.class.on_irq(&mut self.core, from, to);
     }
 
     /// Is the task's pCPU about to schedule?

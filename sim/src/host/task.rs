@@ -69,6 +69,11 @@ pub struct Task {
     /// It runs and has called `block()` or `exit()`: leaves at the next schedule().
     pub leaving: bool,
     pub exiting: bool,
+    /// It may not run now, see [`Host::hold`]; and whether it would.
+    ///
+    /// [`Host::hold`]: super::Host::hold
+    pub held: bool,
+    pub woken: bool,
 
     pub vcpu: Option<VcpuId>,
     /// See [`super::vcpu`].
@@ -103,6 +108,8 @@ impl Task {
             migration_disabled: false,
             leaving: false,
             exiting: false,
+            held: false,
+            woken: false,
             vcpu: spec.vcpu,
             kvm: super::vcpu::VcpuState::default(),
             footprint_per_mille: spec.footprint_per_mille,

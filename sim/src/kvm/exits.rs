@@ -223,6 +223,11 @@ impl Vm {
         let by = host.cpu_of(self.vcpus[from].task);
         let mut targets = std::mem::take(&mut self.vcpus[from].ipi_to);
         for to in targets.drain(..) {
+            let vcpu = &self.vcpus[to as usize];
+            // Hardware that delivers by itself leaves only the halted to KVM.
+            if self.kvm.ipi != Ipi::Virtualized || matches!(vcpu.place, Place::Poll | Place::Blocked) {
+                host.on_irq(self.vcpus[from].task, vcpu.task);
+            }
             self.deliver(host, to as usize, vector, Some(by));
         }
         self.vcpus[from].ipi_to = targets;

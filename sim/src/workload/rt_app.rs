@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! rt-app's JSON (doc/tutorial.txt of rt-app): tasks of phases of events, with times in microseconds. What the model has no counterpart for is an error.
+//!
+//! If no task ends by itself, `global.duration` ends the program, as rt-app's first thread does; its figure is then how often all tasks together have done
+//! their loops, per second.
 
 use std::fmt;
 
@@ -10,7 +13,10 @@ use crate::error::SimError;
 use crate::time::{Ns, US};
 
 use super::dist::{Dist, Span};
-use super::program::{Count, Program, Step, Thread, Times};
+use super::program::{Count, Metric, Program, Step, Thread, Times};
+
+/// The longest `global.duration`, in seconds: an hour.
+const DURATION_MAX_S: f64 = 3_600.0;
 
 /// JSON whose objects keep their order: events happen in the order in which they are written.
 #[derive(Debug)]
@@ -137,18 +143,46 @@ fn read(file: &str, json: &str) -> Result1<Program> {
     for (name, task) in map(tasks, "tasks")? {
         threads.push(thread(name, map(task, &format!("tasks.{name}"))?, &format!("tasks.{name}"))?);
     }
+    let metric = match duration(&root)? {
+        Some(duration) if threads.iter().all(|thread| thread.background) => {
+            timed(&mut threads, duration);
+            Metric::Rate { done: "loop".into(), value: 1.0, unit: "loops/s".into() }
+        }
+        _ => Metric::Elapsed,
+    };
     let program = Program {
         name: stem.strip_suffix(".json").unwrap_or(stem).to_owned(),
         title: format!("rt-app: {stem}"),
         copies: 1,
         footprint_per_mille: 1000,
-        metric: Default::default(),
+        metric,
         pipes: Default::default(),
         barriers: Default::default(),
         threads,
     };
     program.check()?;
     Ok(program)
+}
+
+/// `global.duration`, if it is not for ever.
+fn duration(root: &Json) -> Result1<Option<Dist>> {
+    let Some(global) = get(map(root, "file")?, "global") else { return Ok(None) };
+    let Some(json) = get(map(global, "global")?, "duration") else { return Ok(None) };
+    let seconds = number(json, "global.duration", -1.0, DURATION_MAX_S)?;
+    Ok((seconds > 0).then(|| Dist::fixed(seconds as Ns * 1_000_000 * US)))
+}
+
+/// Count the loops of tasks that never end, and end after a while.
+fn timed(threads: &mut Vec<Thread>, duration: Dist) {
+    for thread in threads.iter_mut() {
+        let done = Step::Done("loop".into());
+        match thread.steps.last_mut() {
+            // Behind a delay.
+            Some(Step::Repeat { times: Times::Forever, steps }) => steps.push(done),
+            _ => thread.steps.push(done),
+        }
+    }
+    threads.push(make("duration", None, false, Times::Fixed(1), vec![Step::Sleep(duration)]));
 }
 
 fn thread(name: &str, entries: &[(String, Json)], field: &str) -> Result1<Thread> {
@@ -314,6 +348,23 @@ mod tests {
             other.steps,
             [Step::Wait("resume other".into()), Step::Compute(us(7)), Step::Sleep(us(9))]
         );
+    }
+
+    #[test]
+    fn a_duration_ends_tasks_that_never_do() {
+        let json = r#"{ "global": { "duration": 2 }, "tasks": { "a": { "run": 5 }, "b": { "delay": 3, "run": 7 } } }"#;
+        let program = from_rt_app("x.json", json).unwrap();
+        let us = |n: u64| Dist::fixed(n * 1_000);
+        let done = || Step::Done("loop".into());
+        assert_eq!(program.threads[0].steps, [Step::Compute(us(5)), done()]);
+        let round = Step::Repeat { times: Times::Forever, steps: vec![Step::Compute(us(7)), done()] };
+        assert_eq!(program.threads[1].steps, [Step::Sleep(us(3)), round]);
+        assert_eq!(program.threads[2].steps, [Step::Sleep(us(2_000_000))]);
+        assert!(!program.threads[2].background && matches!(program.metric, Metric::Rate { .. }));
+        let error = from_rt_app("x.json", r#"{ "global": { "duration": 1.5 }, "tasks": {} }"#).unwrap_err();
+        assert!(error
+            .to_string()
+            .starts_with("x.json: global.duration: is Number(1.5); allowed: a whole number"));
     }
 
     #[test]

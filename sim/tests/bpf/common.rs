@@ -8,7 +8,7 @@ use proptest::test_runner::{Config as ProptestConfig, RngSeed};
 
 use cohort_sim::class::ext::{PeekEntity, PeekTask};
 
-use crate::spec::{Config, Knobs, Spec};
+use crate::spec::{knob, Config, Knobs, Spec};
 use crate::view::{Queue, State};
 use crate::world::{TaskId, World};
 
@@ -145,6 +145,10 @@ pub fn audit(w: &mut World) {
         }
     }
     audit_entities(w, &known);
+    if matches!(w.config.knobs.order, Some(knob::ORDER_CREDIT | knob::ORDER_SEDF)) {
+        let active = known.iter().filter(|(_, task)| task.cpu >= 0).count();
+        assert_eq!(w.domain_tasks() as usize, active, "tasks that domains count");
+    }
     for (id, task) in &known {
         let truth = match (w.task(*id).state, w.task(*id).queue) {
             (State::Asleep | State::Dead, _) => -1,
@@ -179,7 +183,9 @@ pub fn assert_work_conserving(w: &mut World) {
             |i: &usize| cut_off(i).is_some_and(|id| w.task(id).is_kthread() || w.task(id).is_exiting());
         let waits = |i: &usize| {
             let task = &w.tasks[*i];
-            task.queue.is_some() && task.allowed(cpu) && task.waits_since_ns < long_ago_ns
+            // A set waits until there is room for all of it.
+            let in_set = task.vcpu.is_some_and(|vcpu| w.vms_of_sets.contains(&vcpu.vm.index()));
+            task.queue.is_some() && task.allowed(cpu) && task.waits_since_ns < long_ago_ns && !in_set
         };
         let waiting: Vec<usize> =
             (0..w.tasks.len()).filter(|i| waits(i) && movable(i) && !cut_off(i)).collect();

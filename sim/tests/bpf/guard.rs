@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Who was preempted in the guest's kernel has its pCPU back first, for a bounded time.
 
+use crate::boost::sibling_waits_elsewhere;
 use crate::common::*;
 use crate::spec::knob::*;
 use crate::spec::{Knobs, Spec};
@@ -138,6 +139,26 @@ fn who_gave_its_pcpu_to_a_sibling_does_not_have_it_back_first() {
         assert_eq!(w.stats().boost_granted, before.boost_granted + 1);
         assert_eq!(w.stats().grace_given, before.grace_given);
     }
+}
+
+#[test]
+fn a_boost_goes_on_after_the_grace_of_whom_it_interrupted() {
+    let knobs = Knobs { boost: Some(BOOST_ANY_MODE | BOOST_UNFAIR), ..Knobs::default() };
+    let mut w = guarded(2, knobs);
+    let (spinner, waiter, other) = sibling_waits_elsewhere(&mut w);
+    w.set_guest_kernel(other, true);
+    let before = w.stats();
+    w.pause_exit(spinner);
+    w.settle();
+    assert!(w.is_running(other), "the other VM's vCPU has no grace");
+    assert_eq!(w.stats().boost_granted, before.boost_granted + 1);
+    while w.is_running(other) {
+        w.run(MS / 100);
+    }
+    assert!(w.stats().grace_taken - before.grace_taken <= 2);
+    assert!(w.is_running(waiter), "the boost is lost");
+    assert!(w.stats().resumed > before.resumed);
+    audit(&mut w);
 }
 
 #[test]

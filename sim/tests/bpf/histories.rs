@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What holds whatever happens: random hosts, random events, and the books audited after every one of them.
 
-use cohort_sim::policies::{GANGS, ORDERS};
+use cohort_sim::policies::{GANGS, OF_VMS, ORDERS};
 
 use crate::common::*;
-use crate::spec::{Config, Knobs, Spec};
+use crate::sbco::audit_all_loans;
+use crate::spec::{knob, Config, Knobs, Spec};
 use crate::view::State;
 use crate::world::{TaskId, World};
 use proptest::prelude::*;
@@ -30,6 +31,8 @@ enum Event {
     Kthread(usize),
     Cgroup(usize, usize),
     Weight(usize, u32),
+    /// A VM's vCPUs are sets: of so many neighbours each.
+    Sets(usize, usize),
 }
 
 #[derive(Clone, Debug)]
@@ -62,17 +65,19 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..6usize).prop_map(Event::Kthread),
         1 => (any_task, 0..4usize).prop_map(|(id, cgroup)| Event::Cgroup(id, cgroup)),
         1 => (1..4usize, 1..10_000u32).prop_map(|(cgroup, weight)| Event::Weight(cgroup, weight)),
+        2 => (0..4usize, 0..5usize).prop_map(|(vm, size)| Event::Sets(vm, size)),
     ]
 }
 
 fn knobs() -> impl Strategy<Value = Knobs> {
     // Kinds of boost are spin boost's.
-    let spins = prop_oneof![3 => (1..2u32, 0..16u32), 1 => (2..3u32, 0..1u32)];
+    let spins = prop_oneof![3 => (1..2u32, 0..16u32), 1 => (2..4u32, 0..1u32)];
     (0..2u32, 0..ORDERS.len() as u32, 0..GANGS.len() as u32, spins, 0..2u32, 1..10u64).prop_map(
         |(placement, order, gang, (spin, boost), guard, slice_ms)| Knobs {
             placement: Some(placement),
             order: Some(order),
-            gang: Some(gang),
+            // A gang needs an order that knows VMs.
+            gang: Some(if OF_VMS.contains(&format!("order {}", ORDERS[order as usize][0]).as_str()) { gang } else { knob::GANG_OFF }),
             spin: Some(spin),
             boost: Some(boost),
             guard: Some(guard),
@@ -167,6 +172,16 @@ fn apply(w: &mut World, event: &Event) {
         Event::Host(_) | Event::Vm(_) | Event::Thread(_) | Event::Kthread(_) => {}
         Event::Cgroup(id, cgroup) => drop(alive(w, id).map(|id| w.move_to_cgroup(id, *cgroup))),
         Event::Weight(cgroup, weight) => w.set_cgroup_weight(*cgroup, *weight),
+        Event::Sets(vm, size) if w.vm_count() > 0 => {
+            let vm = vm % w.vm_count();
+            // Until one of its vCPUs has run, nobody knows it.
+            if w.slot_of(vm).is_some() {
+                let vcpus: Vec<u32> = (0..5).collect();
+                let sets: Vec<&[u32]> = if *size == 0 { Vec::new() } else { vcpus.chunks(*size).collect() };
+                w.set_sets(vm, &sets);
+            }
+        }
+        Event::Sets(..) => {}
     }
 }
 
@@ -209,7 +224,13 @@ proptest! {
         for event in &events {
             apply(&mut w, event);
             audit(&mut w);
-            assert_work_conserving(&mut w);
+            if machine.knobs.order == Some(knob::ORDER_SBCO) {
+                audit_all_loans(&mut w);
+            }
+            // These leave pCPUs idle for the sake of siblings.
+            if !matches!(machine.knobs.gang, Some(knob::GANG_STRICT | knob::GANG_RELAXED)) {
+                assert_work_conserving(&mut w);
+            }
         }
         audit(&mut w);
         books_agree(&mut w);
@@ -227,16 +248,59 @@ proptest! {
             apply(&mut w, event);
             // In the middle of things too.
             audit(&mut w);
+            if machine.knobs.order == Some(knob::ORDER_SBCO) {
+                audit_all_loans(&mut w);
+            }
         }
         w.run(12_000 * MS);
         // A vCPU is overdue after ten times starve_ns, another task after 10 s. Then it waits for those who are longer overdue: at
         // worst everybody else, on one pCPU, each for a slice, which ends at a tick; and once more for those who are queued meanwhile.
-        let slice_ns = machine.knobs.slice_ns.unwrap_or(0).max(MS) + 2 * w.config.tick_ns;
+        // Order credit has turns of 30 ms whatever the knob.
+        let own_ns = if machine.knobs.order == Some(knob::ORDER_CREDIT) { 30 * MS } else { MS };
+        let slice_ns = machine.knobs.slice_ns.unwrap_or(0).max(own_ns) + 2 * w.config.tick_ns;
         let bound_ns = 10_000 * MS + 2 * (w.tasks.len() as u64 + 1) * slice_ns;
         for (index, task) in w.tasks.iter().enumerate() {
             let waits_ns = if task.queue.is_some() { w.now_ns - task.waits_since_ns } else { 0 };
             let longest = task.wait_max_ns.max(waits_ns);
             prop_assert!(longest <= bound_ns, "task {} waited for {} ms, bound {}", index, longest / MS, bound_ns / MS);
         }
+    }
+}
+
+/// With order sbco alone, in small turns, so that debts are often open when something happens; a low alpha makes many.
+fn sbco_machine() -> impl Strategy<Value = Machine> {
+    let knobs = (1..5u64, 1..65_536u32, any::<bool>()).prop_map(|(slice_ms, alpha, spin)| Knobs {
+        order: Some(knob::ORDER_SBCO),
+        boost: Some(if spin { 15 } else { 0 }),
+        slice_ns: Some(slice_ms * MS),
+        sbco_alpha: Some(alpha),
+        ..Knobs::default()
+    });
+    let vms = prop::collection::vec(2..5usize, 2..6);
+    (2..6usize, knobs, any::<bool>(), vms).prop_map(|(cpus, knobs, preempt_rcu, vms)| Machine {
+        cpus,
+        knobs,
+        preempt_rcu,
+        vms,
+        tasks: Vec::new(),
+    })
+}
+
+proptest! {
+    #![proptest_config(cases(80))]
+
+    #[test]
+    fn what_siblings_lend_is_received(machine in sbco_machine(), events in prop::collection::vec(event(), 1..120)) {
+        let mut w = make(&machine);
+        for event in &events {
+            apply(&mut w, event);
+            audit(&mut w);
+            if machine.knobs.order == Some(knob::ORDER_SBCO) {
+                audit_all_loans(&mut w);
+            }
+            assert_work_conserving(&mut w);
+        }
+        books_agree(&mut w);
+        audit(&mut w);
     }
 }

@@ -11,10 +11,18 @@ pub mod knob {
     pub const ORDER_VM: u32 = 0;
     pub const ORDER_TASK: u32 = 1;
     pub const ORDER_SBCO: u32 = 2;
+    pub const ORDER_CREDIT: u32 = 3;
+    pub const ORDER_SEDF: u32 = 4;
+    pub const SPIN_YIELD: u32 = 3;
     pub const GANG_OFF: u32 = 0;
     pub const GANG_ALIGNED: u32 = 1;
     pub const SPIN_PREFER: u32 = 2;
     pub const GUARD_KERNEL_MODE: u32 = 1;
+    pub const GANG_PARTIAL: u32 = 2;
+    pub const GANG_STRICT: u32 = 4;
+    pub const GANG_RELAXED: u32 = 5;
+    pub const GANG_PROCCO: u32 = 6;
+    pub const GANG_CPUCO: u32 = 7;
     pub const BOOST_CANDIDATE: u32 = 1;
     pub const BOOST_ANY_MODE: u32 = 2;
     pub const BOOST_UNFAIR: u32 = 4;
@@ -42,6 +50,7 @@ knobs! {
     slice_ns: u64,
     boost_slice_ns: u64,
     starve_ns: u64,
+    skew_limit_ns: u64,
     placement: u32,
     order: u32,
     gang: u32,

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A host with the scheduler, moved by hand. What a test sees of tasks and pCPUs is a copy, taken after everything that happens.
 
+use std::collections::BTreeSet;
+
 use cohort_sim::class::ext::{self, Ext, ExtConfig, PeekEntity, PeekSbco, PeekStats, PeekTask, PeekVm};
 use cohort_sim::class::AnyClass;
 use cohort_sim::host::{self, Bandwidth, Host, TaskSpec};
 use cohort_sim::machine::{Costs, MachineConfig};
+use cohort_sim::observe::Observer;
 use cohort_sim::{CpuId, GroupId, Simulation, VcpuId, VmId};
 
 use crate::puppets::{Puppet, Puppets, Vm};
@@ -25,6 +28,8 @@ pub struct World {
     pub now_ns: u64,
     pub cpus: Vec<Cpu>,
     pub tasks: Vec<Task>,
+    /// VMs of which sets were said.
+    pub vms_of_sets: BTreeSet<usize>,
     sim: Simulation<Puppets>,
 }
 
@@ -43,12 +48,13 @@ impl World {
             cpu_skew_ns: config.skew_ns.clone(),
             sched_switch: config.sched_switch,
             preempt_rcu: config.preempt_rcu,
+            sets: String::new(),
             fall_back: false,
         };
         let class = AnyClass::Ext(Ext::new(ext_config, &machine).unwrap());
         let host = Host::new(&machine, class, 0).unwrap();
         let sim = Simulation::new(host, Puppets::default());
-        let mut world = Self { config, now_ns: 0, cpus: Vec::new(), tasks: Vec::new(), sim };
+        let mut world = Self { config, now_ns: 0, cpus: Vec::new(), tasks: Vec::new(), vms_of_sets: BTreeSet::new(), sim };
         world.look();
         world
     }
@@ -256,6 +262,16 @@ impl World {
         self.done();
     }
 
+    /// The time as the simulation's events have it.
+    pub fn sim_ns(&self) -> u64 {
+        self.sim.host.now_ns()
+    }
+
+    /// From now on everything that happens is told to this.
+    pub fn watch(&mut self, observer: Box<dyn Observer>) {
+        self.sim.host.core.observers.add(observer);
+    }
+
     /// What the scheduler has cost so far.
     pub fn costs(&self) -> ext::Costs {
         self.ext().costs()
@@ -327,6 +343,17 @@ impl World {
 
     pub fn set_sbco_alpha(&mut self, alpha: u32) {
         self.sim.host.poke_sbco_alpha(alpha);
+    }
+
+    /// Say which of a VM's vCPUs are sets (gang partial). Its vCPUs have run by now.
+    pub fn set_sets(&mut self, vm: usize, sets: &[&[u32]]) {
+        let sets: Vec<Vec<u32>> = sets.iter().map(|set| set.to_vec()).collect();
+        self.vms_of_sets.insert(vm);
+        assert!(self.sim.host.set_sets(VmId::from(vm), &sets), "VM {vm} is known");
+    }
+
+    pub fn domain_tasks(&mut self) -> u32 {
+        self.sim.host.peek_domain_tasks()
     }
 
     pub fn stats(&mut self) -> PeekStats {

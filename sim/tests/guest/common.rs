@@ -44,12 +44,10 @@ pub fn vm(vcpus: u32, program: &str) -> VmConfig {
     VmConfig {
         name: "vm".into(),
         vcpus,
-        weight: 100,
-        start_ns: 0,
-        cpus: vec![],
         kvm: KvmConfig::ideal(),
         guest: GuestConfig::ideal(),
         workload: Some(Workload::Program(parse("test", &text).unwrap())),
+        ..VmConfig::default()
     }
 }
 

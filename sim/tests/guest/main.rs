@@ -6,6 +6,7 @@
 mod common;
 mod halt;
 mod hint;
+mod hold;
 mod locks;
 mod models;
 mod preemption;

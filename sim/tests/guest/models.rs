@@ -15,12 +15,10 @@ fn alone(name: &str, vcpus: u32) -> Sim {
     let config = VmConfig {
         name: "vm".into(),
         vcpus,
-        weight: 100,
-        start_ns: 0,
-        cpus: vec![],
         kvm: KvmConfig::default(),
         guest: GuestConfig::default(),
         workload: model(name),
+        ..VmConfig::default()
     };
     let machine = MachineConfig { cores_per_socket: 2, ..MachineConfig::default() };
     let class = AnyClass::Fair(Fair::new(FairConfig::default()));
@@ -75,12 +73,10 @@ fn alone_they_take_as_long_as_in_the_lab() {
         let config = VmConfig {
             name: "vm".into(),
             vcpus: 2,
-            weight: 100,
-            start_ns: 0,
-            cpus: vec![],
             kvm: table("kvm").try_into().unwrap(),
             guest: table("guest").try_into().unwrap(),
             workload: model(name),
+            ..VmConfig::default()
         };
         let class = AnyClass::Fair(Fair::new(FairConfig::default()));
         let mut s = build(&machine, class, &[config], &[], 1);

@@ -122,12 +122,10 @@ fn config() -> impl Strategy<Value = VmConfig> {
         let mut config = VmConfig {
             name: "vm".into(),
             vcpus,
-            weight: 100,
-            start_ns: 0,
-            cpus: vec![],
             kvm: if free { KvmConfig::ideal() } else { KvmConfig::default() },
             guest: if free { GuestConfig::ideal() } else { GuestConfig::default() },
             workload: Some(Workload::Program(program)),
+            ..VmConfig::default()
         };
         config.guest.lock = LOCKS[lock];
         config.guest.tlb = [TlbMode::Ipi, TlbMode::KvmPv, TlbMode::Hypercall][tlb];

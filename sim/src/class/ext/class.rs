@@ -397,6 +397,18 @@ impl Class for Ext {
         self.leaving = None;
     }
 
+    fn on_irq(&mut self, core: &mut Core, from: TaskId, to: TaskId) {
+        if !self.watches_irqs || !core.task(from).kvm.in_kvm {
+            return;
+        }
+        let Some(kern) = self.tasks[to.index()].vcpu.as_ref().map(|vcpu| vcpu.kern.ptr()) else { return };
+        let cpu = core.task(from).cpu;
+        let before = std::mem::replace(&mut core.this_cpu, cpu);
+        // SAFETY: the vCPU is alive, and no reference to it is held.
+        self.call(core, OpKind::Tracing, NOBODY, || unsafe { ffi::cohort_on_irq(kern) });
+        core.this_cpu = before;
+    }
+
     fn cpu_online(&mut self, core: &mut Core, cpu: CpuId) {
         self.op(core, OpKind::CpuOnline, NOBODY, |ops| ops.cpu_online.map(|op| op(cpu.0 as i32)));
     }

@@ -26,6 +26,7 @@ mod preempted;
 mod queues;
 #[cfg(test)]
 mod refusals;
+mod sets;
 #[cfg(test)]
 mod small;
 mod task;
@@ -59,6 +60,7 @@ use self::timers::Timers;
 pub use self::costs::{Cost, Costs};
 pub use self::ops::OpKind;
 pub use self::peek::{PeekEntity, PeekSbco, PeekStats, PeekTask, PeekVm};
+pub use self::sets::SetsTeller;
 pub use self::task::Queue;
 
 /// The scheduler's clock when the simulation starts: to it, a time of 0 means "never".
@@ -79,6 +81,8 @@ pub struct ExtConfig {
     pub sched_switch: bool,
     /// The BPF prologue disables the current task's migration: every kernel before 6.18, later those with CONFIG_PREEMPT_RCU.
     pub preempt_rcu: bool,
+    /// Sets of vCPUs for gang partial, as in the file of `cohort run --sets`.
+    pub sets: String,
     /// A scheduler that does what the kernel refuses is ejected, and the fair class goes on, as on a host; otherwise the run ends with the reason.
     pub fall_back: bool,
 }
@@ -91,6 +95,7 @@ impl Default for ExtConfig {
             cpu_skew_ns: Vec::new(),
             sched_switch: true,
             preempt_rcu: true,
+            sets: String::new(),
             fall_back: false,
         }
     }
@@ -151,6 +156,8 @@ pub struct Ext {
     guards: bool,
     /// Who is being switched out, while a program hears of that.
     leaving: Option<TaskId>,
+    /// The scheduler counts interrupts between vCPUs. The loader chooses.
+    watches_irqs: bool,
     dsqs: Vec<Dsq>,
     dsq_names: Vec<u64>,
     forest: Forest,
@@ -185,6 +192,7 @@ impl Ext {
         // SAFETY: asks the linker.
         let on_switch = config.sched_switch.then(|| unsafe { ffi::native_on_switch() }).flatten();
         let image = Image::fresh(&knobs)?;
+        let watches_irqs = sets::finds_sets(&config);
         Ok(Self {
             guards: image.get("guard").is_some_and(|guard| guard != 0),
             leaving: None,
@@ -198,6 +206,7 @@ impl Ext {
             tasks: Vec::new(),
             others: None,
             on_switch,
+            watches_irqs,
             dsqs: Vec::new(),
             dsq_names: Vec::new(),
             forest: Forest::default(),

@@ -198,6 +198,27 @@ void peek_vm(u32 number, struct peek_vm *to)
 	to->nr_running = e->nr_running;
 }
 
+/* As user space writes it into the map, at the vCPU's place. */
+void poke_set(u32 number, s32 vcpu, u64 entry)
+{
+	struct vm_ctx *vm = vm_at(number);
+	u32 index = vm ? vcpu_index(vm, vcpu) : -1;
+	u64 *to = bpf_map_lookup_elem(&set_of, &index);
+
+	if (to)
+		*to = entry;
+}
+
+/* What two of a VM's vCPUs have told each other; x is the lower. */
+u64 peek_traffic(u32 number, u32 x, u32 y)
+{
+	u32 pair = number << 16 | x << 8 | y;
+	struct vm_ctx *vm = vm_at(number);
+	struct traffic *known = bpf_map_lookup_elem(&traffic, &pair);
+
+	return vm && known && known->generation == vm->generation ? known->events : 0;
+}
+
 struct peek_entity {
 	u64 id;
 	u64 vtime;
@@ -296,7 +317,7 @@ void peek_sbco(struct task_struct *p, struct peek_sbco *to)
 	for (cpu = 0; v && cpu < nr_cpus; cpu++) {
 		list = bpf_map_lookup_elem(&sbco_cpus, &cpu);
 		for (i = 0; i < DEBTS; i++)
-			if (list->debts[i].state == DEBT_OWED && list->debts[i].to == t->vcpu_at)
+			if (list->debts[i].state == DEBT_OWED && list->debts[i].to_pid == p->pid)
 				to->owed += list->debts[i].amount;
 	}
 }
@@ -341,9 +362,12 @@ struct peek_stats {
 	u64 grace_taken;
 	u64 prefer_kept;
 	u64 prefer_reverse;
+	u64 gang_stops;
 	u64 resumed;
 	u64 throttled;
 	u64 sbco_balanced;
+	u64 gang_refused;
+	u64 deadlines_missed;
 };
 
 #define SUM(id) native_percpu_sum(__native_map(&stats), id)
@@ -372,7 +396,24 @@ void peek_stats(struct peek_stats *to)
 	to->grace_taken = SUM(STAT_GRACE_TAKEN);
 	to->prefer_kept = SUM(STAT_PREFER_KEPT);
 	to->prefer_reverse = SUM(STAT_PREFER_REVERSE);
+	to->gang_stops = SUM(STAT_GANG_STOPS);
 	to->resumed = SUM(STAT_RESUMED);
 	to->throttled = SUM(STAT_THROTTLED);
 	to->sbco_balanced = SUM(STAT_SBCO_BALANCED);
+	to->gang_refused = SUM(STAT_GANG_REFUSED);
+	to->deadlines_missed = SUM(STAT_DEADLINES_MISSED);
+}
+
+/* The tasks that all domains count as runnable. */
+u32 peek_domain_tasks(void)
+{
+	struct domain *d;
+	u32 slot, n = 0;
+
+	for (slot = 0; slot <= domains_top; slot++) {
+		d = domain_get(slot);
+		if (d)
+			n += domain_tasks(d->runnable);
+	}
+	return n;
 }

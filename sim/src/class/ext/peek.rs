@@ -112,9 +112,12 @@ pub struct PeekStats {
     pub grace_taken: u64,
     pub prefer_kept: u64,
     pub prefer_reverse: u64,
+    pub gang_stops: u64,
     pub resumed: u64,
     pub throttled: u64,
     pub sbco_balanced: u64,
+    pub gang_refused: u64,
+    pub deadlines_missed: u64,
 }
 
 extern "C" {
@@ -126,11 +129,12 @@ extern "C" {
     fn peek_sbco(p: *mut TaskStruct, to: *mut PeekSbco);
     fn poke_sbco_alpha(alpha: u32);
     fn poke_vtime(p: *mut TaskStruct, vtime: u64);
+    fn peek_domain_tasks() -> u32;
 }
 
 impl Host {
     /// Call a window of peek.c; `None` with another class.
-    fn peek<R>(&mut self, f: impl FnOnce() -> R) -> Option<R> {
+    pub(super) fn peek<R>(&mut self, f: impl FnOnce() -> R) -> Option<R> {
         match &mut self.class {
             AnyClass::Ext(ext) => Some(ext.call(&mut self.core, OpKind::UserSpace, NOBODY, f)),
             _ => None,
@@ -202,6 +206,12 @@ impl Host {
         // SAFETY: as above.
         self.peek(|| unsafe { peek_stats(&raw mut stats) });
         stats
+    }
+
+    /// How many tasks the domains of orders that have such count as runnable.
+    pub fn peek_domain_tasks(&mut self) -> u32 {
+        // SAFETY: look-ups with bounds.
+        self.peek(|| unsafe { peek_domain_tasks() }).unwrap_or(0)
     }
 
     /// The number under which the scheduler keeps a VM.

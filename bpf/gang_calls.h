@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the core asks of a gang (policy.h), passed on to the one that was chosen: a part of policy_calls.h, which includes it.
+ */
+#ifndef COHORT_GANG_CALLS_H
+#define COHORT_GANG_CALLS_H
+
+VERIFIED_ONCE gang_began(struct task_ctx *t, s32 cpu, u64 now)
+{
+	UNUSED_YET(t);
+	UNUSED_YET(cpu);
+	UNUSED_YET(now);
+	if (!t)
+		return 0;
+#define ASK(name, what) CASE(GANG_##name, gang_##name, began, gang_##name.began(t, cpu, now))
+	switch (chosen_gang()) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
+static __always_inline bool gang_may_refuse(void)
+{
+#define ASK(name, what) CASE(GANG_##name, gang_##name, begins, return true)
+	switch (chosen_gang()) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return false;
+}
+
+static __always_inline bool gang_begins_here(struct task_ctx *t, s32 cpu, u64 now)
+{
+#define ASK(name, what) CASE(GANG_##name, gang_##name, begins, return gang_##name.begins(t, cpu, now))
+	switch (chosen_gang()) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return true;
+}
+
+VERIFIED_ONCE gang_begins(struct task_ctx *t, s32 cpu, u64 now)
+{
+	UNUSED_YET(t);
+	UNUSED_YET(cpu);
+	UNUSED_YET(now);
+	return !t || gang_begins_here(t, cpu, now);
+}
+
+/* The same for the thread of that pid. */
+VERIFIED_ONCE gang_lets(s32 pid, s32 cpu)
+{
+	struct task_struct *p;
+	struct task_ctx *t;
+	bool lets;
+
+	UNUSED_YET(cpu);
+	p = bpf_task_from_pid(pid);
+	if (!p)
+		return 0;
+	t = task_get(p);
+	lets = t && gang_begins_here(t, cpu, now_ns());
+	bpf_task_release(p);
+	return lets;
+}
+
+static __always_inline bool gang_holds(const struct cpu_ctx *c, u64 now)
+{
+#define ASK(name, what) CASE(GANG_##name, gang_##name, holds, return gang_##name.holds(c, now))
+	switch (chosen_gang()) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return false;
+}
+
+static __always_inline void gang_left(struct task_struct *p, s32 cpu, u64 now)
+{
+	struct task_ctx *t;
+
+#define ASK(name, what)                                \
+	CASE(GANG_##name, gang_##name, left, {         \
+		t = task_get(p);                       \
+		if (t)                                 \
+			gang_##name.left(t, cpu, now); \
+	})
+	switch (chosen_gang()) {
+		GANGS(ASK)
+	}
+#undef ASK
+}
+
+static __always_inline void gang_idles(s32 cpu, u64 now)
+{
+#define ASK(name, what) CASE(GANG_##name, gang_##name, idles, gang_##name.idles(cpu, now))
+	switch (chosen_gang()) {
+		GANGS(ASK)
+	}
+#undef ASK
+}
+
+/* Called after every change of a vCPU's state. */
+VERIFIED_ONCE gang_changed(struct task_ctx *t, u32 from, u64 now)
+{
+	struct vcpu_ctx *v;
+
+	UNUSED_YET(t);
+	UNUSED_YET(from);
+	UNUSED_YET(now);
+	if (!t || chosen_gang() == GANG_off)
+		return 0;
+	v = vcpu_get(t);
+	if (!v)
+		return 0;
+#define ASK(name, what) CASE(GANG_##name, gang_##name, changed, gang_##name.changed(t, v, from, now))
+	switch (chosen_gang()) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
+/* The end of an operation: what the last change of a vCPU's state on this pCPU leaves to do. */
+VERIFIED_ONCE gang_settle(u64 now)
+{
+	struct cpu_ctx *c;
+	u32 vm;
+
+	UNUSED_YET(now);
+	if (chosen_gang() == GANG_off)
+		return 0;
+	c = cpu_get(bpf_get_smp_processor_id());
+	if (!c || !c->settle_vm)
+		return 0;
+	vm = c->settle_vm;
+	c->settle_vm = 0;
+#define ASK(name, what) CASE(GANG_##name, gang_##name, settle, gang_##name.settle(vm, now))
+	switch (chosen_gang()) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
+VERIFIED_ONCE gang_tick(struct task_ctx *t, s32 cpu, u64 now)
+{
+	UNUSED_YET(t);
+	UNUSED_YET(cpu);
+	UNUSED_YET(now);
+	if (!t)
+		return 0;
+#define ASK(name, what) CASE(GANG_##name, gang_##name, tick, gang_##name.tick(t, cpu, now))
+	switch (chosen_gang()) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
+#endif

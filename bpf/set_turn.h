@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * A set's turn: the slot of time that it is of, and the pCPUs that are found and claimed for its members (gang_partial.h).
+ */
+#ifndef COHORT_SET_TURN_H
+#define COHORT_SET_TURN_H
+
+#include "sets.h"
+
+/* So much before a slot's end a turn belongs to the next one: timers are early, and clocks differ. */
+#define SLOT_EARLY_NS 200000ULL
+
+#define CLAIM_SHIFT 20
+
+static __always_inline u64 slot_early_ns(void)
+{
+	return slice_ns / 4 < SLOT_EARLY_NS ? slice_ns / 4 : SLOT_EARLY_NS;
+}
+
+static __always_inline u64 slot_at(u64 now)
+{
+	return (now + slot_early_ns()) / slice_ns;
+}
+
+/* How long the slot still lasts. */
+static __always_inline u64 slot_rest_ns(u64 now)
+{
+	return (slot_at(now) + 1) * slice_ns - now;
+}
+
+/* A turn that another pCPU has begun by its own clock may be of a slot yet to come. */
+static __always_inline bool set_in_turn(const struct set_ctx *set, u64 now)
+{
+	return !time_before(set->slot, slot_at(now));
+}
+
+static __always_inline u64 claim_of(u32 place, u64 slot)
+{
+	return slot << CLAIM_SHIFT | place;
+}
+
+static __always_inline u32 claim_place(u64 claim)
+{
+	return claim & ((1 << CLAIM_SHIFT) - 1);
+}
+
+static __always_inline bool claim_is_current(u64 claim, u64 now)
+{
+	return claim && !time_before(claim >> CLAIM_SHIFT, slot_at(now));
+}
+
+/* Does a set have this pCPU now: one of its members runs there in its turn, or is about to? */
+static __always_inline bool partial_holds(const struct cpu_ctx *c, u64 now)
+{
+	u64 claim = READ_ONCE(c->set_claim);
+
+	return claim_is_current(claim, now) && (c->wish_pid || (c->curr_pid && c->set_runs == claim_place(claim)));
+}
+
+/* Give back what that set holds of a pCPU. */
+static __always_inline void claim_drop(s32 cpu, u32 place)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+	u64 claim;
+
+	if (!c)
+		return;
+	claim = READ_ONCE(c->set_claim);
+	if (claim && claim_place(claim) == place)
+		atomic_cas(&c->set_claim, claim, 0);
+}
+
+/* Has a pCPU been taken for that claim already, or does a member of that set run there? */
+static __always_inline bool is_claimants(const struct cpu_ctx *c, u64 claim)
+{
+	return READ_ONCE(c->set_claim) == claim || (c->curr_pid && c->set_runs == claim_place(claim));
+}
+
+/* Ranks, while a set's turn begins: with these the calls do not fit on the stack that 6.18 allows. */
+enum set_rank {
+	RANK_OF_CHOSEN, /* the member that has been chosen */
+	RANK_OF_RUNNER, /* whom it would preempt */
+	NR_SET_RANKS,
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, NR_SET_RANKS);
+	__type(key, u32);
+	__type(value, struct rank);
+} set_ranks SEC(".maps");
+
+static __always_inline struct rank *set_rank_get(u32 which)
+{
+	return bpf_map_lookup_elem(&set_ranks, &which);
+}
+
+/* Take cpu for a claim, if whoever has it deserves it less than that rank. */
+static __always_inline bool claim_take(s32 cpu, u64 claim, struct rank *rank, bool forced, u64 now)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+	struct rank *runner;
+	u64 old;
+
+	if (!c || !c->online || c->taken)
+		return false;
+	old = READ_ONCE(c->set_claim);
+	if (claim_is_current(old, now) || is_claimants(c, claim))
+		return false;
+	/* As would_preempt(), with one call less: the verifier counts them. */
+	if (c->curr_pid && !forced) {
+		runner = set_rank_get(RANK_OF_RUNNER);
+		if (!runner)
+			return false;
+		order_rank_of_runner(c, now, runner);
+		if (!order_before(rank, runner, wakeup_gran_ns))
+			return false;
+	}
+	return atomic_cas(&c->set_claim, old, claim) == old;
+}
+
+/* What room_find() found, if it was no pCPU. */
+#define ROOM_NOT_NOW -1
+#define ROOM_NEVER -2
+
+/* Find a pCPU for the waiting vCPU at that index, and take it for the claim: where it waits, or near. */
+static __always_inline s32 room_find(u32 index, u64 claim, struct rank *rank, bool forced, u64 now)
+{
+	struct vcpu_ctx *v = vcpu_at(index);
+	struct cohort_neighbours *near;
+	s32 i, home, cpu, result = ROOM_NEVER;
+	struct cpu_ctx *c;
+	u32 at;
+
+	if (!v)
+		return ROOM_NEVER;
+	home = vcpu_cpu(v);
+	if (home < 0)
+		return ROOM_NOT_NOW;
+	near = neighbours_of(home);
+	if (!near)
+		return ROOM_NOT_NOW;
+	bpf_for(i, 0, NEIGHBOURS + 1) {
+		at = i - 1;
+		/* Or the compiler checks the bounds of i, and the verifier misses those of what is looked up. */
+		asm volatile("" : "+r"(at));
+		cpu = i ? neighbour(near, at) : home;
+		if (cpu < 0)
+			break;
+		c = cpu_get(cpu);
+		if (!c || !c->online || is_claimants(c, claim) || !vcpu_allowed_on(v, cpu))
+			continue;
+		result = ROOM_NOT_NOW;
+		if (claim_take(cpu, claim, rank, forced, now))
+			return cpu;
+	}
+	return result;
+}
+
+/* What an attempt to begin a set's turn has found, of one member or of all: bits. */
+enum set_found {
+	SET_OTHERS = 1,	   /* somebody else of it wants to run */
+	SET_CONTESTED = 2, /* another pCPU is yet to choose between a member that runs there and those that wait */
+	SET_NO_ROOM = 4,
+	SET_UNFIT = 8, /* there are not enough pCPUs for it, whoever has them */
+};
+
+/* The index in vcpus of vCPU i if it is another of t's set that does not sleep, or -1. */
+VERIFIED_ONCE set_member(struct task_ctx *t, s32 i, u32 number)
+{
+	struct vcpu_ctx *v;
+	struct vm_ctx *vm;
+	s32 index;
+
+	if (!t)
+		return -1;
+	vm = vm_get(t);
+	if (!vm)
+		return -1;
+	index = vcpu_index(vm, i);
+	v = vcpu_at(index);
+	if (index < 0 || !v || index == t->vcpu_at || v->state == VCPU_ASLEEP ||
+	    set_of_vcpu(vm, t->vm, index) != number)
+		return -1;
+	return index;
+}
+
+/* Look for a pCPU for the member at that index. */
+static __always_inline u32 member_gather(u32 index, u64 claim, struct rank *rank, bool forced, u64 now)
+{
+	struct set_ctx *member = set_ctx_at(index);
+	struct vcpu_ctx *v = vcpu_at(index);
+	struct cpu_ctx *c;
+	s32 cpu;
+
+	if (!member || !v || !rank)
+		return 0;
+	member->room = -1;
+	member->room_for = claim;
+	if (v->state == VCPU_WAITING) {
+		cpu = room_find(index, claim, rank, forced, now);
+		member->room = cpu;
+		return SET_OTHERS | (cpu == ROOM_NEVER ? SET_UNFIT : cpu < 0 ? SET_NO_ROOM : 0);
+	}
+	cpu = vcpu_cpu(v);
+	c = cpu_get(cpu);
+	if (cpu < 0 || !c || READ_ONCE(c->set_claim) == claim)
+		return SET_OTHERS;
+	/* Who waits there may deserve it more: it is for that pCPU to say, when its own slot ends. */
+	if (queue_is_marked(cpu))
+		return SET_OTHERS | SET_CONTESTED;
+	if (!claim_is_current(READ_ONCE(c->set_claim), now))
+		c->set_claim = claim;
+	return SET_OTHERS;
+}
+
+/* Look for a pCPU for every member that wants to run; t has one. */
+VERIFIED_ONCE set_gather(struct task_ctx *t, u32 number, u64 claim, struct rank *rank, u64 now)
+{
+	struct vm_ctx *vm;
+	u32 found = 0;
+	bool forced;
+	s32 i, index;
+
+	if (!t || !rank)
+		return SET_NO_ROOM;
+	vm = vm_get(t);
+	if (!vm)
+		return SET_NO_ROOM;
+	forced = t->queued_ns && elapsed_ns(now, t->queued_ns) > starve_ns;
+	bpf_for(i, 0, MAX_VCPUS) {
+		if (i >= vm->vcpu_end || found & (SET_NO_ROOM | SET_UNFIT))
+			break;
+		index = set_member(t, i, number);
+		if (index >= 0)
+			found |= member_gather(index, claim, rank, forced, now);
+	}
+	return found;
+}
+
+/* Does a set want to run more vCPUs than there are pCPUs? */
+VERIFIED_ONCE set_is_too_large(struct task_ctx *t, u32 number, u32 place)
+{
+	struct set_ctx *set = set_ctx_at(place - 1);
+	struct vm_ctx *vm;
+	s32 i;
+
+	if (!t || !set)
+		return 0;
+	vm = vm_get(t);
+	if (!vm)
+		return 0;
+	set->wanting = 1;
+	bpf_for(i, 0, MAX_VCPUS) {
+		if (i >= vm->vcpu_end)
+			break;
+		if (set_member(t, i, number) >= 0)
+			set->wanting++;
+	}
+	return set->wanting > nr_online;
+}
+
+/* Give the member at that index the pCPU found for it, or (not begun) give back what was taken. */
+VERIFIED_ONCE member_settle(u32 vm_id, u32 index, u64 claim, bool begun, u64 now)
+{
+	struct set_ctx *member = set_ctx_at(index);
+	struct vcpu_ctx *v = vcpu_at(index);
+
+	if (!v || !member || member->room_for != claim)
+		return 0;
+	member->room_for = 0;
+	if (member->room < 0)
+		return 0;
+	if (!begun) {
+		claim_drop(member->room, claim_place(claim));
+		return 0;
+	}
+	stat_inc(STAT_GANG_STARTS);
+	wish_leave(member->room, vm_id, index, v, WISH_MIGRATE | WISH_FORCED, slot_rest_ns(now), now);
+	scx_bpf_kick_cpu(member->room, SCX_KICK_PREEMPT);
+	return 0;
+}
+
+VERIFIED_ONCE set_settle(struct task_ctx *t, u64 claim, bool begun, u64 now)
+{
+	struct vm_ctx *vm;
+	s32 i, index;
+
+	if (!t)
+		return 0;
+	vm = vm_get(t);
+	if (!vm)
+		return 0;
+	bpf_for(i, 0, MAX_VCPUS) {
+		if (i >= vm->vcpu_end)
+			break;
+		index = vcpu_index(vm, i);
+		if (index >= 0)
+			member_settle(t->vm, index, claim, begun, now);
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Sets of vCPUs that run together (`--gang partial`): from a file or found (auto.rs), told to the scheduler while it runs.
+
+mod auto;
+mod board;
+mod file;
+pub mod show;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use cohort_sets::{entry, first_of_each, Sets};
+use libbpf_rs::MapCore;
+use tracing::{info, warn};
+
+use crate::checks::Host;
+use crate::intf;
+use crate::say::Failure;
+use crate::stats::{self, Vm};
+use crate::vmname::VmNames;
+
+pub use auto::Auto;
+use board::Board;
+use file::SetsFile;
+
+/// How often to look for VMs that have come, and at the file.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Where the sets come from.
+enum Source {
+    File(SetsFile),
+    Auto(Auto),
+}
+
+/// Tells the scheduler about sets, now and then.
+pub struct Teller {
+    source: Source,
+    names: VmNames,
+    due: Instant,
+}
+
+impl Teller {
+    pub fn from_file(path: PathBuf) -> Result<Self, Failure> {
+        Ok(Self::new(Source::File(SetsFile::open(path)?)))
+    }
+
+    pub fn auto(auto: Auto) -> Self {
+        Self::new(Source::Auto(auto))
+    }
+
+    fn new(source: Source) -> Self {
+        Self { source, names: VmNames::default(), due: Instant::now() }
+    }
+
+    /// The scheduler starts, knowing no sets.
+    pub fn start(&mut self) {
+        self.due = Instant::now();
+        if let Source::Auto(auto) = &mut self.source {
+            auto.start();
+        }
+    }
+
+    /// Tell what has changed, if it is time to look.
+    pub fn tell<M: MapCore>(&mut self, vms: &M, set_of: &M, traffic: &M, host: &Host) {
+        let now = Instant::now();
+        if now < self.due {
+            return;
+        }
+        self.due = now + LOOK_EVERY;
+        if let Err(error) = self.try_tell(vms, set_of, traffic, host) {
+            warn!("cannot tell the scheduler which vCPUs are sets: {error:#}");
+        }
+    }
+
+    fn try_tell<M: MapCore>(
+        &mut self,
+        vms: &M,
+        set_of: &M,
+        traffic: &M,
+        host: &Host,
+    ) -> libbpf_rs::Result<()> {
+        let all = stats::vms(vms, host, &mut self.names)?;
+        match &mut self.source {
+            Source::File(file) => {
+                if file.has_changed() {
+                    info!("sets read anew from {}", file.path());
+                }
+            }
+            Source::Auto(auto) => {
+                if !auto.look(&all, traffic)? {
+                    return Ok(());
+                }
+            }
+        }
+        let board = Board::open(set_of)?;
+        for vm in &all {
+            let sets = match &self.source {
+                Source::File(file) => file.sets_of(vm),
+                Source::Auto(auto) => auto.sets_of(vm),
+            };
+            write(&board, vm, &sets);
+        }
+        Ok(())
+    }
+}
+
+/// Write down a VM's sets, where its vCPUs are in the scheduler's maps.
+fn write(board: &Board, vm: &Vm, sets: &Sets) {
+    let vcpus = vm.ctx.vcpu_end as usize;
+    for (vcpu, first) in first_of_each(sets, vcpus).into_iter().enumerate() {
+        let block = vm.ctx.blocks.get(vcpu / intf::VCPU_BLOCK as usize).copied().unwrap_or(0);
+        let Some(block) = u32::from(block).checked_sub(1) else { continue };
+        let index = block * intf::VCPU_BLOCK + vcpu as u32 % intf::VCPU_BLOCK;
+        board.put(index, first.map_or(0, |first| entry(vm.ctx.generation, vm.slot, first)));
+    }
+}

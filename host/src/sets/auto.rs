@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Sets that are found: every few seconds, from what the vCPUs of each VM have told one another since, and before, the older the less.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use cohort_sets::{Finder, Matrix, Sets, PERIOD_S};
+use libbpf_rs::{MapCore, MapFlags};
+use tracing::debug;
+
+use crate::stats::Vm;
+
+/// How often sets are found anew.
+const PERIOD: Duration = Duration::from_secs(PERIOD_S);
+
+pub struct Auto {
+    split: f64,
+    due: Instant,
+    /// By slot, with the VM's identity.
+    vms: BTreeMap<u32, (u64, Finder)>,
+}
+
+impl Auto {
+    pub fn new(split: f64) -> Self {
+        Self { split, due: Instant::now() + PERIOD, vms: BTreeMap::new() }
+    }
+
+    pub fn start(&mut self) {
+        self.due = Instant::now() + PERIOD;
+        self.vms.clear();
+    }
+
+    /// If it is time: count what has been said since, and find the sets anew. Return true if they may have changed.
+    pub fn look(&mut self, vms: &[Vm], traffic: &impl MapCore) -> libbpf_rs::Result<bool> {
+        let now = Instant::now();
+        if now < self.due {
+            return Ok(false);
+        }
+        self.due = now + PERIOD;
+        self.count(vms, &read(traffic)?);
+        Ok(true)
+    }
+
+    fn count(&mut self, vms: &[Vm], events: &[Event]) {
+        self.vms.retain(|slot, (kvm, _)| vms.iter().any(|vm| vm.slot == *slot && vm.ctx.kvm == *kvm));
+        for vm in vms {
+            let (_, finder) = self.vms.entry(vm.slot).or_insert_with(|| (vm.ctx.kvm, Finder::default()));
+            let of_vm = |event: &&Event| event.vm() == vm.slot && event.generation == vm.ctx.generation;
+            let pairs = events.iter().filter(of_vm).map(|event| event.counted());
+            if finder.look(vm.ctx.vcpu_end as usize, pairs, self.split) {
+                debug!("{}: sets {:?}", vm.name, finder.sets());
+            }
+        }
+    }
+
+    fn of(&self, vm: &Vm) -> Option<&Finder> {
+        self.vms.get(&vm.slot).filter(|(kvm, _)| *kvm == vm.ctx.kvm).map(|(_, finder)| finder)
+    }
+
+    pub fn sets_of(&self, vm: &Vm) -> Sets {
+        self.of(vm).map(|finder| finder.sets().clone()).unwrap_or_default()
+    }
+}
+
+/// What the vCPUs of a VM have told one another between two looks.
+pub fn matrix_between(vm: &Vm, before: &[Event], after: &[Event]) -> Matrix {
+    let of_vm = |event: &&Event| event.vm() == vm.slot && event.generation == vm.ctx.generation;
+    let mut matrix = Matrix::new(vm.ctx.vcpu_end as usize);
+    for event in after.iter().filter(of_vm) {
+        let same = |then: &&Event| then.pair == event.pair && then.generation == event.generation;
+        let then = before.iter().find(same).map_or(0, |then| then.count);
+        let (x, y, count) = event.counted();
+        matrix.add(x, y, count.saturating_sub(then));
+    }
+    matrix
+}
+
+/// An element of the map `traffic`: how often two vCPUs of a VM have told each other something.
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    /// VM << 16 | lower vCPU << 8 | higher vCPU.
+    pair: u32,
+    generation: u32,
+    count: u64,
+}
+
+impl Event {
+    fn vm(self) -> u32 {
+        self.pair >> 16
+    }
+
+    /// Two vCPUs, and how often so far.
+    fn counted(self) -> (usize, usize, u64) {
+        ((self.pair >> 8 & 0xff) as usize, (self.pair & 0xff) as usize, self.count)
+    }
+}
+
+/// Read the map `traffic`.
+pub fn read(traffic: &impl MapCore) -> libbpf_rs::Result<Vec<Event>> {
+    let mut events = Vec::new();
+    for key in traffic.keys() {
+        // Deleted meanwhile: nothing does that.
+        let Some(value) = traffic.lookup(&key, MapFlags::ANY)? else { continue };
+        let (Some(pair), Some(count), Some(generation)) = (
+            key.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes)),
+            value.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes)),
+            value.get(8..12).and_then(|bytes| bytes.first_chunk().map(|b| u32::from_ne_bytes(*b))),
+        ) else {
+            continue;
+        };
+        events.push(Event { pair, generation, count });
+    }
+    Ok(events)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::types::vm_ctx;
+
+    fn vm(kvm: u64, vcpus: u32) -> Vm {
+        Vm {
+            slot: 3,
+            name: "web".into(),
+            ctx: vm_ctx { kvm, generation: 5, vcpu_end: vcpus, ..Default::default() },
+        }
+    }
+
+    fn event(x: u32, y: u32, count: u64) -> Event {
+        Event { pair: 3 << 16 | x << 8 | y, generation: 5, count }
+    }
+
+    #[test]
+    fn only_what_was_said_between_two_looks() {
+        let matrix =
+            matrix_between(&vm(7, 3), &[event(0, 1, 5)], &[event(0, 1, 9), event(1, 2, 1), event(0, 9, 1)]);
+        assert_eq!((matrix.get(1, 0), matrix.get(2, 1), matrix.get(0, 2)), (4, 1, 0));
+    }
+
+    #[test]
+    fn what_another_vm_said_does_not_count() {
+        let mut auto = Auto::new(1.5);
+        auto.count(&[vm(7, 2)], &[Event { generation: 4, ..event(0, 1, 9) }]);
+        assert_eq!(auto.sets_of(&vm(7, 2)), [vec![0], vec![1]]);
+        auto.count(&[vm(7, 2)], &[event(0, 1, 9)]);
+        assert_eq!(auto.sets_of(&vm(7, 2)), [vec![0, 1]]);
+        assert!(auto.sets_of(&vm(8, 2)).is_empty(), "another VM in its slot");
+        auto.count(&[vm(8, 2)], &[]);
+        assert_eq!(auto.sets_of(&vm(8, 2)), [vec![0], vec![1]]);
+    }
+}

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Points that are simulated and kept together. Each chunk has a file; when all are there, they become one.
+
+Which points make a chunk depends on the plan alone, and a chunk's rows on its points alone. So the file at the end is
+the same for any number of workers, in whatever order they worked, and however often they were stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cohortlab.errors import BadInput, one_line
+from cohortlab.places import PlaceError
+from cohortlab.results import MAPS, write_atomically
+from cohortlab.sim.result import Result
+from cohortlab.sweep.axes import Axis
+from cohortlab.sweep.plan import Plan, Point
+
+METADATA_KEY = b"cohortlab sweep"
+# Fields of a row that are the sweep's own; an axis of such a name would hide one.
+_DOUBLES = pa.map_(pa.string(), pa.float64())
+_COLUMNS = [
+    ("point", pa.int64()),
+    ("name", pa.string()),
+    ("vm", pa.string()),
+    ("ran", pa.string()),
+    ("scheduler", pa.string()),
+    ("scheduler_args", pa.list_(pa.string())),
+    ("value", pa.float64()),
+    ("unit", pa.string()),
+    ("rate", pa.bool_()),
+    ("wall_s", pa.float64()),
+    ("window_s", pa.float64()),
+    *((name, _DOUBLES) for name in MAPS),
+    ("fingerprint", pa.string()),
+    ("error", pa.string()),
+]
+_ROW_GROUP = 1 << 16
+
+
+def schema(plan: Plan) -> pa.Schema:
+    """Return the columns: a point's number and name, the axes as ``axis FIELD``, and what came of it."""
+    axes = [(f"axis {axis.field}", _kind(axis)) for axis in plan.axes]
+    about = {"axes": [[axis.field, len(axis.values)] for axis in plan.axes], "sweep": plan.key, "points": plan.points}
+    about |= {"scenario": plan.scenario, "simulator": plan.simulator}
+    text = json.dumps(about, sort_keys=True, default=str)
+    return pa.schema([*_COLUMNS[:2], *axes, *_COLUMNS[2:]]).with_metadata({METADATA_KEY: text})
+
+
+def _kind(axis: Axis) -> pa.DataType:
+    kinds = {type(value) for value in axis.values}
+    if kinds == {bool}:
+        return pa.bool_()
+    if kinds == {int} and all(-(1 << 63) <= value < 1 << 63 for value in axis.values):
+        return pa.int64()
+    return pa.float64() if kinds <= {int, float} else pa.string()
+
+
+def _cell(value: Any, kind: pa.DataType) -> Any:
+    if kind == pa.float64():
+        return float(value)
+    return value if kind != pa.string() or isinstance(value, str) else json.dumps(value, default=str)
+
+
+def count(plan: Plan, size: int) -> int:
+    return -(-plan.points // size)
+
+
+def simulate(plan: Plan, chunk: int, size: int) -> list[dict[str, Any]]:
+    """Return the rows of a chunk: one for each program of each of its points, or one that says why there is none."""
+    rows = []
+    for number in range(chunk * size, min((chunk + 1) * size, plan.points)):
+        rows += simulate_point(plan, number)
+    return rows
+
+
+def simulate_point(plan: Plan, number: int) -> list[dict[str, Any]]:
+    try:
+        point = plan.point(number)
+    except BadInput as error:
+        return [_row(plan, number, "", error=one_line(str(error)))]
+    try:
+        result = Result.of(point.run)
+        return [_measured(plan, point, vm.name, result) for vm in _measured_vms(point)]
+    except (BadInput, PlaceError) as error:
+        return [_row(plan, number, point.name, error=one_line(str(error)))]
+
+
+def _measured_vms(point: Point) -> list[Any]:
+    return [vm for vm in point.run.scenario.program_vms if vm.name in point.run.running]
+
+
+def _measured(plan: Plan, point: Point, vm: str, result: Result) -> dict[str, Any]:
+    run = point.run
+    workload = run.scenario.workloads[run.running[vm]]
+    measured = result.measurement(vm)
+    return _row(
+        plan,
+        point.number,
+        point.name,
+        vm=vm,
+        ran=run.running[vm],
+        scheduler=run.policy,
+        scheduler_args=list(run.args),
+        value=measured.value,
+        unit=workload.unit,
+        rate=workload.is_rate,
+        wall_s=measured.wall_s,
+        window_s=measured.window_s,
+        fingerprint=result.fingerprint,
+        **{name: sorted(getattr(measured, name).items()) for name in MAPS},
+    )
+
+
+def _row(plan: Plan, number: int, name: str, **more: Any) -> dict[str, Any]:
+    values = zip(plan.axes, plan.values(number), strict=True)
+    axes = {f"axis {axis.field}": _cell(value, _kind(axis)) for axis, value in values}
+    return {"point": number, "name": name} | axes | more
+
+
+class Store:
+    """The folder of a sweep: a file for each chunk, until ``sweep.parquet`` has them all."""
+
+    def __init__(self, folder: Path, plan: Plan, size: int) -> None:
+        self.folder = folder
+        self.plan = plan
+        self.size = size
+        self.file = folder / "sweep.parquet"
+        self._parts = folder / "parts"
+        self._about = folder / "sweep.json"
+
+    def open(self) -> None:
+        """Make the folder, or go on with what is there; raise BadInput if that is another sweep's."""
+        about = json.dumps({"sweep": self.plan.key, "chunk": self.size, "points": self.plan.points}) + "\n"
+        try:
+            self._parts.mkdir(parents=True, exist_ok=True)
+            if not self._about.exists():
+                write_atomically(self._about, about.encode())
+            found = self._about.read_text(encoding="utf-8")
+        except OSError as error:
+            raise BadInput(f"--out: {self.folder}: cannot be written to: {error.strerror}") from None
+        if found != about:
+            raise BadInput(f"--out: {self.folder}: has another sweep, or this one with another --chunk")
+
+    def missing(self) -> list[int]:
+        """Return the chunks that are still to be simulated."""
+        if self.file.exists():
+            return []
+        done = {int(path.stem) for path in self._parts.glob("*.parquet")}
+        return [chunk for chunk in range(count(self.plan, self.size)) if chunk not in done]
+
+    def points_of(self, chunk: int) -> int:
+        return min(self.size, self.plan.points - chunk * self.size)
+
+    def failures(self) -> int:
+        """Return how many rows of the file say why they have no figures."""
+        errors = pq.read_table(self.file, columns=["error"])["error"]
+        return int(len(errors) - errors.null_count)
+
+    def keep(self, chunk: int, rows: Sequence[dict[str, Any]]) -> None:
+        table = pa.Table.from_pylist(list(rows), schema=schema(self.plan))
+        write_atomically(self._part(chunk), _bytes([table]))
+
+    def finish(self) -> Path:
+        """Make one file of all chunks' and return it."""
+        if not self.file.exists():
+            chunks = range(count(self.plan, self.size))
+            tables = [pq.read_table(self._part(chunk), schema=schema(self.plan)) for chunk in chunks]
+            write_atomically(self.file, _bytes(tables))
+        for path in self._parts.glob("*.parquet"):
+            path.unlink()
+        return self.file
+
+    def _part(self, chunk: int) -> Path:
+        return self._parts / f"{chunk:08}.parquet"
+
+
+def _bytes(tables: Sequence[pa.Table]) -> bytes:
+    sink = pa.BufferOutputStream()
+    # One chunk of memory for each column: how the rows came together must not show.
+    whole = pa.concat_tables(tables).combine_chunks()
+    pq.write_table(whole, sink, compression="zstd", row_group_size=_ROW_GROUP)
+    return bytes(sink.getvalue().to_pybytes())

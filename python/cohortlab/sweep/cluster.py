@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Dask's workers simulate: those of a scheduler's address, or jobs of SLURM that this asks for.
+
+A chunk whose worker dies is given to another one. Workers need this version of cohortlab, and no files of this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cohortlab.errors import BadInput, one_line
+from cohortlab.places import PlaceError
+from cohortlab.sweep import chunks, plan
+from cohortlab.sweep.local import Done
+from cohortlab.sweep.plan import Plan
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+_SLURM = re.compile(r"slurm:([1-9]\d{0,4})")
+# Chunks that Dask knows of at a time, per thread of its workers.
+_AHEAD = 4
+_CONNECT_S = 20
+# How often a chunk may lose its worker before it is taken for the reason.
+_DEATHS = 5
+
+
+def check(address: str) -> None:
+    """Raise BadInput if ``--dask`` says nothing that this understands, or Dask is not installed."""
+    if not _SLURM.fullmatch(address) and not re.fullmatch(r"(tcp|tls)://[^/\s]+:\d+", address):
+        allowed = "tcp://HOST:PORT of a scheduler, or slurm:JOBS"
+        raise BadInput(f'--dask: "{address}" is not allowed: must be {allowed}')
+    try:
+        import distributed  # noqa: F401
+
+        if _SLURM.fullmatch(address):
+            import dask_jobqueue  # noqa: F401
+    except ImportError as error:
+        raise BadInput(f"--dask: {error.name} is not installed: run `pip install cohortlab[cluster]`") from None
+
+
+def run(plan: Plan, wanted: Sequence[int], size: int, address: str) -> Iterator[Done]:
+    """Simulate chunks and return each with its rows, as they end."""
+    with _client(address) as client:
+        yield from _on(client, plan, wanted, size)
+
+
+@contextlib.contextmanager
+def _client(address: str) -> Iterator[Client]:
+    import dask
+    from distributed import Client
+
+    with contextlib.ExitStack() as stack:
+        dask.config.set({"distributed.scheduler.allowed-failures": _DEATHS})
+        target: Any = address
+        if found := _SLURM.fullmatch(address):
+            from dask_jobqueue import SLURMCluster
+
+            # What a job is (queue, cores, memory, time) is in Dask's own configuration, jobqueue.yaml.
+            try:
+                target = stack.enter_context(SLURMCluster())
+            except (ValueError, TypeError) as error:
+                raise BadInput(f"--dask: {one_line(str(error))}: see jobqueue.slurm in Dask's configuration") from None
+            target.scale(jobs=int(found[1]))
+        try:
+            client = stack.enter_context(Client(target, timeout=_CONNECT_S, set_as_default=False))
+        except (OSError, TimeoutError):
+            raise BadInput(f"--dask: {address}: no scheduler answers there") from None
+        yield client
+
+
+def _on(client: Client, plan: Plan, wanted: Sequence[int], size: int) -> Iterator[Done]:
+    from distributed import as_completed
+
+    client.wait_for_workers(1)
+    todo = iter(wanted)
+    numbers: dict[Any, int] = {}
+
+    def more() -> list[Any]:
+        threads = sum(client.nthreads().values())
+        made = []
+        while len(numbers) < _AHEAD * max(threads, 1) and (chunk := next(todo, None)) is not None:
+            key = f"sweep-{plan.key}-{size}-{chunk}"
+            future = client.submit(simulate, plan, chunk, size, key=key, pure=False)
+            numbers[future] = chunk
+            made.append(future)
+        return made
+
+    ended = as_completed(more(), loop=client.loop)
+    for future in ended:
+        chunk = numbers.pop(future)
+        if future.status != "finished":
+            error = future.exception()
+            raise PlaceError(f"chunk {chunk} failed on Dask's workers: {one_line(f'{type(error).__name__}: {error}')}")
+        yield chunk, future.result()
+        future.release()
+        ended.update(more())
+
+
+def simulate(sent: Plan, chunk: int, size: int) -> list[dict[str, Any]]:
+    """Simulate a chunk on a worker."""
+    here = plan.simulator()
+    if here != sent.simulator:
+        raise PlaceError(f"the worker has another simulator, {here}, not {sent.simulator}")
+    return chunks.simulate(sent, chunk, size)

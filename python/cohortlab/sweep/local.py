@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Threads of this process simulate: a simulation does not hold Python's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+from cohortlab.sweep import chunks
+from cohortlab.sweep.plan import Plan
+
+Done = tuple[int, list[dict[str, Any]]]
+
+
+def run(plan: Plan, wanted: Sequence[int], size: int, workers: int) -> Iterator[Done]:
+    """Simulate chunks and return each with its rows, as they end."""
+    todo = iter(wanted)
+    running: dict[Future[list[dict[str, Any]]], int] = {}
+    with ThreadPoolExecutor(workers, thread_name_prefix="sweep") as pool:
+        try:
+            while True:
+                # Enough that nobody waits, and no more rows in memory than that.
+                while len(running) < 2 * workers and (chunk := next(todo, None)) is not None:
+                    running[pool.submit(chunks.simulate, plan, chunk, size)] = chunk
+                if not running:
+                    return
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield running.pop(future), future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A sweep as a whole: all that its points need, so that it can go to any worker, and what each point is."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import json
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cohortlab import models, workloads
+from cohortlab import scenario as scenarios
+from cohortlab.errors import BadInput
+from cohortlab.places import PlaceError
+from cohortlab.scenario import Fetch, Found, Scenario
+from cohortlab.scenario_check import fetch
+from cohortlab.sim import hardware as hardwares
+from cohortlab.sim.hardware import Hardware
+from cohortlab.sim.model import Run
+from cohortlab.sim.native import native
+from cohortlab.sim.policy import KERNEL_DEFAULT, host_class
+from cohortlab.sweep.axes import Axis, put
+from cohortlab.tomlmodel import read_toml, shown
+
+POINTS_MAX = 10_000_000
+DEFAULT_POLICY = "cohort"
+
+
+@dataclass
+class Library:
+    """Everything that was read from files, by name: workers may have none of them."""
+
+    workloads: dict[str, tuple[dict[str, Any] | None, workloads.Workload, Path]] = field(default_factory=dict)
+    # As the simulator takes them; and as their authors wrote them, with their files.
+    models: dict[str, dict[str, Any]] = field(default_factory=dict)
+    model_files: dict[str, tuple[dict[str, Any], Path]] = field(default_factory=dict)
+    hardware: dict[str, tuple[dict[str, Any], Path]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep.
+
+    Attributes:
+        values: of the axes, in their order.
+        name: 16 hexadecimal digits for all that the run depends on.
+    """
+
+    number: int
+    values: tuple[Any, ...]
+    run: Run
+    name: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A scenario, and which fields take which values. The last axis changes fastest."""
+
+    scenario: dict[str, Any]
+    path: Path
+    axes: tuple[Axis, ...]
+    library: Library
+    simulator: str
+
+    @property
+    def points(self) -> int:
+        return math.prod(len(axis.values) for axis in self.axes)
+
+    @functools.cached_property
+    def key(self) -> str:
+        """16 hexadecimal digits for the whole sweep."""
+        library = self.library
+        about = [
+            self.scenario,
+            [[axis.field, list(axis.values)] for axis in self.axes],
+            {name: workload.model_dump(mode="json") for name, (_, workload, _) in library.workloads.items()},
+            library.models,
+            {name: data for name, (data, _) in library.model_files.items()},
+            {name: data for name, (data, _) in library.hardware.items()},
+            self.simulator,
+        ]
+        return digest(about)
+
+    def values(self, number: int) -> tuple[Any, ...]:
+        """Return the values of a point, by its number from 0."""
+        found: list[Any] = []
+        for axis in reversed(self.axes):
+            number, at = divmod(number, len(axis.values))
+            found.append(axis.values[at])
+        return tuple(reversed(found))
+
+    def point(self, number: int) -> Point:
+        """Return a point by its number from 0, or raise BadInput if its values do not go together."""
+        values = self.values(number)
+        run = self.run(values)
+        known = self.library.model_files
+        models_of = [known[name][0] for name in sorted(run.running.values()) if name in known]
+        return Point(number, values, run, digest([run.as_dict(), models_of, self.simulator]))
+
+    def run(self, values: tuple[Any, ...]) -> Run:
+        """Return the run of a point with these values."""
+        given = {axis.field: value for axis, value in zip(self.axes, values, strict=True)}
+        changes = [(axis, value) for axis, value in zip(self.axes, values, strict=True) if axis.path]
+        scenario, programs = self._scenario([change for change in changes if change[0].root != "hardware"])
+        if "program" in given:
+            scenario, turn = _chosen(scenario, given["program"], self._found)
+        else:
+            turn = scenario.turns[0]
+        running = dict(turn[:1] if given.get("alone") else turn)
+        if not given.get("alone"):
+            running |= {vm.name: vm.load for vm in scenario.neighbours if vm.load is not None}
+        name, *args = _words(given.get("policy", DEFAULT_POLICY))
+        for axis, value in changes:
+            if axis.root == "policy":
+                args += [f"--{axis.path}", str(value)]
+        return Run(
+            scenario,
+            running,
+            name,
+            tuple(args),
+            given.get("seed", 1),
+            given.get("kernel", scenario.defaults.kernel or KERNEL_DEFAULT),
+            self._hardware(given.get("hardware", ""), [(a, v) for a, v in changes if a.root == "hardware"]),
+            programs,
+        )
+
+    def _scenario(self, changes: list[tuple[Axis, Any]]) -> tuple[Scenario, dict[str, dict[str, Any]]]:
+        data = copy.deepcopy(self.scenario)
+        programs = self.library.models
+        changed: dict[str, dict[str, Any]] = {}
+        for axis, value in changes:
+            with_name, _, path = axis.path.partition(".")
+            if axis.root == "scenario":
+                _put(data, axis, axis.path, value)
+            elif axis.root == "workload":
+                known = self.library.workloads.get(with_name)
+                if known is None or known[0] is None:
+                    raise BadInput(f"{axis.field}: no VM runs a workload of this name that has a file")
+                changed.setdefault(with_name, copy.deepcopy(known[0]))
+                _put(changed[with_name], axis, path, value)
+            elif axis.root == "model":
+                if with_name not in programs or with_name not in self.library.model_files:
+                    raise BadInput(f"{axis.field}: no VM runs a program of this name that has a model's file")
+                if programs.get(with_name) is self.library.models.get(with_name):
+                    own = copy.deepcopy(self.library.model_files[with_name][0])
+                    programs = programs | {with_name: {"program": own}}
+                _put(programs[with_name]["program"], axis, path, value)
+
+        def found(name: str) -> Found:
+            if name not in changed:
+                return self._found(name)
+            return workloads.of_data(changed[name], self.library.workloads[name][2]), self._model_file(name)
+
+        return scenarios.of_data(data, self.path, fetch=found), programs
+
+    def _found(self, name: str) -> Found:
+        """Return a workload of the library."""
+        if name not in self.library.workloads:
+            raise BadInput(f"{shown(name)} is not allowed: must be one of {', '.join(sorted(self.library.workloads))}")
+        return self.library.workloads[name][1], self._model_file(name)
+
+    def _model_file(self, name: str) -> Path:
+        """Return where a model is from; it is not read any more."""
+        return self.library.model_files.get(name, ({}, Path(name)))[1]
+
+    def _hardware(self, name: str, changes: list[tuple[Axis, Any]]) -> Hardware:
+        data, path = self.library.hardware[name]
+        if changes:
+            data = copy.deepcopy(data)
+            for axis, value in changes:
+                _put(data, axis, axis.path, value)
+        return hardwares.of_data(data, path)
+
+
+def make(path: Path, axes: tuple[Axis, ...]) -> Plan:
+    """Return the plan of a sweep of the scenario in ``path``: every file is read, every value tried once.
+
+    Raises:
+        BadInput: something is wrong with a file or a value.
+    """
+    path = scenarios.find(path)
+    data = read_toml(path)
+    library = Library()
+    plan = Plan(data, path, axes, library, simulator())
+    if plan.points > POINTS_MAX:
+        raise BadInput(f"--axis: {plan.points} points: must be {POINTS_MAX} or fewer")
+    _read(plan)
+    first = plan.values(0)
+    for at, axis in enumerate(axes):
+        for value in dict.fromkeys(axis.values) if axis.field == "seed" else axis.values:
+            try:
+                run = plan.run((*first[:at], value, *first[at + 1 :]))
+                host_class(run.policy, run.args, run.kernel)
+                run.as_dict()
+            except (BadInput, PlaceError) as error:
+                raise BadInput(f"{axis.field} = {shown(value)}: {error}") from None
+            if axis.field == "seed":
+                break
+    if not axes:
+        plan.run(())
+    return plan
+
+
+def _read(plan: Plan) -> None:
+    """Read every file that a point may need into the library."""
+    library = plan.library
+
+    def found(name: str) -> Found:
+        workload, model = fetch(plan.path, name)
+        if model is None:
+            raise BadInput(f'there is no model of "{name}"')
+        file = workloads.file_of(name, plan.path)
+        library.workloads[name] = (None if file is None else read_toml(file), workload, file or model)
+        library.models[name] = models.described(model)
+        if model.suffix == ".toml":
+            library.model_files[name] = (read_toml(model), model)
+        return workload, model
+
+    base = scenarios.of_data(plan.scenario, plan.path, fetch=found)
+    for axis in plan.axes:
+        for value in axis.values:
+            if axis.root == "scenario" and isinstance(value, str | list):
+                data = copy.deepcopy(plan.scenario)
+                _put(data, axis, axis.path, value)
+                scenarios.of_data(data, plan.path, fetch=found)
+            elif axis.field == "program" and value not in base.labels:
+                try:
+                    found(value)
+                except BadInput as error:
+                    raise BadInput(f"--axis: program: {error}") from None
+    names = {value for axis in plan.axes if axis.field == "hardware" for value in axis.values}
+    for name in names or {""}:
+        hardware = hardwares.of(base, name or None)
+        library.hardware[name] = (read_toml(hardware.path), hardware.path)
+
+
+def _chosen(scenario: Scenario, program: str, found: Fetch) -> tuple[Scenario, scenarios.Turn]:
+    """Return the scenario's turn with a program, which may be none of its own; then all its VMs run that."""
+    turn = scenario.turn_of(program)
+    if turn is None:
+        scenario = scenario.with_programs((program,), found)
+        turn = scenario.turns[0]
+    return scenario, turn
+
+
+def _put(data: dict[str, Any], axis: Axis, path: str, value: Any) -> None:
+    try:
+        put(data, path, value)
+    except BadInput as error:
+        raise BadInput(f"{axis.field}: {error}") from None
+
+
+def _words(policy: str) -> list[str]:
+    try:
+        words = shlex.split(policy)
+    except ValueError as error:
+        raise BadInput(f"policy: {shown(policy)} is not allowed: {str(error).lower()}") from None
+    if not words:
+        raise BadInput(f"policy: {shown(policy)} is not allowed: must be a policy, and its arguments if it has any")
+    return words
+
+
+def simulator() -> str:
+    """Return which simulator this is: its version and the scheduler that it was built with."""
+    module = native()
+    return f"{module.__version__}-{digest([list(source) for source in module.sources()])}"
+
+
+def digest(about: Any) -> str:
+    """Return 16 hexadecimal digits for what JSON can say."""
+    text = json.dumps(about, sort_keys=True, separators=(",", ":"), default=_plain)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value)

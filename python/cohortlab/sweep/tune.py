@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The best values of a policy's knobs: searched for on some scenarios, judged on others.
+
+One knob after the other takes each of its values, and keeps the best; again until a whole pass changes nothing. What is
+minimized is the geometric mean of slowdown ÷ ideal (docs/metrics.md) of all programs of all training scenarios.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import geometric_mean
+
+from cohortlab import __version__
+from cohortlab import compare as comparison
+from cohortlab.compare import Plan
+from cohortlab.errors import BadInput
+from cohortlab.places import PlaceError
+from cohortlab.policies import Policy
+from cohortlab.progress import Progress
+from cohortlab.results import Results
+from cohortlab.scenario import Scenario
+from cohortlab.sim import open_sim
+from cohortlab.sim.policy import KERNEL_DEFAULT, host_class
+from cohortlab.summary import Figure, figures
+
+# A knob's value, by the knob; a setting leaves out those that stay as they are.
+Setting = Mapping[str, str]
+PASSES_MAX = 5
+# By less than this nothing is better: below what another seed changes.
+GAIN_MIN = 0.001
+DEFAULT: Setting = {}
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a setting makes of some scenarios; infinite if a program fails.
+
+    Attributes:
+        over_ideal: geometric mean of slowdown ÷ ideal over all programs.
+        worst_of_due: of all neighbours together, beside the program where they got the least of what they were due.
+    """
+
+    over_ideal: float
+    worst_of_due: float | None
+
+
+@dataclass
+class Search:
+    """A search over a policy's knobs.
+
+    Attributes:
+        knobs: the values that each may take.
+        seeds: runs of each program under each setting.
+        tell: told of each setting that was tried.
+    """
+
+    policy: str
+    knobs: Mapping[str, Sequence[str]]
+    training: Sequence[Scenario]
+    seeds: int = 1
+    hardware: str | None = None
+    tell: Callable[[Setting, Score], None] = lambda setting, score: None
+    scores: dict[tuple[str, ...], Score] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise BadInput for a knob or a value that the policy does not know."""
+        for knob, values in self.knobs.items():
+            for value in values:
+                try:
+                    host_class(self.policy, arguments({knob: value}), KERNEL_DEFAULT)
+                except PlaceError as error:
+                    raise BadInput(f"--knob: {error}") from None
+
+    def best(self) -> Setting:
+        """Return the best setting that was found; the default if none is better."""
+        chosen: Setting = DEFAULT
+        self._try([chosen])
+        for _ in range(PASSES_MAX):
+            before = chosen
+            for knob, values in self.knobs.items():
+                others = {name: value for name, value in chosen.items() if name != knob}
+                settings = [chosen, others, *({**others, knob: value} for value in values)]
+                self._try(settings)
+                best = min(settings, key=lambda setting: self._score(setting).over_ideal)
+                if self._score(best).over_ideal < self._score(chosen).over_ideal * (1 - GAIN_MIN):
+                    chosen = best
+            if chosen == before:
+                break
+        return chosen
+
+    def _score(self, setting: Setting) -> Score:
+        return self.scores[arguments(setting)]
+
+    def _try(self, settings: Sequence[Setting]) -> None:
+        fresh: dict[tuple[str, ...], Setting] = {}
+        for setting in settings:
+            if arguments(setting) not in self.scores and self._is_possible(setting):
+                fresh[arguments(setting)] = setting
+            elif arguments(setting) not in self.scores:
+                self.scores[arguments(setting)] = Score(math.inf, None)
+        if fresh:
+            found = score(self.policy, list(fresh.values()), self.training, self.seeds, self.hardware)
+            for (args, setting), scored in zip(fresh.items(), found, strict=True):
+                self.scores[args] = scored
+                self.tell(setting, scored)
+
+    def _is_possible(self, setting: Setting) -> bool:
+        """Return whether values that are allowed alone are so together."""
+        try:
+            host_class(self.policy, arguments(setting), KERNEL_DEFAULT)
+        except PlaceError:
+            return False
+        return True
+
+
+def arguments(setting: Setting) -> tuple[str, ...]:
+    """Return a setting as arguments of ``cohort run``."""
+    return tuple(word for knob in sorted(setting) for word in (f"--{knob}", setting[knob]))
+
+
+def score(
+    policy: str, settings: Sequence[Setting], scenarios: Sequence[Scenario], seeds: int, hardware: str | None
+) -> list[Score]:
+    """Simulate scenarios under a policy with each of some settings."""
+    policies = tuple(Policy(f"{number}", policy, arguments(setting)) for number, setting in enumerate(settings))
+    by_label: dict[str, list[Figure]] = {policy.label: [] for policy in policies}
+    failed: set[str] = set()
+    for scenario in scenarios:
+        results = _results(scenario, policies, seeds)
+        open_place = functools.partial(open_sim, hardware=hardware, policies=policies, rounds=seeds)
+        plan = Plan(policies, seeds, {scenario.program_vm.tlb: scenario}, scenario.defaults.kernel, warm_up=False)
+        comparison.run(plan, open_place, Progress(), results)
+        if results.stopped == comparison.INTERRUPTED:
+            raise KeyboardInterrupt
+        failed.update(label for _, label, _ in results.failed)
+        if results.stopped and not results.failed:
+            raise PlaceError(f"{scenario.path}: {results.stopped}")
+        for figure in figures(results, scenario):
+            by_label[figure.policy].append(figure)
+    return [Score(math.inf, None) if label in failed else _score(found) for label, found in by_label.items()]
+
+
+def _results(scenario: Scenario, policies: tuple[Policy, ...], seeds: int) -> Results:
+    return Results(
+        scenario=scenario.name,
+        scenario_text=scenario.text,
+        pcpus=scenario.host.pcpus,
+        command="cohortlab tune",
+        version=__version__,
+        policies=tuple(policy.label for policy in policies),
+        programs=scenario.labels,
+        tlb_modes=(scenario.program_vm.tlb,),
+        rounds=seeds,
+    )
+
+
+def _score(found: Sequence[Figure]) -> Score:
+    if not found:
+        return Score(math.inf, None)
+    of_due = [figure.neighbour_of_due for figure in found if figure.neighbour_of_due is not None]
+    return Score(geometric_mean(figure.over_ideal for figure in found), min(of_due, default=None))

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Sets of vCPUs (gang partial), as user space tells the scheduler; and what it does to find them.
+
+use cohort_sets::{entry, first_of_each, Finder, Given, PERIOD_S, SPLIT_DEFAULT};
+
+use crate::class::AnyClass;
+use crate::error::SimError;
+use crate::host::Host;
+use crate::ids::VmId;
+use crate::policies::GANGS;
+use crate::time::{Ns, SEC};
+
+use super::ExtConfig;
+
+/// How often user space looks for VMs that have come.
+const LOOK_NS: Ns = SEC;
+const PERIOD_NS: Ns = PERIOD_S * SEC;
+
+extern "C" {
+    fn poke_set(number: u32, vcpu: i32, entry: u64);
+    fn peek_traffic(number: u32, x: u32, y: u32) -> u64;
+}
+
+/// Is the gang one whose sets are found?
+pub(super) fn finds_sets(config: &ExtConfig) -> bool {
+    let gang = config.knobs.get("gang").and_then(|gang| GANGS.get(*gang as usize));
+    gang.is_some_and(|row| row[0] == "partial-auto")
+}
+
+impl Host {
+    /// Say which of a VM's vCPUs are to run together. Return false if the scheduler does not know the VM yet.
+    pub fn set_sets(&mut self, vm: VmId, sets: &[Vec<u32>]) -> bool {
+        let Some(slot) = self.slot_of(vm) else { return false };
+        let generation = self.peek_vm(slot).generation as u32;
+        let firsts = first_of_each(sets, self.vm(vm).vcpus as usize);
+        self.peek(|| {
+            for (vcpu, first) in firsts.iter().enumerate() {
+                let value = first.map_or(0, |first| entry(generation, slot, first));
+                // SAFETY: a look-up with bounds, in a map that is the simulation's.
+                unsafe { poke_set(slot, vcpu as i32, value) };
+            }
+        });
+        true
+    }
+
+    /// How often each two of a VM's vCPUs have sent each other an interrupt.
+    pub fn traffic_of(&mut self, vm: VmId) -> Vec<(usize, usize, u64)> {
+        let Some(slot) = self.slot_of(vm) else { return Vec::new() };
+        let vcpus = self.vm(vm).vcpus as usize;
+        let mut all = Vec::new();
+        self.peek(|| {
+            for x in 0..vcpus {
+                for y in x + 1..vcpus {
+                    // SAFETY: a look-up with bounds.
+                    let events = unsafe { peek_traffic(slot, x as u32, y as u32) };
+                    if events > 0 {
+                        all.push((x, y, events));
+                    }
+                }
+            }
+        });
+        all
+    }
+}
+
+/// Tells the scheduler about sets, now and then, as `cohort run` does.
+pub struct SetsTeller {
+    names: Vec<String>,
+    given: Option<Given>,
+    /// One for each VM, if sets are found.
+    finders: Vec<Finder>,
+    due_ns: Ns,
+}
+
+impl SetsTeller {
+    /// For VMs of these names; None if there is nothing to tell.
+    pub fn of(host: &Host, names: Vec<String>) -> Result<Option<Self>, SimError> {
+        let AnyClass::Ext(ext) = &host.class else { return Ok(None) };
+        let text = &ext.config.sets;
+        let refuse = |error: cohort_sets::GivenError| SimError::Config(format!("policy.sets: {error}"));
+        let given = (!text.is_empty()).then(|| Given::parse(text)).transpose().map_err(refuse)?;
+        let finders = if ext.watches_irqs { vec![Finder::default(); names.len()] } else { Vec::new() };
+        let due_ns = if finders.is_empty() { LOOK_NS } else { PERIOD_NS };
+        let wanted = given.is_some() || !finders.is_empty();
+        Ok(wanted.then_some(Self { names, given, finders, due_ns }))
+    }
+
+    /// When there is something to do next.
+    pub fn due_ns(&self) -> Ns {
+        self.due_ns
+    }
+
+    /// Do it.
+    pub fn look(&mut self, host: &mut Host) {
+        self.due_ns += if self.finders.is_empty() { LOOK_NS } else { PERIOD_NS };
+        for (index, name) in self.names.iter().enumerate() {
+            let vm = VmId::from(index);
+            let vcpus = host.vm(vm).vcpus as usize;
+            let sets = match (&self.given, self.finders.get_mut(index)) {
+                (Some(given), _) => given.of(name, vcpus),
+                (None, Some(finder)) => {
+                    finder.look(vcpus, host.traffic_of(vm), SPLIT_DEFAULT);
+                    finder.sets().clone()
+                }
+                (None, None) => continue,
+            };
+            host.set_sets(vm, &sets);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Gangs procco and cpuco: siblings forced onto pCPUs, led by a VM's vCPU 0 or by pCPU 0.
+
+use crate::common::*;
+use crate::spec::{knob, Knobs, Spec};
+use crate::world::{TaskId, World};
+
+fn forced(gang: u32) -> Knobs {
+    Knobs { gang: Some(gang), boost: Some(0), ..Knobs::default() }
+}
+
+fn vms(w: &mut World, sizes: &[usize]) -> Vec<Vec<TaskId>> {
+    let vms: Vec<Vec<TaskId>> = sizes.iter().map(|vcpus| busy_vm(w, *vcpus).1).collect();
+    introduce(w, &vms.concat());
+    vms
+}
+
+/// At each moment at which `leads` begins to run: do all its siblings run a moment later?
+fn follow(w: &mut World, vms: &[Vec<TaskId>], leads: impl Fn(&World, TaskId) -> bool, steps: u32) -> (u32, u32) {
+    let (mut starts, mut followed) = (0, 0);
+    let mut before: Vec<TaskId> = Vec::new();
+    for _ in 0..steps {
+        w.run(MS / 4);
+        let now: Vec<TaskId> = w.cpus.iter().filter_map(|cpu| cpu.curr).collect();
+        let begins = |id: &TaskId| now.contains(id) && !before.contains(id) && leads(w, *id);
+        if let Some(vm) = vms.iter().find(|vm| vm.iter().any(begins)) {
+            w.settle();
+            starts += 1;
+            // Another may have begun in the meantime.
+            followed += u32::from(vm.iter().all(|id| w.is_running(*id)));
+        }
+        before = now;
+    }
+    (starts, followed)
+}
+
+#[test]
+fn procco_brings_the_siblings_of_vcpu_0() {
+    let [off, procco] = [knob::GANG_OFF, knob::GANG_PROCCO].map(|gang| {
+        let mut w = world_with(4, forced(gang));
+        let vms = vms(&mut w, &[4, 4, 4]);
+        let first: Vec<TaskId> = vms.iter().map(|vm| vm[0]).collect();
+        let (starts, followed) = follow(&mut w, &vms, |_, id| first.contains(&id), 8_000);
+        audit(&mut w);
+        assert!(starts > 30, "{starts}: test");
+        f64::from(followed) / f64::from(starts)
+    });
+    // Where turns end at one tick, some pCPUs have chosen somebody else before vCPU 0 gets its own.
+    assert!(off < 0.15, "without a gang {off:.2} of the time: test");
+    assert!(procco > 0.25, "{procco:.2} of the time, without a gang {off:.2}");
+}
+
+#[test]
+fn cpuco_follows_pcpu_0() {
+    let mut w = world_with(4, forced(knob::GANG_CPUCO));
+    let vms = vms(&mut w, &[4, 4, 4]);
+    let (starts, followed) = follow(&mut w, &vms, |w, id| w.cpus[0].curr == Some(id), 8_000);
+    audit(&mut w);
+    assert!(starts > 30, "{starts}: test");
+    assert!(followed * 10 >= starts * 9, "{followed} of {starts}");
+}
+
+#[test]
+fn cpuco_throws_out_who_works_when_pcpu_0_turns_to_another_vm() {
+    let mut w = world_with(4, forced(knob::GANG_CPUCO));
+    let vms = vms(&mut w, &[4, 4]);
+    let leader = |w: &World| w.cpus[0].curr.filter(|id| vms[0].contains(id));
+    while leader(&w).is_none() || !vms[0].iter().all(|id| w.is_running(*id)) {
+        w.run(MS);
+    }
+    let leads = leader(&w).unwrap();
+    w.sleep(leads);
+    w.settle();
+    assert!(vms[1].iter().all(|id| w.is_running(*id)), "all pCPUs follow pCPU 0");
+}
+
+#[test]
+fn host_tasks_do_not_starve() {
+    for gang in [knob::GANG_PROCCO, knob::GANG_CPUCO] {
+        let mut w = world_with(2, forced(gang));
+        vms(&mut w, &[2, 2, 2, 2]);
+        let hosts = [0, 1].map(|cpu| w.spawn(Spec::busy().on(&[cpu])));
+        let light = w.spawn(Spec::cycle(200_000, 30 * MS).on(&[1]));
+        w.run(10_000 * MS);
+        audit(&mut w);
+        // A vCPU that is ahead of its share runs after a second at the latest; then a slice of each of the others.
+        for id in 0..w.tasks.len() {
+            let longest_ms = w.task(TaskId(id)).wait_max_ns / MS;
+            assert!(longest_ms < 1_500, "gang {gang}: task {id} waited for {longest_ms} ms");
+        }
+        for id in [hosts[0], hosts[1], light] {
+            let longest_ms = w.task(id).wait_max_ns / MS;
+            assert!(longest_ms < 400, "gang {gang}: host task {id:?} waited for {longest_ms} ms");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Sets of vCPUs that run together.
+
+use crate::common::*;
+use crate::spec::{knob, Knobs, Spec};
+use crate::world::{TaskId, World};
+
+fn partial(cpus: usize) -> World {
+    world_with(cpus, Knobs { gang: Some(knob::GANG_PARTIAL), boost: Some(0), ..Knobs::default() })
+}
+
+/// A VM with these sets, all of its vCPUs busy.
+fn vm_of_sets(w: &mut World, vcpus: usize, sets: &[&[u32]]) -> (usize, Vec<TaskId>) {
+    let (vm, ids) = busy_vm(w, vcpus);
+    introduce(w, &ids);
+    w.set_sets(vm, sets);
+    (vm, ids)
+}
+
+/// What was seen in many looks: how often a set ran whole, and how often in part although all of it wanted to run.
+#[derive(Debug, Default)]
+struct Seen {
+    whole: u32,
+    torn: u32,
+    looks: u32,
+}
+
+fn watch(w: &mut World, ms: u64, set: &[TaskId]) -> Seen {
+    let mut seen = Seen::default();
+    for _ in 0..4 * ms {
+        w.run(MS / 4);
+        seen.looks += 1;
+        let wants = set.iter().filter(|id| w.task(**id).state == crate::view::State::Runnable).count();
+        let runs = set.iter().filter(|id| w.is_running(**id)).count();
+        seen.whole += u32::from(runs == set.len());
+        seen.torn += u32::from(runs > 0 && runs < wants);
+    }
+    audit(w);
+    seen
+}
+
+/// The paper's machine and VMs: 8 pCPUs, one VM of 8 vCPUs, one of 4. Returns the CPU time of each in pCPUs, and how the sets were seen.
+fn papers_machine(sets: &[&[u32]], order: u32) -> (f64, f64, Vec<Seen>) {
+    let knobs = Knobs {
+        gang: Some(knob::GANG_PARTIAL),
+        order: Some(order),
+        boost: Some(0),
+        ..Knobs::default()
+    };
+    let mut w = world_with(8, knobs);
+    let (_, a) = vm_of_sets(&mut w, 8, sets);
+    let (_, b) = vm_of_sets(&mut w, 4, &[&[0, 1, 2, 3]]);
+    w.run(500 * MS);
+    let all: Vec<TaskId> = a.iter().chain(&b).copied().collect();
+    let used = shares(&mut w, 6_000 * MS, &all);
+    let mut seen: Vec<Seen> = sets
+        .iter()
+        .map(|set| {
+            let ids: Vec<TaskId> = set.iter().map(|id| a[*id as usize]).collect();
+            watch(&mut w, 1_000, &ids)
+        })
+        .collect();
+    seen.push(watch(&mut w, 1_000, &b));
+    (used[..8].iter().sum(), used[8..].iter().sum(), seen)
+}
+
+#[test]
+fn a_set_runs_whole_or_not_at_all() {
+    for order in [knob::ORDER_VM, knob::ORDER_TASK] {
+        for sets in [&[&[0u32, 1, 2, 3, 4, 5, 6, 7][..]][..], &[&[0, 1, 2, 3], &[4, 5, 6, 7]]] {
+            let (_, _, seen) = papers_machine(sets, order);
+            for seen in seen {
+                assert!(seen.whole > seen.looks / 10, "{sets:?}: it hardly ran: {seen:?}");
+                // A look may come in the moment in which the pCPUs go over from one to another.
+                assert!(seen.torn * 50 < seen.looks, "{sets:?}: {seen:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_fill_what_a_whole_vm_leaves_idle() {
+    // Of a whole VM at a time the small one leaves half of the machine idle.
+    let (large, small, _) = papers_machine(&[&[0, 1, 2, 3, 4, 5, 6, 7]], knob::ORDER_TASK);
+    assert_near(large, 4.0, 0.3);
+    assert_near(small, 2.0, 0.3);
+    // Each of three sets has two thirds of the time: a third more than before.
+    let (large, small, _) = papers_machine(&[&[0, 1, 2, 3], &[4, 5, 6, 7]], knob::ORDER_TASK);
+    assert_near(large, 16.0 / 3.0, 0.3);
+    assert_near(small, 8.0 / 3.0, 0.3);
+    // Between VMs: each has half of the machine.
+    let (large, small, _) = papers_machine(&[&[0, 1, 2, 3], &[4, 5, 6, 7]], knob::ORDER_VM);
+    assert_near(large, 4.0, 0.2);
+    assert_near(small, 4.0, 0.2);
+}
+
+#[test]
+fn who_sleeps_holds_no_pcpu() {
+    let mut w = partial(4);
+    let (_, a) = vm_of_sets(&mut w, 4, &[&[0, 1, 2, 3]]);
+    let (_, b) = vm_of_sets(&mut w, 2, &[&[0, 1]]);
+    w.sleep(a[2]);
+    w.sleep(a[3]);
+    w.run(100 * MS);
+    let awake = [a[0], a[1], b[0], b[1]];
+    for share in shares(&mut w, 500 * MS, &awake) {
+        assert_near(share, 1.0, 0.05);
+    }
+}
+
+#[test]
+fn one_that_wants_to_run_alone_needs_no_turn() {
+    let mut w = partial(2);
+    let (_, a) = vm_of_sets(&mut w, 2, &[&[0, 1]]);
+    let (_, b) = vm_of_sets(&mut w, 2, &[&[0, 1]]);
+    w.sleep(a[1]);
+    w.run(100 * MS);
+    let used = shares(&mut w, 2_000 * MS, &[a[0], b[0], b[1]]);
+    assert!(used[0] > 0.4, "{used:?}");
+    assert_near(used[1], used[2], 0.02);
+}
+
+#[test]
+fn sets_may_change_while_they_run() {
+    let mut w = partial(2);
+    let (vm, a) = vm_of_sets(&mut w, 4, &[&[0, 1], &[2, 3]]);
+    w.run(200 * MS);
+    let before = watch(&mut w, 500, &[a[0], a[1]]);
+    assert!(before.whole * 3 > before.looks && before.torn * 50 < before.looks, "{before:?}");
+    w.set_sets(vm, &[&[0, 3], &[1, 2]]);
+    w.run(200 * MS);
+    let after = watch(&mut w, 500, &[a[0], a[3]]);
+    assert!(after.whole * 3 > after.looks && after.torn * 50 < after.looks, "{after:?}");
+    // In no set any more: each for itself.
+    w.set_sets(vm, &[]);
+    for share in shares(&mut w, 2_000 * MS, &a) {
+        assert_near(share, 0.5, 0.05);
+    }
+}
+
+#[test]
+fn a_set_larger_than_the_machine_runs_all_the_same() {
+    let mut w = partial(2);
+    let (_, a) = vm_of_sets(&mut w, 3, &[&[0, 1, 2]]);
+    for share in shares(&mut w, 2_000 * MS, &a) {
+        assert_near(share, 2.0 / 3.0, 0.1);
+    }
+    // Nor may two that are pinned to one pCPU wait for each other.
+    let mut w = partial(4);
+    let (_, a) = vm_of_sets(&mut w, 2, &[&[0, 1]]);
+    w.set_affinity(a[0], &[1]);
+    w.set_affinity(a[1], &[1]);
+    for share in shares(&mut w, 2_000 * MS, &a) {
+        assert_near(share, 0.5, 0.1);
+    }
+}
+
+#[test]
+fn a_set_has_its_share_beside_host_tasks_everywhere() {
+    let mut w = partial(4);
+    for cpu in 0..4 {
+        w.spawn(Spec::busy().on(&[cpu]));
+    }
+    let (_, a) = vm_of_sets(&mut w, 4, &[&[0, 1, 2, 3]]);
+    w.run(500 * MS);
+    let used: f64 = shares(&mut w, 4_000 * MS, &a).iter().sum();
+    // Five compete for four pCPUs: four tasks and a VM.
+    assert_near(used, 0.8, 0.25);
+    let seen = watch(&mut w, 2_000, &a);
+    assert!(seen.torn * 50 < seen.looks, "{seen:?}");
+}
+
+#[test]
+fn a_newcomer_in_a_vms_place_is_in_none_of_its_sets() {
+    let mut w = partial(2);
+    let (_, a) = vm_of_sets(&mut w, 2, &[&[0, 1]]);
+    for id in &a {
+        w.exit(*id);
+    }
+    w.run(100 * MS);
+    // One pCPU for two: as a set it would fall back; with a rival on the other it would wait for it.
+    let (_, b) = busy_vm(&mut w, 2);
+    introduce(&mut w, &b);
+    w.set_affinity(b[0], &[0]);
+    w.spawn(Spec::busy().on(&[1]).weight(10_000));
+    let torn = watch(&mut w, 2_000, &b);
+    assert!(torn.torn * 2 > torn.looks, "each runs for itself: {torn:?}");
+}

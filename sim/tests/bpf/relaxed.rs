@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Gang relaxed: who is too far ahead of its slowest sibling waits for it.
+
+use crate::common::*;
+use crate::spec::{knob, Knobs, Spec};
+use crate::together::watch;
+use crate::world::{TaskId, World};
+
+fn relaxed() -> Knobs {
+    Knobs { gang: Some(knob::GANG_RELAXED), boost: Some(0), ..Knobs::default() }
+}
+
+const LIMIT_NS: u64 = 3 * MS;
+const SLICE_NS: u64 = 16 * MS;
+
+/// Two VMs of two vCPUs, and a task that is always in the way of one of each.
+fn uneven(knobs: Knobs) -> (World, Vec<Vec<TaskId>>) {
+    let mut w = world_with(2, knobs);
+    let vms = vec![busy_vm(&mut w, 2).1, busy_vm(&mut w, 2).1];
+    introduce(&mut w, &vms.concat());
+    w.spawn(Spec::busy().on(&[1]));
+    w.spawn(Spec::cycle(3_300_000, 1_100_000).on(&[1]));
+    w.run(100 * MS);
+    (w, vms)
+}
+
+fn greatest_lead_ns(knobs: Knobs) -> u64 {
+    let (mut w, vms) = uneven(knobs);
+    let watched = watch(&mut w, &[&vms[0], &vms[1]]);
+    w.run(5_000 * MS);
+    audit(&mut w);
+    watched.seen(&w).iter().map(|seen| seen.greatest_lead_ns).max().unwrap()
+}
+
+#[test]
+fn skew_stays_under_the_limit_and_a_slice() {
+    let off = greatest_lead_ns(Knobs { gang: Some(knob::GANG_OFF), ..relaxed() });
+    assert!(off > 2 * (LIMIT_NS + SLICE_NS), "without a gang the greatest lead is {off}: test");
+    let lead = greatest_lead_ns(relaxed());
+    // Counted from where it was when the watch began, which may be as far on the other side.
+    assert!(lead <= LIMIT_NS + SLICE_NS, "{lead}");
+    let tight = greatest_lead_ns(Knobs { skew_limit_ns: Some(MS), slice_ns: Some(4 * MS), ..relaxed() });
+    assert!(tight <= 5 * MS + 4 * MS, "{tight}");
+}
+
+#[test]
+fn a_leader_waits_and_goes_on() {
+    let (mut w, vms) = uneven(relaxed());
+    let before = w.stats().gang_stops;
+    let shares = shares(&mut w, 4_000 * MS, &vms.concat());
+    assert!(w.stats().gang_stops > before + 50);
+    for (vm, part) in vms.iter().zip(shares.chunks(2)) {
+        assert_near(part[0], part[1], 0.02);
+        assert!(part[0] > 0.2, "{vm:?} got {part:?}");
+    }
+}
+
+#[test]
+fn idling_is_progress() {
+    let mut w = world_with(2, relaxed());
+    let (_, vm) = busy_vm(&mut w, 2);
+    introduce(&mut w, &vm);
+    w.run(50 * MS);
+    w.sleep(vm[1]);
+    w.run(200 * MS);
+    // Nobody waits for a vCPU that sleeps.
+    let used = used_in(&mut w, 1_000 * MS, &[vm[0]]);
+    assert_near(used[0] as f64 / 1e9, 1.0, 1e-3);
+    w.wake(vm[1]);
+    w.settle();
+    // ... and it has left nobody behind.
+    assert!(w.is_running(vm[0]) && w.is_running(vm[1]));
+    w.run(100 * MS);
+    assert!(w.is_running(vm[0]) && w.is_running(vm[1]));
+    assert_eq!(w.stats().gang_stops, 0);
+}
+
+#[test]
+fn a_laggard_that_falls_asleep_is_nobodys_laggard() {
+    let (mut w, vms) = uneven(relaxed());
+    for round in 0..20 {
+        let sleeper = vms[round % 2][round / 2 % 2];
+        w.run((5 + round as u64) * MS);
+        w.sleep(sleeper);
+        w.run(60 * MS);
+        let sibling = *vms[round % 2].iter().find(|id| **id != sleeper).unwrap();
+        let used = used_in(&mut w, 200 * MS, &[sibling]);
+        assert!(used[0] > 30 * MS, "round {round}: {used:?}");
+        w.wake(sleeper);
+    }
+}
+
+#[test]
+fn shares_are_as_they_were() {
+    for weights in [[100, 100], [100, 300]] {
+        let mut w = world_with(4, relaxed());
+        let mut all = Vec::new();
+        for weight in weights {
+            let (cgroup, vm) = (w.new_cgroup(0, weight), w.new_vm(4));
+            all.push((0..4).map(|id| w.spawn(Spec::busy().vcpu(vm, id).cgroup(cgroup))).collect::<Vec<_>>());
+        }
+        introduce(&mut w, &all.concat());
+        w.run(1_000 * MS);
+        let shares = shares(&mut w, 20_000 * MS, &all.concat());
+        let due = f64::from(weights[0]) / f64::from(weights[0] + weights[1]);
+        assert_near(shares[..4].iter().sum::<f64>() / 4.0, due, 0.01);
+    }
+}
+
+#[test]
+fn a_vm_with_more_vcpus_than_pcpus_goes_on() {
+    let mut w = world_with(2, relaxed());
+    let (_, wide) = busy_vm(&mut w, 5);
+    introduce(&mut w, &wide);
+    w.run(500 * MS);
+    for share in shares(&mut w, 5_000 * MS, &wide) {
+        assert_near(share, 0.4, 0.02);
+    }
+}

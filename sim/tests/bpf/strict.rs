@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Gang strict: all of a VM's vCPUs that do not sleep run, or none.
+
+use crate::common::*;
+use crate::spec::{knob, Config, Knobs, Spec};
+use crate::together::watch;
+use crate::world::{TaskId, World};
+
+fn strict() -> Knobs {
+    Knobs { gang: Some(knob::GANG_STRICT), boost: Some(0), ..Knobs::default() }
+}
+
+fn vms(w: &mut World, sizes: &[usize]) -> Vec<Vec<TaskId>> {
+    let vms: Vec<Vec<TaskId>> = sizes.iter().map(|vcpus| busy_vm(w, *vcpus).1).collect();
+    introduce(w, &vms.concat());
+    w.run(200 * MS);
+    vms
+}
+
+/// All are told to start or stop at one moment, and do when the interrupt arrives; a vCPU that was stopped in the same moment takes one more.
+fn torn_bound_ns(w: &World) -> u64 {
+    2 * w.config.ipi_ns
+}
+
+#[test]
+fn no_part_of_a_gang_runs() {
+    for (cpus, sizes) in [(2, &[2, 2][..]), (4, &[4, 2, 2]), (4, &[3, 3, 1]), (8, &[8, 5, 3, 2, 1])] {
+        let mut w = world_with(cpus, strict());
+        let vms = vms(&mut w, sizes);
+        let watched = watch(&mut w, &vms.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        w.run(3_000 * MS);
+        audit(&mut w);
+        for (vm, seen) in watched.seen(&w).iter().enumerate() {
+            assert!(seen.longest_torn_ns <= torn_bound_ns(&w), "{sizes:?} on {cpus}, VM {vm}: {seen:?}");
+            assert!(seen.ran_ns > 300 * MS, "{sizes:?} on {cpus}, VM {vm}: {seen:?}");
+        }
+    }
+}
+
+#[test]
+fn no_part_of_a_gang_runs_while_vcpus_halt_and_wake() {
+    let mut w = world_with(4, strict());
+    let mut all = Vec::new();
+    for (vcpus, run_us, sleep_us) in [(4, 3_100, 1_700), (2, 900, 450), (3, 40_000, 9_000)] {
+        let vm = w.new_vm(vcpus);
+        let cycle = |id: u64| Spec::cycle((run_us + 37 * id) * 1_000, (sleep_us + 91 * id) * 1_000);
+        all.push((0..vcpus).map(|id| w.spawn(cycle(id as u64).vcpu(vm, id))).collect::<Vec<_>>());
+    }
+    introduce(&mut w, &all.concat());
+    w.run(300 * MS);
+    let watched = watch(&mut w, &all.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    w.run(4_000 * MS);
+    audit(&mut w);
+    for (vm, seen) in watched.seen(&w).iter().enumerate() {
+        assert!(seen.longest_torn_ns <= torn_bound_ns(&w), "VM {vm}: {seen:?}");
+        assert!(seen.ran_ns > 500 * MS, "VM {vm}: {seen:?}");
+    }
+}
+
+#[test]
+fn idle_vcpus_hold_no_pcpu() {
+    let mut w = world_with(2, strict());
+    let vms = vms(&mut w, &[2, 2]);
+    w.sleep(vms[0][1]);
+    w.sleep(vms[1][0]);
+    w.run(100 * MS);
+    // One of each is left, and there is a pCPU for each.
+    let shares = shares(&mut w, 2_000 * MS, &[vms[0][0], vms[1][1]]);
+    assert_near(shares[0], 1.0, 1e-3);
+    assert_near(shares[1], 1.0, 1e-3);
+}
+
+#[test]
+fn who_wakes_in_its_vms_turn_runs_at_once() {
+    let mut w = world_with(2, strict());
+    let vms = vms(&mut w, &[2, 2]);
+    for _ in 0..20 {
+        until_it_runs(&mut w, vms[0][0]);
+        w.sleep(vms[0][1]);
+        w.run(MS / 2);
+        if !w.is_running(vms[0][0]) {
+            continue;
+        }
+        w.wake(vms[0][1]);
+        w.settle();
+        assert!(w.is_running(vms[0][0]) && w.is_running(vms[0][1]));
+        w.run(17 * MS);
+    }
+}
+
+#[test]
+fn shares_are_by_weight() {
+    let mut w = world_with(4, strict());
+    let mut all = Vec::new();
+    for weight in [100, 300] {
+        let (cgroup, vm) = (w.new_cgroup(0, weight), w.new_vm(4));
+        all.push((0..4).map(|id| w.spawn(Spec::busy().vcpu(vm, id).cgroup(cgroup))).collect::<Vec<_>>());
+    }
+    introduce(&mut w, &all.concat());
+    w.run(1_000 * MS);
+    let shares = shares(&mut w, 20_000 * MS, &all.concat());
+    assert_near(shares[..4].iter().sum::<f64>() / 4.0, 0.25, 0.01);
+    assert_near(shares[4..].iter().sum::<f64>() / 4.0, 0.75, 0.01);
+}
+
+#[test]
+fn vms_of_one_size_share_equally() {
+    for (cpus, sizes) in [(2, vec![2; 2]), (4, vec![4; 3]), (8, vec![4; 5]), (8, vec![3; 5])] {
+        let mut w = world_with(cpus, strict());
+        let vms = vms(&mut w, &sizes);
+        w.run(1_000 * MS);
+        let used = used_in(&mut w, 10_000 * MS, &vms.concat());
+        let all: u64 = used.iter().sum();
+        for vm in used.chunks(sizes[0]) {
+            let part = vm.iter().sum::<u64>() as f64 / all as f64 * sizes.len() as f64;
+            assert_near(part, 1.0, 0.01);
+        }
+    }
+}
+
+#[test]
+fn a_large_vm_is_not_kept_waiting_by_small_ones() {
+    let mut w = world_with(4, strict());
+    let vms = vms(&mut w, &[4, 1, 1, 1, 1, 1, 1]);
+    let watched = watch(&mut w, &[&vms[0]]);
+    w.run(5_000 * MS);
+    let seen = watched.seen(&w)[0];
+    // Seven VMs that are entitled to the same, of which it needs all four pCPUs for that.
+    assert!(seen.longest_wait_ns < 250 * MS, "{seen:?}");
+}
+
+#[test]
+fn host_tasks_get_their_share() {
+    let mut w = world_with(2, strict());
+    let vms = vms(&mut w, &[2]);
+    let host = [w.spawn(Spec::busy().on(&[0])), w.spawn(Spec::busy().on(&[1]))];
+    w.run(1_000 * MS);
+    let shares = shares(&mut w, 10_000 * MS, &[vms[0][0], vms[0][1], host[0], host[1]]);
+    // Three that compete: the VM, and two tasks.
+    assert_near(shares[0] + shares[1], 2.0 / 3.0, 0.03);
+    assert_near(shares[2], 2.0 / 3.0, 0.03);
+    assert_near(shares[3], 2.0 / 3.0, 0.03);
+}
+
+#[test]
+fn a_wide_vm_runs_in_parts_that_change() {
+    let mut w = world_with(2, strict());
+    let (_, wide) = busy_vm(&mut w, 5);
+    let (_, other) = busy_vm(&mut w, 2);
+    introduce(&mut w, &[wide.clone(), other.clone()].concat());
+    w.run(1_000 * MS);
+    let shares = shares(&mut w, 10_000 * MS, &[wide, other].concat());
+    for part in &shares[..5] {
+        assert_near(*part, 0.2, 0.01);
+    }
+    assert_near(shares[5], 0.5, 0.01);
+}
+
+#[test]
+fn pinned_siblings_take_turns() {
+    let mut w = world_with(4, strict());
+    let vm = w.new_vm(3);
+    let vcpus: Vec<TaskId> = (0..3).map(|id| w.spawn(Spec::busy().on(&[1]).vcpu(vm, id))).collect();
+    introduce(&mut w, &vcpus);
+    w.run(500 * MS);
+    for share in shares(&mut w, 6_000 * MS, &vcpus) {
+        assert_near(share, 1.0 / 3.0, 0.01);
+    }
+}
+
+#[test]
+fn a_gang_leaves_a_pcpu_that_a_real_time_task_takes() {
+    let mut w = world_with(3, strict());
+    let vms = vms(&mut w, &[2]);
+    let taken = (0..3).find(|cpu| w.cpus[*cpu].curr == Some(vms[0][1])).unwrap();
+    w.rt_takes(taken);
+    w.run(3 * MS);
+    assert!(w.is_running(vms[0][0]) && w.is_running(vms[0][1]));
+    w.rt_leaves(taken);
+    w.run(3 * MS);
+    assert!(w.is_running(vms[0][0]) && w.is_running(vms[0][1]));
+}
+
+#[test]
+fn clocks_that_disagree_tear_no_gang() {
+    let skew_ns = vec![0, 300_000, -200_000, 700_000];
+    let mut w = World::new(Config { knobs: strict(), skew_ns, ..Config::cpus(4) });
+    let vms = vms(&mut w, &[4, 2, 2]);
+    let watched = watch(&mut w, &vms.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    w.run(2_000 * MS);
+    for seen in watched.seen(&w) {
+        assert!(seen.longest_torn_ns <= torn_bound_ns(&w), "{seen:?}");
+    }
+}

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The search over knobs, on a made-up landscape and in the simulator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cohortlab.sweep import tune
+from cohortlab.sweep.tune import Score, Search, Setting
+
+Run = Callable[..., Any]
+SCENARIO = """
+name = "NAME"
+[host]
+pcpus = 2
+[[vm]]
+name = "work"
+vcpus = 2
+memory_mb = 256
+programs = ["PROGRAM"]
+[[vm]]
+name = "hog"
+vcpus = 2
+memory_mb = 256
+load = "cpu-hog"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, program in {"train": "tlb-flush", "judge": "pbzip2"}.items():
+        (tmp_path / f"{name}.toml").write_text(SCENARIO.replace("NAME", name).replace("PROGRAM", program))
+    return tmp_path
+
+
+def landscape(monkeypatch: pytest.MonkeyPatch, height: Callable[[Setting], float]) -> list[Setting]:
+    tried: list[Setting] = []
+
+    def score(policy: str, settings: Sequence[Setting], *_: object) -> list[Score]:
+        tried.extend(settings)
+        return [Score(height(setting), 1.0) for setting in settings]
+
+    monkeypatch.setattr(tune, "score", score)
+    return tried
+
+
+KNOBS = {"slice-us": ["2000", "4000", "8000"], "starve-us": ["50000", "200000"]}
+
+
+def test_knobs_that_depend_on_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def height(setting: Setting) -> float:
+        slice_us, starve_us = int(setting.get("slice-us", 16_000)), int(setting.get("starve-us", 100_000))
+        # With the shorter patience the shorter slice is better.
+        best_us = 2_000 if starve_us == 50_000 else 4_000
+        return 1 + abs(slice_us - best_us) / 10_000 + (0 if starve_us == 50_000 else 0.3)
+
+    tried = landscape(monkeypatch, height)
+    assert Search("cohort", KNOBS, []).best() == {"slice-us": "2000", "starve-us": "50000"}
+    assert len({tune.arguments(setting) for setting in tried}) == len(tried), "nothing is simulated twice"
+
+
+def test_nothing_is_better_than_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    landscape(monkeypatch, lambda setting: 1.0 if not setting else 1.0 - tune.GAIN_MIN / 2)
+    assert Search("cohort", KNOBS, []).best() == {}
+
+
+def test_what_is_not_allowed_together_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = landscape(monkeypatch, lambda setting: 2.0 - len(setting))
+    knobs = {"slice-us": ["60000"], "starve-us": ["50000", "200000"]}
+    assert Search("cohort", knobs, []).best() == {"slice-us": "60000", "starve-us": "200000"}
+    assert {"slice-us": "60000", "starve-us": "50000"} not in tried
+
+
+def test_tuned_on_one_judged_by_another(cohortlab: Run, folder: Path) -> None:
+    args = ("tune", folder / "train.toml", "--held-out", folder / "judge.toml", "--policy", "vtime")
+    ran = cohortlab(*args, "--knob", "slice-us=4000,16000", "--json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert found["tried"] == 3
+    assert found["training_tuned"]["over_ideal"] <= found["training_defaults"]["over_ideal"]
+    assert found["held_out_tuned"]["worst_of_due"] > 0.5
+    assert ran.err.count("\n") == 3
+    assert cohortlab(*args, "--knob", "slice-us=4000,16000", "--json").out == ran.out
+    shown = cohortlab(*args, "--knob", "slice-us=16000")
+    assert "best: vtime the defaults" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--knob", "slice-us"], '--knob: "slice-us" is not allowed: must be KNOB=VALUES'),
+        (["--knob", "slice-us=1,"], '--knob: "slice-us=1," is not allowed: must be KNOB=VALUES'),
+        (["--knob", "slice-us=1"], "--knob: --slice-us: "),
+        (["--knob", "colour=1"], "--knob: --colour is not known to the simulator"),
+        (["--knob", "slice-us=4000", "--policy", "none"], '--knob: policy "none" is not known'),
+        (["--knob", "slice-us=4000", "--hardware", "none"], '"none" does not exist'),
+        (["--knob", "slice-us=4000", "--held-out", "TRAIN"], "is a training scenario as well: must be another"),
+    ],
+)
+def test_wrong_input_is_one_line_and_code_2(cohortlab: Run, folder: Path, args: list[str], said: str) -> None:
+    train = str(folder / "train.toml")
+    args = [train if arg == "TRAIN" else arg for arg in args]
+    ran = cohortlab("tune", train, "--held-out", folder / "judge.toml", *args)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
+    assert said in ran.err
