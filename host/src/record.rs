@@ -106,6 +106,7 @@ fn record(args: &Record, host: &Host, part: &Path) -> Result<(), Failure> {
         clock_ns: sample.clock_ns,
         dropped: lost,
         overwritten: 0,
+        slots: (0, 0),
         scheduler: sample.scheduler.clone(),
         vms: owners.into_vms(),
         counted: serde_json::to_value(&sample).unwrap_or_default(),

@@ -92,7 +92,7 @@ def test_a_recording_adds_up(bench: Bench, tmp_path: Path) -> None:
 
     folder = tmp_path / "imported"
     done = CliRunner().invoke(
-        import_recording, [str(recording.path), "--out", str(folder), "--hardware", "lab", "--vm", "work"]
+        import_recording, [str(recording.path), "--out", str(folder), "--hardware", "lab"]
     )
     assert done.exit_code == 0, done.output
     assert (folder / "trace.perfetto").stat().st_size > 10_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from cohortlab import scenario as scenarios
 from cohortlab.errors import BadInput
 from cohortlab.recorded import advice, recording
 from cohortlab.recorded import scenario as makes
+from cohortlab.recorded.shape import Shape, shape
 from cohortlab.sim.model import Run as Simulated
 from cohortlab.sim.result import Result, Traces
 
@@ -96,14 +98,15 @@ def test_import_writes_a_trace_tables_and_a_scenario(file: Path, cohortlab: Run,
     folder = tmp_path / "host"
     ran = cohortlab("import", str(file), "--hardware", "lab", "--from-s", "1", "--for-s", "0.5")
     assert ran.code == 0, ran.err
-    assert "0 lost" in ran.out and "measured by what work did" in ran.out
+    assert "0 lost" in ran.out and "measured is what work, hog did" in ran.out
     tables = {path.stem for path in (folder / "tables").glob("*.parquet")}
     assert tables == {"vms", "vcpus", "distributions", "histograms", "timeline", "events"}
     events = pq.read_table(folder / "tables" / "events.parquet").to_pylist()
     assert {"run", "preempted", "ipi"} <= {event["kind"] for event in events}
     chosen = scenarios.load(folder / "recorded.toml")
     assert [(vm.name, vm.vcpus, vm.weight) for vm in chosen.vms] == [("work", 2, 100), ("hog", 2, 100)]
-    assert chosen.program_vm.programs == ("work",)
+    assert [vm.programs for vm in chosen.vms] == [("work",), ("hog",)]
+    assert (chosen.defaults.hardware, chosen.host.pcpus) == ("hardware.toml", 2)
 
     out = tmp_path / "compared"
     ran = cohortlab("compare", str(folder / "recorded.toml"), "--on", "sim", "--policies", "eevdf,cohort", "--out", str(out))
@@ -123,8 +126,7 @@ def test_what_was_recorded_under_one_policy_predicts_another(program: str, tmp_p
     path = tmp_path / "host.rec"
     path.write_bytes(recorded.recording)
     read = recording.load(path)
-    vms = read.figures().about["figures"]["vms"]
-    written = makes.write(read, vms, tmp_path, part(recorded), "work", "lab")
+    written = makes.write(read, tmp_path, part(recorded), "lab")
     found = advice.advise(scenarios.load(written.path), "eevdf,cohort", 2)
     seeds = (1, 2, 3)
     alone = statistics.median(simulated(program, "eevdf", seed, alone=True).measurement("work").wall_s for seed in seeds)
@@ -136,8 +138,8 @@ def test_what_was_recorded_under_one_policy_predicts_another(program: str, tmp_p
 def test_the_same_recording_is_the_same_scenario(file: Path, cohortlab: Run, tmp_path: Path) -> None:
     for name in ("a", "b"):
         assert cohortlab("import", str(file), "--out", str(tmp_path / name)).code == 0
-    files = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.suffix in (".toml", ".json")]
-    assert len(files) == 10
+    files = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.suffix == ".toml"]
+    assert len(files) == 4
     for path in files:
         assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes()
 
@@ -159,7 +161,6 @@ def test_what_is_wrong_is_one_line(file: Path, cohortlab: Run, tmp_path: Path) -
         assert "bad.rec: " in ran.err and not (tmp_path / "bad").exists()
     for options, expected in (
         (("--from-s", "1e6"), "--from-s: 1e+06 is not allowed"),
-        (("--vm", "nobody"), "must be one of work, hog"),
         (("--hardware", "none"), "--hardware"),
         (("--out", str(file)), "is a file"),
     ):
@@ -187,22 +188,34 @@ def test_a_file_of_trace_cmd_needs_trace_cmd(tmp_path: Path, monkeypatch: pytest
         recording.load(path)
 
 
-def test_a_scenarios_own_model_is_simulated(tmp_path: Path) -> None:
+def test_a_thread_stays_on_its_vcpu(tmp_path: Path) -> None:
     folder = tmp_path / "workloads" / "models"
     folder.mkdir(parents=True)
-    (tmp_path / "workloads" / "mine.toml").write_text(
-        'name = "mine"\ntitle = "Mine"\ncommand = "mine"\n[metric]\nkind = "elapsed"\n'
+    (folder / "mine.toml").write_text(
+        'name = "mine"\n[[thread]]\nname = "t"\nvcpu = 1\nsteps = [{ compute = "70ms" }]\n'
     )
-    steps = 'name = "mine"\n[[thread]]\nname = "t"\nvcpu = 1\nsteps = [{ compute = "70ms" }]\n'
-    (folder / "mine.toml").write_text(steps)
     path = tmp_path / "own.toml"
     path.write_text(
         'name = "own"\n[host]\npcpus = 2\n[[vm]]\nname = "work"\nvcpus = 2\nmemory_mb = 256\nprograms = ["mine"]\n'
     )
-    result = Result.of(Simulated(scenarios.load(path), {"work": "mine"}))
-    assert result.measurement("work").value == pytest.approx(0.07, rel=0.1)
-    vcpus = result.vcpus.to_pylist()
+    vcpus = Result.of(Simulated(scenarios.load(path), {"work": "mine"})).vcpus.to_pylist()
     assert vcpus[1]["run_ns"] > 65_000_000 > 2 * vcpus[0]["run_ns"]
-    (folder / "mine.toml").write_text(steps.replace("70ms", "7 parsecs"))
-    with pytest.raises(BadInput, match="parsecs"):
-        Result.of(Simulated(scenarios.load(path), {"work": "mine"}))
+
+
+def test_shapes_of_hosts() -> None:
+    def pcpus(nodes: int, caches: int, cores: int, threads: int) -> list[dict[str, int]]:
+        count = nodes * caches * cores * threads
+        per_node = count // nodes
+        return [
+            {"cpu": cpu, "core": cpu // threads, "llc": cpu // (cores * threads), "node": cpu // per_node}
+            for cpu in range(count)
+        ]
+
+    assert shape(pcpus(1, 1, 4, 1)) == Shape(1, 4, 1)
+    assert shape(pcpus(2, 1, 6, 2)) == Shape(2, 6, 2)
+    assert shape(pcpus(2, 4, 2, 2)) == Shape(2, 8, 2, 2)
+    assert shape([*pcpus(2, 1, 4, 2), {"cpu": 16, "core": 9, "llc": 1, "node": 1}]) == Shape(1, 17, 1)
+    for text in ("", "[kvm]\nipi = 1\n", "[machine]\nx = 1\n", "[machine.costs]\nx = 1\n[kvm]\n"):
+        made = tomllib.loads(Shape(2, 8, 2, 2).into(text))
+        assert made["machine"]["cores_per_cache"] == 2 and made["machine"]["sockets"] == 2
+        assert made.get("kvm") == tomllib.loads(text).get("kvm")

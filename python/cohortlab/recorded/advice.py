@@ -159,7 +159,7 @@ def advise(
             """Return how long each program of the turn takes, for each seed."""
             running = dict(turn) | beside
             results = list(pool.map(lambda seed: simulate(policy, running, seed), seeds))
-            return {scenario.label(*task): [result.measurement(task[0]).wall_s for result in results] for task in turn}
+            return {_title(scenario, *task): [result.measurement(task[0]).wall_s for result in results] for task in turn}
 
         try:
             for task in dict.fromkeys(task for turn in scenario.turns for task in turn):
@@ -178,3 +178,9 @@ def advise(
                     raise BadInput(str(error)) from None
                 found.failed[policy.label] = str(error)
     return found
+
+
+def _title(scenario: Scenario, vm: str, program: str) -> str:
+    """Return the VM's name, and its program's if it has several."""
+    programs = next(other.programs for other in scenario.program_vms if other.name == vm)
+    return vm if len(programs) == 1 else f"{vm}: {program}"

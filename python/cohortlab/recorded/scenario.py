@@ -22,6 +22,9 @@ STEPS_MAX = 1 << 20
 NAME_MAX = 31
 # A VM that used less of a pCPU is no program whose time says anything: it is there, as a load.
 WORK_MIN = 0.05
+# What vCPUs do that makes them depend on somebody; fewer than so many of each are a guest's own housekeeping.
+MEETS = ("calls", "wakes_by_siblings", "sleeps", "spins_kernel", "spins_user")
+MEETS_MIN = 8
 
 
 @dataclass(frozen=True)
@@ -130,10 +133,20 @@ def _names(names: list[str]) -> list[str]:
 
 
 def _measured(about: dict[str, Any], replays: list[dict[str, Any]], part: Part) -> list[int]:
-    """Return the VMs that did enough for their time to say something; at least the busiest."""
-    work = [replay["seen"]["work_ns"] if vcpus else -1 for replay, vcpus in zip(replays, about["vcpus"], strict=True)]
+    """Return the VMs whose time says something: they did enough, and their vCPUs slept or met; at least the busiest.
+
+    Who only computes gets what it is given: it loads the host for the others.
+    """
+    did = [replay["seen"] for replay in replays]
+    work = [seen["work_ns"] if vcpus else -1 for seen, vcpus in zip(did, about["vcpus"], strict=True)]
+    meets = [sum(seen[name] for name in MEETS) for seen in did]
     least_ns = WORK_MIN * (part.to_ns - part.from_ns)
-    return [index for index, ns in enumerate(work) if ns >= least_ns] or [work.index(max(work))]
+    found = [
+        index
+        for index, vcpus in enumerate(about["vcpus"])
+        if work[index] >= least_ns and meets[index] > MEETS_MIN * vcpus
+    ]
+    return found or [work.index(max(work))]
 
 
 def _weight(weight: float) -> int:
