@@ -88,14 +88,16 @@ def _for_machines(about: dict[str, Any], figures: dict[str, Any], written: Any) 
 
 
 def _tell(about: dict[str, Any], vms: list[dict[str, Any]], part_s: float, written: Any) -> None:
-    end, length_s = about["end"], about["length_ns"] / NS_PER_S
+    end, kernel = about["end"], about["header"]["kernel"]
     lost = f"{end['dropped']} lost, {end['overwritten']} replaced by newer ones"
-    click.echo(f"{length_s:.1f} s, {about['events']} events, {lost}; Linux {about['header']['kernel']}, {end['scheduler']}")
+    length_s = about["length_ns"] / NS_PER_S
+    click.echo(f"{length_s:.1f} s, {about['events']} events, {lost}; Linux {kernel}, {end['scheduler']}")
     for vm in vms:
         shares = {name: vm[f"{name}_ns"] / about["length_ns"] for name in ("run", "ready", "costop")}
         click.echo(
             f"  {vm['name']}: {len(vm['vcpus'])} vCPUs, ran {shares['run']:.2f} pCPUs, ready {shares['ready']:.2f},"
-            f" of it co-stop {shares['costop']:.2f}; {vm['ple']} pause-loop exits, {vm['ipis_sent']} interrupts to siblings"
+            f" of it co-stop {shares['costop']:.2f}; {vm['ple']} pause-loop exits,"
+            f" {vm['ipis_sent']} interrupts to siblings"
         )
     for remark in written.remarks:
         click.echo(f"  {remark}")

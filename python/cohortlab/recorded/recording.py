@@ -19,6 +19,7 @@ from cohortlab.sim.result import Result, Traces
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_NO_TRACES = Traces()
 # How a file begins, by which it is known.
 _MAGIC = b"cohort\r\n"
 _TRACE_DAT = b"\x17\x08\x44tracing"
@@ -69,7 +70,7 @@ class Recording:
         """Events that are not in it: there was no room for them, or newer ones have replaced them."""
         return int(self.about["end"]["dropped"]) + int(self.about["end"]["overwritten"])
 
-    def figures(self, traces: Traces = Traces()) -> Figures:
+    def figures(self, traces: Traces = _NO_TRACES) -> Figures:
         """Return figures, and the traces that are asked for."""
         try:
             return Figures(self._native.import_all(traces.perfetto_bytes_max, traces.timeline_rows_max))
