@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """How well what was recorded under EEVDF predicts Cohort: a Markdown table.
 
-    build/venv/bin/python bench/replay/predict.py simulated        the recorded host is simulated; a minute
-    build/venv/bin/python bench/replay/predict.py lab [ROUNDS]     the lab's host; a quarter of an hour a round
+build/venv/bin/python bench/replay/predict.py simulated        the recorded host is simulated; a minute
+build/venv/bin/python bench/replay/predict.py lab [ROUNDS]     the lab's host; a quarter of an hour a round
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def simulated(scenario: Scenario) -> Iterator[str]:
 
 
 def lab(scenario: Scenario, rounds: int) -> Iterator[str]:
-    """Yield the rows for the lab's host: alone, recorded under EEVDF, under Cohort, in turn; the first round's recording."""
+    """Yield the rows for the lab: alone, under EEVDF, under Cohort, in turn; the first round is recorded."""
     from cohortlab.lab.place import LabPlace
 
     with LabPlace(scenario, progress=lambda text, _: print(text, file=sys.stderr)) as place:
@@ -131,7 +131,9 @@ def main() -> None:
     scenario = scenarios.load(scenarios.find(Path(SCENARIO)))
     if sys.argv[3:]:
         scenario = scenario.with_programs(tuple(sys.argv[3].split(",")))
-    print("| program | EEVDF, recorded | replayed | error | Cohort | predicted | error |", "|---|" + "---|" * 6, sep="\n")
+    print(
+        "| program | EEVDF, recorded | replayed | error | Cohort | predicted | error |", "|---|" + "---|" * 6, sep="\n"
+    )
     for line in simulated(scenario) if kind == "simulated" else lab(scenario, rounds):
         print(line, flush=True)
 

@@ -32,12 +32,12 @@ enum probe_kind {
 	EVENT_WOKEN = 3,     /* waits for pCPU cpu */
 	EVENT_HALTED = 4,    /* b: us that KVM has polled since the last halt */
 	EVENT_BLOCKED = 5,
-	EVENT_MOVED = 6,  /* waits for pCPU cpu instead */
-	EVENT_GONE = 7,	  /* the slot is free */
-	EVENT_JOINED = 8, /* the slot's new owner: cpu is the VM's slot, b the vCPU's number */
-	EVENT_PLE = 9,	  /* a: in the guest's kernel */
-	EVENT_YIELD = 10, /* KVM asked for a directed yield to vCPU b; a: granted */
-	EVENT_IPI = 11,	  /* an interrupt for its sibling b; a: vector */
+	EVENT_MOVED = 6,	  /* waits for pCPU cpu instead */
+	EVENT_GONE = 7,		  /* the slot is free */
+	EVENT_JOINED = 8,	  /* the slot's new owner: cpu is the VM's slot, b the vCPU's number */
+	EVENT_PLE = 9,		  /* a: in the guest's kernel */
+	EVENT_YIELD = 10,	  /* KVM asked for a directed yield to vCPU b; a: granted */
+	EVENT_IPI = 11,		  /* an interrupt for its sibling b; a: vector */
 	EVENT_HYPERCALL = 12,	  /* a: number */
 	EVENT_TLB_HYPERCALL = 13, /* Hyper-V's */
 	EVENT_TLB_DEFERRED = 14,  /* b: the sibling's number */
@@ -77,7 +77,7 @@ struct probe_vcpu {
 	u32 vm;
 	u32 generation; /* of the VM's slot */
 	u32 vcpu_id;
-	u32 tid;      /* 0: free */
+	u32 tid; /* 0: free */
 	u64 slot;
 	u64 place;    /* the state, and above PROBE_STATE_BITS the pCPU */
 	u64 since_ns; /* in this place */

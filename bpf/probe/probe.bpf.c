@@ -167,7 +167,8 @@ int BPF_PROG(probe_yield_to, struct task_struct *p, bool preempt, s32 result)
 		v->yields_granted++;
 	if (recording) {
 		to = vcpu_of(p);
-		record(EVENT_YIELD, v, bpf_ktime_get_ns(), bpf_get_smp_processor_id(), result > 0, to ? to->slot : PROBE_NO_VCPU);
+		record(EVENT_YIELD, v, bpf_ktime_get_ns(), bpf_get_smp_processor_id(), result > 0,
+		       to ? to->slot : PROBE_NO_VCPU);
 	}
 	return 0;
 }
@@ -189,7 +190,8 @@ int BPF_PROG(probe_irq, u32 vcpu_id, s32 delivery, s32 trigger, s32 vector)
 	slot = bpf_map_lookup_elem(&probe_vcpu_slots, &name);
 	to = slot ? vcpu_at(*slot) : NULL;
 	if (recording)
-		record(EVENT_IPI, from, bpf_ktime_get_ns(), bpf_get_smp_processor_id(), vector, to ? to->slot : PROBE_NO_VCPU);
+		record(EVENT_IPI, from, bpf_ktime_get_ns(), bpf_get_smp_processor_id(), vector,
+		       to ? to->slot : PROBE_NO_VCPU);
 	if (!to || PLACE_STATE(READ_ONCE(to->place)) != PROBE_READY_PREEMPTED)
 		return 0;
 	sent = elapsed(READ_ONCE(to->ready_since_ns), bpf_ktime_get_ns());

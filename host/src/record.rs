@@ -91,7 +91,8 @@ fn record(args: &Record, host: &Host, part: &Path) -> Result<(), Failure> {
     let vms = first.vms.len();
     info!("recording {vms} VMs into {}", args.out.display());
     let started = Instant::now();
-    while !stops.wait(LOOK.min(args.left(started.elapsed()))) && args.left(started.elapsed()) > Duration::ZERO {
+    while !stops.wait(LOOK.min(args.left(started.elapsed()))) && args.left(started.elapsed()) > Duration::ZERO
+    {
         look(&probe)?;
     }
     // Who goes unseen after this is in neither: events and counters are of the same time.

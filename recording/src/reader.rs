@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use crate::about::{End, Header, VcpuAbout};
 use crate::event::{Event, Kind, BYTES};
 use crate::format::{
-    header_crc, END_HEAD_BYTES, END_MAGIC, HEADER_BYTES_MAX, MAGIC, PREAMBLE_BYTES, SLOT_BYTES_MAX, SLOT_BYTES_MIN,
-    SLOT_HEAD_BYTES, SLOT_MAGIC, VERSION,
+    header_crc, END_HEAD_BYTES, END_MAGIC, HEADER_BYTES_MAX, MAGIC, PREAMBLE_BYTES, SLOT_BYTES_MAX,
+    SLOT_BYTES_MIN, SLOT_HEAD_BYTES, SLOT_MAGIC, VERSION,
 };
 
 /// pCPUs and slots that the probe can have (bpf/probe/intf.h); so a wrong number does not cost all of the memory.
@@ -116,7 +116,10 @@ fn check(header: &Header, end: &End) -> Result<(), String> {
     }
     for vm in &end.vms {
         if !(vm.weight.is_finite() && vm.weight > 0.0) {
-            return Err(format!("end: vms: weight {} of {:?}; allowed: a number above 0", vm.weight, vm.name));
+            return Err(format!(
+                "end: vms: weight {} of {:?}; allowed: a number above 0",
+                vm.weight, vm.name
+            ));
         }
     }
     Ok(())

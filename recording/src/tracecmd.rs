@@ -31,7 +31,10 @@ pub fn read(text: &str) -> Result<Recording, String> {
     let lines: Vec<Line<'_>> = host_lines(text).filter_map(parse).collect();
     let threads = threads(&lines);
     if threads.is_empty() {
-        return Err("has no vCPU: record with `trace-cmd record -e sched -e kvm`, which has kvm_entry or kvm_exit".into());
+        return Err(
+            "has no vCPU: record with `trace-cmd record -e sched -e kvm`, which has kvm_entry or kvm_exit"
+                .into(),
+        );
     }
     let (vms, slots) = vms(&threads)?;
     let mut teller = Teller { slots: &slots, doing: vec![Doing::Sleeps; slots.len()], events: Vec::new() };
@@ -42,7 +45,8 @@ pub fn read(text: &str) -> Result<Recording, String> {
     }
     let mut events = teller.events;
     events.sort_by_key(|event| event.time_ns);
-    let (Some(first), Some(last)) = (events.first().map(|e| e.time_ns), events.last().map(|e| e.time_ns)) else {
+    let (Some(first), Some(last)) = (events.first().map(|e| e.time_ns), events.last().map(|e| e.time_ns))
+    else {
         return Err("has no sched_switch of a vCPU: record with `trace-cmd record -e sched -e kvm`".into());
     };
     let pcpus = (0..=highest).map(|cpu| Pcpu { cpu, core: cpu, ..Pcpu::default() }).collect();
@@ -76,7 +80,14 @@ fn parse(line: &str) -> Option<Line<'_>> {
     let (stamp, rest) = rest.split_once(": ")?;
     let (name, rest) = rest.trim_start().split_once(':')?;
     let stamp = stamp.split_whitespace().last()?;
-    Some(Line { comm: comm.trim(), pid: pid.trim().parse().ok()?, cpu, time_ns: time_ns(stamp)?, name: name.trim(), rest })
+    Some(Line {
+        comm: comm.trim(),
+        pid: pid.trim().parse().ok()?,
+        cpu,
+        time_ns: time_ns(stamp)?,
+        name: name.trim(),
+        rest,
+    })
 }
 
 fn time_ns(stamp: &str) -> Option<u64> {
@@ -190,7 +201,9 @@ impl Teller<'_> {
             "sched_migrate_task" => {
                 let moved = self.slot(line.rest, " pid=").zip(number(line.rest, "dest_cpu="));
                 // Who sleeps is moved when it wakes, which says where to.
-                if let Some((moved, cpu)) = moved.filter(|(moved, _)| self.doing[usize::from(*moved)] == Doing::Waits) {
+                if let Some((moved, cpu)) =
+                    moved.filter(|(moved, _)| self.doing[usize::from(*moved)] == Doing::Waits)
+                {
                     self.put(line, moved, cpu, Kind::Moved);
                 }
             }
@@ -247,14 +260,17 @@ cpus=2
     fn of_a_merged_report_the_lines_of_the_host_count() {
         let merged: String = TEXT
             .lines()
-            .flat_map(|line| [format!("  trace.dat: {line}\n"), format!("guest.dat: {}\n", line.replace("kvm_", "vmk_"))])
+            .flat_map(|line| {
+                [format!("  trace.dat: {line}\n"), format!("guest.dat: {}\n", line.replace("kvm_", "vmk_"))]
+            })
             .collect();
         assert_eq!(read(&merged).unwrap().events, read(TEXT).unwrap().events);
     }
 
     #[test]
     fn what_is_no_report_is_one_line() {
-        for text in ["", "nonsense", "a-1 [000] 1.0: sched_switch: a:1 [1] R ==> b:2 [1]", "\u{0}\n[[]]]--::"] {
+        for text in ["", "nonsense", "a-1 [000] 1.0: sched_switch: a:1 [1] R ==> b:2 [1]", "\u{0}\n[[]]]--::"]
+        {
             let error = read(text).unwrap_err();
             assert!(error.contains("trace-cmd record") && !error.contains('\n'), "{error}");
         }

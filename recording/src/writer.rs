@@ -8,7 +8,8 @@ use serde::Serialize;
 use crate::about::{End, Header};
 use crate::event::{Event, BYTES};
 use crate::format::{
-    header_crc, END_HEAD_BYTES, END_MAGIC, MAGIC, PREAMBLE_BYTES, SLOT_BYTES_MIN, SLOT_HEAD_BYTES, SLOT_MAGIC, VERSION,
+    header_crc, END_HEAD_BYTES, END_MAGIC, MAGIC, PREAMBLE_BYTES, SLOT_BYTES_MIN, SLOT_HEAD_BYTES,
+    SLOT_MAGIC, VERSION,
 };
 
 pub struct Writer<W> {

@@ -91,9 +91,7 @@ def test_a_recording_adds_up(bench: Bench, tmp_path: Path) -> None:
         assert row["switches"] == pytest.approx(says["switches"], abs=4)
 
     folder = tmp_path / "imported"
-    done = CliRunner().invoke(
-        import_recording, [str(recording.path), "--out", str(folder), "--hardware", "lab"]
-    )
+    done = CliRunner().invoke(import_recording, [str(recording.path), "--out", str(folder), "--hardware", "lab"])
     assert done.exit_code == 0, done.output
     assert (folder / "trace.perfetto").stat().st_size > 10_000
     found = advise(scenarios.load(folder / "recorded.toml"), "eevdf,cohort", 2)

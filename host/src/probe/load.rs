@@ -90,7 +90,8 @@ impl<'obj> Probe<'obj> {
             Err(error) => {
                 debug!("loading failed ({error:#}); trying again without what not every kernel has");
                 let told = say::take_libbpf_warnings();
-                let skel = load(second, (nr_cpus, ring_bytes), state, &[]).map_err(|_| refused_by_kernel(&error, &told))?;
+                let skel = load(second, (nr_cpus, ring_bytes), state, &[])
+                    .map_err(|_| refused_by_kernel(&error, &told))?;
                 (skel, Vec::new())
             }
         };

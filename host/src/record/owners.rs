@@ -37,9 +37,8 @@ impl Owners {
             }
         };
         for slot in slots {
-            let is_new = |event: &&Event| {
-                u32::from(event.cpu) == slot.vm_slot && u32::from(event.b) == slot.vcpu
-            };
+            let is_new =
+                |event: &&Event| u32::from(event.cpu) == slot.vm_slot && u32::from(event.b) == slot.vcpu;
             let number = slot.slot as u16;
             let Some(event) = self.new.get(&number).filter(is_new).copied() else { continue };
             self.new.remove(&number);

@@ -111,9 +111,7 @@ def _tell(about: dict[str, Any], vms: list[dict[str, Any]], part_s: float, writt
 @click.option("--kernel", help="Version of the host's kernel. Default: the scenario's.")
 @click.option("--hardware", help="A name in hardware/, or a file. Default: the scenario's.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else, on standard output.")
-def advise(
-    scenario: Path, policies: str, rounds: int, kernel: str | None, hardware: str | None, as_json: bool
-) -> None:
+def advise(scenario: Path, policies: str, rounds: int, kernel: str | None, hardware: str | None, as_json: bool) -> None:
     """Say in three sentences which policy would do best for a host, and how sure that is.
 
     SCENARIO is what `cohortlab import` has written, or any other: each VM's work is simulated under each policy.

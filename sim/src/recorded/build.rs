@@ -21,9 +21,14 @@ const NAME_MAX: usize = 48;
 enum Meets {
     No,
     /// Each takes a lock so often, for so long.
-    Lock { every_ns: Ns, hold_ns: Ns },
+    Lock {
+        every_ns: Ns,
+        hold_ns: Ns,
+    },
     /// All wait for each other, so many times.
-    Barrier { times: u64 },
+    Barrier {
+        times: u64,
+    },
 }
 
 /// The program of one VM; `items` by vCPU. With `forever` it begins again at its end.
@@ -33,7 +38,10 @@ pub fn program(vm: &str, items: &[&[Item]], seen: &Seen, length_ns: Ns, forever:
         let mut steps = steps(id, items, meets);
         if forever {
             // Who was asleep at the end sleeps on; and nobody goes round without taking time.
-            let told_ns: Ns = items.iter().map(|item| if let Item::Work(ns) | Item::Sleep(ns) = item { *ns } else { 0 }).sum();
+            let told_ns: Ns = items
+                .iter()
+                .map(|item| if let Item::Work(ns) | Item::Sleep(ns) = item { *ns } else { 0 })
+                .sum();
             if told_ns < MS {
                 steps.push(Step::Sleep(Dist::fixed(length_ns.max(MS))));
             }

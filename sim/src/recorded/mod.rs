@@ -48,10 +48,9 @@ pub fn import(
 ) -> Result<Imported, SimError> {
     let who = Who::of(recording)?;
     let mut metrics = Metrics::new(who.layout.clone());
-    let mut perfetto = (perfetto_bytes_max > 0)
-        .then(|| Perfetto::new(who.layout.clone(), perfetto_bytes_max).with_costop());
-    let mut timeline =
-        (timeline_rows_max > 0).then(|| Timeline::new(who.layout.clone(), timeline_rows_max));
+    let mut perfetto =
+        (perfetto_bytes_max > 0).then(|| Perfetto::new(who.layout.clone(), perfetto_bytes_max).with_costop());
+    let mut timeline = (timeline_rows_max > 0).then(|| Timeline::new(who.layout.clone(), timeline_rows_max));
     let unknown = stream::play(recording, &who, &mut |now_ns, what| {
         metrics.record(now_ns, what);
         if let Some(perfetto) = &mut perfetto {

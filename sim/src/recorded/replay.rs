@@ -178,7 +178,13 @@ pub fn replays(recording: &Recording, who: &Who, from_ns: Ns, to_ns: Ns) -> Vec<
     .collect()
 }
 
-fn walk<'a>(recording: &Recording, who: &'a Who, from_ns: Ns, to_ns: Ns, known: Option<Spinning>) -> Walk<'a> {
+fn walk<'a>(
+    recording: &Recording,
+    who: &'a Who,
+    from_ns: Ns,
+    to_ns: Ns,
+    known: Option<Spinning>,
+) -> Walk<'a> {
     let mut ranges = Vec::new();
     let mut base = 0;
     for vm in &who.layout.vms {
@@ -423,7 +429,8 @@ impl Walk<'_> {
             return;
         }
         let away = self.vcpus[target].doing == Doing::Waits;
-        let same = |(before, since_ns): (u8, Ns)| before == vector && now_ns.saturating_sub(since_ns) < BURST_NS;
+        let same =
+            |(before, since_ns): (u8, Ns)| before == vector && now_ns.saturating_sub(since_ns) < BURST_NS;
         let again = self.vcpus[at].last_call.is_some_and(same);
         self.vcpus[at].last_call = Some((vector, now_ns));
         if !again {

@@ -106,8 +106,14 @@ impl Perfetto {
         let base = self.bases[vm];
         for at in base..base + self.layout.vms[vm].vcpus as usize {
             let Some(begins) = costop.look(vm, at) else { continue };
-            let about = About { category: "sched", name: if begins { "co-stop" } else { "" }, ..About::default() };
-            self.writer.put(now_ns, if begins { event::BEGIN } else { event::END }, COSTOP + at as u64, about);
+            let about =
+                About { category: "sched", name: if begins { "co-stop" } else { "" }, ..About::default() };
+            self.writer.put(
+                now_ns,
+                if begins { event::BEGIN } else { event::END },
+                COSTOP + at as u64,
+                about,
+            );
         }
     }
 
