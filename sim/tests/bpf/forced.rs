@@ -16,7 +16,12 @@ fn vms(w: &mut World, sizes: &[usize]) -> Vec<Vec<TaskId>> {
 }
 
 /// At each moment at which `leads` begins to run: do all its siblings run a moment later?
-fn follow(w: &mut World, vms: &[Vec<TaskId>], leads: impl Fn(&World, TaskId) -> bool, steps: u32) -> (u32, u32) {
+fn follow(
+    w: &mut World,
+    vms: &[Vec<TaskId>],
+    leads: impl Fn(&World, TaskId) -> bool,
+    steps: u32,
+) -> (u32, u32) {
     let (mut starts, mut followed) = (0, 0);
     let mut before: Vec<TaskId> = Vec::new();
     for _ in 0..steps {
