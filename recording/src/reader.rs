@@ -121,6 +121,9 @@ fn check(header: &Header, end: &End) -> Result<(), String> {
                 vm.weight, vm.name
             ));
         }
+        if vm.quota_us.is_some_and(|(_, period_us)| period_us == 0) {
+            return Err(format!("end: vms: quota_us of {:?} has a period of 0; allowed: 1 or more", vm.name));
+        }
     }
     Ok(())
 }

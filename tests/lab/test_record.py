@@ -7,12 +7,11 @@ import base64
 import gzip
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 from ground import Cgroups
-from probe import Probe
 
 from cohortlab import scenario as scenarios
 from cohortlab.recorded.advice import advise
@@ -46,21 +45,47 @@ def fetch(bench: Bench, remote: str, to: Path) -> Path:
     return to
 
 
-def recorded(bench: Bench, name: str, seconds: float, to: Path) -> tuple[Recording, dict[int, dict[str, int]]]:
+def kernel_says(bench: Bench, pid: int) -> dict[int, tuple[int, int, int]]:
+    """Return by thread what the kernel has counted by itself: time that it ran and was ready, and turns."""
+    text = bench.host.check(f"cd /proc/{pid}/task && grep -s . */schedstat || true")
+    lines = [line.split(":") for line in text.splitlines()]
+    figures = {int(name.split("/")[0]): tuple(map(int, rest.split())) for name, rest in lines}
+    return {tid: (run_ns, ready_ns, turns) for tid, (run_ns, ready_ns, turns) in figures.items()}
+
+
+def recorded(bench: Bench, name: str, seconds: float, to: Path) -> tuple[Recording, dict[int, list[int]]]:
     """Record while the VM goes on for so long; it is stopped before and after. Return also what the kernel says."""
-    host, pid, says = bench.host, bench.place.guests[name].pid(), Probe(bench).kernel_says
-    tids = [int(tid) for tid in host.check(f"ls /proc/{pid}/task").split()]
-    host.check(f"kill -STOP {pid}")
+    host, pid = bench.host, bench.place.guests[name].pid()
     job = host.spawn("record", "exec cohort record --out /tmp/lab.rec")
     bench.until(lambda: "recording" in job.output("stderr")[0], "it records", PATIENCE_S)
-    before = {tid: says(pid, tid) for tid in tids}
-    host.check(f"kill -CONT {pid}; sleep {seconds}; kill -STOP {pid}; sleep 1")
-    after = {tid: says(pid, tid) for tid in tids}
-    host.check(f"kill -CONT {pid}")
-    job.signal(signal.SIGTERM)
-    assert job.wait(PATIENCE_S) == 0, job.output("stderr")[0]
-    grown = {tid: {key: after[tid][key] - before[tid][key] for key in after[tid]} for tid in tids}
+    host.check(f"kill -STOP {pid}; sleep 1")
+    try:
+        before = kernel_says(bench, pid)
+        host.check(f"kill -CONT {pid}; sleep {seconds}; kill -STOP {pid}; sleep 1")
+        after = kernel_says(bench, pid)
+        job.signal(signal.SIGTERM)
+        bench.until(lambda: job.wait(0) is not None, "the recorder ends", PATIENCE_S)
+    finally:
+        host.check(f"kill -CONT {pid}")
+    assert job.wait(0) == 0, job.output("stderr")[0]
+    grown = {tid: [now - then for now, then in zip(after[tid], was, strict=True)] for tid, was in before.items()}
     return load(fetch(bench, "/tmp/lab.rec", to)), grown
+
+
+def between_stops(events: list[dict[str, Any]]) -> tuple[int, int]:
+    """Return how long a vCPU ran and was ready between its two longest sleeps, in which its process was stopped."""
+    doing, since_ns = "blocked", 0
+    spans: list[tuple[str, int, int]] = []
+    for event in events:
+        if event["kind"] in ("run", "preempted", "woken", "halted", "blocked"):
+            spans.append((doing, since_ns, event["time_ns"]))
+            doing, since_ns = event["kind"], event["time_ns"]
+    spans.append((doing, since_ns, events[-1]["time_ns"] + 3_600_000_000_000))
+    asleep = sorted((end - start, start, end) for kind, start, end in spans if kind in ("halted", "blocked"))
+    (_, _, first), (_, last, _) = sorted(asleep[-2:], key=lambda sleep: sleep[1])
+    inside = [(kind, end - start) for kind, start, end in spans if first <= start and end <= last]
+    ran_ns = sum(ns for kind, ns in inside if kind == "run")
+    return ran_ns, sum(ns for kind, ns in inside if kind in ("preempted", "woken"))
 
 
 def test_a_recording_adds_up(bench: Bench, tmp_path: Path) -> None:
@@ -80,15 +105,16 @@ def test_a_recording_adds_up(bench: Bench, tmp_path: Path) -> None:
         wanted = {name: counted[vm["name"]][name] for name in got}
         print(vm["name"], got, wanted, sep="\n")
         assert got == {name: pytest.approx(value, rel=EXACT) for name, value in wanted.items()}
-    # The kernel's own books, of the VM that was stopped before and after.
+    # The kernel's own books, of the time between the two stops: the recording is cut there.
     index = about["names"].index("work")
-    for vcpu, row in zip(about["end"]["vms"][index]["vcpus"], figures["vms"][index]["vcpus"], strict=True):
-        says = kernel[vcpu["tid"]]
-        print(row, says)
-        assert row["run_ns"] == pytest.approx(says["run_ns"], rel=EXACT, abs=2e6)
-        # It waited once more before it was stopped and after it was let go.
-        assert row["ready_ns"] == pytest.approx(says["ready_ns"], rel=EXACT, abs=20e6)
-        assert row["switches"] == pytest.approx(says["switches"], abs=4)
+    events = recording.events.to_pylist()
+    for vcpu, row in enumerate(about["end"]["vms"][index]["vcpus"]):
+        ran_ns, ready_ns, turns = kernel[row["tid"]]
+        own = [event for event in events if (event["vm"], event["vcpu"]) == (index, vcpu)]
+        got = between_stops(own)
+        print(f"vCPU {vcpu}: recorded {got}, kernel {ran_ns, ready_ns, turns}")
+        assert got[0] == pytest.approx(ran_ns, rel=EXACT, abs=2e6)
+        assert got[1] == pytest.approx(ready_ns, rel=EXACT, abs=20e6)
 
     folder = tmp_path / "imported"
     done = CliRunner().invoke(import_recording, [str(recording.path), "--out", str(folder), "--hardware", "lab"])
@@ -111,7 +137,8 @@ def test_a_ring_that_is_too_small_says_what_it_lost(bench: Bench, tmp_path: Path
         assert work.rc == 0
         job.signal(signal.SIGCONT)
         job.signal(signal.SIGTERM)
-        assert job.wait(PATIENCE_S) == 0, job.output("stderr")[0]
+        bench.until(lambda: job.wait(0) is not None, "the recorder ends", PATIENCE_S)
+        assert job.wait(0) == 0, job.output("stderr")[0]
     recording = load(fetch(bench, "/tmp/small.rec", tmp_path / "small.rec"))
     told = job.output("stderr")[0]
     print(told, recording.about["counts"])

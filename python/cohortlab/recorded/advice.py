@@ -88,7 +88,7 @@ class Advice:
             " as long as alone."
         )
         if best == KERNEL:
-            return now, f"None of the other {len(self.times) - 1} policies would do better.", self._sure(None)
+            return now, f"Of {len(self.times)} policies, none would do better.", self._sure(None)
         gain, low, high = self.gain(best, vm).percent
         change = f"{vm} would need {abs(gain):.0f} % {'less' if gain >= 0 else 'more'} time"
         change = f"{change} ({low:.0f} to {high:.0f} %)"
