@@ -218,7 +218,7 @@ mod tests {
         let failure = run(&Pages { verb: Some("walk".into()), dir: None }).unwrap_err();
         assert_eq!(failure.status, 2);
         assert!(
-            failure.line.contains("\"walk\"") && failure.line.contains("run, top, audit"),
+            failure.line.contains("\"walk\"") && failure.line.contains("run, audit, top, record"),
             "{}",
             failure.line
         );
