@@ -124,7 +124,7 @@ fn record(args: &Record, host: &Host, part: &Path) -> Result<(), Failure> {
         args.out.display()
     );
     if lost > 0 {
-        warn!("{lost} events were lost because they came too fast: use a larger --ring-mb");
+        warn!("{lost} events were lost because they came too fast: use a larger --ring-kb");
     }
     Ok(())
 }

@@ -129,7 +129,7 @@ def test_a_recording_adds_up(bench: Bench, tmp_path: Path) -> None:
 def test_a_ring_that_is_too_small_says_what_it_lost(bench: Bench, tmp_path: Path) -> None:
     with Cgroups(bench) as ground:
         ground.busy("pv")
-        job = bench.host.spawn("record-small", "exec cohort record --ring-mb 1 --max-size 1 --out /tmp/small.rec")
+        job = bench.host.spawn("record-small", "exec cohort record --ring-kb 4 --max-size 1 --out /tmp/small.rec")
         bench.until(lambda: "recording" in job.output("stderr")[0], "it records", PATIENCE_S)
         # Nobody empties the ring buffer meanwhile. A stopped recorder is as good as one that is too slow.
         job.signal(signal.SIGSTOP)
@@ -142,5 +142,11 @@ def test_a_ring_that_is_too_small_says_what_it_lost(bench: Bench, tmp_path: Path
     recording = load(fetch(bench, "/tmp/small.rec", tmp_path / "small.rec"))
     told = job.output("stderr")[0]
     print(told, recording.about["counts"])
-    assert f"{recording.about['end']['dropped']} lost" in told
+    dropped = recording.about["end"]["dropped"]
+    assert dropped > 100
+    assert f"{dropped} lost" in told
+    # What is there is read as it is: nobody runs twice, times add up.
+    for vm in recording.figures().about["figures"]["vms"]:
+        for vcpu in vm["vcpus"]:
+            assert vcpu["run_ns"] + vcpu["ready_ns"] <= recording.length_ns
     bench.host.check("rm /tmp/small.rec")

@@ -28,9 +28,9 @@ pub struct Record {
     )]
     max_size: u64,
 
-    /// Events wait for this program in a buffer of so many MB of the kernel's memory, a power of two [1..1024]
-    #[arg(long, value_name = "MB", default_value_t = 32, value_parser = parse_ring)]
-    ring_mb: u32,
+    /// Events wait for this program in a buffer of so many kB of the kernel's memory, a power of two [4..1048576]
+    #[arg(long, value_name = "KB", default_value_t = 32_768, value_parser = parse_ring)]
+    ring_kb: u32,
 
     /// Print what libbpf does, and the verifier's log when it refuses
     #[arg(short, long, action = ArgAction::Count)]
@@ -43,7 +43,7 @@ impl Record {
     }
 
     pub fn ring_bytes(&self) -> u32 {
-        self.ring_mb * MB as u32
+        self.ring_kb << 10
     }
 
     /// How long to go on.
@@ -61,8 +61,8 @@ fn parse_secs(text: &str) -> Result<Duration, String> {
 
 fn parse_ring(text: &str) -> Result<u32, String> {
     match text.parse::<u32>() {
-        Ok(mb) if (1..=1024).contains(&mb) && mb.is_power_of_two() => Ok(mb),
-        _ => Err("allowed: a power of two from 1 to 1024".into()),
+        Ok(kb) if (4..=1 << 20).contains(&kb) && kb.is_power_of_two() => Ok(kb),
+        _ => Err("allowed: a power of two from 4 to 1048576".into()),
     }
 }
 
@@ -100,8 +100,8 @@ mod tests {
             ("--seconds 0", "--seconds", "from 0.1 to 604800"),
             ("--seconds nan", "--seconds", "from 0.1 to 604800"),
             ("--max-size 0", "--max-size", "1..=1048576"),
-            ("--ring-mb 3", "--ring-mb", "a power of two from 1 to 1024"),
-            ("--ring-mb 2048", "--ring-mb", "a power of two from 1 to 1024"),
+            ("--ring-kb 3", "--ring-kb", "a power of two from 4 to 1048576"),
+            ("--ring-kb 2097152", "--ring-kb", "a power of two from 4 to 1048576"),
         ] {
             let line = record(args).unwrap_err();
             assert!(line.contains(flag) && line.contains(allowed) && !line.contains('\n'), "{line}");
