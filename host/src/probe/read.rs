@@ -188,18 +188,32 @@ impl Reader {
                 vms.insert(slot, vm);
             }
         })?;
-        let mut vcpus: BTreeMap<u32, Vec<probe_vcpu>> = BTreeMap::new();
+        let mut taken = Vec::new();
         maps::for_each(&maps.probe_vcpus, |slot, bytes| {
-            let Some(mut vcpu) = vcpu_from(bytes).filter(|vcpu| vcpu.tid != 0) else { return };
+            if vcpu_from(bytes).is_some_and(|vcpu| vcpu.tid != 0) {
+                taken.push(slot);
+            }
+        })?;
+        // To find the few slots that are taken lasts milliseconds. What is in them is read again, so that all of it is of one moment.
+        for (slot, vm) in &mut vms {
+            let again = maps.probe_vms.lookup(&slot.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+            *vm = again.and_then(|bytes| vm_from(&bytes)).unwrap_or(*vm);
+        }
+        let mut vcpus: BTreeMap<u32, Vec<probe_vcpu>> = BTreeMap::new();
+        for slot in taken {
+            let look = || {
+                let found = maps.probe_vcpus.lookup(&slot.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+                found.and_then(|bytes| vcpu_from(&bytes)).filter(|vcpu| vcpu.tid != 0)
+            };
+            let Some(mut vcpu) = look() else { continue };
             for _ in 0..TRIES {
                 if vcpu.seq_begin == vcpu.seq_end {
                     break;
                 }
-                let again = maps.probe_vcpus.lookup(&slot.to_ne_bytes(), MapFlags::ANY).ok().flatten();
-                vcpu = again.and_then(|bytes| vcpu_from(&bytes)).unwrap_or(vcpu);
+                vcpu = look().unwrap_or(vcpu);
             }
             vcpus.entry(vcpu.vm).or_default().push(vcpu);
-        })?;
+        }
         let now = monotonic_ns();
         // Both clocks of a word, of the VM and of its pCPUs, are looked at with the vCPUs; what came in between is little.
         let mut present: HashMap<u32, u64> = HashMap::new();
