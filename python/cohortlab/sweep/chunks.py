@@ -54,12 +54,11 @@ def schema(plan: Plan) -> pa.Schema:
 
 
 def _kind(axis: Axis) -> pa.DataType:
-    kinds = {type(value) for value in axis.values}
-    if kinds == {bool}:
+    if axis.kinds == {bool}:
         return pa.bool_()
-    if kinds == {int} and all(-(1 << 63) <= value < 1 << 63 for value in axis.values):
+    if axis.is_of_integers:
         return pa.int64()
-    return pa.float64() if kinds <= {int, float} else pa.string()
+    return pa.float64() if axis.kinds <= {int, float} else pa.string()
 
 
 def _cell(value: Any, kind: pa.DataType) -> Any:
@@ -86,7 +85,7 @@ def simulate_point(plan: Plan, number: int) -> list[dict[str, Any]]:
     except BadInput as error:
         return [_row(plan, number, "", error=one_line(str(error)))]
     try:
-        result = Result.of(point.run)
+        result = Result.of_dict(point.run, point.described)
         return [_measured(plan, point, vm.name, result) for vm in _measured_vms(point)]
     except (BadInput, PlaceError) as error:
         return [_row(plan, number, point.name, error=one_line(str(error)))]

@@ -30,6 +30,11 @@ from cohortlab.tomlmodel import read_toml, shown
 
 POINTS_MAX = 10_000_000
 DEFAULT_POLICY = "cohort"
+# What a scenario is made of.
+OF_SCENARIO = ("scenario", "workload", "model")
+# Scenarios that a process remembers, by the plan's key and their values.
+MADE_MAX = 256
+_made: dict[tuple[str, str], tuple[Scenario, dict[str, dict[str, Any]]]] = {}
 
 
 @dataclass
@@ -49,12 +54,14 @@ class Point:
 
     Attributes:
         values: of the axes, in their order.
+        described: the run as the simulator takes it.
         name: 16 hexadecimal digits for all that the run depends on.
     """
 
     number: int
     values: tuple[Any, ...]
     run: Run
+    described: dict[str, Any]
     name: str
 
 
@@ -101,13 +108,14 @@ class Plan:
         run = self.run(values)
         known = self.library.model_files
         models_of = [known[name][0] for name in sorted(run.running.values()) if name in known]
-        return Point(number, values, run, digest([run.as_dict(), models_of, self.simulator]))
+        described = run.as_dict()
+        return Point(number, values, run, described, digest([described, models_of, self.simulator]))
 
     def run(self, values: tuple[Any, ...]) -> Run:
         """Return the run of a point with these values."""
         given = {axis.field: value for axis, value in zip(self.axes, values, strict=True)}
         changes = [(axis, value) for axis, value in zip(self.axes, values, strict=True) if axis.path]
-        scenario, programs = self._scenario([change for change in changes if change[0].root != "hardware"])
+        scenario, programs = self._scenario_of([change for change in changes if change[0].root in OF_SCENARIO])
         if "program" in given:
             scenario, turn = _chosen(scenario, given["program"], self._found)
         else:
@@ -129,6 +137,16 @@ class Plan:
             self._hardware(given.get("hardware", ""), [(a, v) for a, v in changes if a.root == "hardware"]),
             programs,
         )
+
+    def _scenario_of(self, changes: list[tuple[Axis, Any]]) -> tuple[Scenario, dict[str, dict[str, Any]]]:
+        """Return the scenario with these changes, and its models. Most points of a chunk have the same."""
+        key = (self.key, repr([value for _, value in changes]))
+        found = _made.get(key)
+        if found is None:
+            if len(_made) >= MADE_MAX:
+                _made.clear()
+            found = _made[key] = self._scenario(changes)
+        return found
 
     def _scenario(self, changes: list[tuple[Axis, Any]]) -> tuple[Scenario, dict[str, dict[str, Any]]]:
         data = copy.deepcopy(self.scenario)
