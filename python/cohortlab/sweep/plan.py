@@ -32,6 +32,8 @@ POINTS_MAX = 10_000_000
 DEFAULT_POLICY = "cohort"
 # What a scenario is made of.
 OF_SCENARIO = ("scenario", "workload", "model")
+# Of a workload, what only the lab reads.
+_OF_THE_LAB = {"command", "setup", "packages", "files"}
 # Scenarios that a process remembers, by the plan's key and their values.
 MADE_MAX = 256
 _made: dict[tuple[str, str], tuple[Scenario, dict[str, dict[str, Any]]]] = {}
@@ -86,7 +88,7 @@ class Plan:
         about = [
             self.scenario,
             [[axis.field, list(axis.values)] for axis in self.axes],
-            {name: workload.model_dump(mode="json") for name, (_, workload, _) in library.workloads.items()},
+            {name: workload.model_dump(mode="json", exclude=_OF_THE_LAB) for name, (_, workload, _) in library.workloads.items()},
             library.models,
             {name: data for name, (data, _) in library.model_files.items()},
             {name: data for name, (data, _) in library.hardware.items()},
