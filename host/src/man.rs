@@ -11,10 +11,10 @@ use clap_mangen::roff::{bold, roman, Roff};
 use clap_mangen::Man;
 
 use crate::cli::Cli;
-use crate::top::{COLUMNS, COUNTERS, KEYS};
 use crate::intf;
 use crate::say::Failure;
 use crate::timing::AT_MOST;
+use crate::top::{COLUMNS, COUNTERS, KEYS};
 
 #[derive(Args, Debug)]
 pub struct Pages {
@@ -209,7 +209,11 @@ mod tests {
     fn a_verb_that_is_none_is_refused() {
         let failure = run(&Pages { verb: Some("walk".into()), dir: None }).unwrap_err();
         assert_eq!(failure.status, 2);
-        assert!(failure.line.contains("\"walk\"") && failure.line.contains("run, top, audit"), "{}", failure.line);
+        assert!(
+            failure.line.contains("\"walk\"") && failure.line.contains("run, top, audit"),
+            "{}",
+            failure.line
+        );
     }
 
     #[test]

@@ -77,10 +77,7 @@ fn parse_sets(text: &str) -> Result<Of, String> {
             let number = |text: &str| text.parse().ok().filter(|vcpu: &usize| *vcpu < VCPUS_MAX);
             let range = number(first).zip(number(last)).filter(|(first, last)| first <= last);
             let (first, last) = range.ok_or_else(|| {
-                format!(
-                    "vCPUs {part:?}; allowed: numbers from 0 to {}, ranges as 0-3, or all",
-                    VCPUS_MAX - 1
-                )
+                format!("vCPUs {part:?}; allowed: numbers from 0 to {}, ranges as 0-3, or all", VCPUS_MAX - 1)
             })?;
             for vcpu in first..=last {
                 if std::mem::replace(&mut seen[vcpu], true) {

@@ -61,7 +61,8 @@ fn stamp_of(path: &Path) -> Stamp {
 }
 
 fn read(path: &Path) -> Result<Given, String> {
-    let text = fs::read_to_string(path).map_err(|e| format!("--sets: cannot read {}: {e}", path.display()))?;
+    let text =
+        fs::read_to_string(path).map_err(|e| format!("--sets: cannot read {}: {e}", path.display()))?;
     Given::parse(&text).map_err(|e| format!("--sets: {}: {e}", path.display()))
 }
 

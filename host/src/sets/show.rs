@@ -28,7 +28,8 @@ pub fn run(args: &Sets, host: &Host, out: &mut impl Write) -> Result<(), Failure
     Stops::listen()?.wait(args.secs);
     let after = auto::read(&traffic).map_err(failed)?;
     let all = stats::vms(&vms, host, &mut VmNames::default()).map_err(failed)?;
-    let wanted: Vec<_> = all.iter().filter(|vm| args.vm.as_ref().is_none_or(|name| vm.name == *name)).collect();
+    let wanted: Vec<_> =
+        all.iter().filter(|vm| args.vm.as_ref().is_none_or(|name| vm.name == *name)).collect();
     if wanted.is_empty() {
         let names: Vec<_> = all.iter().map(|vm| vm.name.as_str()).collect();
         return Err(Failure::refused(match (&args.vm, names.is_empty()) {

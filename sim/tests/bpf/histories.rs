@@ -77,7 +77,11 @@ fn knobs() -> impl Strategy<Value = Knobs> {
             placement: Some(placement),
             order: Some(order),
             // A gang needs an order that knows VMs.
-            gang: Some(if OF_VMS.contains(&format!("order {}", ORDERS[order as usize][0]).as_str()) { gang } else { knob::GANG_OFF }),
+            gang: Some(if OF_VMS.contains(&format!("order {}", ORDERS[order as usize][0]).as_str()) {
+                gang
+            } else {
+                knob::GANG_OFF
+            }),
             spin: Some(spin),
             boost: Some(boost),
             guard: Some(guard),

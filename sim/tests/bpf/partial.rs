@@ -41,12 +41,8 @@ fn watch(w: &mut World, ms: u64, set: &[TaskId]) -> Seen {
 
 /// The paper's machine and VMs: 8 pCPUs, one VM of 8 vCPUs, one of 4. Returns the CPU time of each in pCPUs, and how the sets were seen.
 fn papers_machine(sets: &[&[u32]], order: u32) -> (f64, f64, Vec<Seen>) {
-    let knobs = Knobs {
-        gang: Some(knob::GANG_PARTIAL),
-        order: Some(order),
-        boost: Some(0),
-        ..Knobs::default()
-    };
+    let knobs =
+        Knobs { gang: Some(knob::GANG_PARTIAL), order: Some(order), boost: Some(0), ..Knobs::default() };
     let mut w = world_with(8, knobs);
     let (_, a) = vm_of_sets(&mut w, 8, sets);
     let (_, b) = vm_of_sets(&mut w, 4, &[&[0, 1, 2, 3]]);

@@ -192,6 +192,9 @@ fn who_wakes_with_a_slice_takes_the_pcpu_from_extra_time() {
     let light = lone(&mut w, 100, Spec::on_demand(MS));
     let busy = vm_of(&mut w, 100, 1)[0];
     w.run(3 * SECOND);
+    // Until slices are divided anew it has none.
+    w.wake(light);
+    w.run(SECOND);
     let mut at_once = 0;
     for round in 0..20 {
         w.run(131 * MS);

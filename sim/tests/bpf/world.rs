@@ -54,7 +54,14 @@ impl World {
         let class = AnyClass::Ext(Ext::new(ext_config, &machine).unwrap());
         let host = Host::new(&machine, class, 0).unwrap();
         let sim = Simulation::new(host, Puppets::default());
-        let mut world = Self { config, now_ns: 0, cpus: Vec::new(), tasks: Vec::new(), vms_of_sets: BTreeSet::new(), sim };
+        let mut world = Self {
+            config,
+            now_ns: 0,
+            cpus: Vec::new(),
+            tasks: Vec::new(),
+            vms_of_sets: BTreeSet::new(),
+            sim,
+        };
         world.look();
         world
     }
