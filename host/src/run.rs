@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -268,6 +268,7 @@ impl Reporter {
 /// SIGINT, SIGTERM and SIGHUP, as something to wait for.
 pub struct Stops {
     came: Receiver<()>,
+    wake: Sender<()>,
     signal: Arc<AtomicUsize>,
 }
 
@@ -282,6 +283,7 @@ impl Stops {
         let signal = Arc::new(AtomicUsize::new(0));
         let (notify, came) = channel();
         let seen = Arc::clone(&signal);
+        let wake = notify.clone();
         thread::spawn(move || {
             for number in signals.forever() {
                 seen.store(number as usize, Ordering::Relaxed);
@@ -290,7 +292,7 @@ impl Stops {
                 }
             }
         });
-        Ok(Stops { came, signal })
+        Ok(Stops { came, wake, signal })
     }
 
     /// Wait that long, or until asked to stop. Return true if asked.
@@ -298,11 +300,16 @@ impl Stops {
         if !self.asked() {
             match self.came.recv_timeout(time) {
                 Ok(()) | Err(RecvTimeoutError::Timeout) => {}
-                // The listening thread never ends; were it to, this must not become a busy loop.
+                // Cannot be while `wake` is there; were it to, this must not become a busy loop.
                 Err(RecvTimeoutError::Disconnected) => thread::sleep(time),
             }
         }
         self.asked()
+    }
+
+    /// What ends the present `wait()` early, or the next one.
+    pub fn waker(&self) -> Sender<()> {
+        self.wake.clone()
     }
 
     pub fn asked(&self) -> bool {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `cohort top`: which VMs lose time, and to what.
 
+mod answer;
 mod app;
 pub mod args;
 mod batch;
@@ -47,6 +48,11 @@ pub fn run(args: &Top, host: &Host) -> Result<(), Failure> {
     let mut storage = probe::Storage::default();
     let stops = Stops::listen()?;
     let mut source = Source::open(args, &mut storage, host)?;
+    if let Some(path) = &args.answer {
+        let all = || COLUMNS.iter().collect();
+        let columns: Vec<&Column> = args.columns.as_ref().map_or_else(all, |columns| columns.0.clone());
+        return answer::serve(path, &columns, &mut source, &stops);
+    }
     let mut show = |sample: &Sample| {
         if let Some(exporter) = &exporter {
             exporter.show(sample);

@@ -35,9 +35,9 @@ from cohortlab.table import WIDE, print_results, remarks
 
 WriteHtml = Callable[[Results, Scenario, Sequence[Figure], Path, Path | None], None]
 
-PLACES = ("lab", "sim")
+PLACES = ("lab", "host", "sim")
 # A simulated round takes a fraction of a second, but its figures vary little: seeds are their only difference.
-ROUNDS = {"lab": 5, "sim": 2}
+ROUNDS = {"lab": 5, "host": 5, "sim": 2}
 # What the lab says that it does before it can measure, and seconds of it.
 BEFORE_LAB_S = {
     "the lab's image": 90.0,
@@ -52,7 +52,7 @@ POLICIES = f"With commas, of {', '.join(KNOWN)}; or {ALL}. NAME@VARIANT is NAME 
 
 @click.command()
 @click.argument("scenario", type=click.Path(path_type=Path))
-@click.option("--on", "where", default="lab", show_default=True, help="Where to run: lab or sim.")
+@click.option("--on", "where", default="lab", show_default=True, help="Where to run: lab, host (this one) or sim.")
 @click.option("--policies", help=f"{POLICIES} Default: the scenario's, or {','.join(DEFAULT_POLICIES)}.")
 @click.option(
     "--policy-args",
@@ -70,6 +70,7 @@ POLICIES = f"With commas, of {', '.join(KNOWN)}; or {ALL}. NAME@VARIANT is NAME 
 @click.option("--hardware", help="The simulated host: a name in hardware/, or a file. Default: the scenario's, or lab.")
 @click.option("--crashes", type=click.IntRange(0, 100), default=10, show_default=True, help="Crashes to bear.")
 @click.option("--warm-up/--no-warm-up", default=True, show_default=True, help="Run each program once first.")
+@click.option("--probe/--no-probe", default=True, help="Count what vCPUs' time goes to, in real kernels. Default: yes.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the results.")
 @click.option(
     "--picture", type=click.Path(path_type=Path, dir_okay=False), help="A picture of `explain`, for the report."
@@ -88,6 +89,7 @@ def compare(
     hardware: str | None,
     crashes: int,
     warm_up: bool,
+    probe: bool,
     out: Path | None,
     picture: Path | None,
     as_json: bool,
@@ -102,7 +104,7 @@ def compare(
     Exit code: 0 all was measured; 1 something failed, what is complete is reported; 2 wrong input; 130 interrupted.
     """
     # Everything that can be wrong with the input is found before anything boots or is written.
-    open_place = place_named(where)
+    open_place = place_named(where, probe=probe)
     chosen = with_ple(ple, scenarios.load(scenario))
     if programs is not None:
         chosen = with_programs(programs, chosen)
@@ -119,6 +121,7 @@ def compare(
         open_place = _simulator(chosen, plan, hardware)
     elif hardware is not None:
         raise BadInput("--hardware: only a simulated host can be chosen: --on sim")
+    remark = _on_this_host(plan) if where == "host" else ""
     _check_picture(picture)
     folder = _folder(out, chosen.name)
     results = Results(
@@ -143,6 +146,8 @@ def compare(
 
     progress = _progress(forecast(where, plan))
     progress.watch()
+    if remark:
+        progress.note(remark)
     try:
         comparison.run(plan, open_place, progress, results, lambda: _keep(results, folder))
     finally:
@@ -205,17 +210,40 @@ def policies_of(scenario: Scenario, text: str | None, args: tuple[str, ...]) -> 
         raise BadInput(f"{scenario.path}: defaults: {error}") from None
 
 
-def place_named(name: str) -> OpenPlace:
-    """Return what opens the place ``--on`` names."""
+def place_named(name: str, *, probe: bool = True) -> OpenPlace:
+    """Return what opens the place ``--on`` names; ``probe``: with it, where kernels are real."""
     if name not in PLACES:
         raise BadInput(f'--on: "{name}" does not exist in this version: must be one of {", ".join(PLACES)}')
     if name == "sim":
+        if not probe:
+            raise BadInput("--no-probe: the simulator counts without one: must be left out with --on sim")
         from cohortlab.sim import open_sim
 
         return open_sim
+    if name == "host":
+        from cohortlab.host import open_host
+
+        return functools.partial(open_host, probe=probe)
     from cohortlab.lab import open_lab
 
-    return open_lab
+    return functools.partial(open_lab, probe=probe)
+
+
+def _on_this_host(plan: Plan) -> str:
+    """Return what this host cannot compare, in words; raise BadInput for what it cannot do at all."""
+    from cohortlab.host import checks
+
+    if plan.kernel is not None:
+        scenario = next(iter(plan.modes.values()))
+        where = f"{scenario.path}: defaults.kernel" if plan.kernel == scenario.defaults.kernel else "--kernel"
+        raise BadInput(f"{where}: this host runs the kernel that it runs: must be left out with --on host")
+    remark = checks.policies(plan.policies)
+    try:
+        for scenario in plan.modes.values():
+            checks.can_measure(scenario)
+    except PlaceError as error:
+        raise BadInput(str(error)) from None
+    return remark
 
 
 def _simulator(scenario: Scenario, plan: Plan, hardware: str | None) -> OpenPlace:

@@ -334,6 +334,7 @@ class _Round:
             stats=measured.stats,
             guest=measured.guest,
             host=measured.host,
+            why=measured.why,
             ended=datetime.now(UTC),
             kernel=mode.results.places[mode.tlb].get("kernel", ""),
         )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Where a scenario runs: the contract between ``compare`` and a place.
 
-A *place* (the lab, the simulator, later this host) brings a scenario's VMs up, keeps them alive while
+A *place* (the lab, this host, the simulator) brings a scenario's VMs up, keeps them alive while
 policies are switched under them, and measures one program in one VM at a time. ``compare`` knows nothing
 else about it.
 """
@@ -37,6 +37,7 @@ class Measurement:
         stats: counters the policy reported over the window (empty for the kernel's own scheduler).
         guest: counters read in the guest from the program's start to its end, e.g. ``tlb_shootdowns``, ``steal_s``.
         host: counters of the host over the window, e.g. ``idle_s``: CPU seconds that all pCPUs together were idle.
+        why: what each VM's vCPUs did meanwhile, by VM name: counters of cohortlab.why; empty where nothing counts them.
     """
 
     value: float
@@ -46,6 +47,7 @@ class Measurement:
     stats: dict[str, float] = field(default_factory=dict)
     guest: dict[str, float] = field(default_factory=dict)
     host: dict[str, float] = field(default_factory=dict)
+    why: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 class Place(Protocol):

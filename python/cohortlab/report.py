@@ -7,15 +7,16 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import matplotlib as mpl
 
-from cohortlab import plots
+from cohortlab import plots, why
 from cohortlab.results import Results, write_atomically
 from cohortlab.scenario import Scenario
 from cohortlab.summary import Figure, means_over_ideal
-from cohortlab.table import TLB_COUNTERS, number, percent, ratio, remarks, spread
+from cohortlab.table import TLB_COUNTERS, number, percent, ratio, remarks, spread, why_rows
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ class _Mode:
     neighbour_of_due: str
     means: tuple[dict[str, float], list[str]]
     place: dict[str, str]
+    # Columns, and each program's rows: label, VM, cells and what it lost most to.
+    why_columns: Sequence[why.Column]
+    why_groups: Sequence[tuple[str, Sequence[tuple[str, str, Sequence[str], str]]]]
 
 
 # What a page can show, by a file's ending.
@@ -85,4 +89,18 @@ def _mode(results: Results, tlb: str, every: Sequence[Figure]) -> _Mode:
             neighbour_of_due=plots.neighbour_of_due(found, programs, policies),
             means=means_over_ideal(found),
             place=results.places.get(tlb, {}),
+            **_why(found, programs),
         )
+
+
+def _why(found: Sequence[Figure], programs: Sequence[str]) -> dict[str, Any]:
+    rows = {name: why_rows([figure for figure in found if figure.program == name]) for name in programs}
+    columns = why.columns_of([figures for group in rows.values() for _, _, figures in group], more=True)
+    cells = {
+        name: [
+            (label, vm, [why.text_of(figures, column) for column in columns], why.mostly(figures))
+            for label, vm, figures in group
+        ]
+        for name, group in rows.items()
+    }
+    return {"why_columns": columns, "why_groups": [(name, group) for name, group in cells.items() if group]}

@@ -49,6 +49,7 @@ def _schema() -> pa.Schema:
             ("host", doubles),
             ("ended", pa.timestamp("us", tz="UTC")),
             ("kernel", pa.string()),
+            ("why", pa.map_(pa.string(), doubles)),
         ]
     )
 
@@ -87,6 +88,8 @@ class Row:
     host: Mapping[str, float]
     ended: datetime
     kernel: str
+    # Each VM's counters (cohortlab.why); none in files of older versions, and where nothing counts them.
+    why: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -156,6 +159,7 @@ def write_parquet(results: Results, path: Path) -> None:
     rows = [{f.name: getattr(row, f.name) for f in fields(Row)} for row in results.rows]
     for row in rows:
         row.update({name: list(row[name].items()) for name in MAPS})
+        row["why"] = [(vm, list(counters.items())) for vm, counters in row["why"].items()]
     table = pa.Table.from_pylist(rows, schema=_schema().with_metadata({METADATA_KEY: json.dumps(_metadata(results))}))
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
@@ -171,6 +175,7 @@ def read_parquet(path: Path) -> Results:
     rows = []
     for row in table.to_pylist():
         row.update({name: dict(row[name]) for name in MAPS})
+        row["why"] = {vm: dict(counters) for vm, counters in row.get("why") or ()}
         rows.append(Row(**{**row, "policy_args": tuple(row["policy_args"])}))
     return Results(
         scenario=about["scenario"],

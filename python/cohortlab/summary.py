@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import geometric_mean, median
 from typing import Any
 
+from cohortlab import why
 from cohortlab.ideal import due, ideal_slowdown
 from cohortlab.results import ALONE, Results, Row
 from cohortlab.scenario import Scenario
@@ -52,6 +53,7 @@ class Figure:
         left: part of it that the host's own work left to the VMs.
         guest_per_s: the guest's counters per second of its own time, medians over the rounds.
         host_per_s: the host's counters per second of the window, likewise.
+        why: what each VM's vCPUs' time went to (cohortlab.why), likewise; alone_why, of the program's VM alone.
     """
 
     tlb: str
@@ -75,6 +77,8 @@ class Figure:
     guest_per_s: dict[str, float]
     alone_guest_per_s: dict[str, float]
     host_per_s: dict[str, float]
+    why: dict[str, dict[str, float]] = field(default_factory=dict)
+    alone_why: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def rounds(self) -> int:
@@ -166,6 +170,8 @@ def _figure(
         guest_per_s=_per_second(loaded),
         alone_guest_per_s=_per_second(alone),
         host_per_s=_host_per_second(loaded),
+        why=why.over_rounds(row.why for row in loaded),
+        alone_why=why.over_rounds({first.vm: row.why[first.vm]} for row in alone if first.vm in row.why),
     )
 
 
@@ -238,5 +244,7 @@ def _object(figure: Figure) -> dict[str, Any]:
         "guest_per_s": figure.guest_per_s,
         "alone_guest_per_s": figure.alone_guest_per_s,
         "host_per_s": figure.host_per_s,
+        "why": figure.why,
+        "alone_why": figure.alone_why,
         "rounds": figure.rounds,
     }

@@ -10,11 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cohortlab import why
 from cohortlab.results import ALONE, Results
 from cohortlab.summary import Figure, Spread, means_over_ideal
 
 # Columns of a terminal from which on the tables are set with more space; also the width where there is no terminal.
 WIDE = 100
+# ... for the widest table.
+WHY_WIDE = 120
 
 # A window this much longer than the run no longer tells what was used while the program ran.
 LOOSE = 1.1
@@ -60,6 +63,8 @@ def print_results(console: Console, results: Results, found: Sequence[Figure]) -
         mode = [figure for figure in found if figure.tlb == tlb]
         if mode:
             _print(console, _main_table(results, tlb, mode, narrow=narrow))
+        if any(figure.why for figure in mode):
+            _print(console, _why_table(results, mode, narrow=console.width < WHY_WIDE))
     flushing = [figure for figure in found if flushes_remotely(figure.program, found)]
     if len({figure.tlb for figure in flushing}) > 1:
         _print(console, _tlb_table(results, flushing, narrow=narrow))
@@ -134,6 +139,35 @@ def _cells(figure: Figure, *, is_best: bool) -> list[str | Text]:
         f"{100 * figure.neighbour_share:.1f}/{percent(figure.neighbour_due)}",
         Text(ratio(of_due), style="red" if starved else ""),
     ]
+
+
+def _why_table(results: Results, found: Sequence[Figure], *, narrow: bool) -> Table:
+    shown = [figures for figure in found for counted in (figure.alone_why, figure.why) for figures in counted.values()]
+    columns = why.columns_of(shown, more=False)
+    headings = (*(column.heading for column in columns), why.MOSTLY)
+    table = _table(why.TITLE, ("program", "policy", "VM"), headings, narrow)
+    for program in results.programs:
+        first = program
+        for label, vm, figures in why_rows([figure for figure in found if figure.program == program]):
+            cells = [why.text_of(figures, column) for column in columns]
+            style = "dim" if label == ALONE else None
+            table.add_row(first, label, vm, *cells, why.mostly(figures), style=style)
+            first = ""
+        table.add_section()
+    return table
+
+
+def why_rows(group: Sequence[Figure]) -> list[tuple[str, str, why.Why]]:
+    """Return label, VM and figures of a program: alone, then under each policy, named in its first row only."""
+    rows: list[tuple[str, str, why.Why]] = [
+        (ALONE, vm, figures) for figure in group[:1] for vm, figures in figure.alone_why.items()
+    ]
+    for figure in group:
+        label = figure.policy
+        for vm, figures in figure.why.items():
+            rows.append((label, vm, figures))
+            label = ""
+    return rows
 
 
 def _tlb_table(results: Results, found: Sequence[Figure], *, narrow: bool) -> Table:

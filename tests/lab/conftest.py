@@ -104,7 +104,10 @@ def boot() -> Boot:
         scenario = scenarios.load(SCENARIO)
         guest = scenario.guest.model_copy(update={"ple": ple})
         with ExitStack() as stack:
-            yield booted(stack, lambda: LabPlace(dataclasses.replace(scenario, guest=guest), progress=say, **options))
+            yield booted(
+                stack,
+                lambda: LabPlace(dataclasses.replace(scenario, guest=guest), probe=False, progress=say, **options),
+            )
 
     return lab
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import signal
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
+
+from cohortlab.lab.probe import ProbeRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from conftest import Bench
 
 TRACING = "/sys/kernel/tracing/events"
-INTERVAL_S = 0.25
 Sample = dict[str, Any]
 Vcpu = dict[str, Any]
 # An agent knows its jobs by name.
@@ -25,41 +25,31 @@ _numbers = itertools.count()
 
 
 class Probe(AbstractContextManager["Probe"]):
-    """``cohort top`` counts inside the block."""
+    """``cohort top`` counts inside the block, beside the lab's own."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.host = bench.host
+        self.last: Sample = {}
 
     def __enter__(self) -> Probe:
-        argv = f"cohort top --batch --json --interval {INTERVAL_S}"
-        self.job = self.host.spawn(f"probe-{next(_numbers)}", f"exec {argv}")
-        self.seen, self.offset, self.rest = 0, 0, ""
-        self.last: Sample = {}
+        self.run = ProbeRun.start(self.host, "/tmp", name=f"probe-{next(_numbers)}")
         self.sample()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.job.signal(signal.SIGTERM)
-        self.job.wait(30)
+        self.run.stop()
         if kind is not None:
-            print(self.job.output("stderr")[0], json.dumps(self.last, indent=1), sep="\n")
-
-    def _read(self) -> int:
-        assert self.job.wait(0) is None, self.job.output("stderr")[0]
-        text, self.offset = self.job.output("stdout", self.offset)
-        *lines, self.rest = (self.rest + text).split("\n")
-        if lines:
-            self.last = json.loads(lines[-1])
-        self.seen += len(lines)
-        return self.seen
+            print(json.dumps(self.last, indent=1))
 
     def sample(self) -> Sample:
         """Return a sample that was begun after this was called."""
-        wanted = self._read() + 2
-        self.bench.until(lambda: self._read() >= wanted, "the probe prints a sample")
+        answer = self.host.channel.call({"ping": {}}, [self.run.socket])
+        sample = self.run.sample_in(answer.after)
+        assert sample is not None, "the probe answers"
+        self.last = sample
         return self.last
 
     def vm(self, name: str) -> dict[str, Any]:

@@ -259,7 +259,7 @@ def test_a_guest_that_dies_ends_the_wait_for_the_others(host: FakeHost, monkeypa
 
     monkeypatch.setattr(bringup, "boot_times", lambda: BootTimes(Path("nowhere.json")))
     with pytest.raises(PlaceCrashed, match="a is not up"):
-        bringup._wait_for([Booting(), Booting()], lambda: OwnTime(None), "tcg")
+        bringup.wait_for([Booting(), Booting()], lambda: OwnTime(None), "tcg")
 
 
 # The host

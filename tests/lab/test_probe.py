@@ -25,6 +25,9 @@ S = 1_000_000_000
 # SVM's exit for a PAUSE too many; VMX has 40.
 PAUSE_EXITS = "exit_reason == 0x77 || exit_reason == 40"
 EXACT = 0.02
+TRIES = 7
+# Of a pCPU, at 20,000 switches a second.
+COST = 0.01
 
 
 def close_to(wanted: float, slack_ns: float = 0) -> object:
@@ -142,23 +145,20 @@ def test_pause_loop_exits_are_as_many_as_the_kernel_counts(bench: Bench) -> None
     with Cgroups(bench) as ground, Probe(bench) as probe:
         ground.busy("pv")
         job = bench.place.guests["work"].machine.spawn("probe-ple", "hackbench -g 2 -l 100000 -f 5")
-        probe.stopped("work")
-        before = {vm["name"]: vm for vm in probe.sample()["vms"]}
-        with counted(bench, "kvm/kvm_exit", where=PAUSE_EXITS) as hits:
+        before, _ = probe.stopped("work")
+        # Those of this VM alone: the others are not stopped while the kernel begins and ends to count.
+        own = " || ".join(f"common_pid == {vcpu['tid']}" for vcpu in before["vcpus"])
+        with counted(bench, "kvm/kvm_exit", where=f"({PAUSE_EXITS}) && ({own})") as hits:
             probe.goes_on("work")
             time.sleep(6)
-            probe.stopped("work")
-        after = {vm["name"]: vm for vm in probe.sample()["vms"]}
+            after, _ = probe.stopped("work")
         probe.goes_on("work")
         job.signal(9)
-        got = sum(grown(before[name], after[name], "ple") for name in after)
-        work = after["work"]
-        chains = grown(before["work"], work, "ple_chains")
-        print(f"probe {got}, kernel {hits}; {chains} chains of {work['ple_chain_lengths']}")
-        # Other VMs were not stopped while the kernel began and ended to count.
-        assert got == pytest.approx(hits[0], rel=EXACT, abs=2)
+        got, chains = grown(before, after, "ple"), grown(before, after, "ple_chains")
+        print(f"probe {got}, kernel {hits}; {chains} chains of {after['ple_chain_lengths']}")
+        assert got == pytest.approx(hits[0], rel=EXACT, abs=1)
         assert 0 < chains <= got
-        assert grown(before["work"], work, "yields_granted") <= grown(before["work"], work, "yields_asked") <= 4 * got
+        assert grown(before, after, "yields_granted") <= grown(before, after, "yields_asked") <= 4 * got
 
 
 def test_who_spins_in_its_kernel_is_preempted_there(bench: Bench) -> None:
@@ -192,39 +192,43 @@ def test_hypercalls_that_flush_are_as_many_as_the_kernel_counts(bench: Bench) ->
         got = grown(before, probe.vm("hyper"), "tlb_hypercalls")
         print(f"probe {got}, kernel {hits}")
         assert got == pytest.approx(sum(hits), rel=EXACT, abs=5)
-        assert got > 20
+        assert got > 0
 
 
 @long
 def test_the_probe_costs_little(bench: Bench) -> None:
     """Its programs' own time, as the kernel measures it, per switch; and what that is at 20,000 switches a second.
 
-    Emulated pCPUs are slow: their time is scaled by how much slower the same loop is there than here.
+    Emulated pCPUs are slow: their time is scaled by how much slower the same loop is there than here. Of several short
+    tries the best counts: this machine may be busy with other things in any of them, and only that makes one dearer.
     """
     loop = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
     argv = ["dash" if shutil.which("dash") else "sh", "-c", loop]
-    here_s = min(timeit.repeat(lambda: subprocess.run(argv, check=True), number=1, repeat=5))
-    there_s = min(bench.host.run(loop).wall_s for _ in range(5))
+    here_s = min(timeit.repeat(lambda: subprocess.run(argv, check=True), number=1, repeat=TRIES))
+    there_s = min(bench.host.run(loop).wall_s for _ in range(TRIES))
     knob = "/proc/sys/kernel/bpf_stats_enabled"
     with Cgroups(bench) as ground, Probe(bench) as probe:
         bench.host.check(f"echo 1 >{knob}")
         ground.callback(bench.host.check, f"echo 0 >{knob}")
         for name, machine in (("host", bench.host), ("work", bench.place.guests["work"].machine)):
-            before, spent = probe.sample()["switches"], _spent(bench)
-            machine.check("hackbench -g 1 -l 500 -f 5", 120)
-            switches = probe.sample()["switches"] - before
-            cost_ns = (_spent(bench) - spent) / switches
+            costs_ns = []
+            for _ in range(TRIES):
+                before, spent = probe.sample()["switches"], _spent(bench, probe)
+                machine.check("hackbench -g 1 -l 100 -f 5", 600)
+                switches = probe.sample()["switches"] - before
+                costs_ns.append((_spent(bench, probe) - spent) / switches)
+            cost_ns = min(costs_ns)
             part = cost_ns * here_s / there_s * 20_000 / S
             print(
-                f"{name}: {switches} switches, {cost_ns:.0f} ns each in the emulator, {there_s / here_s:.1f} times "
-                f"slower than this machine: {part:.2%} of a pCPU at 20,000 switches/s"
+                f"{name}: {cost_ns:.0f} ns a switch in the emulator ({', '.join(f'{ns:.0f}' for ns in costs_ns)}), "
+                f"{there_s / here_s:.1f} times slower than this machine: {part:.2%} of a pCPU at 20,000 switches/s"
             )
-            assert part < 0.03
+            assert part < COST
 
 
-def _spent(bench: Bench) -> int:
+def _spent(bench: Bench, probe: Probe) -> int:
     """Return the time in ns that the probe's programs have taken so far."""
-    texts = bench.host.check("cat /proc/$(pgrep -o -x cohort)/fdinfo/* 2>/dev/null || true")
+    texts = bench.host.check(f"cat /proc/{probe.run.pid}/fdinfo/* 2>/dev/null || true")
     return sum(map(int, re.findall(r"run_time_ns:\s+(\d+)", texts)))
 
 

@@ -53,6 +53,7 @@ class FakePlace:
         overhead: pCPUs that the host itself uses while there is load.
         idle: pCPUs that are idle while there is load.
         raises: exceptions by number of the measure() call, from 0, over the life of the place.
+        why: what is counted of each VM, whatever runs.
         log: what was asked, in order.
     """
 
@@ -64,6 +65,7 @@ class FakePlace:
     raises: dict[int, BaseException] = field(default_factory=dict)
     raises_leaving_policy: dict[str, BaseException] = field(default_factory=dict)
     raises_opening: list[BaseException] = field(default_factory=list)
+    why: dict[str, dict[str, float]] = field(default_factory=dict)
     log: list[tuple[str, ...]] = field(default_factory=list)
     pcpus: int = 2
     description: dict[str, str] = field(default_factory=lambda: {"kernel": "9.9.9-test", "accelerator": "none"})
@@ -123,6 +125,7 @@ class FakePlace:
             stats={"boosts": 3.0} if policy == "cohort" else {},
             guest={"tlb_shootdowns": (0 if self.scenario.guest.tlb == "hypercall" else 500) * took_s},
             host={"idle_s": self.idle * took_s},
+            why=self.why,
         )
 
     def measure_together(self, turn: Mapping[str, str]) -> dict[str, Measurement]:
@@ -179,8 +182,8 @@ def cohortlab(
     """Return a function that runs ``cohortlab ARGS`` in an empty folder, with ``--on lab`` being the fake place."""
     real = commands.place_named
 
-    def place_named(name: str) -> object:
-        return place.open if name == "lab" else real(name)
+    def place_named(name: str, *, probe: bool = True) -> object:
+        return place.open if name == "lab" else real(name, probe=probe)
 
     monkeypatch.setattr(commands, "place_named", place_named)
     empty = tmp_path / "cwd"

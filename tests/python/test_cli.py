@@ -151,9 +151,9 @@ WRONG = {
         '--ple: "0" is not allowed: must be off, or microseconds from 1 to 10000',
     ),
     "a TLB mode twice": (["compare", "SCENARIO", "--tlb", "ipi,ipi"], '--tlb: "ipi" is named twice'),
-    "this host": (
-        ["compare", "SCENARIO", "--on", "host"],
-        '--on: "host" does not exist in this version: must be one of lab, sim',
+    "no place": (
+        ["compare", "SCENARIO", "--on", "moon"],
+        '--on: "moon" does not exist in this version: must be one of lab, host, sim',
     ),
     "unreadable kernel": (
         ["compare", "SCENARIO", "--kernel", "./no/vmlinuz"],

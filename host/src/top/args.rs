@@ -37,6 +37,10 @@ pub struct Top {
     #[arg(long, help_heading = "For scripts")]
     pub csv: bool,
 
+    /// With --batch --json: print nothing, but answer whoever connects to the Unix socket PATH with a sample taken then
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["iterations", "feed", "listen"], help_heading = "For scripts")]
+    pub answer: Option<PathBuf>,
+
     /// Serve the counters to Prometheus (OpenMetrics) at http://ADDRESS/metrics, on a loopback address; without a terminal, nothing else
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_loopback, help_heading = "For scripts")]
     pub listen: Option<SocketAddr>,
@@ -63,6 +67,9 @@ impl Top {
             if given && !self.batch {
                 return Err(Failure::refused(format!("{flag} needs --batch")));
             }
+        }
+        if self.answer.is_some() && !self.json {
+            return Err(Failure::refused("--answer needs --batch --json"));
         }
         if self.listen.is_some() && self.feed.is_some() {
             return Err(Failure::refused("--listen serves this host's figures: leave out --feed"));

@@ -16,6 +16,8 @@ use serde_json::{json, Value};
 use crate::exec;
 use crate::protocol::{CommandLine, Stream};
 
+/// A process that was killed ends when the kernel has freed what it had: a guest's memory, a scheduler.
+const KILLED_MAX: Duration = Duration::from_secs(30);
 const CHUNK_BYTES_MAX: u64 = 1 << 20;
 
 struct Job {
@@ -85,6 +87,20 @@ impl Jobs {
             }
         }
         Ok(json!({ "rc": *rc }))
+    }
+
+    /// Kill all that still run, with their children, and return when they have ended.
+    pub fn kill_all(&self) {
+        let jobs: Vec<(String, Arc<Job>)> =
+            lock(&self.by_name).iter().map(|(name, job)| (name.clone(), Arc::clone(job))).collect();
+        for (name, _) in &jobs {
+            if let Err(error) = self.signal(name, Signal::KILL.as_raw(), false) {
+                eprintln!("cohort-lab-agent: cannot kill {name}: {error:#}");
+            }
+        }
+        for (_, job) in &jobs {
+            drop(job.ended.wait_timeout_while(lock(&job.rc), KILLED_MAX, |rc| rc.is_none()));
+        }
     }
 
     pub fn wait(&self, name: &str, timeout_s: f64) -> Result<Value> {

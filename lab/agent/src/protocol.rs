@@ -3,7 +3,8 @@
 //!
 //! `{"id": 7, "op": {"exec": {"sh": "uname -r"}}, "sample": ["/proc/stat"]}` is answered by
 //! `{"id": 7, "ok": {…}, "sample": {"before": {…}, "after": {…}}}` or `{"id": 7, "error": "…"}`.
-//! Every request may name files in `sample`: they are read right before and right after the operation.
+//! Every request may name files in `sample`: they are read right before and right after the operation, the first of them nearest to it. Of a Unix socket
+//! it is what somebody answers there who is connected to.
 
 use std::collections::BTreeMap;
 
@@ -61,6 +62,11 @@ pub enum Op {
     WriteFile {
         path: String,
         text: String,
+    },
+    /// Has the shell run `sh` once nobody is left who could ask, on a host without a level in between; takes it back without `sh`.
+    AtEnd {
+        name: String,
+        sh: Option<String>,
     },
     /// Passes an operation on to the agent behind a Unix socket (a guest's port) and answers its answer.
     Forward {

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Reads requests from the port, answers each from a thread of its own.
+//! Reads requests from the port, answers each from a thread of its own. The port is QEMU's in a machine of the lab; on a host without a level in
+//! between it is the socket that is standard input, and whoever holds its other end may go away at any time.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +16,7 @@ use serde_json::{json, Value};
 
 use crate::exec::{self, now_ns};
 use crate::jobs::Jobs;
-use crate::protocol::{Answer, Op, Request, Sample, SamplePair};
+use crate::protocol::{Answer, CommandLine, Op, Request, Sample, SamplePair};
 use crate::relay::Relay;
 
 /// The name QEMU gives the port on its command line.
@@ -21,37 +25,70 @@ const PORT_NAME: &str = "cohort.agent";
 const JOBS_DIR: &str = "/run/cohort-lab/jobs";
 const PORT_WAIT: Duration = Duration::from_millis(50);
 const PORT_TRIES: u32 = 400;
+/// Who answers at a socket that is sampled has so long.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+
+/// How long one thing that must be done at the end may take.
+const AT_END_MAX_S: f64 = 60.0;
 
 struct Server {
     port: Mutex<File>,
     jobs: Jobs,
     relay: Relay,
+    /// What to do when the other end is gone, by name, in the order in which it was asked for.
+    at_end: Mutex<Vec<(String, String)>>,
 }
 
 pub fn run() -> Result<()> {
     let path = find_port()?;
-    let mut reader = OpenOptions::new().read(true).write(true).open(path)?;
+    let port = OpenOptions::new().read(true).write(true).open(path)?;
     // On the console: who waits for this machine sees how far it got.
     eprintln!("cohort-lab-agent: waits for requests");
-    let server = Arc::new(Server {
-        port: Mutex::new(reader.try_clone()?),
-        jobs: Jobs::in_dir(JOBS_DIR.into()),
-        relay: Relay::default(),
-    });
+    let server = Server::at(port.try_clone()?, JOBS_DIR.into());
+    // Nobody is connected at the other end. A request they had half sent will never be completed.
+    serve(&server, port, |buffer| {
+        buffer.clear();
+        std::thread::sleep(PORT_WAIT);
+        true
+    })
+}
+
+/// On this very host, until the other end of the socket is gone, however that came about: then everything that was started is killed, and what was
+/// to be done at the end is done.
+pub fn here(folder: &Path) -> Result<()> {
+    let port = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let server = Server::at(port.try_clone()?, folder.join("jobs"));
+    let outcome = serve(&server, port, |_| false);
+    server.jobs.kill_all();
+    let at_end = std::mem::take(&mut *server.at_end.lock().unwrap_or_else(PoisonError::into_inner));
+    for (name, command) in at_end.into_iter().rev() {
+        if let Err(error) = exec::run(&CommandLine::Sh(command), Some(AT_END_MAX_S)) {
+            eprintln!("cohort-lab-agent: {name}: {error:#}");
+        }
+    }
+    outcome
+}
+
+/// Answer requests; `at_end_of_file` says whether to go on when nobody is at the other end.
+fn serve(
+    server: &Arc<Server>,
+    mut reader: File,
+    at_end_of_file: impl Fn(&mut Vec<u8>) -> bool,
+) -> Result<()> {
     let mut buffer = Vec::new();
     let mut chunk = vec![0; 64 * 1024];
     loop {
         let length = reader.read(&mut chunk)?;
         if length == 0 {
-            // Nobody is connected at the other end. A request they had half sent will never be completed.
-            buffer.clear();
-            std::thread::sleep(PORT_WAIT);
-            continue;
+            if at_end_of_file(&mut buffer) {
+                continue;
+            }
+            return Ok(());
         }
         buffer.extend_from_slice(&chunk[..length]);
         while let Some(end) = buffer.iter().position(|&byte| byte == b'\n') {
             let line: Vec<u8> = buffer.drain(..=end).collect();
-            let for_thread = Arc::clone(&server);
+            let for_thread = Arc::clone(server);
             let started = std::thread::Builder::new().spawn(move || for_thread.handle(&line));
             if let Err(error) = started {
                 server.send(&failure(0, format!("cannot start a thread: {error}")));
@@ -78,6 +115,11 @@ fn failure(id: u64, error: String) -> Answer {
 }
 
 impl Server {
+    fn at(port: File, jobs: PathBuf) -> Arc<Self> {
+        let (jobs, relay, at_end) = (Jobs::in_dir(jobs), Relay::default(), Mutex::default());
+        Arc::new(Server { port: Mutex::new(port), jobs, relay, at_end })
+    }
+
     fn handle(&self, line: &[u8]) {
         self.send(&self.answer_line(line));
     }
@@ -113,6 +155,12 @@ impl Server {
                 Ok(json!({}))
             }
             Op::Forward { socket, op, sample } => self.relay.forward(socket, op, sample),
+            Op::AtEnd { name, sh } => {
+                let mut at_end = self.at_end.lock().unwrap_or_else(PoisonError::into_inner);
+                at_end.retain(|(known, _)| known != name);
+                at_end.extend(sh.as_ref().map(|sh| (name.clone(), sh.clone())));
+                Ok(json!({}))
+            }
         }
     }
 
@@ -141,7 +189,7 @@ fn id_of(line: &[u8]) -> u64 {
     serde_json::from_slice::<Value>(line).ok().and_then(|value| value.get("id")?.as_u64()).unwrap_or(0)
 }
 
-/// Which side of the files the clock is read on: always the one next to the operation.
+/// Which side of the files the clock is read on: always the one next to the operation. Of the files, those named first are next to it.
 enum Order {
     TimeFirst,
     TimeLast,
@@ -149,8 +197,24 @@ enum Order {
 
 fn sample(paths: &[String], order: Order) -> Sample {
     let early_ns = now_ns();
-    let files = paths.iter().map(|path| (path.clone(), fs::read_to_string(path).ok())).collect();
+    let mut ordered: Vec<&String> = paths.iter().collect();
+    if matches!(order, Order::TimeLast) {
+        ordered.reverse();
+    }
+    let files = ordered.into_iter().map(|path| (path.clone(), contents(path).ok())).collect();
     Sample { time_ns: if matches!(order, Order::TimeFirst) { early_ns } else { now_ns() }, files }
+}
+
+/// A file's contents, or what somebody says who answers at a Unix socket.
+fn contents(path: &str) -> io::Result<String> {
+    if !fs::metadata(path)?.file_type().is_socket() {
+        return fs::read_to_string(path);
+    }
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(ANSWER_MAX))?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -158,11 +222,7 @@ mod tests {
     use super::*;
 
     fn answer(line: &str) -> Value {
-        let server = Server {
-            port: Mutex::new(File::open("/dev/null").unwrap()),
-            jobs: Jobs::in_dir(std::env::temp_dir()),
-            relay: Relay::default(),
-        };
+        let server = Server::at(File::open("/dev/null").unwrap(), std::env::temp_dir());
         serde_json::to_value(server.answer_line(line.as_bytes())).unwrap()
     }
 
@@ -194,5 +254,21 @@ mod tests {
         fs::remove_file(path).unwrap();
         assert_eq!(before["files"]["/does/not/exist"], json!(null));
         assert!(before["time_ns"].as_u64().unwrap() < after["time_ns"].as_u64().unwrap());
+    }
+    #[test]
+    fn a_socket_is_sampled_by_what_it_answers() {
+        let path = std::env::temp_dir().join(format!("cohort-lab-socket-{}", std::process::id()));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let asked = std::thread::spawn(move || {
+            for text in ["before", "after"] {
+                listener.accept().unwrap().0.write_all(text.as_bytes()).unwrap();
+            }
+        });
+        let path = path.to_str().unwrap();
+        let answer = answer(&json!({ "id": 1, "op": { "ping": {} }, "sample": [path] }).to_string());
+        let at = |when: &str| answer["sample"][when]["files"][path].clone();
+        assert_eq!((at("before"), at("after")), (json!("before"), json!("after")));
+        asked.join().unwrap();
+        fs::remove_file(path).unwrap();
     }
 }

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["cache_dir", "open_lab"]
 
 
-def open_lab(scenario: Scenario, *, kernel: str | None, progress: ProgressFn) -> AbstractContextManager[Place]:
-    """Return the place where ``scenario`` runs; it boots when it is entered."""
+def open_lab(
+    scenario: Scenario, *, kernel: str | None, progress: ProgressFn, probe: bool = True
+) -> AbstractContextManager[Place]:
+    """Return the place where ``scenario`` runs; it boots when it is entered. ``probe``: it counts what time goes to."""
     # Not above: who asks for the cache folder need not have all that a place imports.
     from cohortlab.lab.place import LabPlace
 
-    return LabPlace(scenario, kernel=kernel, progress=progress)
+    return LabPlace(scenario, kernel=kernel, probe=probe, progress=progress)

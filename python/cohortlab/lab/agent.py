@@ -64,15 +64,10 @@ class Channel(Protocol):
 class Connection:
     """The first level's port. Calls from several threads overlap; answers find their caller by id."""
 
-    def __init__(self, path: Path, check: Callable[[], None]) -> None:
+    def __init__(self, port: Path | socket.socket, check: Callable[[], None]) -> None:
         """``check`` raises if the machine is known to be dead; it is called now and then while somebody waits."""
         self._check = check
-        self._socket = socket.socket(socket.AF_UNIX)
-        folder = os.open(path.parent, os.O_PATH)
-        try:  # by this detour the path may be longer than a socket's address
-            self._socket.connect(f"/proc/self/fd/{folder}/{path.name}")
-        finally:
-            os.close(folder)
+        self._socket = port if isinstance(port, socket.socket) else _connected(port)
         # An answer meant for an earlier connection to the same port must not look like one of ours.
         self._ids = itertools.count(random.getrandbits(40))
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
@@ -141,6 +136,16 @@ class Connection:
             future.set_result(answer)
 
 
+def _connected(path: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    folder = os.open(path.parent, os.O_PATH)
+    try:  # by this detour the path may be longer than a socket's address
+        connection.connect(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)
+    return connection
+
+
 class GuestChannel:
     """A guest's agent, reached through the host's."""
 
@@ -205,6 +210,13 @@ class Machine:
         # Not written in place: it may be running.
         self.check(f"base64 -d {path}.base64 >{path}.new && chmod +x {path}.new && mv {path}.new {path}")
         self.check(f"rm {path}.base64")
+
+    def at_end(self, name: str, sh: str | None) -> None:
+        """Have a shell command run when nobody asks this machine any more, however that comes; None takes it back.
+
+        Only the agent of a host without a level in between comes to such an end.
+        """
+        self.channel.call({"at_end": {"name": name, "sh": sh}})
 
     def spawn(self, name: str, sh: str) -> Job:
         """Start a shell command that goes on running."""

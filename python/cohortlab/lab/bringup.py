@@ -41,6 +41,8 @@ def bring_up(
     accel: str = "auto",
     files: Mapping[str, Path] | None = None,
     qemu: Qemu | None = None,
+    disks: Sequence[Path] = (),
+    spare_mb: int = 0,
     keep: bool = False,
     extra_cmdline: str = "",
     share: bool = False,
@@ -50,10 +52,11 @@ def bring_up(
 ) -> Lab:
     """Return the host under test with all guests up and idle.
 
-    ``accel`` is "kvm", "tcg" or "auto": KVM where it works nested. ``packages`` and ``root_files`` are what the image has
-    beside its own. The rest is explained at ``Boot``.
+    ``accel`` is "kvm", "tcg" or "auto": KVM where it works nested. ``spare_mb`` is memory of the host beside that for
+    itself and its guests; ``packages`` and ``root_files`` are what the image has beside its own. The rest is explained at
+    ``Boot``.
     """
-    memory_mb = _HOST_MB + sum(config.memory_mb + _PER_GUEST_MB for config in configs)
+    memory_mb = _HOST_MB + spare_mb + sum(config.memory_mb + _PER_GUEST_MB for config in configs)
     _check_memory(memory_mb)
     agent = binaries.find("cohort-lab-agent")
     progress("the lab's image (built once)", None)
@@ -70,6 +73,7 @@ def bring_up(
         ple_window_us=ple_window_us,
         qemu=qemu,
         files=files or {},
+        disks=disks,
         extra_cmdline=extra_cmdline,
         keep=keep,
         share=share,
@@ -97,7 +101,7 @@ def _up(configs: Sequence[GuestConfig], boot: Boot, progress: ProgressFn) -> Lab
         guest.prepare_cgroups(emulator.host)
         progress(f"booting {len(configs)} guests", None)
         guests = [guest.start(emulator.host, config) for config in configs]
-        _wait_for(
+        wait_for(
             guests, emulator.clock, f"{boot.accel}, {emulator.qemu.name if emulator.qemu else ''}, {boot.pcpus} pCPUs"
         )
     except (AgentError, TimeoutError) as error:
@@ -111,7 +115,7 @@ def _up(configs: Sequence[GuestConfig], boot: Boot, progress: ProgressFn) -> Lab
     return Lab(emulator, guests, boot)
 
 
-def _wait_for(guests: Sequence[Guest], clock: Callable[[], OwnTime], where: str) -> None:
+def wait_for(guests: Sequence[Guest], clock: Callable[[], OwnTime], where: str) -> None:
     """Return when all guests are up; raise at once what befalls the first that does not come up."""
     vcpus = "+".join(str(guest.config.vcpus) for guest in guests)
     times, what = boot_times(), f"{where}, guests of {vcpus} vCPUs"

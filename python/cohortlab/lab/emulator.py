@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from cohortlab.lab import cache, cpio, lastwords, turn, vmlinux
 from cohortlab.lab import qemu as qemus
 from cohortlab.lab.agent import AgentError, Connection, Machine
 from cohortlab.lab.image import Image
-from cohortlab.lab.kernels import Kernel, initramfs
+from cohortlab.lab.kernels import Kernel, guest_initramfs, initramfs
 from cohortlab.lab.lastwords import DEATH, Vmm
 from cohortlab.lab.patience import BootTimes, OwnTime, Patience, boot_times
 from cohortlab.lab.qemu import Qemu
@@ -63,6 +63,7 @@ class Boot:
         ple_window_us: how long it may spin before, where the processor has a pause filter; None: as hardware does.
         qemu: the emulator; None: the best that is there.
         files: programs put into the host's PATH, by name.
+        disks: more disks of the host, read-only: /dev/vdc and so on.
         extra_cmdline: more of the host's kernel command line.
         keep: the lab outlives this process.
         share: do not wait for another lab on this machine to end.
@@ -78,6 +79,7 @@ class Boot:
     ple_window_us: int | None = None
     qemu: Qemu | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
+    disks: Sequence[Path] = ()
     extra_cmdline: str = ""
     keep: bool = False
     share: bool = False
@@ -228,10 +230,9 @@ def _launch(boot: Boot, qemu: Qemu, folder: Path, own_turn: int) -> subprocess.P
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-machine", MACHINE, "-accel", accel, "-cpu", cpu, "-smp", str(boot.pcpus), "-m", f"{boot.memory_mb}M"),
         *("-kernel", str(kernel.file), "-initrd", "initrd", "-append", cmdline.strip()),
-        *("-drive", f"file={boot.image.disk},format=raw,if=none,id=root,readonly=on"),
-        *("-device", "virtio-blk-pci,drive=root"),
-        *("-drive", f"file={kernel.disk},format=raw,if=none,id=kernel,readonly=on"),
-        *("-device", "virtio-blk-pci,drive=kernel"),
+        *_disk("root", boot.image.disk),
+        *_disk("kernel", kernel.disk),
+        *(word for number, disk in enumerate(boot.disks) for word in _disk(f"more{number}", disk)),
         *("-chardev", "file,id=console,path=console.log", "-serial", "chardev:console"),
         *("-device", "virtio-serial-pci", "-chardev", "socket,id=agent,path=agent.sock,server=on,wait=off"),
         *("-device", "virtserialport,chardev=agent,name=cohort.agent"),
@@ -263,13 +264,18 @@ def _launch(boot: Boot, qemu: Qemu, folder: Path, own_turn: int) -> subprocess.P
     return process
 
 
+def _disk(name: str, file: Path) -> tuple[str, ...]:
+    drive = f"file={file},format=raw,if=none,id={name},readonly=on"
+    return "-drive", drive, "-device", f"virtio-blk-pci,drive={name}"
+
+
 def _initrd(boot: Boot) -> bytes:
     """Return the initramfs with this boot's payload, which in turn holds the guests' initramfs."""
     base = initramfs(boot.kernel, boot.image, "host")
     agent = {"payload/bin/cohort-lab-agent": boot.agent}
     programs = {f"payload/bin/{name}": path for name, path in boot.files.items()}
     guest: dict[str, bytes | Path] = {
-        "payload/guest/initrd": initramfs(boot.kernel, boot.image, "guest") + cpio.archive(agent),
+        "payload/guest/initrd": guest_initramfs(boot.kernel, boot.image, boot.agent),
     }
     return base + cpio.archive({**agent, **programs, **guest})
 

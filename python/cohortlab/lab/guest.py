@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One guest: its QEMU command line in the host under test, and its cgroup."""
+"""One guest: its QEMU command line on the host under test, and its cgroup."""
 
 from __future__ import annotations
 
@@ -37,11 +37,35 @@ _LOGLEVEL = 6
 # All vCPUs read this machine's TSC. A guest that does not know that compares them at boot, in which its vCPUs spin for
 # each other, and goes on watching them; its clock is KVM's or Hyper-V's in any case.
 _TSC = "tsc=reliable"
+# Of cpu.max.
+_PERIOD_US = 100_000
 # How often a guest that boots is looked at, and how long its host may take to say how it is.
 _LOOK_S = 2
 _ASK_S = 20
 # What its QEMU prints besides errors, when KVM gives up: registers, dozens of lines of them.
 _REGISTERS = re.compile(r"=")
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a host keeps its guests, and what they boot from; paths on that host.
+
+    Attributes:
+        folder: of sockets, consoles and what jobs print.
+        slice: the cgroup of all guests.
+        qemu: the start of QEMU's command line.
+    """
+
+    folder: str
+    slice: str
+    kernel: str
+    initrd: str
+    disk: str
+    qemu: tuple[str, ...] = ("qemu-system-x86_64",)
+
+
+# The lab's host.
+LAB = Site(PAYLOAD, SLICE, f"{PAYLOAD}/kernel/{vmlinux.NAME}", f"{PAYLOAD}/guest/initrd", "/dev/vda")
 
 
 @dataclass(frozen=True)
@@ -54,22 +78,36 @@ class GuestConfig:
     weight: int
     tlb: Tlb
     affinity: Sequence[int] | None = None
+    vcpu_affinity: Sequence[Sequence[int]] | None = None
+    cap_pcpus: float | None = None
 
 
 class Guest:
     """A guest that was started."""
 
-    def __init__(self, host: Machine, config: GuestConfig, job: Job) -> None:
+    def __init__(self, host: Machine, config: GuestConfig, job: Job, site: Site = LAB) -> None:
         self.host = host
         self.config = config
         self.job = job
-        self.channel = GuestChannel(host.channel, _socket(config.name))
+        self.site = site
+        self.channel = GuestChannel(host.channel, _socket(config.name, site))
         self.machine = Machine(config.name, self.channel)
+
+    @property
+    def cgroup(self) -> str:
+        """The VM's cgroup, a folder of the host."""
+        return _scope(self.config.name, self.site)
 
     @property
     def cpu_stat(self) -> str:
         """The file in the host that counts all CPU time of this VM."""
-        return f"{SLICE}/{self.config.name}.scope/cpu.stat"
+        return f"{self.cgroup}/cpu.stat"
+
+    def pin_vcpus(self) -> None:
+        """Give each vCPU the pCPUs that it may use; its thread is known by its name."""
+        for vcpu, cpus in enumerate(self.config.vcpu_affinity or ()):
+            find = f"grep -lx 'CPU {vcpu}/.*' /proc/{self.pid()}/task/*/comm | cut -d/ -f5"
+            self.host.check(f'thread=$({find}); taskset -pc {",".join(map(str, cpus))} "$thread"')
 
     def wait_until_up(self, usual_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> float:
         """Return when the guest's agent answers and its kernel took the TLB mode that it was offered.
@@ -117,13 +155,13 @@ class Guest:
     @property
     def console(self) -> str:
         """The file in the host that holds the guest's console."""
-        return f"{folder(self.config.name)}/console.log"
+        return f"{folder(self.config.name, self.site)}/console.log"
 
     def last_words(self) -> str:
         """Return how the guest and its QEMU are, and what both printed last."""
         try:
             code = self.job.wait(0, _ASK_S)
-            stat, printed = self._file(self.cpu_stat), self._file(f"{PAYLOAD}/jobs/{self.job.name}.err")
+            stat, printed = self._file(self.cpu_stat), self._file(f"{self.site.folder}/jobs/{self.job.name}.err")
             console = self._file(self.console)
         except (AgentError, TimeoutError) as error:
             return f"nothing more is known of it, its host does not say: {error}"
@@ -145,12 +183,16 @@ class Guest:
         self.job.signal(9)
 
 
-def folder(name: str) -> str:
-    return f"{PAYLOAD}/vm/{name}"
+def folder(name: str, site: Site = LAB) -> str:
+    return f"{site.folder}/vm/{name}"
 
 
-def _socket(name: str) -> str:
-    return f"{folder(name)}/agent.sock"
+def _scope(name: str, site: Site) -> str:
+    return f"{site.slice}/{name}.scope"
+
+
+def _socket(name: str, site: Site = LAB) -> str:
+    return f"{folder(name, site)}/agent.sock"
 
 
 def machine(host: Machine, name: str) -> Machine:
@@ -158,14 +200,16 @@ def machine(host: Machine, name: str) -> Machine:
     return Machine(name, GuestChannel(host.channel, _socket(name)))
 
 
-def start(host: Machine, config: GuestConfig, kvm: str = "kvm") -> Guest:
+def start(host: Machine, config: GuestConfig, kvm: str = "kvm", site: Site = LAB) -> Guest:
     """Start a guest, in a cgroup of its own as libvirt does; do not wait for its boot."""
-    place, scope = folder(config.name), f"{SLICE}/{config.name}.scope"
+    place, scope = folder(config.name, site), _scope(config.name, site)
     host.check(f"mkdir -p {place} {scope} && rm -f {place}/agent.sock && echo {config.weight} >{scope}/cpu.weight")
+    if config.cap_pcpus is not None:
+        host.check(f"echo {round(config.cap_pcpus * _PERIOD_US)} {_PERIOD_US} >{scope}/cpu.max")
     pinned = f"taskset -c {','.join(map(str, config.affinity))} " if config.affinity else ""
     # The shell joins the cgroup and becomes QEMU, so that no thread of it was ever elsewhere.
-    command = f"echo $$ >{scope}/cgroup.procs && exec {pinned}{shlex.join(_qemu(config, kvm))}"
-    return Guest(host, config, host.spawn(f"vm-{config.name}", command))
+    command = f"echo $$ >{scope}/cgroup.procs && exec {pinned}{shlex.join(_qemu(config, kvm, site))}"
+    return Guest(host, config, host.spawn(f"vm-{config.name}", command), site)
 
 
 def prepare_cgroups(host: Machine) -> None:
@@ -176,15 +220,18 @@ def prepare_cgroups(host: Machine) -> None:
     )
 
 
-def _qemu(config: GuestConfig, accel: str) -> list[str]:
-    place = folder(config.name)
+def _qemu(config: GuestConfig, accel: str, site: Site) -> list[str]:
+    place = folder(config.name, site)
     return [
-        *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *site.qemu,
+        # With names of threads only where they are asked for.
+        *("-name", f"{config.name}{',debug-threads=on' if config.vcpu_affinity else ''}"),
+        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-machine", MACHINE, "-accel", accel, "-cpu", f"{_CPU},{_TLB[config.tlb][0]}"),
         *("-smp", str(config.vcpus), "-m", f"{config.memory_mb}M"),
-        *("-kernel", f"{PAYLOAD}/kernel/{vmlinux.NAME}", "-initrd", f"{PAYLOAD}/guest/initrd"),
+        *("-kernel", site.kernel, "-initrd", site.initrd),
         *("-append", f"console=ttyS0 loglevel={_LOGLEVEL} panic=-1 oops=panic {SWITCHES} {_TSC} lab.role=guest"),
-        *("-drive", "file=/dev/vda,format=raw,if=none,id=root,readonly=on,file.locking=off"),
+        *("-drive", f"file={site.disk},format=raw,if=none,id=root,readonly=on,file.locking=off"),
         *("-device", f"virtio-blk-pci,drive=root,{_LEGACY}"),
         *("-chardev", f"file,id=console,path={place}/console.log", "-serial", "chardev:console"),
         *("-device", f"virtio-serial-pci,{_LEGACY}"),

@@ -105,6 +105,11 @@ def initramfs(kernel: Kernel, image: Image, role: Literal["host", "guest"]) -> b
     return cpio.archive(files, folders=("proc", "dev", "lower", "upper", "newroot", "payload", "run"))
 
 
+def guest_initramfs(kernel: Kernel, image: Image, agent: Path) -> bytes:
+    """Return the initramfs that guests boot, with their agent."""
+    return initramfs(kernel, image, "guest") + cpio.archive({"payload/bin/cohort-lab-agent": agent})
+
+
 def _with_needed(kernel: Kernel, name: str, done: set[str]) -> list[tuple[str, bytes]]:
     """Return module ``name`` behind the ones it needs, without those in ``done`` and those built in."""
     if name in done:

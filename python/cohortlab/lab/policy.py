@@ -28,22 +28,41 @@ def sched_ext_state(host: Machine) -> str:
     return host.check(f"cat {_STATE} 2>/dev/null || echo 'no sched_ext'").strip()
 
 
-def change(host: Machine, settings: KernelSettings) -> KernelSettings:
-    """Tell the kernel's own scheduler these; return what was there before of what they change."""
-    mode, slice_us = None, None
+def applying(settings: KernelSettings) -> str:
+    """Return the shell command that tells the kernel's own scheduler these."""
+    commands = ["true"]
+    if settings.cgroup_mode:
+        commands.append(_set("cgroup_mode", settings.cgroup_mode))
     if settings.base_slice_us:
-        slice_us = int(host.check(f"cat {_SCHED}/base_slice_ns")) // 1000
+        commands.append(_set("base_slice_ns", f"{settings.base_slice_us}000"))
+    return " && ".join(commands)
+
+
+def undoing(host: Machine, settings: KernelSettings) -> str:
+    """Return the shell command that puts back what is there now of what ``settings`` change.
+
+    Raises:
+        PlaceError: this kernel cannot be told that.
+    """
+    commands = ["true"]
     if settings.cgroup_mode:
         modes = host.check(f"cat {_SCHED}/cgroup_mode 2>/dev/null || true")
         if settings.cgroup_mode not in modes.replace("(", " ").replace(")", " ").split():
             raise PlaceError(
                 f'--cgroup-mode: this kernel has no "{settings.cgroup_mode}": Linux 7.3 or newer is needed'
             )
-        mode = modes.partition("(")[2].partition(")")[0]
-        host.check(f"echo {settings.cgroup_mode} >{_SCHED}/cgroup_mode")
+        commands.append(_set("cgroup_mode", modes.partition("(")[2].partition(")")[0]))
     if settings.base_slice_us:
-        host.check(f"echo {settings.base_slice_us}000 >{_SCHED}/base_slice_ns")
-    return KernelSettings(mode, slice_us)
+        now = host.check(f"cat {_SCHED}/base_slice_ns 2>/dev/null || true").strip()
+        if not now:
+            raise PlaceError(f"--base-slice-us: {_SCHED}/base_slice_ns cannot be read: mount debugfs")
+        commands.append(_set("base_slice_ns", now))
+    # One that cannot be put back does not keep the others.
+    return "; ".join(commands)
+
+
+def _set(knob: str, value: str) -> str:
+    return f"echo {value} >{_SCHED}/{knob}"
 
 
 class PolicyRun:
@@ -57,10 +76,10 @@ class PolicyRun:
         self._last: dict[str, float] = {}
 
     @classmethod
-    def start(cls, host: Machine, name: str, args: Sequence[str]) -> PolicyRun:
+    def start(cls, host: Machine, name: str, args: Sequence[str], cohort: str = "cohort") -> PolicyRun:
         """Start the daemon; return when it schedules."""
         stats = ("--stats", str(STATS_PERIOD_S), "--json")
-        command = shlex.join(["cohort", "run", "--policy", name, *args, *stats])
+        command = shlex.join([cohort, "run", "--policy", name, *args, *stats])
         run = cls(name, host, host.spawn("policy", f"exec {command}"))
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not run._is_ready():

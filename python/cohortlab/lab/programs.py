@@ -11,7 +11,7 @@ from pathlib import Path
 from cohortlab.errors import one_line
 from cohortlab.lab.agent import Job
 from cohortlab.lab.guest import Guest
-from cohortlab.places import PlaceError
+from cohortlab.places import PlaceCrashed, PlaceError
 from cohortlab.scenario import Scenario, Vm
 from cohortlab.workloads import Workload, WorkloadError, WorkloadTimeout
 
@@ -100,8 +100,13 @@ class Programs:
                 self._late.append((known, running))
             else:
                 self._start(known, running)
-            yield
-            self._late = [(late, stack) for late, stack in self._late if late.name != vm]
+            try:
+                yield
+            except PlaceCrashed:
+                running.pop_all()  # nobody is left who could end it
+                raise
+            finally:
+                self._late = [(late, stack) for late, stack in self._late if late.name != vm]
 
     def begin(self) -> None:
         """The programs begin: so do, some time later, the loads of VMs that arrive later."""

@@ -44,9 +44,10 @@ def guest_counters(answer: Answer) -> dict[str, float]:
     return _growth(answer, lambda files: _interrupts(files) | _cpu_times(files, ("steal_s",)))
 
 
-def host_counters(answer: Answer) -> dict[str, float]:
-    """Return how the host's CPUs spent the time between the two samples, in CPU seconds of all of them."""
-    counted = _growth(answer, lambda files: _cpu_times(files, _CPU_TIMES))
+def host_counters(answer: Answer, cpus: range | None = None) -> dict[str, float]:
+    """Return how the host's CPUs, or ``cpus``, spent the time between the two samples: CPU seconds of all together."""
+    rows = ("cpu",) if cpus is None else tuple(f"cpu{number}" for number in cpus)
+    counted = _growth(answer, lambda files: _cpu_times(files, _CPU_TIMES, rows))
     counted["idle_s"] = counted.pop("idle_s", 0.0) + counted.pop("iowait_s", 0.0)
     return counted
 
@@ -71,13 +72,18 @@ def _interrupts(files: dict[str, str | None]) -> dict[str, float]:
     return counters
 
 
-def _cpu_times(files: dict[str, str | None], wanted: tuple[str, ...]) -> dict[str, float]:
+def _cpu_times(
+    files: dict[str, str | None], wanted: tuple[str, ...], rows: tuple[str, ...] = ("cpu",)
+) -> dict[str, float]:
+    """Return the sum of these rows of /proc/stat: "cpu" is all CPUs' together."""
+    times: dict[str, float] = {}
     for line in (files.get("/proc/stat") or "").splitlines():
         words = line.split()
-        if words and words[0] == "cpu":
-            times = {name: int(ticks) / _TICKS_PER_S for name, ticks in zip(_CPU_TIMES, words[1:], strict=False)}
-            return {name: times[name] for name in wanted if name in times}
-    return {}
+        if words and words[0] in rows:
+            for name, ticks in zip(_CPU_TIMES, words[1:], strict=False):
+                if name in wanted:
+                    times[name] = times.get(name, 0.0) + int(ticks) / _TICKS_PER_S
+    return times
 
 
 def has_ple(host: Machine) -> bool:

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cohortlab import why
 from cohortlab.errors import BadInput, one_line
 from cohortlab.places import Measurement, PlaceError
 from cohortlab.sim.model import NS_PER_S, Run
@@ -177,7 +178,13 @@ class Result:
                 "steal_s": (end["ready_ns"] - start["ready_ns"]) / NS_PER_S,
             },
             host={"idle_s": idle_ns / NS_PER_S} | {name: float(end[name] - start[name]) for name in _MIGRATIONS},
+            why=why.growth(self._counted(start), self._counted(end), window_ns),
         )
+
+    def _counted(self, then: dict[str, Any]) -> dict[str, dict[str, float]]:
+        """Return what was counted of each VM until a program's start or end."""
+        vms = self.run.scenario.vms
+        return {vms[int(number)].name: counters for number, counters in then.get("vms", {}).items()}
 
     def _cpu_ns(self) -> list[int]:
         return [vm["cpu_ns"] for vm in self.about["figures"]["vms"]]

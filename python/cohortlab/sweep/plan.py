@@ -88,7 +88,10 @@ class Plan:
         about = [
             self.scenario,
             [[axis.field, list(axis.values)] for axis in self.axes],
-            {name: workload.model_dump(mode="json", exclude=_OF_THE_LAB) for name, (_, workload, _) in library.workloads.items()},
+            {
+                name: workload.model_dump(mode="json", exclude=_OF_THE_LAB)
+                for name, (_, workload, _) in library.workloads.items()
+            },
             library.models,
             {name: data for name, (data, _) in library.model_files.items()},
             {name: data for name, (data, _) in library.hardware.items()},

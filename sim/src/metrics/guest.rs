@@ -10,6 +10,7 @@ use crate::observe::{Spin, What};
 use crate::time::Ns;
 
 use super::layout::Layout;
+use super::totals::GuestCounts;
 use super::waits::{Summary, Waits};
 
 /// Kinds of spinning, in the order of [`Spin`].
@@ -178,6 +179,21 @@ impl GuestMetrics {
 
     pub fn ipis_taken(&self, vm: usize) -> BTreeMap<u8, u64> {
         self.vms[vm].counts.ipis_taken.clone()
+    }
+
+    pub fn counts(&self, vm: usize) -> GuestCounts {
+        let Vm { counts, spins, .. } = &self.vms[vm];
+        GuestCounts {
+            spin_ns: spins.iter().map(Waits::sum_ns).sum(),
+            ple: counts.ple,
+            ple_kernel: counts.ple_kernel,
+            ple_chains: counts.ple_chains,
+            yields_asked: counts.yields_asked,
+            yields_granted: counts.yields_granted,
+            ipis_sent: counts.ipis_sent,
+            halts: counts.halts,
+            kicks: counts.kicks,
+        }
     }
 
     pub fn totals(&self, vm: usize) -> GuestTotals {

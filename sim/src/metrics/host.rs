@@ -10,11 +10,13 @@ use crate::time::Ns;
 use super::lag::Lags;
 use super::layout::Layout;
 use super::stacking::Stacking;
-use super::totals::{HostTotals, ProgramTotals, VcpuTotals, VmTotals};
+use super::totals::{HostTotals, ProgramTotals, VcpuTotals, VmCounts, VmTotals};
 use super::waits::Waits;
 
 /// Starts and ends of programs that are remembered with everybody's CPU time.
 const ENDS_MAX: usize = 256;
+/// Of more VMs than these, only the program's own is remembered with all that is counted of it.
+const COUNTED_VMS_MAX: usize = 64;
 
 fn push(list: &mut Vec<ProgramTotals>, totals: ProgramTotals) {
     if list.len() < ENDS_MAX {
@@ -39,6 +41,9 @@ struct Task {
     preempted: bool,
     preempted_in_kernel: bool,
     preempted_as_holder: bool,
+    /// Interrupts from siblings that came meanwhile, and when they did since the wait began: the sum.
+    ipis: u64,
+    ipis_sent_ns: Ns,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -51,6 +56,7 @@ struct Vcpu {
 
 #[derive(Clone, Debug, Default)]
 struct Vm {
+    vcpus: u32,
     /// The counts below hold since then.
     since_ns: Ns,
     running: u32,
@@ -92,7 +98,7 @@ impl HostMetrics {
             tasks: vec![Task::default(); layout.tasks.len()],
             vcpus,
             bases,
-            vms: vec![Vm::default(); layout.vms.len()],
+            vms: layout.vms.iter().map(|vm| Vm { vcpus: vm.vcpus, ..Vm::default() }).collect(),
             stacking: Stacking::new(layout.pcpus as usize),
             running: 0,
             running_since_ns: 0,
@@ -128,6 +134,7 @@ impl HostMetrics {
                 self.totals.migrations_node += u64::from(layout.is_other_node(from, to));
                 self.moves(layout, now_ns, task, to);
             }
+            What::GuestIpiSent { from, to, .. } if from != to => self.interrupts(now_ns, to),
             What::Mode { vcpu, kernel } => self.vcpu(vcpu).kernel = kernel,
             What::LockTaken { vcpu, .. } => self.vcpu(vcpu).locks_held += 1,
             What::LockReleased { vcpu, .. } => {
@@ -157,6 +164,7 @@ impl HostMetrics {
         vm.since_ns = now_ns;
         vm.totals.cpu_ns += u64::from(vm.threads) * elapsed_ns;
         vm.totals.stacked_ns += u64::from(vm.stacked) * elapsed_ns;
+        vm.totals.halted_ns += u64::from(vm.vcpus.saturating_sub(vm.running + vm.waiting)) * elapsed_ns;
         if vm.running > 0 {
             vm.totals.costop_ns += u64::from(vm.waiting) * elapsed_ns;
         }
@@ -192,6 +200,16 @@ impl HostMetrics {
         }
     }
 
+    /// An interrupt reaches a vCPU: if that is preempted, it waits for it.
+    fn interrupts(&mut self, now_ns: Ns, to: VcpuId) {
+        let Some(task) = self.vcpu(to).task else { return };
+        let task = self.task(task);
+        if task.doing == Doing::Waits && task.preempted {
+            task.ipis += 1;
+            task.ipis_sent_ns += now_ns - task.since_ns;
+        }
+    }
+
     fn runs(&mut self, layout: &Layout, now_ns: Ns, id: TaskId, cpu: CpuId) {
         self.count_running(now_ns, true);
         let before = std::mem::replace(
@@ -220,6 +238,8 @@ impl HostMetrics {
             if before.preempted_as_holder {
                 state.as_holder.add(waited_ns);
             }
+            state.totals.ipis_preempted += before.ipis;
+            state.totals.ipi_wait_ns += before.ipis * waited_ns - before.ipis_sent_ns;
             if before.cpu != cpu {
                 self.goes_from(vm, before.cpu);
                 self.comes_to(vm, cpu);
@@ -317,10 +337,13 @@ impl HostMetrics {
         }
         let cpu_ns = self.vms.iter().map(|vm| vm.totals.cpu_ns).collect();
         let busy_ns = self.busy_ns(now_ns);
-        let ready_ns =
-            self.vcpus_of(layout, vcpu.vm.index()).iter().map(|vcpu| self.vcpu_totals(vcpu, now_ns).ready_ns);
+        let own = vcpu.vm.index();
+        let ready_ns = self.vcpus_of(layout, own).iter().map(|vcpu| self.vcpu_totals(vcpu, now_ns).ready_ns);
         let ready_ns = ready_ns.sum();
         let ipis_taken = BTreeMap::new();
+        let of_all = self.vms.len() <= COUNTED_VMS_MAX;
+        let counted = (0..self.vms.len()).filter(|vm| of_all || *vm == own);
+        let vms = counted.map(|vm| (vm as u32, self.counts(layout, vm, now_ns))).collect();
         let HostTotals { migrations, migrations_llc, migrations_node, .. } = self.totals;
         ProgramTotals {
             vm: vcpu.vm.0,
@@ -333,6 +356,32 @@ impl HostMetrics {
             migrations_node,
             ready_ns,
             ipis_taken,
+            vms,
+        }
+    }
+
+    /// What has grown of a VM, which is up to date; without what its guest did.
+    fn counts(&self, layout: &Layout, vm: usize, now_ns: Ns) -> VmCounts {
+        let vcpus: Vec<_> =
+            self.vcpus_of(layout, vm).iter().map(|vcpu| self.vcpu_totals(vcpu, now_ns)).collect();
+        let Vm { totals, after_wakeup, in_kernel, .. } = &self.vms[vm];
+        VmCounts {
+            vcpus: layout.vms[vm].vcpus,
+            run_ns: vcpus.iter().map(|vcpu| vcpu.run_ns).sum(),
+            ready_ns: vcpus.iter().map(|vcpu| vcpu.ready_ns).sum(),
+            costop_ns: totals.costop_ns,
+            halted_ns: totals.halted_ns,
+            stacked_ns: totals.stacked_ns,
+            switches: totals.switches,
+            migrations: totals.migrations,
+            preemptions: totals.preemptions,
+            wakeups: after_wakeup.count(),
+            wait_wakeup_ns: after_wakeup.sum_ns(),
+            preemptions_kernel: in_kernel.count(),
+            wait_kernel_ns: in_kernel.sum_ns(),
+            ipis_preempted: totals.ipis_preempted,
+            ipi_wait_ns: totals.ipi_wait_ns,
+            ..VmCounts::default()
         }
     }
 

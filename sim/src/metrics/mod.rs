@@ -63,7 +63,11 @@ impl Metrics {
 
     fn program_now(&mut self, now_ns: Ns, vcpu: VcpuId, program: u32) -> ProgramTotals {
         let ipis_taken = self.guest.ipis_taken(vcpu.vm.index());
-        ProgramTotals { ipis_taken, ..self.host.program_now(&self.layout, now_ns, vcpu, program) }
+        let mut totals = self.host.program_now(&self.layout, now_ns, vcpu, program);
+        for (vm, counts) in &mut totals.vms {
+            counts.guest = self.guest.counts(*vm as usize);
+        }
+        ProgramTotals { ipis_taken, ..totals }
     }
 
     /// The figures as of `now_ns`; counting can go on.

@@ -182,3 +182,39 @@ fn what_is_counted_before_a_program_and_after_it_is_known_apart() {
     assert_eq!(of(&end.ipis_taken), (Some(2), Some(1)));
     assert_eq!(of(&figures.vms[0].guest.counts.ipis_taken), (Some(3), Some(1)));
 }
+
+#[test]
+fn what_the_time_went_to_is_known_between_a_programs_start_and_its_end() {
+    let sent = |to| What::GuestIpiSent { from: V0, to, vector: 2 };
+    let events = [
+        (0, What::Wakeup { task: TaskId(0), cpu: CpuId(0) }),
+        (2, switch(0, None, Stop::Preempted, Some(0))),
+        (10, What::ProgramStart { vcpu: V0, program: 0 }),
+        (10, What::Wakeup { task: TaskId(1), cpu: CpuId(1) }),
+        // It was not preempted: the interrupt finds it asleep or waking.
+        (11, sent(V1)),
+        (13, switch(1, None, Stop::Preempted, Some(1))),
+        (14, What::Mode { vcpu: V1, kernel: true }),
+        (14, What::SpinStart { vcpu: V1, why: Spin::Lock }),
+        (16, What::Ple { vcpu: V1, kernel: true }),
+        (17, What::SpinEnd { vcpu: V1, why: Spin::Lock, spun_ns: 3 }),
+        (20, switch(1, Some(1), Stop::Preempted, Some(2))),
+        (21, sent(V1)),
+        (24, sent(V1)),
+        // Its own do not count, and it runs.
+        (24, sent(V0)),
+        (28, switch(1, Some(2), Stop::Exited, Some(1))),
+        (30, switch(0, Some(0), Stop::Preempted, Some(2))),
+        (40, What::ProgramEnd { vcpu: V1, program: 0 }),
+    ];
+    let figures = figures(&events, 50);
+    let (start, end) = (&figures.host.program_starts[0].vms[&0], &figures.host.program_ends[0].vms[&0]);
+    assert_eq!((start.vcpus, start.run_ns, start.ready_ns, start.halted_ns), (2, 8, 2, 10));
+    assert_eq!((end.run_ns, end.ready_ns, end.halted_ns), (28 + 7 + 12, 2 + 3 + 8 + 10, 10));
+    // vCPU 1 waits for 3 and 8, vCPU 0 for 10: the other runs in all of it.
+    assert_eq!((start.costop_ns, end.costop_ns), (0, 21));
+    assert_eq!((end.preemptions, end.preemptions_kernel, end.wait_kernel_ns), (2, 1, 8));
+    assert_eq!((end.wakeups - start.wakeups, end.wait_wakeup_ns - start.wait_wakeup_ns), (1, 3));
+    assert_eq!((end.ipis_preempted, end.ipi_wait_ns), (2, 7 + 4));
+    assert_eq!((end.guest.ipis_sent, end.guest.ple, end.guest.spin_ns), (4, 1, 3));
+}

@@ -26,6 +26,8 @@ pub struct VmTotals {
     pub run_ns: Ns,
     pub ready_ns: Ns,
     pub costop_ns: Ns,
+    /// Its vCPUs' threads slept: a simulated one does so only when its guest has halted it.
+    pub halted_ns: Ns,
     pub stacked_ns: Ns,
     pub skew_max_ns: Ns,
     pub lag_behind_ns: Option<Ns>,
@@ -35,6 +37,9 @@ pub struct VmTotals {
     pub preemptions: u64,
     pub preemptions_kernel: u64,
     pub preemptions_holder: u64,
+    /// Interrupts from siblings that came while a vCPU was preempted, and for how long these waited for it to run.
+    pub ipis_preempted: u64,
+    pub ipi_wait_ns: Ns,
     pub wait_after_wakeup: Summary,
     pub wait_after_preemption: Summary,
     pub wait_in_kernel: Summary,
@@ -75,4 +80,43 @@ pub struct ProgramTotals {
     /// Of the program's VM, as its figures have them.
     pub ready_ns: Ns,
     pub ipis_taken: BTreeMap<u8, u64>,
+    /// What its vCPUs' time went to, by VM; of the program's alone where there are many.
+    pub vms: BTreeMap<u32, VmCounts>,
+}
+
+/// What grows of a VM, by the names of its figures and of the counters of `cohort top`; docs/metrics.md.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct VmCounts {
+    pub vcpus: u32,
+    pub run_ns: Ns,
+    pub ready_ns: Ns,
+    pub costop_ns: Ns,
+    pub halted_ns: Ns,
+    pub stacked_ns: Ns,
+    pub switches: u64,
+    pub migrations: u64,
+    pub preemptions: u64,
+    /// Waits that have ended: after a wake-up, and after a preemption in kernel mode.
+    pub wakeups: u64,
+    pub wait_wakeup_ns: Ns,
+    pub preemptions_kernel: u64,
+    pub wait_kernel_ns: Ns,
+    pub ipis_preempted: u64,
+    pub ipi_wait_ns: Ns,
+    #[serde(flatten)]
+    pub guest: GuestCounts,
+}
+
+/// ... of what the guest did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GuestCounts {
+    pub spin_ns: Ns,
+    pub ple: u64,
+    pub ple_kernel: u64,
+    pub ple_chains: u64,
+    pub yields_asked: u64,
+    pub yields_granted: u64,
+    pub ipis_sent: u64,
+    pub halts: u64,
+    pub kicks: u64,
 }

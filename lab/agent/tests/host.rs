@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! The agent on a host: however its user goes away, nothing stays that was started.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{json, Value};
+
+struct Agent {
+    child: Child,
+    port: UnixStream,
+    folder: std::path::PathBuf,
+}
+
+impl Agent {
+    fn start(test: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("cohort-agent-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (port, theirs) = UnixStream::pair().unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_cohort-lab-agent"))
+            .arg("host")
+            .arg(&folder)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .spawn()
+            .unwrap();
+        Agent { child, port, folder }
+    }
+
+    fn ask(&mut self, op: &Value) -> Value {
+        self.port.write_all(format!("{}\n", json!({ "id": 1, "op": op })).as_bytes()).unwrap();
+        let mut line = String::new();
+        BufReader::new(&self.port).read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+
+    fn ended(mut self) -> bool {
+        drop(self.port);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.success();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.child.kill().unwrap();
+        false
+    }
+}
+
+fn is_alive(pid: u64) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+#[test]
+fn what_was_started_ends_with_who_asked_for_it() {
+    let mut agent = Agent::start("ends");
+    let folder = agent.folder.clone();
+    let sleeper = "trap '' TERM INT HUP; sleep 1000 & wait";
+    let pid =
+        agent.ask(&json!({ "spawn": { "name": "long", "sh": sleeper } }))["ok"]["pid"].as_u64().unwrap();
+    assert!(is_alive(pid));
+    for (name, text) in [("first", Some("one")), ("second", Some("two")), ("gone", Some("x")), ("gone", None)]
+    {
+        let sh = text.map(|text| format!("echo {text} >>{}/done", folder.display()));
+        assert_eq!(agent.ask(&json!({ "at_end": { "name": name, "sh": sh } }))["ok"], json!({}));
+    }
+    assert!(agent.ended());
+    assert!(!is_alive(pid), "its job still runs");
+    assert_eq!(std::fs::read_to_string(folder.join("done")).unwrap(), "two\none\n", "the last first");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_request_that_is_cut_off_is_no_request() {
+    let mut agent = Agent::start("cut");
+    assert!(agent.ask(&json!({ "ping": {} }))["ok"]["time_ns"].is_u64());
+    agent.port.write_all(b"{\"id\": 2, \"op\": {\"exec\"").unwrap();
+    let folder = agent.folder.clone();
+    assert!(agent.ended());
+    std::fs::remove_dir_all(folder).unwrap();
+}

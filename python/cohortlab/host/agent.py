@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The lab's agent as a process of this host, in a cgroup with all that it starts.
+
+It lives as long as the socket between us. However we end, killed included, it then kills what it started, puts back
+what was changed, and removes the cgroups. Should it be killed itself, whoever of us comes next removes what is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from cohortlab.host.checks import CGROUPS
+from cohortlab.lab.agent import Connection, Machine
+from cohortlab.places import PlaceCrashed
+
+_PREFIX = "cohortlab-"
+_RUN = Path("/run")
+# Guests' memory takes a while to be freed, and a scheduler to be unloaded.
+_END_S = 120
+_TRIES = 200
+_TRY_S = 0.05
+
+
+class LocalAgent:
+    """A started agent, with a folder for its files and a cgroup for the guests."""
+
+    def __init__(self, program: Path) -> None:
+        _clean_up_after_the_dead()
+        self.slice = CGROUPS / f"{_PREFIX}{os.getpid()}.slice"
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_RUN))
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._start(program)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, program: Path) -> None:
+        own = self.slice / "agent"
+        had = "cpu" in (CGROUPS / "cgroup.subtree_control").read_text().split()
+        (CGROUPS / "cgroup.subtree_control").write_text("+cpu")
+        self.slice.mkdir()
+        (self.slice / "cgroup.subtree_control").write_text("+cpu")
+        own.mkdir()
+        (own / "cpu.weight").write_text("10000")  # it must not wait behind what it measures
+        ours, theirs = socket.socketpair()
+        command = f"echo $$ >{own}/cgroup.procs && exec {shlex.join([str(program), 'host', str(self.folder)])}"
+        with theirs, (self.folder / "agent.err").open("wb") as err:
+            # A session of its own: Ctrl-C is for us, who then clean up.
+            self._process = subprocess.Popen(
+                ["sh", "-c", command], stdin=theirs.fileno(), stdout=err, stderr=err, start_new_session=True
+            )
+        self.connection = Connection(ours, self.check)
+        self.machine = Machine("host", self.connection)
+        self.machine.ping()
+        self.machine.at_end("what is left", self._removal(keep_cpu=had))
+
+    def _removal(self, *, keep_cpu: bool) -> str:
+        """Return the shell command with which the agent removes its cgroups and files, itself out of them first."""
+        root = f"{CGROUPS}/cgroup.procs"
+        lines = [
+            f"echo $$ >{root}; echo $PPID >{root}; echo 1 >{self.slice}/cgroup.kill; n=0",
+            f"while [ -d {self.slice} ] && [ $n -lt {_TRIES} ]",
+            f"do rmdir {self.slice}/*/ {self.slice} 2>/dev/null || sleep {_TRY_S}; n=$((n + 1)); done",
+            f"rm -rf {self.folder}",
+        ]
+        if not keep_cpu:
+            lines.append(f"echo -cpu >{CGROUPS}/cgroup.subtree_control")
+        return "\n".join(lines)
+
+    def check(self) -> None:
+        """Raise PlaceCrashed if the agent has ended."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            raise PlaceCrashed(f"the agent on this host ended with {code}; {self.last_words()}")
+
+    def last_words(self) -> str:
+        try:
+            return (self.folder / "agent.err").read_text(errors="replace").strip()[-300:] or "it printed nothing"
+        except OSError:
+            return "its files are gone"
+
+    def close(self) -> None:
+        """Return when all is gone that was started."""
+        if self._process is not None:
+            with contextlib.suppress(AttributeError):  # it was never connected to
+                self.connection.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
+        _remove(self.slice)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _clean_up_after_the_dead() -> None:
+    """Remove what is left of others of us whose agent was killed, too."""
+    for path in CGROUPS.glob(f"{_PREFIX}*.slice"):
+        if not Path(f"/proc/{path.name.removeprefix(_PREFIX).removesuffix('.slice')}").exists():
+            _remove(path)
+    for path in _RUN.glob(f"{_PREFIX}*-*"):
+        if not Path(f"/proc/{path.name.split('-')[1]}").exists():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove(group: Path) -> None:
+    """Kill all processes in a cgroup, and remove it with those below it."""
+    if not group.is_dir():
+        return
+    with contextlib.suppress(OSError):  # before Linux 5.14, where it must be empty by itself
+        (group / "cgroup.kill").write_text("1")
+    for _ in range(_TRIES):
+        with contextlib.suppress(OSError):  # somebody in it still ends
+            for child in group.iterdir():
+                if child.is_dir():
+                    child.rmdir()
+            group.rmdir()
+            return
+        time.sleep(_TRY_S)

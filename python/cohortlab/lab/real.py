@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What all places of real kernels share: guests behind an agent, policies switched under them, programs measured."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import TracebackType
+from typing import Self
+
+from cohortlab.errors import one_line
+from cohortlab.lab import programs, sampling
+from cohortlab.lab.agent import AgentError, Machine, done
+from cohortlab.lab.guest import Guest, GuestConfig
+from cohortlab.lab.policy import PolicyRun, applying, sched_ext_state, undoing
+from cohortlab.lab.probe import ProbeRun
+from cohortlab.lab.programs import Programs
+from cohortlab.places import Measurement, PlaceCrashed, PlaceError, ProgressFn
+from cohortlab.policies import KERNEL, KernelSettings, kernel_settings
+from cohortlab.scenario import Scenario
+from cohortlab.workloads import WorkloadError, WorkloadTimeout
+
+_DYING_S = 1
+# The guest's answer to a program's end may be late on a busy host; it is not lost before this.
+_ANSWER_TIMEOUT_S = 120
+
+
+class RealPlace:
+    """All VMs of one scenario, running and idle, under a real kernel. On what, is for those who inherit to say."""
+
+    # What it is called.
+    name: str
+    # The program that is `cohort` on the host.
+    cohort_there = "cohort"
+    # Where the probe's socket is there.
+    folder_there: str
+
+    def __init__(self, scenario: Scenario, *, probe: bool, progress: ProgressFn) -> None:
+        """``probe``: count what vCPUs' time goes to."""
+        self.scenario = scenario
+        self.pcpus = scenario.host.pcpus
+        self.description: dict[str, str] = {}
+        self.complaints: list[str] = []  # what kernels logged of bugs and stalls, in this boot and the ones before
+        self._progress = progress
+        self._guests: dict[str, Guest] = {}
+        self._policy: PolicyRun | None = None
+        self._programs = Programs(scenario, {})
+        self._reading = threading.Lock()
+        # The host's CPUs that the guests may use; None: all.
+        self._pcpus_used: range | None = None
+        self._wants_probe = probe
+        self._probe: ProbeRun | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._boot()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    @property
+    def host(self) -> Machine:
+        """The host under test."""
+        raise NotImplementedError
+
+    @property
+    def guests(self) -> dict[str, Guest]:
+        """The guests by name, for tests that do more than measure."""
+        return self._guests
+
+    def _boot(self) -> None:
+        """Bring everything up."""
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        """End everything; there may be nothing."""
+        raise NotImplementedError
+
+    def _check(self) -> None:
+        """Raise PlaceCrashed, or PlaceError, if the host is known to be lost."""
+        raise NotImplementedError
+
+    def _last_words(self) -> str:
+        """Return how the host is, when it does not answer."""
+        raise NotImplementedError
+
+    def _new_complaints(self) -> list[str]:
+        """Return what the host's kernel has logged since the last call of bugs and stalls."""
+        return []
+
+    def _needs_cohort(self) -> None:
+        """Raise PlaceError if there is no `cohort` to run."""
+
+    def _check_scenario(self) -> None:
+        """Raise PlaceError, naming the field, for what real kernels are not told of a scenario."""
+        if wrong := programs.unknown(self.scenario):
+            raise PlaceError(wrong)
+
+    def _guests_are_up(self, guests: Sequence[Guest]) -> None:
+        """Take guests that are up into use."""
+        self._guests = {guest.config.name: guest for guest in guests}
+        self._programs = Programs(self.scenario, self._guests)
+        with self._crash_if_lost():
+            for guest in guests:
+                guest.pin_vcpus()
+
+    @property
+    def _configs(self) -> list[GuestConfig]:
+        return [
+            GuestConfig(
+                vm.name,
+                vm.vcpus,
+                vm.memory_mb,
+                vm.weight,
+                vm.tlb,
+                vm.affinity,
+                None if vm.vcpu_affinity is None else tuple(cpus or () for cpus in vm.allowed),
+                vm.cap_pcpus,
+            )
+            for vm in self.scenario.vms
+        ]
+
+    def policy(self, name: str, args: Sequence[str] = ()) -> AbstractContextManager[None]:
+        return self._under_kernel(kernel_settings(args)) if name == KERNEL else self._under_cohort(name, args)
+
+    @contextmanager
+    def _under_kernel(self, settings: KernelSettings) -> Iterator[None]:
+        with self._crash_if_lost():
+            host = self.host
+            if (state := sched_ext_state(host)) not in ("disabled", "no sched_ext"):
+                raise PlaceError(f"the kernel's own scheduler is wanted, but sched_ext is {state}")
+        if settings == KernelSettings():
+            yield
+        else:
+            with self._told(settings):
+                yield
+        self._collect_complaints()
+
+    @contextmanager
+    def _told(self, settings: KernelSettings) -> Iterator[None]:
+        """Tell the kernel's own scheduler these for the duration of the block."""
+        with self._crash_if_lost():
+            undo = undoing(self.host, settings)
+            # Also if nobody is left who could.
+            self.host.at_end("kernel settings", undo)
+        try:
+            with self._crash_if_lost():
+                self.host.check(applying(settings))
+            yield
+        finally:
+            with self._crash_if_lost():
+                self.host.check(undo)
+                self.host.at_end("kernel settings", None)
+
+    @contextmanager
+    def _under_cohort(self, name: str, args: Sequence[str]) -> Iterator[None]:
+        self._needs_cohort()
+        with self._crash_if_lost():
+            self._policy = PolicyRun.start(self.host, name, args, self.cohort_there)
+        try:
+            yield
+            with self._crash_if_lost():
+                self._policy.stop()
+        except PlaceCrashed:
+            raise  # nothing is left to be stopped
+        except BaseException:
+            with self._crash_if_lost():
+                self._policy.kill()
+            raise
+        finally:
+            self._policy = None
+            self._collect_complaints()
+
+    @contextmanager
+    def background(self, vm: str, workload: str) -> Iterator[None]:
+        """Keep ``workload`` running in ``vm`` for the duration of the block; from the programs' start on, if it comes later."""
+        with self._crash_if_lost(), self._programs.load(vm, workload):
+            yield
+
+    def measure(self, vm: str, workload: str) -> Measurement:
+        """Run ``workload`` once in ``vm`` and return its figure.
+
+        Raises:
+            WorkloadError: the program failed, or its setup did.
+            WorkloadTimeout: it did not end in time.
+            PlaceError: the policy ended.
+        """
+        with self._crash_if_lost():
+            self._programs.prepare(vm, workload)
+            self._programs.begin()
+            return self._measure(vm, workload)
+
+    def measure_together(self, turn: Mapping[str, str]) -> dict[str, Measurement]:
+        """Run programs at the same time, by VM; each begins anew until all have ended. Return the first figures."""
+        starts_s = {vm.name: vm.start_s for vm in self.scenario.vms}
+
+        def later(vm: str, workload: str) -> Measurement:
+            time.sleep(starts_s[vm])
+            return self._measure(vm, workload)
+
+        with self._crash_if_lost():
+            for vm, workload in turn.items():
+                self._programs.prepare(vm, workload)
+            # Out of the first block all have ended; then those end that have begun anew.
+            with ExitStack() as again, ThreadPoolExecutor(len(turn)) as pool:
+                self._programs.begin()
+                running = {pool.submit(later, vm, workload): vm for vm, workload in turn.items()}
+                for ended in as_completed(running):
+                    vm = running[ended]
+                    if ended.exception() is None and not all(other.done() for other in running):
+                        again.enter_context(self._programs.again(vm, turn[vm]))
+                return {vm: future.result() for future, vm in running.items()}
+
+    def _measure(self, vm: str, workload: str) -> Measurement:
+        program, guest = self.scenario.workloads[workload], self._guests[vm]
+        cpu_stats = {guest.cpu_stat: name for name, guest in self._guests.items()}
+        stats_before = self._stats()
+        line = programs.command(program, program.command or "")
+        op = {"exec": {"sh": line, "timeout_s": program.timeout_s}}
+        # Last, hence furthest from the program: to read the probe takes longer than to read the files.
+        host_files = (*cpu_stats, *sampling.HOST_FILES, *([self._probe.socket] if self._probe else []))
+        inner, outer = guest.channel.call_sampled(
+            op, sampling.GUEST_FILES, host_files, program.timeout_s + _ANSWER_TIMEOUT_S
+        )
+        with self._reading:
+            if self._policy:
+                self._policy.check()
+        ended = done(inner)
+        if ended.timed_out:
+            late = f"{workload} in {vm} did not end in {program.timeout_s} s"
+            raise WorkloadTimeout(f"{late}; {guest.last_words()}")
+        if ended.rc != 0:
+            said = one_line(ended.stderr or ended.stdout)[-300:]
+            raise WorkloadError(f"{workload} in {vm} ended with {ended.rc}: {said}")
+        return Measurement(
+            value=program.figure(ended.stdout + ended.stderr, ended.wall_s),
+            wall_s=ended.wall_s,
+            window_s=sampling.window_s(outer),
+            cpu_s=sampling.cpu_seconds(outer, cpu_stats),
+            stats=self._stats(stats_before),
+            guest=sampling.guest_counters(inner),
+            host=sampling.host_counters(outer, self._pcpus_used),
+            why=self._probe.between(outer, self._pids()) if self._probe else {},
+        )
+
+    def _stats(self, since: dict[str, float] | None = None) -> dict[str, float]:
+        """Return the policy's counters; those of the time since others were read, if these are given."""
+        # Several programs end at the same time.
+        with self._reading:
+            if self._policy is None:
+                return {}
+            return self._policy.latest() if since is None else self._policy.since(since)
+
+    def reset(self) -> None:
+        """After PlaceCrashed: bring everything up again."""
+        self._close()
+        self._boot()
+
+    def _pids(self) -> dict[int, str]:
+        return {guest.pid(): name for name, guest in self._guests.items()}
+
+    def _start_probe(self) -> str:
+        """Load the probe into the host, if it is wanted; return what came of it."""
+        if not self._wants_probe:
+            return "off"
+        try:
+            with self._crash_if_lost():
+                self._probe = ProbeRun.start(self.host, self.folder_there, cohort=self.cohort_there)
+        except PlaceError as error:
+            self._progress(f"what vCPUs' time goes to is not counted: {error}", None)
+            return f"none: {error}"
+        return "on"
+
+    def _collect_complaints(self) -> None:
+        new = [f"host: {line}" for line in self._new_complaints()]
+        self.complaints += new
+        for line in new:
+            self._progress(f"the kernel log says: {line}", None)
+
+    @contextmanager
+    def _crash_if_lost(self) -> Iterator[None]:
+        """Turn an agent that fails or does not answer into PlaceCrashed."""
+        try:
+            yield
+        except (AgentError, TimeoutError) as error:
+            self._check()  # if the host died, that is the better reason
+            raise PlaceCrashed(f"a machine was lost: {error}; {self._states()}") from None
+
+    def _states(self) -> str:
+        """Return how all guests are, those that have ended first; if the host does not say, how the host is."""
+        try:
+            # Its agent is gone a moment before its process is.
+            dead = [guest for guest in self._guests.values() if guest.job.wait(_DYING_S) is not None]
+            guests = [*dead, *(guest for guest in self._guests.values() if guest not in dead)]
+            told = [f"{guest.config.name}: {guest.last_words()}" for guest in guests]
+            return "; ".join(told)
+        except (AgentError, TimeoutError) as error:
+            return f"host: {self._last_words()}; it does not answer: {error}"

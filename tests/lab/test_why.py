@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What `compare` says of why: counted in a measurement's window, whatever schedules; without the probe, nothing."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cohortlab import scenario as scenarios
+from cohortlab import why
+from cohortlab.lab.place import LabPlace
+from cohortlab.sim.place import SimPlace
+from conftest import booted, say
+
+if TYPE_CHECKING:
+    from conftest import Boot
+
+pytestmark = pytest.mark.lab
+S = 1_000_000_000
+
+
+@pytest.mark.parametrize("policy", ["eevdf", "cohort"])
+def test_every_vcpus_time_is_told_beside_the_figure(place: LabPlace, policy: str) -> None:
+    assert place.description["probe"] == "on"
+    with place.policy(policy), place.background("pv", "cpu-hog"):
+        measured = place.measure("work", "hackbench")
+    assert set(measured.why) == set(place.guests)
+    for name, counters in measured.why.items():
+        told = sum(counters[counter] for counter in ("run_ns", "ready_ns", "halted_ns", "blocked_ns"))
+        whole = counters["vcpus"] * counters["window_ns"]
+        print(name, why.of(counters), why.mostly(why.of(counters)))
+        assert counters["vcpus"] == place.guests[name].config.vcpus
+        assert told == pytest.approx(whole, rel=0.01)
+        # The VMM's own threads are in the cgroup as well; and the probe is read outside of the cgroups' window.
+        assert (
+            counters["run_ns"] / S <= measured.cpu_s[name] + 2 * (counters["window_ns"] / S - measured.window_s) + 0.05
+        )
+    assert measured.why["work"]["window_ns"] / S >= measured.window_s
+    assert why.of(measured.why["pv"])["run"] > 0.2
+    assert why.of(measured.why["work"])["ready"] > 0.1
+    assert measured.why["work"]["preemptions_kernel"] > 0
+
+
+# Of pCPU 0 the pair has a third, the other VM the rest. Of the pair's vCPUs at most one runs, and then the other waits;
+# when none does, both wait.
+TRUTH = {
+    "pair": {"run": 1 / 6, "ready": 5 / 6, "costop": 1 / 6, "stacked": 1 / 2, "halted": 0},
+    "single": {"run": 2 / 3, "ready": 1 / 3, "costop": 0, "stacked": 0, "halted": 0},
+}
+EXACT = 0.02
+
+
+def differences(counted: dict[str, dict[str, float]]) -> dict[str, float]:
+    found = {name: why.of(counters) for name, counters in counted.items()}
+    wrong = {f"{vm} {name}": found[vm][name] - wanted for vm, truth in TRUTH.items() for name, wanted in truth.items()}
+    print({name: round(value, 4) for name, value in wrong.items()})
+    return wrong
+
+
+@pytest.mark.long
+def test_simulator_and_probe_count_the_same_where_the_truth_is_known() -> None:
+    scenario = scenarios.load(Path(__file__).with_name("pinned.toml"))
+    with ExitStack() as stack:
+        real = booted(stack, lambda: LabPlace(scenario, progress=say))
+        for place in (stack.enter_context(SimPlace(scenario)), real):
+            stack.enter_context(place.policy("eevdf", ("--cgroup-mode", "smp")))
+            with place.background("pair", "cpu-hog"), place.background("single", "cpu-hog"):
+                counted = place.measure("work", "user-spin").why
+            assert max(map(abs, differences(counted).values())) < EXACT
+
+
+@pytest.mark.long
+def test_without_the_probe_figures_come_without_a_why(boot: Boot) -> None:
+    with boot() as place:
+        assert place.description["probe"] == "off"
+        measured = place.measure("work", "hackbench")
+        assert measured.value > 0
+        assert measured.why == {}
+        assert "cohort" not in place.emulator.host.check("ps -e -o comm").split()
