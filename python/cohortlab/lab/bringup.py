@@ -53,8 +53,8 @@ def bring_up(
     """Return the host under test with all guests up and idle.
 
     ``accel`` is "kvm", "tcg" or "auto": KVM where it works nested. ``spare_mb`` is memory of the host beside that for
-    itself and its guests; ``packages`` and ``root_files`` are what the image has beside its own. The rest is explained at
-    ``Boot``.
+    itself and its guests; ``packages`` and ``root_files`` are what the image has beside its own. The rest is explained
+    at ``Boot``.
     """
     memory_mb = _HOST_MB + spare_mb + sum(config.memory_mb + _PER_GUEST_MB for config in configs)
     _check_memory(memory_mb)

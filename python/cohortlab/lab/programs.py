@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What runs in real guests: programs as their workload files say them, and loads that arrive late, sleep, begin anew."""
+"""What runs in real guests: programs as their files say them, and loads that arrive late, sleep, begin anew."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ class RealPlace:
 
     @contextmanager
     def background(self, vm: str, workload: str) -> Iterator[None]:
-        """Keep ``workload`` running in ``vm`` for the duration of the block; from the programs' start on, if it comes later."""
+        """Keep ``workload`` running in ``vm`` for the duration of the block; if it comes later, from ``start_s`` on."""
         with self._crash_if_lost(), self._programs.load(vm, workload):
             yield
 
