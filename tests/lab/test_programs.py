@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Programs of somebody else, with packages and files of their own; several at a time; VMs that are late, sleep, are capped."""
+"""Programs of somebody else, with packages and files of their own; several at a time; VMs that come late or sleep."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
-from conftest import booted, say
 
 from cohortlab import scenario as scenarios
 from cohortlab.lab.place import LabPlace
 from cohortlab.workloads import WorkloadError
+from conftest import booted, say
 
 pytestmark = [pytest.mark.lab, pytest.mark.long]
 
