@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -136,7 +137,7 @@ def of_model(path: Path) -> Workload:
     return Workload(
         name=about.name,
         title=about.title,
-        command=f"rt-app {path.name}" if rt_app and about.unit is None and not about.is_endless else None,
+        command=f"rt-app {shlex.quote(path.name)}" if rt_app and about.unit is None and not about.is_endless else None,
         packages=("rt-app",) if rt_app else (),
         files=(str(path.absolute()),) if rt_app else (),
         timeout_s=models.TIMEOUT_S,

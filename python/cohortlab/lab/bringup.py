@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,7 +46,7 @@ def bring_up(
     keep: bool = False,
     extra_cmdline: str = "",
     share: bool = False,
-    packages: Collection[str] = (),
+    packages: Mapping[str, str] | None = None,
     root_files: Mapping[str, Path] | None = None,
     progress: ProgressFn = lambda text, fraction: None,
 ) -> Lab:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,20 +76,25 @@ class Image:
         return self.root / "usr/bin/busybox"
 
 
-def image(packages: Collection[str] = (), files: Mapping[str, Path] | None = None) -> Image:
+def image(packages: Mapping[str, str] | None = None, files: Mapping[str, Path] | None = None) -> Image:
     """Return the image, built now if the cache has none of this recipe.
 
-    ``packages`` and ``files``, by their path in the root, are added to the disk; the emulator is the same.
+    ``packages``, with who wants each, and ``files``, by their path in the root, are added to the disk; the emulator is
+    the same.
+
+    Raises:
+        PlaceError: there is no such package.
     """
     recipe = repr((SUITE, _PACKAGES, _FILES, _LINKS, _LEFT_OUT, _EMULATOR, _SPARE_MB))
     folder = cache.built(f"root-{SUITE}-{_key(recipe)}", _build)
     if not packages and not files:
         return Image(folder / "root.ext4", folder / "root")
     contents = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sorted((files or {}).items())}
-    recipe = repr((recipe, sorted(packages), contents, _ALTERNATIVES))
+    more = sorted(packages or {})
+    recipe = repr((recipe, more, contents, _ALTERNATIVES))
 
     def build(folder: Path) -> None:
-        root = _root(folder, [*_PACKAGES, *sorted(packages)])
+        root = _root(folder, [*_PACKAGES, *more], packages)
         _link_alternatives(root)
         for name, path in (files or {}).items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -121,10 +126,13 @@ def _build(folder: Path) -> None:
     shutil.rmtree(folder / "apt")
 
 
-def _root(folder: Path, wanted: Sequence[str]) -> Path:
+def _root(folder: Path, wanted: Sequence[str], wanted_by: Mapping[str, str] | None = None) -> Path:
     """Unpack packages below ``folder`` and return where."""
     apt = Apt(folder / "apt")
     apt.update()
+    for name, who in (wanted_by or {}).items():
+        if name not in apt.names(name):
+            raise PlaceError(f'{who}: packages: "{name}" is not allowed: must be a package of Debian {SUITE}')
     root = folder / "root"
     root.mkdir()
     packages = apt.fetch(wanted, with_dependencies=True)

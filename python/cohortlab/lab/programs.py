@@ -34,9 +34,13 @@ def unknown(scenario: Scenario) -> str | None:
     return None
 
 
-def packages(scenario: Scenario) -> frozenset[str]:
-    """Return the Debian packages that the workloads need beside those that every guest has."""
-    return frozenset(package for workload in scenario.workloads.values() for package in workload.packages)
+def packages(scenario: Scenario) -> dict[str, str]:
+    """Return the Debian packages that workloads need beside those that every guest has, and who needs each."""
+    return {
+        package: f"{scenario.path}: workload {workload.name}"
+        for workload in scenario.workloads.values()
+        for package in workload.packages
+    }
 
 
 def files(scenario: Scenario) -> dict[str, Path]:
