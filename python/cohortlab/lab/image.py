@@ -46,6 +46,7 @@ _ALTERNATIVES = (
     ("usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/blas/*.so.*"),
     ("usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/lapack/*.so.*"),
 )
+_OTHER_NAMES = {"usr/bin/cc": "gcc", "usr/bin/c++": "g++"}
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def image(packages: Mapping[str, str] | None = None, files: Mapping[str, Path] |
         return Image(folder / "root.ext4", folder / "root")
     contents = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sorted((files or {}).items())}
     more = sorted(packages or {})
-    recipe = repr((recipe, more, contents, _ALTERNATIVES))
+    recipe = repr((recipe, more, contents, _ALTERNATIVES, _OTHER_NAMES))
 
     def build(folder: Path) -> None:
         root = _root(folder, [*_PACKAGES, *more], packages)
@@ -117,6 +118,9 @@ def _link_alternatives(root: Path) -> None:
             link = root / into / path.name
             if path.is_file() and not link.exists() and not link.is_symlink():
                 link.symlink_to(Path("/") / path.relative_to(root))
+    for name, target in _OTHER_NAMES.items():
+        if (root / name).with_name(target).exists() and not (root / name).exists():
+            (root / name).symlink_to(target)
 
 
 def _build(folder: Path) -> None:

@@ -93,10 +93,15 @@ def _on(client: Client, plan: Plan, wanted: Sequence[int], size: int) -> Iterato
     ended = as_completed(more(), loop=client.loop)
     for future in ended:
         chunk = numbers.pop(future)
-        if future.status != "finished":
-            error = future.exception()
-            raise PlaceError(f"chunk {chunk} failed on Dask's workers: {one_line(f'{type(error).__name__}: {error}')}")
-        yield chunk, future.result()
+        try:
+            # Where the worker has died with it, this waits until another one has done it again.
+            part = future.result()
+        except PlaceError:
+            raise
+        except Exception as error:  # whatever a worker, or Dask itself, has raised
+            what = one_line(f"{type(error).__name__}: {error}")
+            raise PlaceError(f"chunk {chunk} failed on Dask's workers: {what}") from None
+        yield chunk, part
         future.release()
         ended.update(more())
 
