@@ -2,6 +2,8 @@
 //! Compiles `../bpf`, scheduler and probe, into skeletons, and turns what its headers say (counters, limits, knobs' defaults) into Rust, so that each is
 //! written down once.
 
+#[path = "build/depth.rs"]
+mod depth;
 #[path = "build/headers.rs"]
 mod headers;
 #[path = "build/objects.rs"]
@@ -48,6 +50,7 @@ fn build() -> Result<(), Box<dyn Error>> {
     let probe_dir = bpf_dir.join("probe");
     println!("cargo:rerun-if-changed={}", probe_dir.display());
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=build/depth.rs");
     println!("cargo:rerun-if-changed=build/headers.rs");
     println!("cargo:rerun-if-changed=build/objects.rs");
     println!("cargo:rerun-if-changed=build/tools.rs");

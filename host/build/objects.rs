@@ -11,6 +11,8 @@ use std::thread;
 
 use libbpf_cargo::SkeletonBuilder;
 
+use crate::depth;
+
 /// Where the generated skeleton names the object's bytes.
 const DATA_USED: &str = "ObjectSkeletonConfigBuilder::new(&DATA)";
 const DATA_TYPE: &str = "static DATA: [u8; ";
@@ -41,6 +43,8 @@ pub fn build(
             .obj(&object)
             .build_and_generate(&skeleton)
             .map_err(|e| format!("gang {gang}: {e:#}"))?;
+        let elf = fs::read(&object).map_err(|e| format!("{}: {e}", object.display()))?;
+        depth::check(&elf).map_err(|e| format!("gang {gang}: {e}"))?;
         let text = fs::read_to_string(&skeleton).map_err(|e| format!("{}: {e}", skeleton.display()))?;
         fs::remove_file(&skeleton).map_err(|e| format!("{}: {e}", skeleton.display()))?;
         Ok((object, without_data(&text).ok_or("the skeleton is not as libbpf-cargo used to write it")?))

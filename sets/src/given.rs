@@ -79,8 +79,8 @@ fn parse_sets(text: &str) -> Result<Of, String> {
             let (first, last) = range.ok_or_else(|| {
                 format!("vCPUs {part:?}; allowed: numbers from 0 to {}, ranges as 0-3, or all", VCPUS_MAX - 1)
             })?;
-            for vcpu in first..=last {
-                if std::mem::replace(&mut seen[vcpu], true) {
+            for (vcpu, seen) in seen.iter_mut().enumerate().take(last + 1).skip(first) {
+                if std::mem::replace(seen, true) {
                     return Err(format!("vCPU {vcpu} again; allowed: each in one set"));
                 }
                 set.push(vcpu as u32);
