@@ -13,7 +13,7 @@ from cohortlab.sim.native import native
 
 Run = Callable[..., Any]
 PAGE = (Path(__file__).parents[2] / "docs" / "programs.md").read_text()
-FILES = ("two.toml", "workloads/squares.toml", "workloads/models/squares.toml")
+FILES = ("two.toml", "workloads/squares.toml", "workloads/models/squares.toml", "workloads/redis.toml")
 
 
 def write_files() -> None:

@@ -34,8 +34,9 @@ DEFAULT_POLICY = "cohort"
 OF_SCENARIO = ("scenario", "workload", "model")
 # Of a workload, what only the lab reads.
 _OF_THE_LAB = {"command", "setup", "packages", "files"}
-# Scenarios that a process remembers, by the plan's key and their values.
+# Scenarios and hardware that a process remembers, by the plan's key and their values.
 MADE_MAX = 256
+_built: dict[tuple[str, str], Hardware] = {}
 _made: dict[tuple[str, str], tuple[Scenario, dict[str, dict[str, Any]]]] = {}
 
 
@@ -139,7 +140,7 @@ class Plan:
             tuple(args),
             given.get("seed", 1),
             given.get("kernel", scenario.defaults.kernel or KERNEL_DEFAULT),
-            self._hardware(given.get("hardware", ""), [(a, v) for a, v in changes if a.root == "hardware"]),
+            self._hardware_of(given.get("hardware", ""), [(a, v) for a, v in changes if a.root == "hardware"]),
             programs,
         )
 
@@ -191,6 +192,16 @@ class Plan:
     def _model_file(self, name: str) -> Path:
         """Return where a model is from; it is not read any more."""
         return self.library.model_files.get(name, ({}, Path(name)))[1]
+
+    def _hardware_of(self, name: str, changes: list[tuple[Axis, Any]]) -> Hardware:
+        """Return the hardware of that name with these changes. Most points of a chunk have the same."""
+        key = (self.key, repr([name, *(value for _, value in changes)]))
+        found = _built.get(key)
+        if found is None:
+            if len(_built) >= MADE_MAX:
+                _built.clear()
+            found = _built[key] = self._hardware(name, changes)
+        return found
 
     def _hardware(self, name: str, changes: list[tuple[Axis, Any]]) -> Hardware:
         data, path = self.library.hardware[name]
