@@ -60,7 +60,7 @@ fn build() -> Result<(), Box<dyn Error>> {
 
     fs::write(out_dir.join("intf.rs"), headers::generate(&bpf_dir)?)?;
     fs::write(out_dir.join("policies.rs"), policies::generate(&bpf_dir, &out_dir)?)?;
-    let probe_enums = ["probe_limits", "probe_state"];
+    let probe_enums = ["probe_limits", "probe_state", "probe_kind"];
     fs::write(out_dir.join("probe_intf.rs"), headers::constants(&probe_dir.join("intf.h"), &probe_enums)?)?;
 
     let depfile = out_dir.join("kernel.d");

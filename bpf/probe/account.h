@@ -4,6 +4,7 @@
 #define PROBE_ACCOUNT_H
 
 #include "clock.h"
+#include "record.h"
 
 const volatile u32 nr_cpus = 1;
 /* A vCPU that has run for so long without a pause-loop exit no longer spins the same spin. */
@@ -126,6 +127,7 @@ static __noinline int vcpu_moves(struct probe_vcpu *v, u32 state, u32 cpu, u64 n
 	cpu_before = PLACE_CPU(place);
 	time = elapsed(v->since_ns, now);
 	v->since_ns = now;
+	record_state(v, before, state, cpu, now);
 
 	if (is_active(before) && !(is_active(state) && cpu_before == cpu)) {
 		word = presence(slot, cpu_before);

@@ -13,6 +13,7 @@ enum probe_limits {
 	PROBE_IPI_BITS = 48,   /* of ipi_pending: a time; above it a count */
 	PROBE_STATE_BITS = 8,  /* of place */
 	PROBE_CHAIN_BUCKETS = 8,
+	PROBE_NO_VCPU = 65535, /* of an event: nobody that the probe follows */
 };
 
 enum probe_state {
@@ -22,6 +23,34 @@ enum probe_state {
 	PROBE_READY_PREEMPTED = 3,
 	PROBE_HALTED = 4,  /* in kvm_vcpu_block() */
 	PROBE_BLOCKED = 5, /* asleep in the VMM, or waiting for a page */
+};
+
+/* What an event of a recording is; `cohort record`. */
+enum probe_kind {
+	EVENT_RUN = 1,	     /* got pCPU cpu; a: was preempted in the guest's kernel before */
+	EVENT_PREEMPTED = 2, /* lost it, and could go on */
+	EVENT_WOKEN = 3,     /* waits for pCPU cpu */
+	EVENT_HALTED = 4,    /* b: us that KVM has polled since the last halt */
+	EVENT_BLOCKED = 5,
+	EVENT_MOVED = 6,	  /* waits for pCPU cpu instead */
+	EVENT_GONE = 7,		  /* the slot is free */
+	EVENT_JOINED = 8,	  /* the slot's new owner: cpu is the VM's slot, b the vCPU's number */
+	EVENT_PLE = 9,		  /* a: in the guest's kernel */
+	EVENT_YIELD = 10,	  /* KVM asked for a directed yield to vCPU b; a: granted */
+	EVENT_IPI = 11,		  /* an interrupt for its sibling b; a: vector */
+	EVENT_HYPERCALL = 12,	  /* a: number */
+	EVENT_TLB_HYPERCALL = 13, /* Hyper-V's */
+	EVENT_TLB_DEFERRED = 14,  /* b: the sibling's number */
+};
+
+/* One event of a recording, as it is in the ring buffer and in the file. */
+struct probe_event {
+	u64 time_ns;
+	u16 cpu;
+	u16 vcpu; /* its slot */
+	u8 kind;
+	u8 a;
+	u16 b;
 };
 
 /*
@@ -48,7 +77,8 @@ struct probe_vcpu {
 	u32 vm;
 	u32 generation; /* of the VM's slot */
 	u32 vcpu_id;
-	u32 tid;      /* 0: free */
+	u32 tid; /* 0: free */
+	u64 slot;
 	u64 place;    /* the state, and above PROBE_STATE_BITS the pCPU */
 	u64 since_ns; /* in this place */
 	u64 ready_since_ns;

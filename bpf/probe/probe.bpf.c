@@ -135,14 +135,16 @@ SEC("fentry/kvm_vcpu_on_spin")
 int BPF_PROG(probe_spin, struct kvm_vcpu *me, bool in_kernel)
 {
 	struct probe_vcpu *v = vcpu_of(bpf_get_current_task_btf());
-	u64 run;
+	u64 now, run;
 
 	if (!v)
 		return 0;
 	v->ple++;
 	if (in_kernel)
 		v->ple_kernel++;
-	run = v->run_ns + elapsed(v->since_ns, bpf_ktime_get_ns());
+	now = bpf_ktime_get_ns();
+	record(EVENT_PLE, v, now, bpf_get_smp_processor_id(), in_kernel, 0);
+	run = v->run_ns + elapsed(v->since_ns, now);
 	if (v->chain && elapsed(v->chain_run_ns, run) > chain_gap_ns)
 		chain_end(v);
 	if (!v->chain)
@@ -156,19 +158,24 @@ int BPF_PROG(probe_spin, struct kvm_vcpu *me, bool in_kernel)
 SEC("fexit/yield_to")
 int BPF_PROG(probe_yield_to, struct task_struct *p, bool preempt, s32 result)
 {
-	struct probe_vcpu *v = vcpu_of(bpf_get_current_task_btf());
+	struct probe_vcpu *v = vcpu_of(bpf_get_current_task_btf()), *to;
 
 	if (!v)
 		return 0;
 	v->yields_asked++;
 	if (result > 0)
 		v->yields_granted++;
+	if (recording) {
+		to = vcpu_of(p);
+		record(EVENT_YIELD, v, bpf_ktime_get_ns(), bpf_get_smp_processor_id(), result > 0,
+		       to ? to->slot : PROBE_NO_VCPU);
+	}
 	return 0;
 }
 
 /* An interrupt reaches a vCPU's APIC. One that a sibling's thread brings is that sibling's. */
 SEC("tp_btf/kvm_apic_accept_irq")
-int BPF_PROG(probe_irq, u32 vcpu_id)
+int BPF_PROG(probe_irq, u32 vcpu_id, s32 delivery, s32 trigger, s32 vector)
 {
 	struct probe_vcpu *from = vcpu_of(bpf_get_current_task_btf()), *to;
 	struct vcpu_name name;
@@ -182,6 +189,9 @@ int BPF_PROG(probe_irq, u32 vcpu_id)
 	name.vcpu_id = vcpu_id;
 	slot = bpf_map_lookup_elem(&probe_vcpu_slots, &name);
 	to = slot ? vcpu_at(*slot) : NULL;
+	if (recording)
+		record(EVENT_IPI, from, bpf_ktime_get_ns(), bpf_get_smp_processor_id(), vector,
+		       to ? to->slot : PROBE_NO_VCPU);
 	if (!to || PLACE_STATE(READ_ONCE(to->place)) != PROBE_READY_PREEMPTED)
 		return 0;
 	sent = elapsed(READ_ONCE(to->ready_since_ns), bpf_ktime_get_ns());
@@ -195,8 +205,11 @@ static __always_inline int count_hyperv_flush(void)
 {
 	struct probe_vcpu *v = vcpu_of(bpf_get_current_task_btf());
 
-	if (v)
-		v->tlb_hypercalls++;
+	if (!v)
+		return 0;
+	v->tlb_hypercalls++;
+	if (recording)
+		record(EVENT_TLB_HYPERCALL, v, bpf_ktime_get_ns(), bpf_get_smp_processor_id(), 0, 0);
 	return 0;
 }
 
@@ -217,8 +230,11 @@ int BPF_PROG(probe_pv_flush, u32 vcpu_id, bool needed)
 {
 	struct probe_vcpu *v = needed ? vcpu_of(bpf_get_current_task_btf()) : NULL;
 
-	if (v)
-		v->tlb_deferred++;
+	if (!v)
+		return 0;
+	v->tlb_deferred++;
+	if (recording)
+		record(EVENT_TLB_DEFERRED, v, bpf_ktime_get_ns(), bpf_get_smp_processor_id(), 0, vcpu_id);
 	return 0;
 }
 
@@ -227,9 +243,13 @@ int BPF_PROG(probe_pv_flush, u32 vcpu_id, bool needed)
 SEC("tp_btf/kvm_hypercall")
 int BPF_PROG(probe_hypercall, u64 number)
 {
-	struct probe_vcpu *v = number == KVM_HC_KICK_CPU ? vcpu_of(bpf_get_current_task_btf()) : NULL;
+	struct probe_vcpu *v = recording || number == KVM_HC_KICK_CPU ? vcpu_of(bpf_get_current_task_btf()) : NULL;
 
-	if (v)
+	if (!v)
+		return 0;
+	if (number == KVM_HC_KICK_CPU)
 		v->kicks++;
+	if (recording)
+		record(EVENT_HYPERCALL, v, bpf_ktime_get_ns(), bpf_get_smp_processor_id(), number, 0);
 	return 0;
 }

@@ -210,6 +210,10 @@ static __always_inline void vcpu_found(struct task_struct *p, struct kvm_vcpu *k
 	v->vcpu_id = name.vcpu_id;
 	v->since_ns = now;
 	v->tid = BPF_CORE_READ(p, pid);
+	v->slot = slot;
+	/* What was polled before is no event's. */
+	v->halt_polled_ns = vcpu_halt_polled_ns(kvm_vcpu);
+	record(EVENT_JOINED, v, now, name.vm, 0, name.vcpu_id);
 	bpf_map_update_elem(&probe_vcpu_slots, &name, &slot, BPF_ANY);
 	barrier();
 	/* From here on switches change its place, unless what is seen here is the first. */

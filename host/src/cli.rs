@@ -10,6 +10,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use crate::audit::Audit;
 use crate::man;
 use crate::policy::{parse_split, PolicyArgs};
+use crate::record::Record;
 use crate::say::Failure;
 use crate::sbco::Alpha;
 use crate::timing::Timing;
@@ -45,6 +46,11 @@ pub enum Command {
     /// Reads like esxtop and htop: VMs sorted by the time they lost, each to be opened into its vCPUs. Press h for the keys. Needs root, KVM and a
     /// kernel with BTF; it watches the kernel and changes nothing.
     Top(Top),
+    /// Write what happens to this host's virtual machines into a file, for `cohortlab import`
+    ///
+    /// Each turn, wait, halt, pause-loop exit, directed yield and interrupt between siblings, under any scheduler. The file never grows beyond
+    /// --max-size: then the newest events take the place of the oldest. Ends at SIGINT, SIGTERM or after --seconds. Needs what `cohort top` needs.
+    Record(Record),
     /// Change a scheduler that another `cohort run` has loaded, while it runs
     Tune(Tune),
     /// Show who of a virtual machine's vCPUs communicates with whom, and which of them should run together

@@ -15,6 +15,7 @@ mod monitor;
 mod output;
 mod policy;
 mod probe;
+mod record;
 mod run;
 mod say;
 mod sbco;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Ok(cli) => match cli.command {
             Command::Run(args) => run::run(&args, &Host::this_machine()),
             Command::Top(args) => top::run(&args, &Host::this_machine()),
+            Command::Record(args) => record::run(&args, &Host::this_machine()),
             Command::Audit(args) => audit::run(&args),
             Command::Man(args) => man::run(&args),
             Command::Completions(args) => man::complete(&args),

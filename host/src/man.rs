@@ -75,6 +75,7 @@ fn pages() -> io::Result<Vec<Page>> {
             match verb_name.as_str() {
                 "run" => run_sections(roff),
                 "top" => top_sections(roff),
+                "record" => status(roff, &RECORD_STATUS),
                 "audit" => status(roff, &AUDIT_STATUS),
                 _ => {}
             }
@@ -114,6 +115,12 @@ const AUDIT_STATUS: [(&str, &str); 3] = [
     ("0", "Nothing of the severity of --fail-on or worse."),
     ("1", "Such findings; they are on stdout, their number on stderr."),
     ("2", "Wrong input."),
+];
+
+const RECORD_STATUS: [(&str, &str); 3] = [
+    ("0", "The recording is complete, or says how many events it lacks."),
+    ("1", "The kernel refused the probe, or the file cannot be written; the reason is printed."),
+    ("2", "A bad flag, or this host cannot be watched (no root, no KVM, no BTF); the remedy is printed."),
 ];
 
 const TOP_STATUS: [(&str, &str); 3] = [
@@ -189,6 +196,7 @@ mod tests {
                 vec!["--policy", "--slice-us", "LIMITS OF TIMING", "boost_granted", "EXIT STATUS"],
             ),
             ("cohort-audit", vec!["--fail-on", "EXIT STATUS", "warning"]),
+            ("cohort-record", vec!["--max-size", "--seconds", "EXIT STATUS"]),
             ("cohort-top", vec!["--listen", "%CSTP", "PREK/s", "choose columns", "costop_ns", "EXIT STATUS"]),
         ] {
             let page = text(name);
@@ -210,7 +218,7 @@ mod tests {
         let failure = run(&Pages { verb: Some("walk".into()), dir: None }).unwrap_err();
         assert_eq!(failure.status, 2);
         assert!(
-            failure.line.contains("\"walk\"") && failure.line.contains("run, top, audit"),
+            failure.line.contains("\"walk\"") && failure.line.contains("run, audit, top, record"),
             "{}",
             failure.line
         );

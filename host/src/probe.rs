@@ -8,11 +8,11 @@ mod load;
 mod read;
 
 pub use load::{Probe, Storage};
-pub use read::Reader;
+pub use read::{monotonic_ns, slots, Reader};
 
 /// What the probe's headers define; see build/headers.rs.
 #[allow(dead_code)]
-mod intf {
+pub mod intf {
     include!(concat!(env!("OUT_DIR"), "/probe_intf.rs"));
 }
 

@@ -103,7 +103,7 @@ fn numbered(host: &Host, dir: &str, prefix: &str) -> Vec<u32> {
 }
 
 /// The kernel's "0-3,8,10-11", in order. What is not of that form is left out, and so is what the scheduler cannot handle.
-fn cpu_list(text: &str) -> Vec<u32> {
+pub fn cpu_list(text: &str) -> Vec<u32> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);

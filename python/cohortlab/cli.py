@@ -61,11 +61,12 @@ def main() -> int:
 def _add_commands() -> None:
     """Add the subcommands; each lives in its own module."""
     from cohortlab.commands import compare, doctor
+    from cohortlab.recorded.commands import advise, import_recording
     from cohortlab.sim.commands import explain, fidelity
     from cohortlab.sweep.commands import sweep
     from cohortlab.sweep.tune_cli import tune
 
-    for command in (compare, doctor, explain, fidelity, sweep, tune):
+    for command in (compare, doctor, explain, fidelity, sweep, tune, import_recording, advise):
         cli.add_command(command)
     if importlib.util.find_spec("cohortlab.lab.cli") is not None:
         cli.add_command(importlib.import_module("cohortlab.lab.cli").cli, "lab")

@@ -33,6 +33,7 @@ pub mod machine;
 pub mod metrics;
 pub mod observe;
 pub mod prefetch;
+pub mod recorded;
 pub mod rng;
 pub mod run;
 pub mod scenario;

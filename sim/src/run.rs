@@ -13,7 +13,8 @@ use crate::host::Host;
 use crate::ids::VmId;
 use crate::metrics::layout::{TaskLayout, VmLayout};
 use crate::metrics::{Figures, Fingerprint, Layout, Metrics};
-use crate::scenario::{Outcome, Scenario};
+use crate::recorded::tape::Tape;
+use crate::scenario::{Outcome, Policy, Scenario};
 use crate::sim::Simulation;
 use crate::time::{Ns, MS};
 use crate::trace::ftrace::Ftrace;
@@ -35,6 +36,8 @@ pub struct Watch {
     pub ftrace_bytes_max: usize,
     /// Intervals to be drawn, at most so many; 0: none.
     pub timeline_rows_max: usize,
+    /// A recording, as `cohort record` would have made it.
+    pub recording: bool,
 }
 
 impl Watch {
@@ -57,6 +60,7 @@ pub struct Report {
     pub perfetto: Vec<u8>,
     pub ftrace: String,
     pub timeline: Option<Timeline>,
+    pub recording: Vec<u8>,
     /// Why a trace is not complete: it has reached its size.
     pub truncated: bool,
     pub tasks: Vec<TaskLayout>,
@@ -84,7 +88,8 @@ pub fn run(scenario: &Scenario, watch: Watch) -> Result<Report, SimError> {
     host.core.events_max = scenario.events_max;
     let guests = Guests::build(&mut host, &scenario.vms, &scenario.tasks, scenario.seed)?;
     let layout = layout(scenario, &host, &guests);
-    let observers = Observers::new(&mut host, &layout, watch);
+    let scheduler = if let Policy::Ext(_) = scenario.policy { "cohort" } else { "fair" };
+    let observers = Observers::new(&mut host, &layout, watch, scheduler);
     let mut simulation = Simulation::new(host, guests);
     let names = scenario.vms.iter().map(|vm| vm.name.clone()).collect();
     let mut sets = SetsTeller::of(&simulation.host, names)?;
@@ -191,10 +196,12 @@ struct Observers {
     perfetto: Option<Shared<Perfetto>>,
     ftrace: Option<Shared<Ftrace>>,
     timeline: Option<Shared<Timeline>>,
+    tape: Option<Shared<Tape>>,
+    scheduler: &'static str,
 }
 
 impl Observers {
-    fn new(host: &mut Host, layout: &Layout, watch: Watch) -> Self {
+    fn new(host: &mut Host, layout: &Layout, watch: Watch, scheduler: &'static str) -> Self {
         fn add<T: crate::observe::Observer + 'static>(
             host: &mut Host,
             wanted: bool,
@@ -216,6 +223,8 @@ impl Observers {
             timeline: add(host, watch.timeline_rows_max > 0, || {
                 Timeline::new(layout.clone(), watch.timeline_rows_max)
             }),
+            tape: add(host, watch.recording, || Tape::new(layout)),
+            scheduler,
         }
     }
 
@@ -234,6 +243,9 @@ impl Observers {
                 report.ftrace = trace.finish();
                 report.truncated |= trace.is_truncated();
             });
+        }
+        if let Some(tape) = self.tape {
+            report.recording = tape.with(|tape| tape.finish(now_ns, self.scheduler));
         }
         report.timeline = self.timeline.map(|timeline| {
             timeline.with(|timeline| {

@@ -58,6 +58,11 @@ fn refusal(host: &Host) -> Option<String> {
 impl<'obj> Probe<'obj> {
     /// Load and attach the probe, and find the vCPUs that run already.
     pub fn start(storage: &'obj mut Storage, host: &Host) -> Result<Self, Failure> {
+        Self::recording(storage, host, 0)
+    }
+
+    /// The same, with every event in a ring buffer of so many bytes; 0: without.
+    pub fn recording(storage: &'obj mut Storage, host: &Host, ring_bytes: u32) -> Result<Self, Failure> {
         if let Some(refusal) = refusal(host) {
             return Err(Failure::refused(refusal));
         }
@@ -80,12 +85,13 @@ impl<'obj> Probe<'obj> {
         let first = storage.first.insert(Box::new(MaybeUninit::uninit()));
         let second = storage.second.insert(Box::new(MaybeUninit::uninit()));
         say::take_libbpf_warnings();
-        let (skel, loaded) = match load(first, nr_cpus, state, &present) {
+        let (skel, loaded) = match load(first, (nr_cpus, ring_bytes), state, &present) {
             Ok(skel) => (skel, present),
             Err(error) => {
                 debug!("loading failed ({error:#}); trying again without what not every kernel has");
                 let told = say::take_libbpf_warnings();
-                let skel = load(second, nr_cpus, state, &[]).map_err(|_| refused_by_kernel(&error, &told))?;
+                let skel = load(second, (nr_cpus, ring_bytes), state, &[])
+                    .map_err(|_| refused_by_kernel(&error, &told))?;
                 (skel, Vec::new())
             }
         };
@@ -94,6 +100,11 @@ impl<'obj> Probe<'obj> {
         probe.attach(&loaded)?;
         probe.find()?;
         Ok(probe)
+    }
+
+    /// No event is seen any more; what was counted can still be read.
+    pub fn detach(&mut self) {
+        self._links.clear();
     }
 
     fn fill_slots(&self) -> libbpf_rs::Result<()> {
@@ -151,13 +162,17 @@ const FINDER: &str = "probe_find";
 
 fn load<'obj>(
     storage: &'obj mut MaybeUninit<OpenObject>,
-    nr_cpus: u32,
+    (nr_cpus, ring_bytes): (u32, u32),
     switch_tells_state: bool,
     present: &[&str],
 ) -> libbpf_rs::Result<ProbeSkel<'obj>> {
     let mut open = ProbeSkelBuilder::default().open(storage)?;
     if let Some(knobs) = open.maps.rodata_data.as_deref_mut() {
         knobs.nr_cpus = nr_cpus;
+        knobs.recording = ring_bytes > 0;
+    }
+    if ring_bytes > 0 {
+        open.maps.probe_events.set_max_entries(ring_bytes)?;
     }
     open.maps.probe_presence.set_max_entries(intf::PROBE_MAX_VMS * nr_cpus)?;
     open.progs.probe_switch.set_autoload(switch_tells_state);

@@ -131,11 +131,46 @@ fn vcpu_at(v: &probe_vcpu, vm: &probe_vm, now: u64) -> Vcpu {
 }
 
 /// The clock of bpf_ktime_get_ns().
-fn monotonic_ns() -> u64 {
+pub fn monotonic_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes to a timespec that lives across the call; this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// A vCPU and the slot by which events call it.
+pub struct Slot {
+    pub slot: u32,
+    pub vm_slot: u32,
+    pub vcpu: u32,
+    pub tid: u32,
+    /// Of its VM: see [`crate::top::sample::Vm`].
+    pub pid: u32,
+    pub vm_id: u64,
+}
+
+/// A new VM may have an old one's memory, but not its slot's generation as well.
+fn vm_id(vm: &probe_vm) -> u64 {
+    vm.kvm << 16 | u64::from(vm.generation & 0xffff)
+}
+
+/// Who has which slot now.
+pub fn slots(probe: &Probe<'_>) -> libbpf_rs::Result<Vec<Slot>> {
+    let maps = &probe.skel.maps;
+    let mut vms = BTreeMap::new();
+    maps::for_each(&maps.probe_vms, |slot, bytes| {
+        if let Some(vm) = vm_from(bytes).filter(|vm| vm.kvm != 0) {
+            vms.insert(slot, vm);
+        }
+    })?;
+    let mut found = Vec::new();
+    maps::for_each(&maps.probe_vcpus, |slot, bytes| {
+        let Some(vcpu) = vcpu_from(bytes).filter(|vcpu| vcpu.tid != 0) else { return };
+        let Some(vm) = vms.get(&vcpu.vm).filter(|vm| vm.generation == vcpu.generation) else { return };
+        let (tid, vm_slot) = (vcpu.tid, vcpu.vm);
+        found.push(Slot { slot, vm_slot, vcpu: vcpu.vcpu_id, tid, pid: vm.tgid, vm_id: vm_id(vm) });
+    })?;
+    Ok(found)
 }
 
 impl Reader {
@@ -153,18 +188,32 @@ impl Reader {
                 vms.insert(slot, vm);
             }
         })?;
-        let mut vcpus: BTreeMap<u32, Vec<probe_vcpu>> = BTreeMap::new();
+        let mut taken = Vec::new();
         maps::for_each(&maps.probe_vcpus, |slot, bytes| {
-            let Some(mut vcpu) = vcpu_from(bytes).filter(|vcpu| vcpu.tid != 0) else { return };
+            if vcpu_from(bytes).is_some_and(|vcpu| vcpu.tid != 0) {
+                taken.push(slot);
+            }
+        })?;
+        // To find the few slots that are taken lasts milliseconds. What is in them is read again, so that all of it is of one moment.
+        for (slot, vm) in &mut vms {
+            let again = maps.probe_vms.lookup(&slot.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+            *vm = again.and_then(|bytes| vm_from(&bytes)).unwrap_or(*vm);
+        }
+        let mut vcpus: BTreeMap<u32, Vec<probe_vcpu>> = BTreeMap::new();
+        for slot in taken {
+            let look = || {
+                let found = maps.probe_vcpus.lookup(&slot.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+                found.and_then(|bytes| vcpu_from(&bytes)).filter(|vcpu| vcpu.tid != 0)
+            };
+            let Some(mut vcpu) = look() else { continue };
             for _ in 0..TRIES {
                 if vcpu.seq_begin == vcpu.seq_end {
                     break;
                 }
-                let again = maps.probe_vcpus.lookup(&slot.to_ne_bytes(), MapFlags::ANY).ok().flatten();
-                vcpu = again.and_then(|bytes| vcpu_from(&bytes)).unwrap_or(vcpu);
+                vcpu = look().unwrap_or(vcpu);
             }
             vcpus.entry(vcpu.vm).or_default().push(vcpu);
-        })?;
+        }
         let now = monotonic_ns();
         // Both clocks of a word, of the VM and of its pCPUs, are looked at with the vCPUs; what came in between is little.
         let mut present: HashMap<u32, u64> = HashMap::new();
@@ -220,8 +269,7 @@ impl Reader {
 
     fn vm(&mut self, host: &Host, vm: &probe_vm, found: &[probe_vcpu], present: u64, now: u64) -> Vm {
         let pid = vm.tgid as i32;
-        // A new VM may have an old one's memory, but not its slot's generation as well.
-        let id = vm.kvm << 16 | u64::from(vm.generation & 0xffff);
+        let id = vm_id(vm);
         let mut vcpus: Vec<Vcpu> = found.iter().map(|v| vcpu_at(v, vm, now)).collect();
         vcpus.sort_by_key(|vcpu| vcpu.vcpu);
         for vcpu in &mut vcpus {

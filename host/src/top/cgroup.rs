@@ -33,6 +33,25 @@ impl Cgroup {
     }
 }
 
+/// The tightest `cpu.max` of a process's cgroup and those above it: µs of CPU time in each period of so many µs.
+pub fn quota_us(host: &Host, pid: i32) -> Option<(u64, u64)> {
+    let text = host.read(&format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let path = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
+    let mut group = String::from(ROOT);
+    let mut tightest: Option<(u64, u64)> = None;
+    for part in path.split('/').filter(|part| !part.is_empty()) {
+        group = format!("{group}/{part}");
+        let max = host.read(&format!("{group}/cpu.max")).unwrap_or_default();
+        let mut words = max.split_whitespace().map(str::parse::<u64>);
+        let (Some(Ok(quota)), Some(Ok(period @ 1..))) = (words.next(), words.next()) else { continue };
+        let share = |(quota, period): (u64, u64)| quota as f64 / period as f64;
+        if tightest.is_none_or(|known| share((quota, period)) < share(known)) {
+            tightest = Some((quota, period));
+        }
+    }
+    tightest
+}
+
 /// Time that pCPUs were idle, waiting for disks included, all together.
 pub fn idle_ns(host: &Host) -> u64 {
     // SAFETY: takes a number, returns a number.
@@ -58,6 +77,16 @@ mod tests {
             .file("/sys/fs/cgroup/machine.slice/a.scope/cpu.stat", "throttled_usec 40\n");
         assert_eq!(Cgroup::of(&host.host(), 7), Cgroup { weight: 100.0, throttled_ns: 40_000 });
         assert_eq!(Cgroup::of(&host.host(), 8), Cgroup { weight: 100.0, throttled_ns: 0 });
+    }
+
+    #[test]
+    fn the_tightest_quota_is_of_any_level() {
+        let host = FakeHost::new()
+            .file("/proc/7/cgroup", "0::/machine.slice/a.scope\n")
+            .file("/sys/fs/cgroup/machine.slice/cpu.max", "150000 100000\n")
+            .file("/sys/fs/cgroup/machine.slice/a.scope/cpu.max", "max 100000\n");
+        assert_eq!(quota_us(&host.host(), 7), Some((150_000, 100_000)));
+        assert_eq!(quota_us(&host.host(), 8), None);
     }
 
     #[test]

@@ -49,6 +49,7 @@ class Traces:
     perfetto_bytes_max: int = 0
     ftrace_bytes_max: int = 0
     timeline_rows_max: int = 0
+    recording: bool = False
 
 
 class Result:
@@ -78,6 +79,7 @@ class Result:
                 perfetto_bytes_max=traces.perfetto_bytes_max,
                 ftrace_bytes_max=traces.ftrace_bytes_max,
                 timeline_rows_max=traces.timeline_rows_max,
+                recording=traces.recording,
             )
         except module.ConfigError as error:
             raise BadInput(f"{run.scenario.path} on {run.hardware.path}: {one_line(str(error))}") from None
@@ -109,6 +111,11 @@ class Result:
     def ftrace(self) -> str:
         """``sched_switch`` and its like as text; empty if none was recorded."""
         return str(self._done.ftrace)
+
+    @property
+    def recording(self) -> bytes:
+        """What ``cohort record`` would have written; empty if it was not asked for."""
+        return bytes(self._done.recording)
 
     @property
     def is_truncated(self) -> bool:

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The simulator as a Python extension module: text in, text and bytes out. What it means to people is in `cohortlab.sim`.
 
+mod recorded;
+
 use std::collections::BTreeMap;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use cohort_sim::run::{Report, Watch};
 use cohort_sim::scenario::Scenario;
+use cohort_sim::trace::timeline::Timeline;
 use cohort_sim::SimError;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -43,27 +46,38 @@ impl Run {
         &self.report.ftrace
     }
 
+    /// What `cohort record` would have written; empty if it was not asked for.
+    #[getter]
+    fn recording<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.report.recording)
+    }
+
     /// The timeline's columns, little-endian: kind (u8), lane and who (u32), start_ns and end_ns (u64). Empty if none was asked for.
     fn timeline<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let columns = PyDict::new(py);
-        if let Some(timeline) = &self.report.timeline {
-            let words = |values: &[u32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
-            let longs = |values: &[u64]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
-            columns.set_item("kind", PyBytes::new(py, &timeline.kind))?;
-            columns.set_item("lane", PyBytes::new(py, &words(&timeline.lane)))?;
-            columns.set_item("who", PyBytes::new(py, &words(&timeline.who)))?;
-            columns.set_item("start_ns", PyBytes::new(py, &longs(&timeline.start_ns)))?;
-            columns.set_item("end_ns", PyBytes::new(py, &longs(&timeline.end_ns)))?;
-        }
-        Ok(columns)
+        columns(py, self.report.timeline.as_ref())
     }
+}
+
+fn columns<'py>(py: Python<'py>, timeline: Option<&Timeline>) -> PyResult<Bound<'py, PyDict>> {
+    let columns = PyDict::new(py);
+    if let Some(timeline) = timeline {
+        let words = |values: &[u32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
+        let longs = |values: &[u64]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
+        columns.set_item("kind", PyBytes::new(py, &timeline.kind))?;
+        columns.set_item("lane", PyBytes::new(py, &words(&timeline.lane)))?;
+        columns.set_item("who", PyBytes::new(py, &words(&timeline.who)))?;
+        columns.set_item("start_ns", PyBytes::new(py, &longs(&timeline.start_ns)))?;
+        columns.set_item("end_ns", PyBytes::new(py, &longs(&timeline.end_ns)))?;
+    }
+    Ok(columns)
 }
 
 /// Carry out one run of the scenario in this JSON text. Other Python threads go on meanwhile.
 ///
 /// Raises ConfigError and RunError, each with one line.
 #[pyfunction]
-#[pyo3(signature = (scenario, *, figures=true, perfetto_bytes_max=0, ftrace_bytes_max=0, timeline_rows_max=0))]
+#[allow(clippy::too_many_arguments)] // named ones of a Python function
+#[pyo3(signature = (scenario, *, figures=true, perfetto_bytes_max=0, ftrace_bytes_max=0, timeline_rows_max=0, recording=false))]
 fn run(
     py: Python<'_>,
     scenario: &str,
@@ -71,6 +85,7 @@ fn run(
     perfetto_bytes_max: usize,
     ftrace_bytes_max: usize,
     timeline_rows_max: usize,
+    recording: bool,
 ) -> PyResult<Run> {
     let watch = Watch {
         fingerprint: figures,
@@ -78,6 +93,7 @@ fn run(
         perfetto_bytes_max,
         ftrace_bytes_max,
         timeline_rows_max,
+        recording,
     };
     let scenario =
         Scenario::from_json(scenario.as_bytes()).map_err(|error| ConfigError::new_err(error.to_string()))?;
@@ -158,6 +174,10 @@ fn policies() -> BTreeMap<&'static str, Vec<Vec<&'static str>>> {
 #[pyo3(name = "cohort_sim")]
 fn python_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<Run>()?;
+    m.add_class::<recorded::Recording>()?;
+    m.add_class::<recorded::Imported>()?;
+    m.add_function(wrap_pyfunction!(recorded::recording, m)?)?;
+    m.add_function(wrap_pyfunction!(recorded::trace_cmd_report, m)?)?;
     m.add_function(wrap_pyfunction!(run, m)?)?;
     m.add_function(wrap_pyfunction!(model, m)?)?;
     m.add_function(wrap_pyfunction!(rt_app, m)?)?;

@@ -12,9 +12,11 @@ use crate::metrics::Layout;
 use crate::observe::{Observer, Stop, What};
 use crate::time::Ns;
 
+mod costop;
 mod fields;
 mod writer;
 
+use self::costop::{CoStop, Does};
 use self::fields::event;
 use self::writer::{About, Writer};
 
@@ -23,6 +25,7 @@ const PCPU: u64 = 1 << 32;
 const VM: u64 = 2 << 32;
 const VCPU: u64 = 3 << 32;
 const GUEST: u64 = 4 << 32;
+const COSTOP: u64 = 5 << 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slice {
@@ -49,6 +52,7 @@ pub struct Perfetto {
     pcpus: Vec<bool>,
     vcpus: Vec<Vcpu>,
     flows: u64,
+    costop: Option<CoStop>,
 }
 
 impl Perfetto {
@@ -63,6 +67,7 @@ impl Perfetto {
             pcpus: vec![false; layout.pcpus as usize],
             vcpus: vec![Vcpu::default(); vcpus],
             flows: 0,
+            costop: None,
             layout,
         };
         trace.describe();
@@ -77,6 +82,39 @@ impl Perfetto {
             trace.schedule(0, vcpu, Some("waiting"), None);
         }
         trace
+    }
+
+    /// With a third track for each vCPU: when it waits while a sibling runs.
+    pub fn with_costop(mut self) -> Self {
+        for vm in 0..self.layout.vms.len() {
+            for id in 0..u64::from(self.layout.vms[vm].vcpus) {
+                let at = self.bases[vm] as u64 + id;
+                // Ranks of the other two are even and odd numbers of that size: behind them all.
+                let rank = (1 << 20) + id;
+                self.writer.track(COSTOP + at, VM + vm as u64, &format!("vCPU {id}, co-stop"), rank);
+            }
+        }
+        self.costop = Some(CoStop::new(self.layout.vms.len(), self.vcpus.len()));
+        self
+    }
+
+    /// What the vCPU does from now on decides who of its VM is in co-stop.
+    fn changed(&mut self, now_ns: Ns, vcpu: VcpuId, does: Does) {
+        let (vm, at) = (vcpu.vm.index(), self.at(vcpu));
+        let Some(costop) = &mut self.costop else { return };
+        costop.change(vm, at, does);
+        let base = self.bases[vm];
+        for at in base..base + self.layout.vms[vm].vcpus as usize {
+            let Some(begins) = costop.look(vm, at) else { continue };
+            let about =
+                About { category: "sched", name: if begins { "co-stop" } else { "" }, ..About::default() };
+            self.writer.put(
+                now_ns,
+                if begins { event::BEGIN } else { event::END },
+                COSTOP + at as u64,
+                about,
+            );
+        }
     }
 
     pub fn is_truncated(&self) -> bool {
@@ -94,6 +132,9 @@ impl Perfetto {
             }
             while self.vcpus[at].guest.pop().is_some() {
                 self.writer.put(now_ns, event::END, GUEST + at as u64, About::default());
+            }
+            if self.costop.as_mut().is_some_and(|costop| costop.close(at)) {
+                self.writer.put(now_ns, event::END, COSTOP + at as u64, About::default());
             }
         }
         self.writer.take()
@@ -150,6 +191,12 @@ impl Perfetto {
                 About { category: "sched", name, value, flow: None, flows_end: &flows_end },
             );
         }
+        let does = match (name, cpu) {
+            (None, _) => Does::Sleep,
+            (Some(_), None) => Does::Wait,
+            (Some(_), Some(_)) => Does::Run,
+        };
+        self.changed(now_ns, vcpu, does);
     }
 
     fn begin(&mut self, now_ns: Ns, vcpu: VcpuId, slice: Slice, value: Option<(&str, u64)>) {

@@ -120,7 +120,7 @@ impl Code {
             name: format!("{copy}{}{}", thread.name, scope.index).into(),
             code: insts.into(),
             space,
-            pin: thread.pin.then_some(scope.index % vcpus.max(1)),
+            pin: thread.vcpu.or(thread.pin.then_some(scope.index)).map(|vcpu| vcpu % vcpus.max(1)),
             background,
         });
     }

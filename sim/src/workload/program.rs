@@ -88,6 +88,9 @@ pub struct Thread {
     /// Task i stays on vCPU i.
     #[serde(default, skip_serializing_if = "is_false")]
     pub pin: bool,
+    /// All of its tasks stay on this vCPU, counted from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vcpu: Option<u32>,
     #[serde(default)]
     pub times: Times,
     /// `times` is of all its tasks together, which share them evenly.

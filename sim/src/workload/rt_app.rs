@@ -226,6 +226,7 @@ fn make(name: &str, count: Option<i64>, background: bool, times: Times, steps: V
         process: false,
         background,
         pin: false,
+        vcpu: None,
         times,
         share: false,
         first: Vec::new(),

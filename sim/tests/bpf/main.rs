@@ -27,6 +27,7 @@ mod placement;
 mod ple;
 mod preempted;
 mod prefer;
+mod presets;
 mod puppets;
 mod quotas;
 mod relaxed;

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! `cohort record`: what happens to the VMs of this host, into a file that does not grow beyond a size.
+//!
+//! The kernel's probe puts each event into a ring buffer; this empties it many times a second. What did not fit there, and what had to make room in the
+//! file, is counted, and the file says it.
+
+mod args;
+mod owners;
+
+use std::cell::RefCell;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use cohort_recording::event::BYTES;
+use cohort_recording::format::SLOT_BYTES;
+use cohort_recording::{End, Event, Header, Kind, Pcpu, Writer};
+use libbpf_rs::RingBufferBuilder;
+use tracing::{info, warn};
+
+pub use args::Record;
+use owners::Owners;
+
+use crate::checks::Host;
+use crate::probe::{self, monotonic_ns, Probe, Reader};
+use crate::run::Stops;
+use crate::say::{self, Failure};
+use crate::topology;
+
+/// How often the ring buffer is emptied. It holds more than is known to happen on a large host in that time.
+const LOOK: Duration = Duration::from_millis(20);
+
+pub fn run(args: &Record, host: &Host) -> Result<(), Failure> {
+    say::start_log(args.verbose);
+    let part = writable(&args.out)?;
+    let result = record(args, host, &part);
+    if result.is_err() {
+        // Nothing half-written stays; that it cannot be removed is less than what went wrong.
+        let _ = fs::remove_file(&part);
+    }
+    result
+}
+
+/// Where the recording is written until it is complete. Known to be writable before the kernel is touched.
+fn writable(out: &Path) -> Result<PathBuf, Failure> {
+    let refused = |why: &dyn std::fmt::Display| Failure::refused(format!("--out {}: {why}", out.display()));
+    if out.is_dir() {
+        return Err(refused(&"is a folder; allowed: a file"));
+    }
+    let name = out.file_name().ok_or_else(|| refused(&"is no file's name"))?;
+    let mut part_name = name.to_os_string();
+    part_name.push(".part");
+    let part = out.with_file_name(part_name);
+    File::create(&part).map_err(|error| refused(&format!("cannot be written: {error}")))?;
+    Ok(part)
+}
+
+fn record(args: &Record, host: &Host, part: &Path) -> Result<(), Failure> {
+    let unwritten = |error: io::Error| Failure::failed(format!("cannot write {}: {error}", part.display()));
+    let mut storage = probe::Storage::default();
+    let stops = Stops::listen()?;
+    let mut probe = Probe::recording(&mut storage, host, args.ring_bytes())?;
+    let mut reader = Reader::default();
+    let first = reader.read(&probe, host)?;
+    let file = BufWriter::new(File::create(part).map_err(unwritten)?);
+    let slots_max = args.max_bytes() / SLOT_BYTES as u64;
+    let to = Writer::new(file, &header(host, &probe), SLOT_BYTES, slots_max).map_err(unwritten)?;
+    let tape = RefCell::new(Tape { to, owners: Owners::default(), joined: false, failed: None });
+
+    let mut ring = RingBufferBuilder::new();
+    ring.add(&probe.skel.maps.probe_events, |bytes| tape.borrow_mut().take(bytes))
+        .map_err(|e| Failure::failed(format!("cannot read the probe's events: {e:#}")))?;
+    let ring = ring.build().map_err(|e| Failure::failed(format!("cannot read the probe's events: {e:#}")))?;
+    let look = |probe: &Probe<'_>| -> Result<(), Failure> {
+        // An error of the callback is in the tape.
+        let _ = ring.consume();
+        let mut tape = tape.borrow_mut();
+        let tape = &mut *tape;
+        if let Some(error) = tape.failed.take() {
+            return Err(unwritten(error));
+        }
+        tape.to.dropped(dropped(probe));
+        if std::mem::take(&mut tape.joined) {
+            tape.owners.look(host, probe);
+        }
+        Ok(())
+    };
+
+    look(&probe)?;
+    let vms = first.vms.len();
+    info!("recording {vms} VMs into {}", args.out.display());
+    let started = Instant::now();
+    while !stops.wait(LOOK.min(args.left(started.elapsed()))) && args.left(started.elapsed()) > Duration::ZERO
+    {
+        look(&probe)?;
+    }
+    // Who goes unseen after this is in neither: events and counters are of the same time.
+    probe.detach();
+    look(&probe)?;
+    let sample = reader.read(&probe, host)?;
+    let lost = dropped(&probe);
+    drop(ring);
+    let Tape { to, owners, .. } = tape.into_inner();
+    let (written, overwritten) = (to.written(), to.overwritten());
+    let end = End {
+        clock_ns: sample.clock_ns,
+        dropped: lost,
+        overwritten: 0,
+        slots: (0, 0),
+        scheduler: sample.scheduler.clone(),
+        vms: owners.into_vms(),
+        counted: serde_json::to_value(&sample).unwrap_or_default(),
+    };
+    let (file, length) = to.finish(end).map_err(unwritten)?;
+    let file = file.into_inner().map_err(|error| unwritten(error.into_error()))?;
+    file.sync_all().map_err(unwritten)?;
+    fs::rename(part, &args.out).map_err(unwritten)?;
+    let secs = started.elapsed().as_secs_f64();
+    info!(
+        "recorded {secs:.1} s, {} events, {overwritten} of them replaced by newer ones, {lost} lost, {:.1} MB: {}",
+        written + lost,
+        length as f64 / 1e6,
+        args.out.display()
+    );
+    if lost > 0 {
+        warn!("{lost} events were lost because they came too fast: use a larger --ring-kb");
+    }
+    Ok(())
+}
+
+struct Tape<W> {
+    to: Writer<W>,
+    owners: Owners,
+    joined: bool,
+    failed: Option<io::Error>,
+}
+
+impl<W: Write + Seek> Tape<W> {
+    /// One event of the ring buffer. Not 0 ends this look at it.
+    fn take(&mut self, bytes: &[u8]) -> i32 {
+        let Some(bytes) = bytes.first_chunk::<BYTES>() else { return 0 };
+        if let Some(event) = Event::from_bytes(*bytes).filter(|event| event.kind == Kind::Joined) {
+            self.owners.joined(event);
+            self.joined = true;
+        }
+        match self.to.put(bytes) {
+            Ok(()) => 0,
+            Err(error) => {
+                self.failed = Some(error);
+                -1
+            }
+        }
+    }
+}
+
+/// Events for which the ring buffer had no room so far.
+fn dropped(probe: &Probe<'_>) -> u64 {
+    probe.skel.maps.bss_data.as_deref().map_or(0, |bss| {
+        // SAFETY: the kernel writes it at any time, hence volatile; any bytes are a valid integer.
+        unsafe { std::ptr::read_volatile(&bss.events_dropped) }
+    })
+}
+
+fn header(host: &Host, probe: &Probe<'_>) -> Header {
+    let places = topology::read(host);
+    let pcpus = places.iter().enumerate().filter_map(|(cpu, place)| {
+        let place = (*place)?;
+        Some(Pcpu { cpu: cpu as u32, core: place.core, llc: place.llc, node: place.node })
+    });
+    let mut pcpus: Vec<Pcpu> = pcpus.collect();
+    if pcpus.is_empty() {
+        // sysfs does not say; the probe knows how many there can be.
+        pcpus = (0..probe.nr_cpus).map(|cpu| Pcpu { cpu, core: cpu, ..Pcpu::default() }).collect();
+    }
+    Header {
+        version: env!("CARGO_PKG_VERSION").into(),
+        time_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64()),
+        clock_ns: monotonic_ns(),
+        kernel: host.read("/proc/sys/kernel/osrelease").unwrap_or_default(),
+        machine: host.read("/proc/sys/kernel/hostname").unwrap_or_default(),
+        scheduler: host.loaded_scheduler().unwrap_or_else(|| "fair".into()),
+        pcpus,
+        missing: probe.missing.iter().map(ToString::to_string).collect(),
+        notes: probe.notes.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_nothing_can_be_written_is_said_before_the_kernel_is_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        let failure = writable(dir.path()).unwrap_err();
+        assert!(failure.status == 2 && failure.line.contains("is a folder"), "{failure:?}");
+        let failure = writable(&dir.path().join("no/such/file")).unwrap_err();
+        assert!(failure.status == 2 && failure.line.contains("cannot be written"), "{failure:?}");
+        let part = writable(&dir.path().join("a.rec")).unwrap();
+        assert_eq!(part, dir.path().join("a.rec.part"));
+    }
+
+    #[test]
+    fn events_of_the_ring_buffer_are_those_of_the_file() {
+        let to = Writer::new(io::Cursor::new(Vec::new()), &Header::default(), SLOT_BYTES, 4).unwrap();
+        let mut tape = Tape { to, owners: Owners::default(), joined: false, failed: None };
+        let event = Event { time_ns: 5, cpu: 1, vcpu: 2, kind: Kind::Joined, a: 0, b: 3 };
+        assert_eq!(tape.take(&event.to_bytes()), 0);
+        assert_eq!(tape.take(&[1, 2, 3]), 0, "too short to be one");
+        assert!(tape.joined && tape.to.written() == 1);
+    }
+}

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Which policy would do best for a host: each VM's work simulated under each, and what that is worth."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from cohortlab.errors import BadInput
+from cohortlab.places import PlaceError
+from cohortlab.policies import KERNEL, Policy, parse_policies
+from cohortlab.scenario import Scenario, Turn
+from cohortlab.sim import hardware as hardwares
+from cohortlab.sim.model import Run, check
+from cohortlab.sim.policy import KERNEL_DEFAULT, host_class
+from cohortlab.sim.result import Result
+
+# Student's t for 95 %, by degrees of freedom; more than that is nearly the normal distribution.
+_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
+# A difference below this is none that anybody would notice.
+NOTHING = 0.02
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How much faster the VM's work is than under the kernel's scheduler: mean of log ratios over seeds, half-width."""
+
+    log: float
+    half: float
+
+    @property
+    def percent(self) -> tuple[float, float, float]:
+        """Time saved: expected, at least, at most, with 95 % confidence."""
+        low, high = self.log - self.half, self.log + self.half
+        return tuple(100 * (1 - math.exp(-x)) for x in (self.log, low, high))  # type: ignore[return-value]
+
+
+@dataclass
+class Advice:
+    """What was found. ``times`` has seconds by policy and VM, one for each seed; ``alone`` those without neighbours."""
+
+    scenario: str
+    rounds: int
+    times: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    alone: dict[str, list[float]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    # pCPUs that the VMs got that only load the host, by policy: the more the others take, the less they get.
+    loads: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def slowdown(self, policy: str, vm: str) -> float:
+        """Return by how much longer the VM's work takes than alone, a median."""
+        return statistics.median(self.times[policy][vm]) / statistics.median(self.alone[vm])
+
+    def overall(self, policy: str) -> float:
+        """Return the geometric mean of all VMs' slowdowns; of who only computes, beside what the kernel gives it."""
+        slowdowns = [self.slowdown(policy, vm) for vm in self.alone]
+        before, after = self.loads.get(KERNEL, {}), self.loads.get(policy, {})
+        slowdowns += [pcpus / after[vm] for vm, pcpus in before.items() if pcpus > 0 and after.get(vm)]
+        return math.exp(statistics.fmean(math.log(slowdown) for slowdown in slowdowns))
+
+    def gain(self, policy: str, vm: str) -> Gain:
+        """Return what ``vm`` gains from ``policy``; runs of one seed are compared with one another."""
+        before, after = self.times[KERNEL][vm], self.times[policy][vm]
+        logs = [math.log(b / a) for b, a in zip(before, after, strict=True)]
+        degrees = len(logs) - 1
+        t = _T[degrees - 1] if degrees <= len(_T) else 1.96
+        return Gain(statistics.fmean(logs), t * statistics.stdev(logs) / math.sqrt(len(logs)))
+
+    @property
+    def best(self) -> str:
+        """The policy with the least slowdown over all VMs."""
+        return min(self.times, key=lambda policy: (self.overall(policy), policy != KERNEL))
+
+    @property
+    def worst_off(self) -> str:
+        """The VM that loses most under the kernel's own scheduler."""
+        return max(self.alone, key=lambda vm: self.slowdown(KERNEL, vm))
+
+    def sentences(self) -> tuple[str, str, str]:
+        """Return what is, what would be best, and how sure that is."""
+        vm, best = self.worst_off, self.best
+        now = (
+            f"Under {KERNEL}, {vm} loses most on this host: its work takes {self.slowdown(KERNEL, vm):.2f} times"
+            " as long as alone."
+        )
+        if best == KERNEL:
+            return now, f"Of {len(self.times)} policies, none would do better.", self._sure(None)
+        gain, low, high = self.gain(best, vm).percent
+        change = f"{vm} would need {abs(gain):.0f} % {'less' if gain >= 0 else 'more'} time"
+        change = f"{change} ({low:.0f} to {high:.0f} %)"
+        if low <= 100 * NOTHING:
+            return now, f"No policy would do noticeably better: with {best}, the best, {change}.", self._sure(low)
+        return now, f"{best} would do best of {len(self.times)} policies: {change}{self._others()}.", self._sure(low)
+
+    def _others(self) -> str:
+        """Return what the best policy does to the other VMs, the one that loses most."""
+        lost = {vm: -self.gain(self.best, vm).percent[0] for vm in self.alone if vm != self.worst_off}
+        if lost and max(lost.values()) > 100 * NOTHING:
+            worst = max(lost, key=lambda vm: lost[vm])
+            return f", and {worst} {lost[worst]:.0f} % more"
+        before, after = self.loads.get(KERNEL, {}), self.loads.get(self.best, {})
+        less = {vm: 100 * (1 - after[vm] / pcpus) for vm, pcpus in before.items() if vm in after and pcpus > 0}
+        if less and max(less.values()) > 100 * NOTHING:
+            worst = max(less, key=lambda vm: less[vm])
+            return f", while {worst}, which only computes, would get {less[worst]:.0f} % less CPU time"
+        return ", and no other VM would lose anything" if lost or less else ""
+
+    def _sure(self, low: float | None) -> str:
+        runs = f"the range is that of 95 % over {self.rounds} simulated runs"
+        model = "what the simulator itself errs by comes on top: docs/fidelity.md"
+        if low is None:
+            return f"That is of {self.rounds} simulated runs of each; {model}."
+        if low > 100 * NOTHING:
+            return f"That is more than chance, since {runs}; {model}."
+        return f"What difference there is may be chance, since {runs}; {model}."
+
+    def for_machines(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        bounds = ("percent", "low", "high")
+        gains = {
+            policy: {vm: dict(zip(bounds, self.gain(policy, vm).percent, strict=True)) for vm in vms}
+            for policy, vms in self.times.items()
+            if policy != KERNEL
+        }
+        return {
+            "scenario": self.scenario,
+            "rounds": self.rounds,
+            "best": self.best,
+            "slowdown": {policy: {vm: self.slowdown(policy, vm) for vm in vms} for policy, vms in self.times.items()},
+            "overall": {policy: self.overall(policy) for policy in self.times},
+            "gain": gains,
+            "alone_s": self.alone,
+            "times_s": self.times,
+            "loads_pcpus": self.loads,
+            "failed": self.failed,
+            "sentences": list(self.sentences()),
+        }
+
+
+def advise(
+    scenario: Scenario, policies: str, rounds: int, kernel: str | None = None, hardware: str | None = None
+) -> Advice:
+    """Simulate each VM's work alone, and all of it together under each policy, ``rounds`` times with different seeds.
+
+    Raises:
+        BadInput: the simulator refuses what the scenario and the hardware file say, or nothing ends.
+    """
+    check(scenario)
+    contestants = parse_policies(policies, ())
+    if KERNEL not in [policy.name for policy in contestants]:
+        contestants = (*parse_policies(KERNEL, ()), *contestants)
+    parts = hardwares.of(scenario, hardware)
+    version = kernel or scenario.defaults.kernel or KERNEL_DEFAULT
+    loads = {vm.name: vm.load for vm in scenario.neighbours if vm.load is not None}
+    found = Advice(scenario.name, rounds)
+    seeds = range(1, rounds + 1)
+
+    def simulate(policy: Policy, running: dict[str, str], seed: int) -> Result:
+        return Result.of(Run(scenario, running, policy.name, policy.args, seed, version, parts))
+
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+
+        def times(policy: Policy, turn: Turn, beside: dict[str, str]) -> dict[str, list[float]]:
+            """Return how long each program of the turn takes, for each seed."""
+            running = dict(turn) | beside
+            results = list(pool.map(lambda seed: simulate(policy, running, seed), seeds))
+            if beside:
+                measured = [result.measurement(turn[0][0]) for result in results]
+                pcpus = {vm: [run.cpu_s[vm] / run.window_s for run in measured] for vm in beside}
+                found.loads[policy.label] = {vm: statistics.median(each) for vm, each in pcpus.items()}
+            took = {task: [result.measurement(task[0]).wall_s for result in results] for task in turn}
+            return {_title(scenario, *task): seconds for task, seconds in took.items()}
+
+        try:
+            for task in dict.fromkeys(task for turn in scenario.turns for task in turn):
+                found.alone |= times(Policy(KERNEL, KERNEL), (task,), {})
+        except PlaceError as error:
+            raise BadInput(str(error)) from None
+        for policy in contestants:
+            try:
+                host_class(policy.name, policy.args, version)
+                beside: dict[str, list[float]] = {}
+                for turn in scenario.turns:
+                    beside = times(policy, turn, loads) | beside
+                found.times[policy.label] = beside
+            except PlaceError as error:
+                if policy.name == KERNEL:
+                    raise BadInput(str(error)) from None
+                found.failed[policy.label] = str(error)
+    return found
+
+
+def _title(scenario: Scenario, vm: str, program: str) -> str:
+    """Return the VM's name, and its program's if it has several."""
+    programs = next(other.programs for other in scenario.program_vms if other.name == vm)
+    return vm if len(programs) == 1 else f"{vm}: {program}"

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A recording, read from the file of ``cohort record`` or of ``trace-cmd``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cohortlab.errors import BadInput, one_line
+from cohortlab.places import PlaceError
+from cohortlab.sim.native import native
+from cohortlab.sim.result import Result, Traces
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NO_TRACES = Traces()
+# How a file begins, by which it is known.
+_MAGIC = b"cohort\r\n"
+_TRACE_DAT = b"\x17\x08\x44tracing"
+KINDS = (
+    "run",
+    "preempted",
+    "woken",
+    "halted",
+    "blocked",
+    "moved",
+    "gone",
+    "joined",
+    "ple",
+    "yield",
+    "ipi",
+    "hypercall",
+    "tlb-hypercall",
+    "tlb-deferred",
+)
+
+
+class Figures(Result):
+    """The figures and traces of a recording, by the same names as those of a simulated run."""
+
+    def __init__(self, done: Any) -> None:
+        self._done = done
+
+
+class Recording:
+    """What happened to a host's VMs."""
+
+    def __init__(self, path: Path, native_recording: Any) -> None:
+        self.path = path
+        self._native = native_recording
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """``header`` and ``end`` as they are in the file, ``counts`` of events by kind, ``names`` of VMs."""
+        about: dict[str, Any] = json.loads(self._native.json)
+        return about
+
+    @property
+    def length_ns(self) -> int:
+        return int(self.about["length_ns"])
+
+    @property
+    def lost(self) -> int:
+        """Events that are not in it: there was no room for them, or newer ones have replaced them."""
+        return int(self.about["end"]["dropped"]) + int(self.about["end"]["overwritten"])
+
+    def figures(self, traces: Traces = _NO_TRACES) -> Figures:
+        """Return figures, and the traces that are asked for."""
+        try:
+            return Figures(self._native.import_all(traces.perfetto_bytes_max, traces.timeline_rows_max))
+        except native().ConfigError as error:
+            raise BadInput(f"{self.path}: {one_line(str(error))}") from None
+
+    def replays(self, from_ns: int, to_ns: int, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Return for each VM what it did in that part of the recording, as programs with these names."""
+        replays: list[dict[str, Any]] = json.loads(self._native.replays(from_ns, to_ns, list(names)))
+        return replays
+
+    @cached_property
+    def events(self) -> pa.Table:
+        """One row for each event: when, of which vCPU (null if nobody knows), what; cpu, a and b by its kind."""
+        import pyarrow as pa
+
+        columns = self._native.events()
+        kinds = {"time_ns": pa.uint64(), "cpu": pa.uint16(), "slot": pa.uint16(), "vm": pa.uint32()}
+        kinds |= {"vcpu": pa.uint32(), "kind": pa.uint8(), "a": pa.uint8(), "b": pa.uint16()}
+        rows = len(columns["kind"])
+        arrays = {
+            name: pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(columns[name])]) for name, kind in kinds.items()
+        }
+        names = pa.array(["?", *KINDS])
+        arrays["kind"] = pa.DictionaryArray.from_arrays(arrays["kind"].cast(pa.int32()), names)
+        return pa.table(arrays)
+
+
+def load(path: Path) -> Recording:
+    """Return the recording in ``path``: of ``cohort record``, of ``trace-cmd record``, or text of ``trace-cmd report``.
+
+    Raises:
+        BadInput: it is none, or damaged.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+    if content.startswith(_TRACE_DAT):
+        content = _report(path)
+    try:
+        module = native()
+    except PlaceError as error:
+        raise BadInput(str(error)) from None
+    try:
+        if content.startswith(_MAGIC):
+            return Recording(path, module.recording(content))
+        return Recording(path, module.trace_cmd_report(content.decode("utf-8")))
+    except UnicodeDecodeError:
+        raise BadInput(
+            f"{path}: is no recording: must be a file of `cohort record`, of `trace-cmd record`, or `trace-cmd report`"
+        ) from None
+    except module.ConfigError as error:
+        raise BadInput(f"{path}: {one_line(str(error))}") from None
+
+
+def _report(path: Path) -> bytes:
+    """Return what ``trace-cmd report`` makes of its own file, whose format is its own business."""
+    program = shutil.which("trace-cmd")
+    if program is None:
+        raise BadInput(
+            f"{path}: is a file of trace-cmd, which is not installed here: install it (Debian: apt-get install"
+            " trace-cmd), or import the text of `trace-cmd report`"
+        )
+    done = subprocess.run([program, "report", "-t", "-i", str(path)], capture_output=True, check=False)
+    if done.returncode:
+        told = one_line(done.stderr.decode(errors="replace")) or f"exit code {done.returncode}"
+        raise BadInput(f"{path}: trace-cmd cannot read it: {told}")
+    return done.stdout

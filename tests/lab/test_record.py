@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What ``cohort record`` writes on the lab's host, beside what the probe and the kernel have counted."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+from ground import Cgroups
+
+from cohortlab import scenario as scenarios
+from cohortlab.recorded.advice import advise
+from cohortlab.recorded.commands import import_recording
+from cohortlab.recorded.recording import Recording, load
+
+if TYPE_CHECKING:
+    from conftest import Bench
+
+pytestmark = pytest.mark.lab
+
+EXACT = 0.02
+# Loading the probe takes long on a busy machine; who is too slow is no failure.
+PATIENCE_S = 300
+# What the recording is made of, and what the probe counts; both are of the same time.
+SAME = {
+    "run_ns": "run_ns",
+    "ready_ns": "ready_ns",
+    "preemptions": "preemptions",
+    "ple": "ple",
+    "yields_asked": "yields_asked",
+    "yields_granted": "yields_granted",
+    "ipis_sent": "ipis_sent",
+    "halts": "halts",
+}
+
+
+def fetch(bench: Bench, remote: str, to: Path) -> Path:
+    """Bring a file of the host here."""
+    to.write_bytes(gzip.decompress(base64.b64decode(bench.host.check(f"gzip -c {remote} | base64 -w0", 300))))
+    return to
+
+
+def kernel_says(bench: Bench, pid: int) -> dict[int, tuple[int, int, int]]:
+    """Return by thread what the kernel has counted by itself: time that it ran and was ready, and turns."""
+    text = bench.host.check(f"cd /proc/{pid}/task && grep -s . */schedstat || true")
+    lines = [line.split(":") for line in text.splitlines()]
+    figures = {int(name.split("/")[0]): tuple(map(int, rest.split())) for name, rest in lines}
+    return {tid: (run_ns, ready_ns, turns) for tid, (run_ns, ready_ns, turns) in figures.items()}
+
+
+def recorded(bench: Bench, name: str, seconds: float, to: Path) -> tuple[Recording, dict[int, list[int]]]:
+    """Record while the VM goes on for so long; it is stopped before and after. Return also what the kernel says."""
+    host, pid = bench.host, bench.place.guests[name].pid()
+    job = host.spawn("record", "exec cohort record --out /tmp/lab.rec")
+    bench.until(lambda: "recording" in job.output("stderr")[0], "it records", PATIENCE_S)
+    host.check(f"kill -STOP {pid}; sleep 1")
+    try:
+        before = kernel_says(bench, pid)
+        host.check(f"kill -CONT {pid}; sleep {seconds}; kill -STOP {pid}; sleep 1")
+        after = kernel_says(bench, pid)
+        job.signal(signal.SIGTERM)
+        bench.until(lambda: job.wait(0) is not None, "the recorder ends", PATIENCE_S)
+    finally:
+        host.check(f"kill -CONT {pid}")
+    assert job.wait(0) == 0, job.output("stderr")[0]
+    grown = {tid: [now - then for now, then in zip(after[tid], was, strict=True)] for tid, was in before.items()}
+    return load(fetch(bench, "/tmp/lab.rec", to)), grown
+
+
+def between_stops(events: list[dict[str, Any]]) -> tuple[int, int]:
+    """Return how long a vCPU ran and was ready between its two longest sleeps, in which its process was stopped."""
+    doing, since_ns = "blocked", 0
+    spans: list[tuple[str, int, int]] = []
+    for event in events:
+        if event["kind"] in ("run", "preempted", "woken", "halted", "blocked"):
+            spans.append((doing, since_ns, event["time_ns"]))
+            doing, since_ns = event["kind"], event["time_ns"]
+    spans.append((doing, since_ns, events[-1]["time_ns"] + 3_600_000_000_000))
+    asleep = sorted((end - start, start, end) for kind, start, end in spans if kind in ("halted", "blocked"))
+    (_, _, first), (_, last, _) = sorted(asleep[-2:], key=lambda sleep: sleep[1])
+    inside = [(kind, end - start) for kind, start, end in spans if first <= start and end <= last]
+    ran_ns = sum(ns for kind, ns in inside if kind == "run")
+    return ran_ns, sum(ns for kind, ns in inside if kind in ("preempted", "woken"))
+
+
+def test_a_recording_adds_up(bench: Bench, tmp_path: Path) -> None:
+    with Cgroups(bench) as ground:
+        ground.busy("pv")
+        job = bench.place.guests["work"].machine.spawn("record-work", "hackbench -g 2 -l 100000 -f 5")
+        try:
+            recording, kernel = recorded(bench, "work", 6, tmp_path / "lab.rec")
+        finally:
+            job.signal(9)
+    assert recording.lost == 0
+    about = recording.about
+    figures = recording.figures().about["figures"]
+    counted = {vm["name"]: vm["total"] for vm in about["end"]["counted"]["vms"]}
+    for vm in figures["vms"]:
+        got = {theirs: vm[ours] for ours, theirs in SAME.items()}
+        wanted = {name: counted[vm["name"]][name] for name in got}
+        print(vm["name"], got, wanted, sep="\n")
+        assert got == {name: pytest.approx(value, rel=EXACT) for name, value in wanted.items()}
+    # The kernel's own books, of the time between the two stops: the recording is cut there.
+    index = about["names"].index("work")
+    events = recording.events.to_pylist()
+    for vcpu, row in enumerate(about["end"]["vms"][index]["vcpus"]):
+        ran_ns, ready_ns, turns = kernel[row["tid"]]
+        own = [event for event in events if (event["vm"], event["vcpu"]) == (index, vcpu)]
+        got = between_stops(own)
+        print(f"vCPU {vcpu}: recorded {got}, kernel {ran_ns, ready_ns, turns}")
+        assert got[0] == pytest.approx(ran_ns, rel=EXACT, abs=2e6)
+        assert got[1] == pytest.approx(ready_ns, rel=EXACT, abs=20e6)
+
+    folder = tmp_path / "imported"
+    done = CliRunner().invoke(import_recording, [str(recording.path), "--out", str(folder), "--hardware", "lab"])
+    assert done.exit_code == 0, done.output
+    assert (folder / "trace.perfetto").stat().st_size > 10_000
+    found = advise(scenarios.load(folder / "recorded.toml"), "eevdf,cohort", 2)
+    print(*found.sentences(), sep="\n")
+    assert found.slowdown("cohort", "work") > 1
+    bench.host.check("rm /tmp/lab.rec")
+
+
+def test_a_ring_that_is_too_small_says_what_it_lost(bench: Bench, tmp_path: Path) -> None:
+    with Cgroups(bench) as ground:
+        ground.busy("pv")
+        job = bench.host.spawn("record-small", "exec cohort record --ring-kb 4 --max-size 1 --out /tmp/small.rec")
+        bench.until(lambda: "recording" in job.output("stderr")[0], "it records", PATIENCE_S)
+        # Nobody empties the ring buffer meanwhile. A stopped recorder is as good as one that is too slow.
+        job.signal(signal.SIGSTOP)
+        work = bench.place.guests["work"].machine.run("hackbench -g 2 -l 1000 -f 5", 300)
+        assert work.rc == 0
+        job.signal(signal.SIGCONT)
+        job.signal(signal.SIGTERM)
+        bench.until(lambda: job.wait(0) is not None, "the recorder ends", PATIENCE_S)
+        assert job.wait(0) == 0, job.output("stderr")[0]
+    recording = load(fetch(bench, "/tmp/small.rec", tmp_path / "small.rec"))
+    told = job.output("stderr")[0]
+    print(told, recording.about["counts"])
+    dropped = recording.about["end"]["dropped"]
+    assert dropped > 100
+    assert f"{dropped} lost" in told
+    # What is there is read as it is: nobody runs twice, times add up.
+    for vm in recording.figures().about["figures"]["vms"]:
+        for vcpu in vm["vcpus"]:
+            assert vcpu["run_ns"] + vcpu["ready_ns"] <= recording.length_ns
+    bench.host.check("rm /tmp/small.rec")

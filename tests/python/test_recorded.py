@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Recordings: read, imported, simulated again. They are made by the simulator, which knows what is true."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
+
+from cohortlab import scenario as scenarios
+from cohortlab.errors import BadInput
+from cohortlab.recorded import advice, recording
+from cohortlab.recorded import scenario as makes
+from cohortlab.recorded.shape import Shape, shape
+from cohortlab.sim.model import Run as Simulated
+from cohortlab.sim.result import Result, Traces
+
+Run = Callable[..., Any]
+REPO = Path(__file__).parents[2]
+SCENARIO = REPO / "scenarios" / "smp-2x2.toml"
+# The goal is 20 %.
+ERROR_MAX = 0.2
+
+
+def simulated(program: str, policy: str, seed: int = 1, *, alone: bool = False) -> Result:
+    running = {"work": program} | ({} if alone else {"hog": "cpu-hog"})
+    return Result.of(Simulated(scenarios.load(SCENARIO), running, policy, (), seed), Traces(recording=True))
+
+
+@pytest.fixture(scope="module")
+def truth() -> Result:
+    return simulated("tlb-flush", "eevdf")
+
+
+@pytest.fixture
+def file(truth: Result, tmp_path: Path) -> Path:
+    path = tmp_path / "host.rec"
+    path.write_bytes(truth.recording)
+    return path
+
+
+def part(result: Result, vm: int = 0) -> makes.Part:
+    """Return when the program ran."""
+    program = next(program for program in result.about["programs"] if program["vm"] == vm)
+    return makes.Part(program["start_ns"], program["end_ns"])
+
+
+def refused(ran: Any, expected: str) -> None:
+    """One line, that says it."""
+    assert (ran.code, ran.err.count("\n")) == (2, 1), ran.err
+    assert expected in ran.err
+
+
+def took_s(result: Result) -> float:
+    return result.measurement("work").wall_s
+
+
+def test_the_figures_of_a_recording_are_those_of_what_was_recorded(truth: Result, file: Path) -> None:
+    read = recording.load(file)
+    figures = read.figures(Traces(perfetto_bytes_max=1 << 28, timeline_rows_max=1 << 20))
+    exact = ("run_ns", "ready_ns", "costop_ns", "stacked_ns", "preemptions", "ple", "yields_asked", "yields_granted")
+    for vm, wanted in zip(figures.about["figures"]["vms"], truth.about["figures"]["vms"], strict=True):
+        assert {name: vm[name] for name in exact} == {name: wanted[name] for name in exact}
+        assert vm["ipis_sent"] == wanted["ipis_sent"]
+        for vcpu, of_truth in zip(vm["vcpus"], wanted["vcpus"], strict=True):
+            assert (vcpu["run_ns"], vcpu["ready_ns"]) == (of_truth["run_ns"], of_truth["ready_ns"])
+    counts = read.about["counts"]
+    assert read.lost == 0
+    assert counts["run"] > 100
+    assert counts["ipi"] > 100
+    assert read.events.num_rows == sum(counts.values())
+    costop_ns = _spans(figures.perfetto, "co-stop")
+    assert costop_ns == sum(vm["costop_ns"] for vm in truth.about["figures"]["vms"])
+
+
+def _spans(trace: bytes, wanted: str) -> int:
+    """Return how long all slices of that name are, together; there are tracks, and flows arrive."""
+    names: dict[int, str] = {}
+    tracks: list[str] = []
+    opened: dict[int, list[tuple[str, int]]] = {}
+    begun: set[int] = set()
+    total = 0
+    for packet in Trace.FromString(trace).packet:
+        names |= {name.iid: name.name for name in packet.interned_data.event_names}
+        if packet.HasField("track_descriptor"):
+            tracks.append(packet.track_descriptor.name)
+        if not packet.HasField("track_event"):
+            continue
+        event = packet.track_event
+        begun |= set(event.flow_ids)
+        assert set(event.terminating_flow_ids) <= begun
+        if event.type == TrackEvent.TYPE_SLICE_BEGIN:
+            opened.setdefault(event.track_uuid, []).append((names[event.name_iid], packet.timestamp))
+        elif event.type == TrackEvent.TYPE_SLICE_END:
+            name, since_ns = opened[event.track_uuid].pop()
+            total += packet.timestamp - since_ns if name == wanted else 0
+    assert not any(opened.values())
+    assert begun
+    assert {"pCPU 0", "pCPU 1", "vCPU 0", "vCPU 1, co-stop"} <= set(tracks)
+    return total
+
+
+def test_import_writes_a_trace_tables_and_a_scenario(file: Path, cohortlab: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "host"
+    ran = cohortlab("import", str(file), "--hardware", "lab", "--from-s", "1", "--for-s", "0.5")
+    assert ran.code == 0, ran.err
+    assert "0 lost" in ran.out
+    assert "measured is what work did" in ran.out
+    tables = {path.stem for path in (folder / "tables").glob("*.parquet")}
+    assert tables == {"vms", "vcpus", "distributions", "histograms", "timeline", "events"}
+    events = pq.read_table(folder / "tables" / "events.parquet").to_pylist()
+    assert {"run", "preempted", "ipi"} <= {event["kind"] for event in events}
+    chosen = scenarios.load(folder / "recorded.toml")
+    assert [(vm.name, vm.vcpus, vm.weight) for vm in chosen.vms] == [("work", 2, 100), ("hog", 2, 100)]
+    assert [vm.programs for vm in chosen.vms] == [("work",), ()]
+    assert (chosen.defaults.hardware, chosen.host.pcpus) == ("hardware.toml", 2)
+
+    out = tmp_path / "compared"
+    imported = str(folder / "recorded.toml")
+    ran = cohortlab("compare", imported, "--on", "sim", "--policies", "eevdf,cohort", "--out", str(out))
+    assert ran.code == 0, ran.err
+    ran = cohortlab("advise", imported, "--policies", "eevdf,cohort", "--rounds", "2")
+    assert ran.code == 0, ran.err
+    sentences = ran.out.splitlines()
+    assert len(sentences) == 3
+    assert all(sentence.endswith(".") for sentence in sentences)
+    assert sentences[0].startswith("Under eevdf, ")
+    assert "95 %" in sentences[2]
+    ran = cohortlab("advise", imported, "--policies", "cohort", "--rounds", "2", "--json")
+    assert json.loads(ran.out)["slowdown"].keys() == {"eevdf", "cohort"}
+
+
+@pytest.mark.parametrize("program", ["tlb-flush", "hackbench", "tlb-shootdown"])
+def test_what_was_recorded_under_one_policy_predicts_another(program: str, tmp_path: Path) -> None:
+    recorded = simulated(program, "eevdf")
+    path = tmp_path / "host.rec"
+    path.write_bytes(recorded.recording)
+    read = recording.load(path)
+    written = makes.write(read, tmp_path, part(recorded), "lab")
+    found = advice.advise(scenarios.load(written.path), "eevdf,cohort", 2)
+    seeds = (1, 2, 3)
+    alone = statistics.median(took_s(simulated(program, "eevdf", seed, alone=True)) for seed in seeds)
+    beside = statistics.median(took_s(simulated(program, "cohort", seed)) for seed in seeds)
+    print(program, found.slowdown("cohort", "work"), beside / alone)
+    assert found.slowdown("cohort", "work") == pytest.approx(beside / alone, rel=ERROR_MAX)
+
+
+def told(after: list[float], hog: float = 0.5) -> tuple[str, str, str]:
+    """Return the sentences for a VM that takes 2 s under eevdf, and so long under cohort; alone it takes one."""
+    times = {"eevdf": {"a": [2.0, 2.1, 1.9]}, "cohort": {"a": after}}
+    loads = {"eevdf": {"hog": 0.5}, "cohort": {"hog": hog}}
+    return advice.Advice("x", 3, times, {"a": [1.0, 1.0, 1.0]}, loads=loads).sentences()
+
+
+def test_advice_says_what_is_gained_how_surely_and_who_pays() -> None:
+    now, would, sure = told([1.0, 1.05, 0.95])
+    assert now == "Under eevdf, a loses most on this host: its work takes 2.00 times as long as alone."
+    assert would.startswith(
+        "cohort would do best of 2 policies: a would need 50 % less time (50 to 50 %), and no other"
+    )
+    assert sure.startswith("That is more than chance, since the range is that of 95 % over 3 simulated runs; ")
+    assert "while hog, which only computes, would get 20 % less CPU time." in told([1.0, 1.05, 0.95], 0.4)[1]
+    would, sure = told([1.2, 2.2, 1.9])[1:]
+    assert would.startswith("No policy would do noticeably better: with cohort, the best, a would need ")
+    assert sure.startswith("What difference there is may be chance, since ")
+    assert told([3.0, 3.0, 3.0])[1] == "Of 2 policies, none would do better."
+
+
+def test_the_same_recording_is_the_same_scenario(file: Path, cohortlab: Run, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        assert cohortlab("import", str(file), "--out", str(tmp_path / name)).code == 0
+    files = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.suffix == ".toml"]
+    assert len(files) == 4
+    for path in files:
+        assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes()
+
+
+def test_what_is_wrong_is_one_line(file: Path, cohortlab: Run, tmp_path: Path) -> None:
+    whole = file.read_bytes()
+    cases = {
+        "cut off": whole[:-1],
+        "does not fit its check sum": whole[:300] + bytes([whole[300] ^ 1]) + whole[301:],
+        "must be a file of": b"\xff\xfe\x00",
+        "trace-cmd record": b"nothing of the kind",
+        "is of format 7": whole[:8] + b"\x07" + whole[9:],
+    }
+    for expected, content in cases.items():
+        bad = tmp_path / "bad.rec"
+        bad.write_bytes(content)
+        ran = cohortlab("import", str(bad))
+        refused(ran, expected)
+        assert "bad.rec: " in ran.err
+        assert not (tmp_path / "bad").exists()
+    for options, expected in (
+        (("--from-s", "1e6"), "--from-s: 1e+06 is not allowed"),
+        (("--hardware", "none"), "--hardware"),
+        (("--out", str(file)), "is a file"),
+    ):
+        ran = cohortlab("import", str(file), *options)
+        refused(ran, expected)
+    assert cohortlab("import", str(tmp_path / "no.rec")).code == 2
+
+
+def test_a_file_of_trace_cmd_needs_trace_cmd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "trace.dat"
+    path.write_bytes(b"\x17\x08\x44tracing6\x00")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BadInput, match="trace-cmd, which is not installed here: install it"):
+        recording.load(path)
+    script = tmp_path / "trace-cmd"
+    line = "CPU 0/KVM-101   [000]  {}: kvm_entry: vcpu 0, rip 0x0"
+    switch = "sched_switch: prev_comm=x prev_pid=9 prev_prio=120 prev_state=S ==> next_comm=y next_pid=101"
+    text = "\n".join([line.format("1.5"), f"x-9 [000] 1.6: {switch}", f"x-9 [001] 1.7: {switch}"])
+    script.write_text(f"#!/bin/sh\necho '{text}'\n")
+    script.chmod(0o755)
+    read = recording.load(path)
+    assert read.about["names"] == ["vm0"]
+    assert read.about["counts"] == {"run": 2}
+    script.write_text("#!/bin/sh\necho 'no such version' >&2\nexit 3\n")
+    with pytest.raises(BadInput, match="trace-cmd cannot read it: no such version"):
+        recording.load(path)
+
+
+def test_a_thread_stays_on_its_vcpu(tmp_path: Path) -> None:
+    folder = tmp_path / "workloads" / "models"
+    folder.mkdir(parents=True)
+    (folder / "mine.toml").write_text(
+        'name = "mine"\n[[thread]]\nname = "t"\nvcpu = 1\nsteps = [{ compute = "70ms" }]\n'
+    )
+    path = tmp_path / "own.toml"
+    path.write_text(
+        'name = "own"\n[host]\npcpus = 2\n[[vm]]\nname = "work"\nvcpus = 2\nmemory_mb = 256\nprograms = ["mine"]\n'
+    )
+    vcpus = Result.of(Simulated(scenarios.load(path), {"work": "mine"})).vcpus.to_pylist()
+    assert vcpus[1]["run_ns"] > 65_000_000 > 2 * vcpus[0]["run_ns"]
+
+
+def test_shapes_of_hosts() -> None:
+    def pcpus(nodes: int, caches: int, cores: int, threads: int) -> list[dict[str, int]]:
+        count = nodes * caches * cores * threads
+        per_node = count // nodes
+        return [
+            {"cpu": cpu, "core": cpu // threads, "llc": cpu // (cores * threads), "node": cpu // per_node}
+            for cpu in range(count)
+        ]
+
+    assert shape(pcpus(1, 1, 4, 1)) == Shape(1, 4, 1)
+    assert shape(pcpus(2, 1, 6, 2)) == Shape(2, 6, 2)
+    assert shape(pcpus(2, 4, 2, 2)) == Shape(2, 8, 2, 2)
+    assert shape([*pcpus(2, 1, 4, 2), {"cpu": 16, "core": 9, "llc": 1, "node": 1}]) == Shape(1, 17, 1)
+    for text in ("", "[kvm]\nipi = 1\n", "[machine]\nx = 1\n", "[machine.costs]\nx = 1\n[kvm]\n"):
+        made = tomllib.loads(Shape(2, 8, 2, 2).into(text))
+        assert made["machine"]["cores_per_cache"] == 2
+        assert made["machine"]["sockets"] == 2
+        assert made.get("kvm") == tomllib.loads(text).get("kvm")
