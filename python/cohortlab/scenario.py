@@ -7,6 +7,7 @@ One schema for every place: nothing in it says how a place does it. What a place
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,7 +144,7 @@ class Scenario:
         """The VM whose programs are measured; the first of them."""
         return self.program_vms[0]
 
-    @property
+    @functools.cached_property
     def program_vms(self) -> tuple[Vm, ...]:
         """The VMs whose programs are measured."""
         return tuple(vm for vm in self.vms if vm.programs)
@@ -153,7 +154,7 @@ class Scenario:
         """The VMs that load the host while programs are measured."""
         return tuple(vm for vm in self.vms if not vm.programs)
 
-    @property
+    @functools.cached_property
     def turns(self) -> tuple[Turn, ...]:
         """What is measured at a time, in order: in each VM the next of its programs; who has one runs it each time."""
         count = max(len(vm.programs) for vm in self.program_vms)
@@ -166,7 +167,7 @@ class Scenario:
         """Return what a program is called in reports: with its VM, if there are several with programs."""
         return program if len(self.program_vms) == 1 else f"{vm}:{program}"
 
-    @property
+    @functools.cached_property
     def labels(self) -> tuple[str, ...]:
         """Every program's label, in the order of the turns."""
         return tuple(dict.fromkeys(self.label(vm, program) for turn in self.turns for vm, program in turn))

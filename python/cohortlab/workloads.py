@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, Strict
 
 from cohortlab import models, shipped
 from cohortlab.errors import one_line
@@ -24,6 +25,7 @@ from cohortlab.tomlmodel import Model, parse, read_toml, refuse, shown
 SHIPPED = shipped.folder("workloads")
 
 Text = Annotated[str, Field(min_length=1)]
+Package = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
 
 
 class WorkloadError(PlaceError):
@@ -51,6 +53,9 @@ class Workload(Model):
     setup: Text | None = Field(None, description="a command line for the guest's sh, run first and not timed")
     timeout_s: int = Field(120, ge=1, le=3600, description="an integer from 1 to 3600")
     provokes: str = Field("", description="a short text: what it makes the guest kernel do")
+    packages: Annotated[tuple[Package, ...], Strict(False)] = Field((), description="a list of Debian packages")
+    # From here on absolute, once load() has looked for them.
+    files: Annotated[tuple[Text, ...], Strict(False)] = Field((), description="a list of files beside this one")
     background: bool = Field(False, description="true (endless, only for load) or false")
     metric: Metric | None = Field(None, description="a table with kind, pattern and unit")
 
@@ -127,10 +132,14 @@ def file_of(name: str, scenario: Path) -> Path | None:
 def of_model(path: Path) -> Workload:
     """Return the workload of a model, or of rt-app's JSON, that no workload file tells more about."""
     about = models.read(path)
+    rt_app = path.suffix == models.RT_APP
     metric = Metric(kind="rate", pattern=None, unit=about.unit) if about.unit is not None else Metric(kind="elapsed")
     return Workload(
         name=about.name,
         title=about.title,
+        command=f"rt-app {shlex.quote(path.name)}" if rt_app and about.unit is None and not about.is_endless else None,
+        packages=("rt-app",) if rt_app else (),
+        files=(str(path.absolute()),) if rt_app else (),
         timeout_s=models.TIMEOUT_S,
         background=about.is_endless,
         metric=None if about.is_endless else metric,
@@ -139,7 +148,15 @@ def of_model(path: Path) -> Workload:
 
 def load(path: Path) -> Workload:
     """Return the workload in ``path``, or raise BadInput."""
-    return of_data(read_toml(path), path)
+    workload = of_data(read_toml(path), path)
+    return workload.model_copy(update={"files": tuple(_file(path, at, name) for at, name in enumerate(workload.files))})
+
+
+def _file(path: Path, at: int, name: str) -> str:
+    file = path.parent / name
+    if Path(name).name != name or not file.is_file():
+        refuse(path, ("files", at), f"{shown(name)} is not allowed", f"the name of a file in {path.parent}")
+    return str(file.absolute())
 
 
 def of_data(data: Mapping[str, Any], path: Path) -> Workload:

@@ -156,7 +156,14 @@ const TASKS_MAX: usize = 1 << 17;
 impl Scenario {
     /// From its JSON text. What it says is still to be checked: [`Scenario::check`].
     pub fn from_json(text: &[u8]) -> Result<Self, SimError> {
-        serde_json::from_slice(text).map_err(|error| SimError::Config(error.to_string()))
+        let mut json = serde_json::Deserializer::from_slice(text);
+        let scenario = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+            let path = error.path().to_string();
+            let what = error.into_inner();
+            SimError::Config(if path == "." { what.to_string() } else { format!("{path}: {what}") })
+        })?;
+        json.end().map_err(|error| SimError::Config(error.to_string()))?;
+        Ok(scenario)
     }
 
     /// Everything that can be known to be wrong before the run; the parts check themselves when they are built.

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from cohortlab.errors import BadInput
 from cohortlab.places import PlaceError
 from cohortlab.sim import Scenario
+from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.model import Run, check
+from cohortlab.sim.policy import KERNEL_DEFAULT
 from cohortlab.sim.result import Result
 
 SCENARIO = """
@@ -30,13 +32,27 @@ vcpus = 2
 memory_mb = 256
 weight = 100
 affinity = [0, 1]
+start_s = 0.0001
 programs = ["hackbench"]
+[[vm]]
+name = "two"
+count = 2
+vcpus = 1
+memory_mb = 256
+cap_pcpus = 0.5
+vcpu_affinity = [[0, 1]]
+programs = ["ep"]
 [[vm]]
 name = "hog"
 vcpus = 2
 memory_mb = 256
 tlb = "hypercall"
 load = "cpu-hog"
+run_s = 0.001
+sleep_s = 0.001
+[defaults]
+hardware = "lab"
+kernel = "6.12"
 """
 VALUES = ["0", "1", "-1", "3", "4096", "1e9", "nan", "true", '""', '"x"', '"kvm-pv"', "[]", "[0]", "[1, 1]", "{}"]
 
@@ -74,7 +90,10 @@ def test_an_error_or_a_result(data: bytes, policy: str) -> None:
             scenario = Scenario.load(path)
             check(scenario)
             running = {vm.name: vm.load for vm in scenario.neighbours if vm.load is not None}
-            short = Run(scenario, running | {scenario.program_vm.name: scenario.program_vm.programs[0]}, policy)
+            kernel = scenario.defaults.kernel or KERNEL_DEFAULT
+            short = Run(
+                scenario, running | dict(scenario.turns[0]), policy, kernel=kernel, hardware=hardwares.of(scenario)
+            )
             described = short.as_dict() | {"duration_ns": 2_000_000, "events_max": 200_000}
             result = Result.of_dict(short, described)
         except (BadInput, PlaceError) as error:

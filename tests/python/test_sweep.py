@@ -313,8 +313,8 @@ def test_dask_gives_the_same_file_though_a_worker_is_killed(
     cluster.start(workers=2)
     real = chunks.Store.keep
 
-    def kill_after_the_first(store: chunks.Store, chunk: int, rows: Any) -> None:
-        real(store, chunk, rows)
+    def kill_after_the_first(store: chunks.Store, chunk: int, simulated: chunks.Part) -> None:
+        real(store, chunk, simulated)
         if cluster.processes[1].poll() is None:
             os.kill(cluster.processes[1].pid, signal.SIGKILL)
             cluster.processes[1].wait()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cohortlab.host import checks
 from cohortlab.host.agent import LocalAgent
-from cohortlab.lab import binaries, guest, image, kernels, sampling, vmlinux
+from cohortlab.lab import binaries, guest, image, kernels, programs, sampling, vmlinux
 from cohortlab.lab.agent import AgentError, Machine
 from cohortlab.lab.bringup import wait_for
 from cohortlab.lab.emulator import COMPLAINT
@@ -63,7 +63,7 @@ class HostPlace(RealPlace):
         except PlaceError:
             self.cohort_there = ""  # enough for the kernel's own scheduler; another policy then says what is missing
         self._progress("the lab's image (built once)", None)
-        disk = image.image()
+        disk = image.image(programs.packages(scenario), programs.files(scenario))
         self._progress("the guests' kernel (fetched once)", None)
         kernel = kernels.kernel(None)
         self._agent = LocalAgent(agent)
@@ -75,6 +75,7 @@ class HostPlace(RealPlace):
             guests = [guest.start(self.host, config, site=site) for config in self._configs]
             self._guests = {one.config.name: one for one in guests}
             wait_for(guests, lambda: OwnTime(None), f"this host, {self.pcpus} pCPUs")
+        self._guests_are_up(guests)
         self.description = {
             "place": "host",
             "kernel": os.uname().release,

@@ -46,18 +46,21 @@ def bring_up(
     keep: bool = False,
     extra_cmdline: str = "",
     share: bool = False,
+    packages: Mapping[str, str] | None = None,
+    root_files: Mapping[str, Path] | None = None,
     progress: ProgressFn = lambda text, fraction: None,
 ) -> Lab:
     """Return the host under test with all guests up and idle.
 
     ``accel`` is "kvm", "tcg" or "auto": KVM where it works nested. ``spare_mb`` is memory of the host beside that for
-    itself and its guests. The rest is explained at ``Boot``.
+    itself and its guests; ``packages`` and ``root_files`` are what the image has beside its own. The rest is explained
+    at ``Boot``.
     """
     memory_mb = _HOST_MB + spare_mb + sum(config.memory_mb + _PER_GUEST_MB for config in configs)
     _check_memory(memory_mb)
     agent = binaries.find("cohort-lab-agent")
     progress("the lab's image (built once)", None)
-    disk = image.image()
+    disk = image.image(packages, root_files)
     progress(f"the lab's kernel: {kernel or 'the newest'} (fetched once)", None)
     boot = Boot(
         image=disk,

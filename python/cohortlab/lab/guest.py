@@ -37,6 +37,8 @@ _LOGLEVEL = 6
 # All vCPUs read this machine's TSC. A guest that does not know that compares them at boot, in which its vCPUs spin for
 # each other, and goes on watching them; its clock is KVM's or Hyper-V's in any case.
 _TSC = "tsc=reliable"
+# Of cpu.max.
+_PERIOD_US = 100_000
 # How often a guest that boots is looked at, and how long its host may take to say how it is.
 _LOOK_S = 2
 _ASK_S = 20
@@ -76,6 +78,8 @@ class GuestConfig:
     weight: int
     tlb: Tlb
     affinity: Sequence[int] | None = None
+    vcpu_affinity: Sequence[Sequence[int]] | None = None
+    cap_pcpus: float | None = None
 
 
 class Guest:
@@ -90,9 +94,20 @@ class Guest:
         self.machine = Machine(config.name, self.channel)
 
     @property
+    def cgroup(self) -> str:
+        """The VM's cgroup, a folder of the host."""
+        return _scope(self.config.name, self.site)
+
+    @property
     def cpu_stat(self) -> str:
         """The file in the host that counts all CPU time of this VM."""
-        return f"{_scope(self.config.name, self.site)}/cpu.stat"
+        return f"{self.cgroup}/cpu.stat"
+
+    def pin_vcpus(self) -> None:
+        """Give each vCPU the pCPUs that it may use; its thread is known by its name."""
+        for vcpu, cpus in enumerate(self.config.vcpu_affinity or ()):
+            find = f"grep -lx 'CPU {vcpu}/.*' /proc/{self.pid()}/task/*/comm | cut -d/ -f5"
+            self.host.check(f'thread=$({find}); taskset -pc {",".join(map(str, cpus))} "$thread"')
 
     def wait_until_up(self, usual_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> float:
         """Return when the guest's agent answers and its kernel took the TLB mode that it was offered.
@@ -189,6 +204,8 @@ def start(host: Machine, config: GuestConfig, kvm: str = "kvm", site: Site = LAB
     """Start a guest, in a cgroup of its own as libvirt does; do not wait for its boot."""
     place, scope = folder(config.name, site), _scope(config.name, site)
     host.check(f"mkdir -p {place} {scope} && rm -f {place}/agent.sock && echo {config.weight} >{scope}/cpu.weight")
+    if config.cap_pcpus is not None:
+        host.check(f"echo {round(config.cap_pcpus * _PERIOD_US)} {_PERIOD_US} >{scope}/cpu.max")
     pinned = f"taskset -c {','.join(map(str, config.affinity))} " if config.affinity else ""
     # The shell joins the cgroup and becomes QEMU, so that no thread of it was ever elsewhere.
     command = f"echo $$ >{scope}/cgroup.procs && exec {pinned}{shlex.join(_qemu(config, kvm, site))}"
@@ -207,7 +224,9 @@ def _qemu(config: GuestConfig, accel: str, site: Site) -> list[str]:
     place = folder(config.name, site)
     return [
         *site.qemu,
-        *("-name", config.name, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        # With names of threads only where they are asked for.
+        *("-name", f"{config.name}{',debug-threads=on' if config.vcpu_affinity else ''}"),
+        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
         *("-machine", MACHINE, "-accel", accel, "-cpu", f"{_CPU},{_TLB[config.tlb][0]}"),
         *("-smp", str(config.vcpus), "-m", f"{config.memory_mb}M"),
         *("-kernel", site.kernel, "-initrd", site.initrd),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,13 @@ _LIBRARIES = "usr/lib/x86_64-linux-gnu"
 _PROGRAMS = ("usr/bin/qemu-system-x86_64", "usr/bin/busybox")
 _EMULATOR = (*_PROGRAMS, _LIBRARIES, "usr/lib64", "usr/share/qemu", "usr/share/seabios")
 _SPARE_MB = 64
+# Where programs and libraries are that are chosen among several packages', and where they are looked for.
+_ALTERNATIVES = (
+    ("usr/bin", "usr/lib/jvm/*/bin/*"),
+    ("usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/blas/*.so.*"),
+    ("usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/lapack/*.so.*"),
+)
+_OTHER_NAMES = {"usr/bin/cc": "gcc", "usr/bin/c++": "g++"}
 
 
 @dataclass(frozen=True)
@@ -69,20 +77,69 @@ class Image:
         return self.root / "usr/bin/busybox"
 
 
-def image() -> Image:
-    """Return the image, built now if the cache has none of this recipe."""
+def image(packages: Mapping[str, str] | None = None, files: Mapping[str, Path] | None = None) -> Image:
+    """Return the image, built now if the cache has none of this recipe.
+
+    ``packages``, with who wants each, and ``files``, by their path in the root, are added to the disk; the emulator is
+    the same.
+
+    Raises:
+        PlaceError: there is no such package.
+    """
     recipe = repr((SUITE, _PACKAGES, _FILES, _LINKS, _LEFT_OUT, _EMULATOR, _SPARE_MB))
-    key = hashlib.sha256(recipe.encode()).hexdigest()[:12]
-    folder = cache.built(f"root-{SUITE}-{key}", _build)
-    return Image(folder / "root.ext4", folder / "root")
+    folder = cache.built(f"root-{SUITE}-{_key(recipe)}", _build)
+    if not packages and not files:
+        return Image(folder / "root.ext4", folder / "root")
+    contents = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sorted((files or {}).items())}
+    more = sorted(packages or {})
+    recipe = repr((recipe, more, contents, _ALTERNATIVES, _OTHER_NAMES))
+
+    def build(folder: Path) -> None:
+        root = _root(folder, [*_PACKAGES, *more], packages)
+        _link_alternatives(root)
+        for name, path in (files or {}).items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, root / name)
+        make_disk(root, folder / "root.ext4")
+        shutil.rmtree(root)
+        shutil.rmtree(folder / "apt")
+
+    return Image(cache.built(f"root-{SUITE}-{_key(recipe)}", build) / "root.ext4", folder / "root")
+
+
+def _key(recipe: str) -> str:
+    return hashlib.sha256(recipe.encode()).hexdigest()[:12]
+
+
+def _link_alternatives(root: Path) -> None:
+    """Make links that the packages' scripts would have made with update-alternatives, where nothing is in the way."""
+    for into, pattern in _ALTERNATIVES:
+        for path in sorted(root.glob(pattern)):
+            link = root / into / path.name
+            if path.is_file() and not link.exists() and not link.is_symlink():
+                link.symlink_to(Path("/") / path.relative_to(root))
+    for name, target in _OTHER_NAMES.items():
+        if (root / name).with_name(target).exists() and not (root / name).exists():
+            (root / name).symlink_to(target)
 
 
 def _build(folder: Path) -> None:
+    root = _root(folder, _PACKAGES)
+    make_disk(root, folder / "root.ext4")
+    _keep_emulator(root)
+    shutil.rmtree(folder / "apt")
+
+
+def _root(folder: Path, wanted: Sequence[str], wanted_by: Mapping[str, str] | None = None) -> Path:
+    """Unpack packages below ``folder`` and return where."""
     apt = Apt(folder / "apt")
     apt.update()
+    for name, who in (wanted_by or {}).items():
+        if name not in apt.names(name):
+            raise PlaceError(f'{who}: packages: "{name}" is not allowed: must be a package of Debian {SUITE}')
     root = folder / "root"
     root.mkdir()
-    packages = apt.fetch(_PACKAGES, with_dependencies=True)
+    packages = apt.fetch(wanted, with_dependencies=True)
     # First the one with the links /bin, /lib, … to /usr: files under those paths must follow them.
     for package in sorted(packages, key=lambda path: not path.name.startswith("base-files_")):
         unpack(package, root)
@@ -92,9 +149,7 @@ def _build(folder: Path) -> None:
         (root / name).symlink_to(target)
     for name in _LEFT_OUT:
         shutil.rmtree(root / name, ignore_errors=True)
-    make_disk(root, folder / "root.ext4")
-    _keep_emulator(root)
-    shutil.rmtree(folder / "apt")
+    return root
 
 
 def make_disk(root: Path, disk: Path) -> None:

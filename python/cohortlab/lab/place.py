@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cohortlab.lab import binaries, sampling
+from cohortlab.lab import binaries, programs, sampling
 from cohortlab.lab.agent import Machine
 from cohortlab.lab.bringup import bring_up
 from cohortlab.lab.emulator import PAYLOAD, Emulator
@@ -75,9 +75,12 @@ class LabPlace(RealPlace):
             accel=self._accel,
             qemu=self._qemu,
             files=files,
+            packages=programs.packages(scenario),
+            root_files=programs.files(scenario),
             progress=self._progress,
         )
-        self._lab, self._guests = lab.emulator, {guest.config.name: guest for guest in lab.guests}
+        self._lab = lab.emulator
+        self._guests_are_up(lab.guests)
         with self._crash_if_lost():
             ple = sampling.has_ple(self.emulator.host)
             spin = sampling.ple(self.emulator.host) if ple else {"ple": "off"}

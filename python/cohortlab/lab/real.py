@@ -3,26 +3,26 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 from typing import Self
 
 from cohortlab.errors import one_line
-from cohortlab.lab import sampling
+from cohortlab.lab import programs, sampling
 from cohortlab.lab.agent import AgentError, Machine, done
 from cohortlab.lab.guest import Guest, GuestConfig
 from cohortlab.lab.policy import PolicyRun, applying, sched_ext_state, undoing
 from cohortlab.lab.probe import ProbeRun
+from cohortlab.lab.programs import Programs
 from cohortlab.places import Measurement, PlaceCrashed, PlaceError, ProgressFn
 from cohortlab.policies import KERNEL, KernelSettings, kernel_settings
 from cohortlab.scenario import Scenario
 from cohortlab.workloads import WorkloadError, WorkloadTimeout
 
-_SETUP_TIMEOUT_S = 120
-# A background load that is wrong (unknown option, missing program) ends at once.
-_LOAD_SETTLE_S = 0.5
-_LOAD_END_S = 90
 _DYING_S = 1
 # The guest's answer to a program's end may be late on a busy host; it is not lost before this.
 _ANSWER_TIMEOUT_S = 120
@@ -47,7 +47,8 @@ class RealPlace:
         self._progress = progress
         self._guests: dict[str, Guest] = {}
         self._policy: PolicyRun | None = None
-        self._loads = 0
+        self._programs = Programs(scenario, {})
+        self._reading = threading.Lock()
         # The host's CPUs that the guests may use; None: all.
         self._pcpus_used: range | None = None
         self._wants_probe = probe
@@ -101,27 +102,32 @@ class RealPlace:
 
     def _check_scenario(self) -> None:
         """Raise PlaceError, naming the field, for what real kernels are not told of a scenario."""
-        scenario = self.scenario
-        for row, vm in zip(scenario.rows, scenario.vms, strict=True):
-            for name in (*vm.programs, *([] if vm.load is None else [vm.load])):
-                if scenario.workloads[name].command is None:
-                    field = "load" if name == vm.load else f"programs[{vm.programs.index(name)}]"
-                    raise PlaceError(f'{scenario.path}: vm[{row}].{field}: "{name}" has no command: must be simulated')
-            for field, value in (
-                ("vcpu_affinity", vm.vcpu_affinity),
-                ("cap_pcpus", vm.cap_pcpus),
-                ("start_s", vm.start_s or None),
-                ("run_s", vm.run_s),
-            ):
-                if value is not None:
-                    raise PlaceError(
-                        f"{scenario.path}: vm[{row}].{field}: is not known to the {self.name} of this version"
-                    )
+        if wrong := programs.unknown(self.scenario):
+            raise PlaceError(wrong)
+
+    def _guests_are_up(self, guests: Sequence[Guest]) -> None:
+        """Take guests that are up into use."""
+        self._guests = {guest.config.name: guest for guest in guests}
+        self._programs = Programs(self.scenario, self._guests)
+        with self._crash_if_lost():
+            for guest in guests:
+                guest.pin_vcpus()
 
     @property
     def _configs(self) -> list[GuestConfig]:
-        vms = self.scenario.vms
-        return [GuestConfig(vm.name, vm.vcpus, vm.memory_mb, vm.weight, vm.tlb, vm.affinity) for vm in vms]
+        return [
+            GuestConfig(
+                vm.name,
+                vm.vcpus,
+                vm.memory_mb,
+                vm.weight,
+                vm.tlb,
+                vm.affinity,
+                None if vm.vcpu_affinity is None else tuple(cpus or () for cpus in vm.allowed),
+                vm.cap_pcpus,
+            )
+            for vm in self.scenario.vms
+        ]
 
     def policy(self, name: str, args: Sequence[str] = ()) -> AbstractContextManager[None]:
         return self._under_kernel(kernel_settings(args)) if name == KERNEL else self._under_cohort(name, args)
@@ -176,67 +182,83 @@ class RealPlace:
 
     @contextmanager
     def background(self, vm: str, workload: str) -> Iterator[None]:
-        """Keep ``workload`` running in ``vm`` for the duration of the block."""
-        load, machine = self.scenario.workloads[workload], self._guests[vm].machine
-        with self._crash_if_lost():
-            if load.setup:
-                machine.check(load.setup, _SETUP_TIMEOUT_S)
-            self._loads += 1  # a new name each: the one before may still be ending
-            again = f"exec {load.command}" if load.background else f"while {load.command}; do :; done >/dev/null"
-            job = machine.spawn(f"load-{self._loads}", again)
-            if (rc := job.wait(_LOAD_SETTLE_S)) is not None:
-                raise PlaceError(f"{workload} ended with {rc} in {vm}: {job.output('stderr')[0].strip()[-200:]}")
-        yield
-        with self._crash_if_lost():
-            if job.wait(0) is not None:
-                raise PlaceError(f"{workload} in {vm} ended by itself: {job.output('stderr')[0].strip()[-200:]}")
-            job.signal(9)
-            job.wait(_LOAD_END_S)
+        """Keep ``workload`` running in ``vm`` for the duration of the block; if it comes later, from ``start_s`` on."""
+        with self._crash_if_lost(), self._programs.load(vm, workload):
+            yield
 
     def measure(self, vm: str, workload: str) -> Measurement:
         """Run ``workload`` once in ``vm`` and return its figure.
 
         Raises:
-            WorkloadError: the program failed.
+            WorkloadError: the program failed, or its setup did.
             WorkloadTimeout: it did not end in time.
             PlaceError: the policy ended.
         """
-        program, guest = self.scenario.workloads[workload], self._guests[vm]
-        cpu_stats = {guest.cpu_stat: name for name, guest in self._guests.items()}
         with self._crash_if_lost():
-            if program.setup:
-                guest.machine.check(program.setup, _SETUP_TIMEOUT_S)
-            stats_before = self._policy.latest() if self._policy else {}
-            op = {"exec": {"sh": program.command, "timeout_s": program.timeout_s}}
-            # Last, hence furthest from the program: to read the probe takes longer than to read the files.
-            host_files = (*cpu_stats, *sampling.HOST_FILES, *([self._probe.socket] if self._probe else []))
-            inner, outer = guest.channel.call_sampled(
-                op, sampling.GUEST_FILES, host_files, program.timeout_s + _ANSWER_TIMEOUT_S
-            )
-            if self._policy:
-                self._policy.check()
-            ended = done(inner)
-            if ended.timed_out:
-                late = f"{workload} in {vm} did not end in {program.timeout_s} s"
-                raise WorkloadTimeout(f"{late}; {guest.last_words()}")
-            if ended.rc != 0:
-                said = one_line(ended.stderr or ended.stdout)[-300:]
-                raise WorkloadError(f"{workload} in {vm} ended with {ended.rc}: {said}")
-            return Measurement(
-                value=program.figure(ended.stdout + ended.stderr, ended.wall_s),
-                wall_s=ended.wall_s,
-                window_s=sampling.window_s(outer),
-                cpu_s=sampling.cpu_seconds(outer, cpu_stats),
-                stats=self._policy.since(stats_before) if self._policy else {},
-                guest=sampling.guest_counters(inner),
-                host=sampling.host_counters(outer, self._pcpus_used),
-                why=self._probe.between(outer, self._pids()) if self._probe else {},
-            )
+            self._programs.prepare(vm, workload)
+            self._programs.begin()
+            return self._measure(vm, workload)
 
     def measure_together(self, turn: Mapping[str, str]) -> dict[str, Measurement]:
-        raise PlaceError(
-            f"{self.scenario.path}: vm: several have programs: must be one where kernels are real, in this version"
+        """Run programs at the same time, by VM; each begins anew until all have ended. Return the first figures."""
+        starts_s = {vm.name: vm.start_s for vm in self.scenario.vms}
+
+        def later(vm: str, workload: str) -> Measurement:
+            time.sleep(starts_s[vm])
+            return self._measure(vm, workload)
+
+        with self._crash_if_lost():
+            for vm, workload in turn.items():
+                self._programs.prepare(vm, workload)
+            # Out of the first block all have ended; then those end that have begun anew.
+            with ExitStack() as again, ThreadPoolExecutor(len(turn)) as pool:
+                self._programs.begin()
+                running = {pool.submit(later, vm, workload): vm for vm, workload in turn.items()}
+                for ended in as_completed(running):
+                    vm = running[ended]
+                    if ended.exception() is None and not all(other.done() for other in running):
+                        again.enter_context(self._programs.again(vm, turn[vm]))
+                return {vm: future.result() for future, vm in running.items()}
+
+    def _measure(self, vm: str, workload: str) -> Measurement:
+        program, guest = self.scenario.workloads[workload], self._guests[vm]
+        cpu_stats = {guest.cpu_stat: name for name, guest in self._guests.items()}
+        stats_before = self._stats()
+        line = programs.command(program, program.command or "")
+        op = {"exec": {"sh": line, "timeout_s": program.timeout_s}}
+        # Last, hence furthest from the program: to read the probe takes longer than to read the files.
+        host_files = (*cpu_stats, *sampling.HOST_FILES, *([self._probe.socket] if self._probe else []))
+        inner, outer = guest.channel.call_sampled(
+            op, sampling.GUEST_FILES, host_files, program.timeout_s + _ANSWER_TIMEOUT_S
         )
+        with self._reading:
+            if self._policy:
+                self._policy.check()
+        ended = done(inner)
+        if ended.timed_out:
+            late = f"{workload} in {vm} did not end in {program.timeout_s} s"
+            raise WorkloadTimeout(f"{late}; {guest.last_words()}")
+        if ended.rc != 0:
+            said = one_line(ended.stderr or ended.stdout)[-300:]
+            raise WorkloadError(f"{workload} in {vm} ended with {ended.rc}: {said}")
+        return Measurement(
+            value=program.figure(ended.stdout + ended.stderr, ended.wall_s),
+            wall_s=ended.wall_s,
+            window_s=sampling.window_s(outer),
+            cpu_s=sampling.cpu_seconds(outer, cpu_stats),
+            stats=self._stats(stats_before),
+            guest=sampling.guest_counters(inner),
+            host=sampling.host_counters(outer, self._pcpus_used),
+            why=self._probe.between(outer, self._pids()) if self._probe else {},
+        )
+
+    def _stats(self, since: dict[str, float] | None = None) -> dict[str, float]:
+        """Return the policy's counters; those of the time since others were read, if these are given."""
+        # Several programs end at the same time.
+        with self._reading:
+            if self._policy is None:
+                return {}
+            return self._policy.latest() if since is None else self._policy.since(since)
 
     def reset(self) -> None:
         """After PlaceCrashed: bring everything up again."""

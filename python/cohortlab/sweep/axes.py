@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,16 @@ class Axis:
     def root(self) -> str:
         """What the field is of: ``scenario``, ``hardware``, …; itself if it is no part of a file."""
         return self.field.partition(".")[0]
+
+    @functools.cached_property
+    def kinds(self) -> frozenset[type]:
+        """The types of its values."""
+        return frozenset(type(value) for value in self.values)
+
+    @functools.cached_property
+    def is_of_integers(self) -> bool:
+        """Whether its values are integers of 64 bits."""
+        return self.kinds == {int} and all(-(1 << 63) <= value < 1 << 63 for value in self.values)
 
     @property
     def path(self) -> str:

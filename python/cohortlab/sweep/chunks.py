@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,11 @@ def schema(plan: Plan) -> pa.Schema:
 
 
 def _kind(axis: Axis) -> pa.DataType:
-    kinds = {type(value) for value in axis.values}
-    if kinds == {bool}:
+    if axis.kinds == {bool}:
         return pa.bool_()
-    if kinds == {int} and all(-(1 << 63) <= value < 1 << 63 for value in axis.values):
+    if axis.is_of_integers:
         return pa.int64()
-    return pa.float64() if kinds <= {int, float} else pa.string()
+    return pa.float64() if axis.kinds <= {int, float} else pa.string()
 
 
 def _cell(value: Any, kind: pa.DataType) -> Any:
@@ -72,21 +72,31 @@ def count(plan: Plan, size: int) -> int:
     return -(-plan.points // size)
 
 
-def simulate(plan: Plan, chunk: int, size: int) -> list[dict[str, Any]]:
-    """Return the rows of a chunk: one for each program of each of its points, or one that says why there is none."""
+@dataclass(frozen=True)
+class Part:
+    """A chunk that was simulated: its file, and how many of its rows say why they have no figures."""
+
+    data: bytes
+    failed: int
+
+
+def simulate(plan: Plan, chunk: int, size: int) -> Part:
+    """Simulate a chunk."""
     rows = []
     for number in range(chunk * size, min((chunk + 1) * size, plan.points)):
         rows += simulate_point(plan, number)
-    return rows
+    table = pa.Table.from_pylist(rows, schema=schema(plan))
+    return Part(_bytes([table]), sum("error" in row for row in rows))
 
 
 def simulate_point(plan: Plan, number: int) -> list[dict[str, Any]]:
+    """Return a point's rows: one for each of its programs, or one that says why there is none."""
     try:
         point = plan.point(number)
     except BadInput as error:
         return [_row(plan, number, "", error=one_line(str(error)))]
     try:
-        result = Result.of(point.run)
+        result = Result.of_dict(point.run, point.described)
         return [_measured(plan, point, vm.name, result) for vm in _measured_vms(point)]
     except (BadInput, PlaceError) as error:
         return [_row(plan, number, point.name, error=one_line(str(error)))]
@@ -163,9 +173,8 @@ class Store:
         errors = pq.read_table(self.file, columns=["error"])["error"]
         return int(len(errors) - errors.null_count)
 
-    def keep(self, chunk: int, rows: Sequence[dict[str, Any]]) -> None:
-        table = pa.Table.from_pylist(list(rows), schema=schema(self.plan))
-        write_atomically(self._part(chunk), _bytes([table]))
+    def keep(self, chunk: int, part: Part) -> None:
+        write_atomically(self._part(chunk), part.data)
 
     def finish(self) -> Path:
         """Make one file of all chunks' and return it."""

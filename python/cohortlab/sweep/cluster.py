@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cohortlab.errors import BadInput, one_line
 from cohortlab.places import PlaceError
 from cohortlab.sweep import chunks, plan
+from cohortlab.sweep.chunks import Part
 from cohortlab.sweep.local import Done
 from cohortlab.sweep.plan import Plan
 
@@ -43,7 +44,7 @@ def check(address: str) -> None:
 
 
 def run(plan: Plan, wanted: Sequence[int], size: int, address: str) -> Iterator[Done]:
-    """Simulate chunks and return each with its rows, as they end."""
+    """Simulate chunks and return each with what came of it, as they end."""
     with _client(address) as client:
         yield from _on(client, plan, wanted, size)
 
@@ -92,15 +93,20 @@ def _on(client: Client, plan: Plan, wanted: Sequence[int], size: int) -> Iterato
     ended = as_completed(more(), loop=client.loop)
     for future in ended:
         chunk = numbers.pop(future)
-        if future.status != "finished":
-            error = future.exception()
-            raise PlaceError(f"chunk {chunk} failed on Dask's workers: {one_line(f'{type(error).__name__}: {error}')}")
-        yield chunk, future.result()
+        try:
+            # Where the worker has died with it, this waits until another one has done it again.
+            part = future.result()
+        except PlaceError:
+            raise
+        except Exception as error:  # whatever a worker, or Dask itself, has raised
+            what = one_line(f"{type(error).__name__}: {error}")
+            raise PlaceError(f"chunk {chunk} failed on Dask's workers: {what}") from None
+        yield chunk, part
         future.release()
         ended.update(more())
 
 
-def simulate(sent: Plan, chunk: int, size: int) -> list[dict[str, Any]]:
+def simulate(sent: Plan, chunk: int, size: int) -> Part:
     """Simulate a chunk on a worker."""
     here = plan.simulator()
     if here != sent.simulator:

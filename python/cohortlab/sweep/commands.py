@@ -97,9 +97,9 @@ def _fill(store: Store, plan: Plan, part: tuple[int, int], dask: str | None, wor
     failed = 0
     done = cluster.run(plan, mine, store.size, dask) if dask else local.run(plan, mine, store.size, workers)
     with _meter(sum(store.points_of(chunk) for chunk in mine)) as tell:
-        for chunk, rows in done:
-            store.keep(chunk, rows)
-            failed += sum(row.get("error") is not None for row in rows)
+        for chunk, simulated in done:
+            store.keep(chunk, simulated)
+            failed += simulated.failed
             tell(store.points_of(chunk))
     return failed
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any
 
 from cohortlab.sweep import chunks
+from cohortlab.sweep.chunks import Part
 from cohortlab.sweep.plan import Plan
 
-Done = tuple[int, list[dict[str, Any]]]
+Done = tuple[int, Part]
 
 
 def run(plan: Plan, wanted: Sequence[int], size: int, workers: int) -> Iterator[Done]:
-    """Simulate chunks and return each with its rows, as they end."""
+    """Simulate chunks and return each with what came of it, as they end."""
     todo = iter(wanted)
-    running: dict[Future[list[dict[str, Any]]], int] = {}
+    running: dict[Future[Part], int] = {}
     with ThreadPoolExecutor(workers, thread_name_prefix="sweep") as pool:
         try:
             while True:
-                # Enough that nobody waits, and no more rows in memory than that.
+                # Enough that nobody waits, and no more in memory than that.
                 while len(running) < 2 * workers and (chunk := next(todo, None)) is not None:
                     running[pool.submit(chunks.simulate, plan, chunk, size)] = chunk
                 if not running:

@@ -30,6 +30,14 @@ from cohortlab.tomlmodel import read_toml, shown
 
 POINTS_MAX = 10_000_000
 DEFAULT_POLICY = "cohort"
+# What a scenario is made of.
+OF_SCENARIO = ("scenario", "workload", "model")
+# Of a workload, what only the lab reads.
+_OF_THE_LAB = {"command", "setup", "packages", "files"}
+# Scenarios and hardware that a process remembers, by the plan's key and their values.
+MADE_MAX = 256
+_built: dict[tuple[str, str], Hardware] = {}
+_made: dict[tuple[str, str], tuple[Scenario, dict[str, dict[str, Any]]]] = {}
 
 
 @dataclass
@@ -49,12 +57,14 @@ class Point:
 
     Attributes:
         values: of the axes, in their order.
+        described: the run as the simulator takes it.
         name: 16 hexadecimal digits for all that the run depends on.
     """
 
     number: int
     values: tuple[Any, ...]
     run: Run
+    described: dict[str, Any]
     name: str
 
 
@@ -79,7 +89,10 @@ class Plan:
         about = [
             self.scenario,
             [[axis.field, list(axis.values)] for axis in self.axes],
-            {name: workload.model_dump(mode="json") for name, (_, workload, _) in library.workloads.items()},
+            {
+                name: workload.model_dump(mode="json", exclude=_OF_THE_LAB)
+                for name, (_, workload, _) in library.workloads.items()
+            },
             library.models,
             {name: data for name, (data, _) in library.model_files.items()},
             {name: data for name, (data, _) in library.hardware.items()},
@@ -101,13 +114,14 @@ class Plan:
         run = self.run(values)
         known = self.library.model_files
         models_of = [known[name][0] for name in sorted(run.running.values()) if name in known]
-        return Point(number, values, run, digest([run.as_dict(), models_of, self.simulator]))
+        described = run.as_dict()
+        return Point(number, values, run, described, digest([described, models_of, self.simulator]))
 
     def run(self, values: tuple[Any, ...]) -> Run:
         """Return the run of a point with these values."""
         given = {axis.field: value for axis, value in zip(self.axes, values, strict=True)}
         changes = [(axis, value) for axis, value in zip(self.axes, values, strict=True) if axis.path]
-        scenario, programs = self._scenario([change for change in changes if change[0].root != "hardware"])
+        scenario, programs = self._scenario_of([change for change in changes if change[0].root in OF_SCENARIO])
         if "program" in given:
             scenario, turn = _chosen(scenario, given["program"], self._found)
         else:
@@ -126,9 +140,19 @@ class Plan:
             tuple(args),
             given.get("seed", 1),
             given.get("kernel", scenario.defaults.kernel or KERNEL_DEFAULT),
-            self._hardware(given.get("hardware", ""), [(a, v) for a, v in changes if a.root == "hardware"]),
+            self._hardware_of(given.get("hardware", ""), [(a, v) for a, v in changes if a.root == "hardware"]),
             programs,
         )
+
+    def _scenario_of(self, changes: list[tuple[Axis, Any]]) -> tuple[Scenario, dict[str, dict[str, Any]]]:
+        """Return the scenario with these changes, and its models. Most points of a chunk have the same."""
+        key = (self.key, repr([value for _, value in changes]))
+        found = _made.get(key)
+        if found is None:
+            if len(_made) >= MADE_MAX:
+                _made.clear()
+            found = _made[key] = self._scenario(changes)
+        return found
 
     def _scenario(self, changes: list[tuple[Axis, Any]]) -> tuple[Scenario, dict[str, dict[str, Any]]]:
         data = copy.deepcopy(self.scenario)
@@ -168,6 +192,16 @@ class Plan:
     def _model_file(self, name: str) -> Path:
         """Return where a model is from; it is not read any more."""
         return self.library.model_files.get(name, ({}, Path(name)))[1]
+
+    def _hardware_of(self, name: str, changes: list[tuple[Axis, Any]]) -> Hardware:
+        """Return the hardware of that name with these changes. Most points of a chunk have the same."""
+        key = (self.key, repr([name, *(value for _, value in changes)]))
+        found = _built.get(key)
+        if found is None:
+            if len(_built) >= MADE_MAX:
+                _built.clear()
+            found = _built[key] = self._hardware(name, changes)
+        return found
 
     def _hardware(self, name: str, changes: list[tuple[Axis, Any]]) -> Hardware:
         data, path = self.library.hardware[name]

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the lab is told of a scenario's programs, without a lab."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cohortlab import scenario, workloads
+from cohortlab.errors import BadInput
+from cohortlab.lab import programs
+
+Write = Callable[..., Path]
+Run = Callable[..., Any]
+
+
+def brings(folder: Path, lines: str) -> None:
+    file = folder / "workloads" / "spin.toml"
+    file.write_text(file.read_text().replace("[metric]", f"{lines}\n[metric]"))
+
+
+def test_packages_and_files(write_scenario: Write, tmp_path: Path) -> None:
+    (tmp_path / "workloads" / "words.txt").write_text("a word\n")
+    brings(tmp_path, 'packages = ["redis-server"]\nfiles = ["words.txt"]')
+    loaded = scenario.load(write_scenario())
+    assert programs.packages(loaded) == {"redis-server": f"{loaded.path}: workload spin"}
+    assert programs.files(loaded) == {"srv/spin/words.txt": tmp_path / "workloads" / "words.txt"}
+    assert programs.command(loaded.workloads["spin"], "spin 1") == "cd /srv/spin && spin 1"
+    assert programs.command(loaded.workloads["serve"], "serve") == "serve"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('packages = ["Redis"]', 'packages[0]: "Redis" is not allowed: must be a list of Debian packages'),
+        ('packages = "redis"', 'packages: "redis" is not allowed: must be a list of Debian packages'),
+        ('files = ["absent"]', 'files[0]: "absent" is not allowed: must be the name of a file in '),
+        ('files = ["../two.toml"]', 'files[0]: "../two.toml" is not allowed: must be the name of a file in '),
+    ],
+)
+def test_wrong_packages_and_files(write_scenario: Write, tmp_path: Path, lines: str, said: str) -> None:
+    path = write_scenario()
+    brings(tmp_path, lines)
+    with pytest.raises(BadInput) as caught:
+        scenario.load(path)
+    assert f"{tmp_path / 'workloads' / 'spin.toml'}: {said}" in str(caught.value)
+
+
+def test_rt_app_brings_itself(write_scenario: Write, scenario_text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"tasks": {"a": {"loop": 3, "run": 5}}}')
+    loaded = scenario.load(write_scenario(scenario_text.replace('"serve"', '"x.json"')))
+    workload = loaded.workloads["x.json"]
+    assert programs.command(workload, workload.command or "") == "cd /srv/x && rt-app x.json"
+    assert list(programs.packages(loaded)) == ["rt-app"]
+    assert programs.files(loaded) == {"srv/x/x.json": tmp_path / "x.json"}
+    assert programs.unknown(loaded) is None
+
+
+def test_what_can_only_be_simulated_is_named(write_scenario: Write, scenario_text: str) -> None:
+    loaded = scenario.load(write_scenario(scenario_text.replace('"serve"', '"dedup"')))
+    assert programs.unknown(loaded) == (
+        f'{loaded.path}: vm[0].programs[1]: "dedup" has no command: must be simulated (--on sim)'
+    )
+
+
+def test_a_shipped_workload_needs_nothing() -> None:
+    for path in workloads.SHIPPED.glob("*.toml"):
+        loaded = workloads.load(path)
+        assert (loaded.packages, loaded.files) == ((), ())
