@@ -65,7 +65,11 @@ fn check(cpus: usize, vcpus: usize, weights: &[u32]) {
     let mut off = Vec::new();
     for preset in PRESETS.iter().filter(|preset| !WITHOUT_SHARES.contains(&preset[0])) {
         let error = error(preset, cpus, vcpus, weights);
-        println!("{:16} {cpus} pCPUs, {vcpus} vCPUs each, weights {weights:?}: {:.2} %", preset[0], error * 100.0);
+        println!(
+            "{:16} {cpus} pCPUs, {vcpus} vCPUs each, weights {weights:?}: {:.2} %",
+            preset[0],
+            error * 100.0
+        );
         if error > 0.01 {
             off.push(format!("{}: {:.3}", preset[0], error));
         }
