@@ -285,6 +285,30 @@ MUTATIONS = [
         "return slowest_runs ? RELAXED_GOES_ON : RELAXED_STOPPED;",
         "return RELAXED_STOPPED;",
     ),
+    Mutation(
+        "a set runs in part when there is no room for all",
+        "gang_partial.h",
+        "return found & SET_UNFIT || !(found & SET_NO_ROOM);",
+        "return true;",
+    ),
+    Mutation("who sleeps keeps its pCPU", "gang_partial.h", "claim_drop(own->ran_on, place);", ";"),
+    Mutation(
+        "a set takes pCPUs whatever their runners deserve",
+        "set_turn.h",
+        "if (!order_before(rank, runner, wakeup_gran_ns))",
+        "if (!runner)",
+    ),
+    Mutation("members that sleep count", "set_turn.h", "v->state == VCPU_ASLEEP ||", ""),
+    Mutation(
+        "a newcomer is in the sets of whose place it has",
+        "sets.h",
+        "(u32)(value >> 32) != vm->generation || ",
+        "",
+    ),
+    Mutation(
+        "interrupts to another VM count", "traffic.h", "if (t && t->vcpu >= 0 && t->kvm == vcpu_kvm(vcpu))", "if (t)"
+    ),
+    Mutation("only those to lower vCPUs count", "traffic.h", "to == t->vcpu)", "to >= t->vcpu)"),
     Mutation("another vCPU calls its siblings", "gang_procco.h", "if (t->vcpu == 0)", "if (t->vcpu == 1)"),
     Mutation("another pCPU leads", "gang_cpuco.h", "if (cpu == 0 && t->vcpu >= 0)", "if (cpu == 1 && t->vcpu >= 0)"),
     Mutation(
@@ -455,6 +479,9 @@ def test_every_mistake_is_found(mutation: Mutation, bpf: Path) -> None:
 def test_every_file_that_decides_something_has_its_mistake() -> None:
     decides_nothing = {
         "cgroup_ops.h",
+        "debts.h",
+        "gang_calls.h",
+        "gang_partial_auto.h",
         "intf.h",
         "life_ops.h",
         "kernel_types.h",

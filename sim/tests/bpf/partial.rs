@@ -182,3 +182,24 @@ fn a_newcomer_in_a_vms_place_is_in_none_of_its_sets() {
     let torn = watch(&mut w, 2_000, &b);
     assert!(torn.torn * 2 > torn.looks, "each runs for itself: {torn:?}");
 }
+
+#[test]
+fn interrupts_between_siblings_are_counted() {
+    let knobs = Knobs { gang: Some(knob::GANG_PARTIAL_AUTO), boost: Some(0), ..Knobs::default() };
+    let mut w = world_with(3, knobs);
+    let (vm, a) = busy_vm(&mut w, 3);
+    introduce(&mut w, &a);
+    assert_eq!(w.traffic_of(vm), []);
+    for (from, to, times) in [(0, 1, 3), (1, 0, 1), (2, 1, 2), (0, 0, 5)] {
+        assert!(w.is_running(a[from]), "test");
+        (0..times).for_each(|_| w.send_irq(a[from], a[to]));
+    }
+    assert_eq!(w.traffic_of(vm), [(0, 1, 4), (1, 2, 2)]);
+
+    // Another VM's vCPU is nobody's sibling.
+    let (_, b) = busy_vm(&mut w, 1);
+    introduce(&mut w, &b);
+    let runs = a.iter().find(|id| w.is_running(**id)).copied().expect("one of the first VM");
+    w.send_irq(runs, b[0]);
+    assert_eq!(w.traffic_of(vm), [(0, 1, 4), (1, 2, 2)]);
+}

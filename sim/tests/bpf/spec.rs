@@ -19,6 +19,7 @@ pub mod knob {
     pub const SPIN_PREFER: u32 = 2;
     pub const GUARD_KERNEL_MODE: u32 = 1;
     pub const GANG_PARTIAL: u32 = 2;
+    pub const GANG_PARTIAL_AUTO: u32 = 3;
     pub const GANG_STRICT: u32 = 4;
     pub const GANG_RELAXED: u32 = 5;
     pub const GANG_PROCCO: u32 = 6;

@@ -359,6 +359,16 @@ impl World {
         assert!(self.sim.host.set_sets(VmId::from(vm), &sets), "VM {vm} is known");
     }
 
+    /// KVM delivers an interrupt that one vCPU, which runs, has sent another.
+    pub fn send_irq(&mut self, from: TaskId, to: TaskId) {
+        self.sim.host.on_irq(from.real(), to.real());
+    }
+
+    /// How often each two of a VM's vCPUs have sent each other one, as the scheduler has counted.
+    pub fn traffic_of(&mut self, vm: usize) -> Vec<(usize, usize, u64)> {
+        self.sim.host.traffic_of(VmId::from(vm))
+    }
+
     pub fn domain_tasks(&mut self) -> u32 {
         self.sim.host.peek_domain_tasks()
     }
