@@ -291,7 +291,12 @@ MUTATIONS = [
         "return found & SET_UNFIT || !(found & SET_NO_ROOM);",
         "return true;",
     ),
-    Mutation("who sleeps keeps its pCPU", "gang_partial.h", "claim_drop(own->ran_on, place);", ";"),
+    Mutation(
+        "a member runs whether its set can or not",
+        "gang_partial.h",
+        "return set_in_turn(set, now) || set_begin(t, c, set, place, cpu, now);",
+        "return true;",
+    ),
     Mutation(
         "a set takes pCPUs whatever their runners deserve",
         "set_turn.h",
@@ -309,19 +314,13 @@ MUTATIONS = [
         "interrupts to another VM count", "traffic.h", "if (t && t->vcpu >= 0 && t->kvm == vcpu_kvm(vcpu))", "if (t)"
     ),
     Mutation("only those to lower vCPUs count", "traffic.h", "to == t->vcpu)", "to >= t->vcpu)"),
-    Mutation("another vCPU calls its siblings", "gang_procco.h", "if (t->vcpu == 0)", "if (t->vcpu == 1)"),
+    Mutation("nobody calls its siblings", "gang_procco.h", "if (t->vcpu == 0)", "if (t->vcpu == 99)"),
     Mutation("another pCPU leads", "gang_cpuco.h", "if (cpu == 0 && t->vcpu >= 0)", "if (cpu == 1 && t->vcpu >= 0)"),
     Mutation(
         "who was thrown out throws out the leader",
         "force.h",
         "return time_before(now, turn->end_ns) ? GATE_WAIT : GATE_OPEN;",
         "return GATE_OPEN;",
-    ),
-    Mutation(
-        "a forced vCPU goes before those who have waited too long",
-        "wish.h",
-        "return rival->pid && rival->urgency;",
-        "return false;",
     ),
     Mutation("a pCPU that goes offline is still used", "pcpu_ops.h", "c->online = 0;", "c->online = 1;"),
     Mutation(
