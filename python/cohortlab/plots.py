@@ -116,9 +116,15 @@ def _dots(
 
 
 def _legend(axes: Axes) -> None:
-    if not axes.get_legend_handles_labels()[0]:
+    names = axes.get_legend_handles_labels()[1]
+    figure = axes.get_figure(root=True)
+    if not names or figure is None:
         return
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=8, frameon=False, borderaxespad=0.2, handletextpad=0.4)
+    # As many beside each other as fit; the rows of it come on top of the picture.
+    columns = min(8, max(1, int(figure.get_figwidth() / (0.5 + 0.085 * max(map(len, names))))))
+    figure.set_figheight(3.4 + 0.2 * -(-len(names) // columns))
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
+    axes.legend(**place, ncols=columns, frameon=False, borderaxespad=0.2, handletextpad=0.4)
 
 
 def _svg(canvas: Canvas) -> str:
