@@ -123,8 +123,14 @@ def _legend(axes: Axes) -> None:
     # As many beside each other as fit; the rows of it come on top of the picture.
     columns = min(8, max(1, int(figure.get_figwidth() / (0.5 + 0.085 * max(map(len, names))))))
     figure.set_figheight(3.4 + 0.2 * -(-len(names) // columns))
-    place = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
-    axes.legend(**place, ncols=columns, frameon=False, borderaxespad=0.2, handletextpad=0.4)
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=columns,
+        frameon=False,
+        borderaxespad=0.2,
+        handletextpad=0.4,
+    )
 
 
 def _svg(canvas: Canvas) -> str:
