@@ -235,7 +235,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 			c->out_of_turn = best->urgency || steps_back || (best->queue != cpu && !t);
 			return;
 		}
-		/* Its gang may have refused it: then the next best-> */
+		/* Its gang may have refused it: then the next best. */
 		if (gang_may_refuse() && take_next(cpu, best))
 			return;
 	}
