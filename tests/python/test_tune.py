@@ -9,32 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.python.test_sweep import SCENARIO
 
 from cohortlab.sweep import tune
 from cohortlab.sweep.tune import Score, Search, Setting
 
 Run = Callable[..., Any]
-SCENARIO = """
-name = "NAME"
-[host]
-pcpus = 2
-[[vm]]
-name = "work"
-vcpus = 2
-memory_mb = 256
-programs = ["PROGRAM"]
-[[vm]]
-name = "hog"
-vcpus = 2
-memory_mb = 256
-load = "cpu-hog"
-"""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name, program in {"train": "tlb-flush", "judge": "pbzip2"}.items():
-        (tmp_path / f"{name}.toml").write_text(SCENARIO.replace("NAME", name).replace("PROGRAM", program))
+        (tmp_path / f"{name}.toml").write_text(SCENARIO.replace("small", name).replace("quick", program))
     return tmp_path
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -28,7 +29,7 @@ _DYING_S = 1
 _ANSWER_TIMEOUT_S = 120
 
 
-class RealPlace:
+class RealPlace(ABC):
     """All VMs of one scenario, running and idle, under a real kernel. On what, is for those who inherit to say."""
 
     # What it is called.
@@ -68,35 +69,36 @@ class RealPlace:
         self._close()
 
     @property
+    @abstractmethod
     def host(self) -> Machine:
         """The host under test."""
-        raise NotImplementedError
 
     @property
     def guests(self) -> dict[str, Guest]:
         """The guests by name, for tests that do more than measure."""
         return self._guests
 
+    @abstractmethod
     def _boot(self) -> None:
         """Bring everything up."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _close(self) -> None:
         """End everything; there may be nothing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _check(self) -> None:
         """Raise PlaceCrashed, or PlaceError, if the host is known to be lost."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _last_words(self) -> str:
         """Return how the host is, when it does not answer."""
-        raise NotImplementedError
 
     def _new_complaints(self) -> list[str]:
         """Return what the host's kernel has logged since the last call of bugs and stalls."""
         return []
 
+    @abstractmethod
     def _needs_cohort(self) -> None:
         """Raise PlaceError if there is no `cohort` to run."""
 
