@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from disturbance import Disturbance
 
 from cohortlab import scenario as scenarios
 from cohortlab.lab import guest as guests
@@ -27,6 +28,8 @@ SCENARIO = Path(__file__).with_name("scenario.toml")
 ATTEMPTS = 4
 # Lines of a kernel log that tell of damage.
 DAMAGE = re.compile(r"BUG|WARNING|Oops|\bstall|lockup|blocked for more than|hung|sched_ext: .*(error|stall|watchdog)")
+# A test that fails is void if its lab was kept waiting for so much of the time.
+DISTURBED = 0.1
 # Locks, wake-ups and TLB flushes for some ten seconds on a busy lab.
 WORK = "hackbench -g 2 -l 1500 -f 5 && stress-ng --quiet --tlb-shootdown 1 --tlb-shootdown-ops 500"
 WORK_TIMEOUT_S = 180
@@ -75,15 +78,25 @@ def up_again() -> Callable[[LabPlace], None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Void a test in which the emulated host died, as `compare` voids a round: say so, boot again, run it again."""
+    """Void a test in which the emulated host died, as `compare` voids a round: say so, boot again, run it again.
+
+    A test that fails while this machine was elsewhere for long is void as well.
+    """
     lab = pyfuncitem.funcargs.get("place")
     if lab is None and "boot" not in pyfuncitem.funcargs:
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     for _ in range(1, ATTEMPTS):
+        disturbance = Disturbance(lab) if lab else None
         try:
             pyfuncitem.obj(**arguments)
             return True
+        except AssertionError as failure:
+            part = disturbance.part() if disturbance else 0.0
+            if part < DISTURBED:
+                raise
+            what = str(failure).split("\n", 1)[0]
+            say(f"{pyfuncitem.name} is void, this machine kept the lab waiting for {part:.0%} of it: {what}")
         except (PlaceCrashed, AgentError, TimeoutError) as crash:
             say(f"{pyfuncitem.name} is void, a machine was lost: {crash}")
             if lab is None:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from disturbance import Disturbance
 
 from cohortlab.lab import guest as guests
 from cohortlab.lab import sampling
@@ -179,10 +180,10 @@ class Ground(Cgroups):
         """Return the pCPUs that VMs and groups used in a window: 0.5 is half of one."""
         time.sleep(settle_s)
         files = {f"{self.folder(name)}/cpu.stat": name for name in names}
-        clock = self.place.emulator.clock()
+        disturbance = Disturbance(self.place)
         answer = self.host.channel.call({"exec": {"sh": f"sleep {window_s:g}"}}, tuple(files), window_s + 60)
         seconds, of_s = sampling.cpu_seconds(answer, files), sampling.window_s(answer)
-        self.away = max(0.0, 1 - clock() / of_s)
+        self.away = disturbance.part()
         got = {name: used_s / of_s for name, used_s in seconds.items()}
         said = ", ".join(f"{name} {pcpus:.3f}" for name, pcpus in got.items())
         print(f"{self.policy}: in {of_s:.2f} s: {said}; the emulator waited for {self.away:.0%} of it")

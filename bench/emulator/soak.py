@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""How often a lab is lost: boots in a row, with each emulator in turn; a little work in all guests of each boot.
+
+    build/venv/bin/python bench/emulator/soak.py [BOOTS_2x2 [BOOTS_2x4 [KIND,...]]]
+
+Prints a Markdown table of boots, of those that were lost, and of the median boot's time. Exit code 1 if any was lost.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections import defaultdict
+
+from cohortlab.lab import qemu
+from cohortlab.lab.agent import AgentError
+from cohortlab.lab.bringup import bring_up
+from cohortlab.lab.guest import GuestConfig
+from cohortlab.places import PlaceCrashed
+
+# Locks, wake-ups and TLB flushes for a moment, in all guests at once.
+WORK = "hackbench -g 1 -l 200 -f 5 && stress-ng --quiet --tlb-shootdown 1 --tlb-shootdown-ops 50"
+WORK_TIMEOUT_S = 300
+
+
+def main(boots: dict[int, int], kinds: list[str]) -> int:
+    took_s: dict[tuple[str, int], list[float]] = defaultdict(list)
+    lost: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for vcpus, times in boots.items():
+        for number in range(times):
+            for kind in kinds if number % 2 == 0 else kinds[::-1]:
+                os.environ[qemu.VARIABLE] = kind
+                try:
+                    took_s[kind, vcpus].append(_boot(vcpus))
+                except (AgentError, PlaceCrashed, TimeoutError) as crash:
+                    lost[kind, vcpus].append(str(crash))
+                    print(f"lost: {crash}", file=sys.stderr)
+                print(f"2x{vcpus}, {number + 1} of {times}, {kind}: {len(lost[kind, vcpus])} lost", file=sys.stderr)
+    print("| emulator | shape | boots | lost | a boot, s: median [range] |\n|---|---|---|---|---|")
+    for kind in kinds:
+        for vcpus, times in boots.items():
+            print(f"| {kind} | 2x{vcpus} | {times} | {len(lost[kind, vcpus])} | {_shown(took_s[kind, vcpus])} |")
+    return 1 if any(lost.values()) else 0
+
+
+def _boot(vcpus: int) -> float:
+    """Return how long host and guests took to come up; all of them work afterwards."""
+    begin = time.monotonic()
+    guests = [GuestConfig(name, vcpus, 256, 100, "ipi") for name in ("work", "hog")]
+    lab = bring_up(guests, pcpus=2, ple=True, accel="tcg")
+    try:
+        up_s = time.monotonic() - begin
+        jobs = [guest.machine.spawn("work", WORK) for guest in lab.guests]
+        for job in jobs:
+            rc = job.wait(WORK_TIMEOUT_S)
+            if rc != 0:
+                how = "did not end" if rc is None else f"ended with {rc}"
+                raise PlaceCrashed(f"{job.machine.name}: its work {how}; {lab.emulator.last_words()}")
+        complaints = lab.emulator.new_complaints()
+        if complaints:
+            raise PlaceCrashed(f"the host's kernel complains: {complaints[0]}")
+        return up_s
+    finally:
+        lab.emulator.close()
+
+
+def _shown(values: list[float]) -> str:
+    return f"{statistics.median(values):.3g} [{min(values):.3g}–{max(values):.3g}]" if values else "–"
+
+
+if __name__ == "__main__":
+    arguments = [*sys.argv[1:], *("30", "20", "patched,cured,stock")[len(sys.argv) - 1 :]]
+    sys.exit(main({2: int(arguments[0]), 4: int(arguments[1])}, arguments[2].split(",")))
