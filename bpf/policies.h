@@ -48,8 +48,8 @@
  * --policy: X(name, placement, order, gang, spin, boost, guard, what it is). The first is the default.
  */
 #define PRESETS(X)                                                                                               \
-	X(cohort, balance, vm, off, boost, candidate + any_mode + unfair + migrate, off,                         \
-	  "Everything that keeps a VM's vCPUs moving together: balance, fair between VMs, all boosts")           \
+	X(cohort, balance, vm, aligned, boost, candidate, off,                                                   \
+	  "A VM's vCPUs move together: apart from one another, fair between VMs, turns at the same time")        \
 	X(balance, balance, task, off, off, off, off,                                                            \
 	  "Siblings on different pCPUs, nothing else: virtual run time per task")                                \
 	X(vtime, any, task, off, off, off, off, "Weighted fair queueing per task, to compare with")              \
