@@ -143,7 +143,7 @@ struct guard {
 	u64 (*grace_ns)(struct task_ctx *t, struct vcpu_ctx *v, s32 cpu, u64 now);
 };
 
-/* May one run now? Asked on every path that gives a pCPU. */
+/* May one run now? Asked on every path that gives a pCPU, but for pinned kernel threads that wake: what they do is the kernel's, and short. */
 enum gate_answer {
 	GATE_OPEN,
 	GATE_WAIT,  /* no; it keeps its place in the queue, and is passed over */

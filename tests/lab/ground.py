@@ -210,6 +210,8 @@ class Ground(Cgroups):
         ``less`` is a part by which it may be less than that.
         """
         part, small = slack or SLACK[self.policy]
+        # Whoever ran while this machine was elsewhere is charged for it.
+        small += self.away * self.place.pcpus
         off = {
             name: f"{got[name]:.3f} pCPUs instead of {pcpus:.3f}"
             for name, pcpus in wanted.items()

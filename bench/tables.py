@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What comparisons measured, as the Markdown tables of docs/measurements.md.
+
+build/venv/bin/python bench/tables.py FOLDER...      # those that `cohortlab compare --out FOLDER` made
+build/venv/bin/python bench/tables.py --short FOLDER...  # slowdown ÷ ideal alone, a line per program
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, median
+
+from cohortlab import scenario as scenarios
+from cohortlab.results import Results, read_parquet
+from cohortlab.summary import Figure, Spread, figures, means_over_ideal
+
+# What the tables call them.
+NAMES = {
+    "eevdf": "EEVDF",
+    "eevdf@smp": "EEVDF, `smp`",
+    "eevdf@long": "EEVDF, `smp`, 16 ms",
+    "cohort": "Cohort",
+}
+
+
+def main(folders: Sequence[str], *, short: bool) -> None:
+    for folder in folders:
+        results = read_parquet(Path(folder) / "measurements.parquet")
+        text = results.scenario_text
+        scenario = scenarios.of_data(tomllib.loads(text), Path(results.scenario), text)
+        found = figures(results, scenario)
+        for tlb in results.tlb_modes:
+            _print(results, [figure for figure in found if figure.tlb == tlb], tlb, short=short)
+
+
+def _print(results: Results, found: Sequence[Figure], tlb: str, *, short: bool) -> None:
+    place = results.places.get(tlb, {})
+    about = ", ".join(f"{key} {place[key]}" for key in ("kernel", "emulator", "ple", "ple_window") if key in place)
+    print(f"\n`{results.command}`: flush by {tlb}, {results.rounds} rounds, {len(results.crashes)} void; {about}\n")
+    shown = ["÷ ideal"] if short else ["", "÷ ideal", "neighbour"]
+    names = [NAMES.get(policy, policy) for policy in results.policies]
+    heads = [", ".join(filter(None, (name, what))) for name in names for what in shown]
+    print(f"| program | {'' if short else 'alone | '}ideal slowdown | {' | '.join(heads)} |")
+    print("|---|" + "---|" * (len(heads) + (1 if short else 2)))
+    for program in dict.fromkeys(figure.program for figure in found):
+        cells = {figure.policy: figure for figure in found if figure.program == program}
+        first = next(iter(cells.values()))
+        line = [f"{program}, {first.unit}"] + ([] if short else [_spread(first.alone)])
+        line.append(f"{first.ideal_slowdown:.2f}")
+        for policy in results.policies:
+            line += _cells(cells[policy], short=short) if policy in cells else ["–"] * len(shown)
+        print(f"| {' | '.join(line)} |")
+    means, _ = means_over_ideal(found)
+    blank = [] if short else [""]
+    last = [word for p in results.policies for word in [*blank, f"{means[p]:.2f}" if p in means else "–", *blank]]
+    print(f"| geometric mean | {'' if short else ' | '}| {' | '.join(last)} |")
+    off = {
+        policy: mean(abs(v / median(f.slowdowns) - 1) for f in found if f.policy == policy for v in f.slowdowns)
+        for policy in means
+    }
+    print("\nRounds from their own median: " + ", ".join(f"{NAMES.get(p, p)} {off[p]:.0%}" for p in off))
+
+
+def _cells(figure: Figure, *, short: bool) -> list[str]:
+    over = f"{figure.over_ideal:.2f}"
+    if short:
+        return [over]
+    due = figure.neighbour_of_due
+    return [_spread(figure.value), over, "–" if due is None else f"{due:.2f}"]
+
+
+def _spread(values: Spread) -> str:
+    return f"{values.median:.3g} [{values.min:.3g}–{values.max:.3g}]"
+
+
+if __name__ == "__main__":
+    main([a for a in sys.argv[1:] if a != "--short"], short="--short" in sys.argv)
