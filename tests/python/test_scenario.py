@@ -297,7 +297,7 @@ def test_a_workload_next_to_the_scenario_goes_first(
 def test_shipped_scenario(path: Path) -> None:
     loaded = scenario.load(path)
     assert loaded.name == path.stem
-    # What overcommit is about: together the VMs want more than there is. One scenario is there to show what happens without.
+    # What overcommit is about: together the VMs want more than there is. One scenario shows what happens without.
     shares = sum(vm.vcpus for vm in loaded.vms) > loaded.host.pcpus
     assert shares == (path.stem != "nothing-shared")
 
