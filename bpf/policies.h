@@ -48,7 +48,7 @@
  * --policy: X(name, placement, order, gang, spin, boost, guard, what it is). The first is the default.
  */
 #define PRESETS(X)                                                                                               \
-	X(cohort, balance, vm, aligned, boost, candidate + any_mode, off,                                        \
+	X(cohort, balance, vm, aligned, boost, candidate + any_mode + migrate, off,                              \
 	  "A VM's vCPUs move together: apart from one another, fair between VMs, turns at the same time")        \
 	X(balance, balance, task, off, off, off, off,                                                            \
 	  "Siblings on different pCPUs, nothing else: virtual run time per task")                                \

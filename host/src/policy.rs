@@ -325,7 +325,7 @@ pub mod tests {
     fn axes_reach_the_scheduler() {
         let mut knobs = no_knobs();
         Axes::of_preset("cohort").unwrap().apply(&mut knobs);
-        assert_eq!((knobs.placement, knobs.order, knobs.gang, knobs.spin, knobs.boost), (1, 0, 1, 1, 3));
+        assert_eq!((knobs.placement, knobs.order, knobs.gang, knobs.spin, knobs.boost), (1, 0, 1, 1, 11));
         Axes::of_preset("vtime").unwrap().apply(&mut knobs);
         assert_eq!((knobs.placement, knobs.order, knobs.gang, knobs.spin, knobs.boost), (0, 1, 0, 0, 0));
     }

@@ -112,8 +112,7 @@ fn who_waits_for_a_spin_lock_is_helped_by_unfair_boosts_and_not_by_user_mode_one
 #[test]
 fn a_loop_in_user_mode_is_cured_by_amds_filter_and_wells_counters_and_not_by_intels() {
     let boosted = |preset: &str, kvm| rate(preset, BARRIER, &kvm, &json!({}));
-    // Boosts that are fair and stay on their pCPU help less.
-    for (preset, times) in [("ple-any-unfair", 2.0), ("cohort", 1.1)] {
+    for preset in ["ple-any-unfair", "cohort"] {
         let (intel, exits) = boosted(preset, json!({}));
         assert_eq!(exits, 0);
         let amd = boosted(
@@ -122,7 +121,7 @@ fn a_loop_in_user_mode_is_cured_by_amds_filter_and_wells_counters_and_not_by_int
             "mode": "any", "window_cycles": 32_768, "window_max_cycles": 32_768, "grow": 1}}),
         );
         let wells = boosted(preset, json!({"wells": {"instructions": 12_000}}));
-        assert!(amd.0 > times * intel && wells.0 > times * intel, "{preset}: {intel:.0} {amd:?} {wells:?}");
+        assert!(amd.0 > 2.0 * intel && wells.0 > 2.0 * intel, "{preset}: {intel:.0} {amd:?} {wells:?}");
     }
 }
 
