@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What comparisons measured, as the Markdown tables of docs/measurements.md.
 
-build/venv/bin/python bench/tables.py FOLDER...      # those that `cohortlab compare --out FOLDER` made
-build/venv/bin/python bench/tables.py --short FOLDER...  # slowdown ÷ ideal alone, a line per program
+    build/venv/bin/python bench/tables.py [--short] FOLDER...
+
+FOLDER is what `cohortlab compare --out FOLDER` wrote; with --short, the tables have nothing but slowdown ÷ ideal.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from statistics import mean, median
 
 from cohortlab import scenario as scenarios
 from cohortlab.results import Results, read_parquet
-from cohortlab.summary import Figure, Spread, figures, means_over_ideal
+from cohortlab.summary import Figure, figures, means_over_ideal
 
 # What the tables call them.
 NAMES = {
@@ -28,7 +29,10 @@ NAMES = {
 
 def main(folders: Sequence[str], *, short: bool) -> None:
     for folder in folders:
-        results = read_parquet(Path(folder) / "measurements.parquet")
+        file = Path(folder) / "measurements.parquet"
+        if not file.is_file():
+            sys.exit(f"{file}: there is no such file; FOLDER is what `cohortlab compare --out FOLDER` wrote")
+        results = read_parquet(file)
         text = results.scenario_text
         scenario = scenarios.of_data(tomllib.loads(text), Path(results.scenario), text)
         found = figures(results, scenario)
@@ -48,7 +52,7 @@ def _print(results: Results, found: Sequence[Figure], tlb: str, *, short: bool) 
     for program in dict.fromkeys(figure.program for figure in found):
         cells = {figure.policy: figure for figure in found if figure.program == program}
         first = next(iter(cells.values()))
-        line = [f"{program}, {first.unit}"] + ([] if short else [_spread(first.alone)])
+        line = [f"{program}, {first.unit}"] + ([] if short else [str(first.alone)])
         line.append(f"{first.ideal_slowdown:.2f}")
         for policy in results.policies:
             line += _cells(cells[policy], short=short) if policy in cells else ["–"] * len(shown)
@@ -69,11 +73,7 @@ def _cells(figure: Figure, *, short: bool) -> list[str]:
     if short:
         return [over]
     due = figure.neighbour_of_due
-    return [_spread(figure.value), over, "–" if due is None else f"{due:.2f}"]
-
-
-def _spread(values: Spread) -> str:
-    return f"{values.median:.3g} [{values.min:.3g}–{values.max:.3g}]"
+    return [str(figure.value), over, "–" if due is None else f"{due:.2f}"]
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ enum cohort_stat {
 	STAT_STEALS,	      /* tasks taken from another pCPU's queue by an idle pCPU */
 	STAT_STACKED,	      /* vCPUs queued where a sibling runs or waits */
 	STAT_STARVED,	      /* tasks run because they had waited for the starvation limit */
+	STAT_LET_OUT,	      /* ends of a turn put off because the runner was in a section that forbids migration */
 	STAT_RESUMED,	      /* turns that went on after a kernel thread, or a vCPU's grace, had the pCPU */
 	STAT_THROTTLED,	      /* tasks put aside because a cgroup had used up its quota */
 	STAT_PLE,	      /* pause-loop exits */

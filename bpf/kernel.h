@@ -201,6 +201,12 @@ static __always_inline bool task_is_pinned(const struct task_struct *p)
 	return p->migration_disabled == 1 && p->pid != bpf_get_current_task_btf()->pid;
 }
 
+/* In ops.dispatch: is the one that gives up its pCPU in the middle of a section that forbids migration, as a BPF program is? */
+static __always_inline bool task_is_in_section(const struct task_struct *p)
+{
+	return p->nr_cpus_allowed > 1 && p->migration_disabled > 1;
+}
+
 /* Return true if p may run on cpu now: affinity, and not in the middle of a section that forbids migration. */
 static __always_inline bool task_allowed_on(const struct task_struct *p, s32 cpu)
 {

@@ -313,7 +313,7 @@ static void queue_insert(struct task_struct *p, struct task_ctx *t, s32 cpu, u64
 	queue_mark(cpu);
 }
 
-/* Every starve_ns, if the queue is longer than what a choice looks at: whoever is overdue, and no gate keeps, goes to the queue of the overdue. */
+/* Every starve_ns, if the queue is longer than what a choice looks at: whoever is overdue goes to the queue of the overdue. */
 VERIFIED_ONCE search_overdue(s32 cpu, u32 scan, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
@@ -330,7 +330,7 @@ VERIFIED_ONCE search_overdue(s32 cpu, u32 scan, u64 now)
 		if (seen++ >= scan)
 			break;
 		t = task_get(p);
-		if (t && is_overdue(t, now) && !gate_for(t, cpu, now))
+		if (t && is_overdue(t, now))
 			scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, OVERDUE_DSQ(cpu), 0);
 	}
 	return 0;

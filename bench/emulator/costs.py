@@ -9,7 +9,6 @@ Boots the lab with each emulator in turn, in alternating order, and prints a Mar
 from __future__ import annotations
 
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from cohortlab.lab.agent import AgentError
 from cohortlab.lab.bringup import Lab, bring_up
 from cohortlab.lab.guest import SLICE, GuestConfig
 from cohortlab.places import PlaceCrashed
+from cohortlab.summary import Spread
 
 EXITS = 2_000
 WORK_ROUNDS = 60_000
@@ -54,12 +54,9 @@ def main(rounds: int, kinds: list[str]) -> None:
                     print(f"lost: {crash}", file=sys.stderr)
     print(f"| what | {' | '.join(kinds)} |\n|---|{'---|' * len(kinds)}")
     for what, name in NAMES.items():
-        print(f"| {name} | {' | '.join(_shown(measured[what, kind]) for kind in kinds)} |")
+        cells = [str(Spread.of(measured[what, kind])) if measured[what, kind] else "–" for kind in kinds]
+        print(f"| {name} | {' | '.join(cells)} |")
     print(f"| labs lost, of {rounds} | {' | '.join(str(lost[kind]) for kind in kinds)} |")
-
-
-def _shown(values: list[float]) -> str:
-    return f"{statistics.median(values):.3g} [{min(values):.3g}–{max(values):.3g}]" if values else "–"
 
 
 def _compile(folder: Path) -> bytes:

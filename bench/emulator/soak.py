@@ -9,7 +9,6 @@ Prints a Markdown table of boots, of those that were lost, and of the median boo
 from __future__ import annotations
 
 import os
-import statistics
 import sys
 import time
 from collections import defaultdict
@@ -19,6 +18,7 @@ from cohortlab.lab.agent import AgentError
 from cohortlab.lab.bringup import bring_up
 from cohortlab.lab.guest import GuestConfig
 from cohortlab.places import PlaceCrashed
+from cohortlab.summary import Spread
 
 # Locks, wake-ups and TLB flushes for a moment, in all guests at once.
 WORK = "hackbench -g 1 -l 200 -f 5 && stress-ng --quiet --tlb-shootdown 1 --tlb-shootdown-ops 50"
@@ -41,7 +41,8 @@ def main(boots: dict[int, int], kinds: list[str]) -> int:
     print("| emulator | shape | boots | lost | a boot, s: median [range] |\n|---|---|---|---|---|")
     for kind in kinds:
         for vcpus, times in boots.items():
-            print(f"| {kind} | 2x{vcpus} | {times} | {len(lost[kind, vcpus])} | {_shown(took_s[kind, vcpus])} |")
+            up_s = Spread.of(took_s[kind, vcpus]) if took_s[kind, vcpus] else "–"
+            print(f"| {kind} | 2x{vcpus} | {times} | {len(lost[kind, vcpus])} | {up_s} |")
     return 1 if any(lost.values()) else 0
 
 
@@ -64,10 +65,6 @@ def _boot(vcpus: int) -> float:
         return up_s
     finally:
         lab.emulator.close()
-
-
-def _shown(values: list[float]) -> str:
-    return f"{statistics.median(values):.3g} [{min(values):.3g}–{max(values):.3g}]" if values else "–"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ ranges, and the median of the rounds' quotients.
 
 from __future__ import annotations
 
-import statistics
 import sys
 from collections import defaultdict
 
@@ -18,6 +17,7 @@ from cohortlab.lab.emulator import PAYLOAD
 from cohortlab.lab.place import LabPlace
 from cohortlab.lab.probe import ProbeRun
 from cohortlab.policies import KERNEL
+from cohortlab.summary import Spread
 
 WITH, WITHOUT = "with", "without"
 
@@ -41,11 +41,7 @@ def main(rounds: int, programs: list[str]) -> None:
     for program in programs:
         both = [measured[program, how] for how in (WITHOUT, WITH)]
         quotients = [b / a for a, b in zip(*both, strict=True)]
-        print(f"| {program} | {' | '.join(map(_shown, both))} | {_shown(quotients)} |")
-
-
-def _shown(values: list[float]) -> str:
-    return f"{statistics.median(values):.3g} [{min(values):.3g}–{max(values):.3g}]"
+        print(f"| {program} | {' | '.join(str(Spread.of(v)) for v in both)} | {Spread.of(quotients)} |")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ many times what it takes on hardware; ratios are what to read.
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import time
 from collections import defaultdict
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from cohortlab.lab.bringup import Lab, bring_up
 from cohortlab.lab.guest import GuestConfig
+from cohortlab.summary import Spread
 
 SECONDS = 6
 RELEASE = Path(__file__).parents[2] / "build/target/x86_64-unknown-linux-gnu/release"
@@ -49,7 +49,7 @@ def main(rounds: int, presets: list[str]) -> None:
         lab.emulator.close()
     print("| scheduler | µs per switch | ÷ minimal |\n|---|---:|---:|")
     for name, values in measured.items():
-        print(f"| {name} | {_shown([ns / 1000 for ns in values])} | {_shown(ratios[name])} |")
+        print(f"| {name} | {Spread.of(ns / 1000 for ns in values)} | {Spread.of(ratios[name])} |")
 
 
 LOADS = {
@@ -79,10 +79,6 @@ def _measure(lab: Lab, name: str) -> float:
     )
     running = next(program["calls"] for key, program in programs.items() if key.endswith("_running"))
     return sum(program["ns"] for program in programs.values()) / max(1, running)
-
-
-def _shown(values: list[float]) -> str:
-    return f"{statistics.median(values):.3g} [{min(values):.3g}–{max(values):.3g}]"
 
 
 if __name__ == "__main__":

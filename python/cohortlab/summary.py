@@ -27,6 +27,9 @@ class Spread:
         values = list(values)
         return cls(median(values), min(values), max(values))
 
+    def __str__(self) -> str:
+        return f"{self.median:.3g} [{self.min:.3g}–{self.max:.3g}]"
+
 
 @dataclass(frozen=True)
 class Neighbour:

@@ -203,19 +203,15 @@ class Ground(Cgroups):
         got: Mapping[str, float],
         wanted: Mapping[str, float],
         slack: tuple[float, float] | None = None,
-        less: float = 0.0,
     ) -> None:
-        """Assert that each used what is wanted, but for the slack: a part of that, and so much of a pCPU.
-
-        ``less`` is a part by which it may be less than that.
-        """
+        """Assert that each used what is wanted, but for the slack: a part of that, and so much of a pCPU."""
         part, small = slack or SLACK[self.policy]
-        # Whoever ran while this machine was elsewhere is charged for it.
+        # Whoever ran while this machine was elsewhere is charged for it; and a quota cannot be used then.
         small += self.away * self.place.pcpus
         off = {
             name: f"{got[name]:.3f} pCPUs instead of {pcpus:.3f}"
             for name, pcpus in wanted.items()
-            if not (1 - part - less) * pcpus - small <= got[name] <= (1 + part) * pcpus + small
+            if not (1 - part) * pcpus - small <= got[name] <= (1 + part) * pcpus + small
         }
         assert not off, f"{off}, all: {got}"
 

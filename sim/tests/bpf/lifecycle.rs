@@ -2,8 +2,9 @@
 //! Tasks, VMs and pCPUs that come and go.
 
 use crate::common::*;
-use crate::spec::Spec;
+use crate::spec::{Knobs, Spec};
 use crate::view::State;
+use crate::world::{TaskId, World};
 
 #[test]
 fn a_vms_slot_is_freed_with_its_last_vcpu_and_taken_again() {
@@ -177,6 +178,45 @@ fn a_task_with_migration_disabled_stays() {
     w.run(20 * MS);
     audit(&mut w);
     assert!(w.task(other).used_ns > 0);
+}
+
+/// Which of them runs on pCPU 0.
+fn runs_on_0(w: &World, tasks: &[TaskId]) -> TaskId {
+    *tasks.iter().find(|id| w.is_running(**id) && w.task(**id).cpu == 0).expect("pCPU 0 is busy")
+}
+
+#[test]
+fn a_section_that_forbids_migration_is_left_first_if_it_is_short() {
+    let mut w = world_with(2, Knobs { slice_ns: Some(4 * MS), ..Knobs::default() });
+    let tasks: Vec<_> = (0..4).map(|_| w.spawn(Spec::busy())).collect();
+    w.run(10 * MS);
+    let runner = runs_on_0(&w, &tasks);
+    while w.is_running(runner) {
+        w.run(10_000);
+    }
+    // The next has its whole turn ahead of it, and ends it within a section.
+    let inside = runs_on_0(&w, &tasks);
+    w.run(3_900_000);
+    assert_eq!((runs_on_0(&w, &tasks), w.stats().let_out), (inside, 0));
+    w.set_migration_disabled(inside, true);
+    w.run(300_000);
+    assert!(w.is_running(inside), "it was stopped in its section");
+    w.set_migration_disabled(inside, false);
+    w.run(400_000);
+    assert!(!w.is_running(inside), "it is out of the section, and goes on");
+    let let_out = w.stats().let_out;
+    assert!((3..=6).contains(&let_out), "{let_out}");
+
+    // One that stays in it ends its turn 1.3 ms late.
+    let inside = runs_on_0(&w, &tasks);
+    w.set_migration_disabled(inside, true);
+    let before = w.task(inside).used_ns;
+    w.run(20 * MS);
+    let ran_ns = w.task(inside).used_ns - before;
+    assert!(ran_ns < 16 * MS, "of 20 ms it had {ran_ns} ns");
+    w.set_migration_disabled(inside, false);
+    w.run(20 * MS);
+    audit(&mut w);
 }
 
 #[test]

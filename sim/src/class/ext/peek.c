@@ -363,6 +363,7 @@ struct peek_stats {
 	u64 prefer_kept;
 	u64 prefer_reverse;
 	u64 gang_stops;
+	u64 let_out;
 	u64 resumed;
 	u64 throttled;
 	u64 sbco_balanced;
@@ -397,6 +398,7 @@ void peek_stats(struct peek_stats *to)
 	to->prefer_kept = SUM(STAT_PREFER_KEPT);
 	to->prefer_reverse = SUM(STAT_PREFER_REVERSE);
 	to->gang_stops = SUM(STAT_GANG_STOPS);
+	to->let_out = SUM(STAT_LET_OUT);
 	to->resumed = SUM(STAT_RESUMED);
 	to->throttled = SUM(STAT_THROTTLED);
 	to->sbco_balanced = SUM(STAT_SBCO_BALANCED);

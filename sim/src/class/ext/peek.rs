@@ -113,6 +113,7 @@ pub struct PeekStats {
     pub prefer_kept: u64,
     pub prefer_reverse: u64,
     pub gang_stops: u64,
+    pub let_out: u64,
     pub resumed: u64,
     pub throttled: u64,
     pub sbco_balanced: u64,
