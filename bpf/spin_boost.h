@@ -12,7 +12,8 @@
  *            kernel mode, then of the others, preempted in user mode or woken, the one that has waited longest. Who waits for an IPI's
  *            answer needs the user-mode one.
  * unfair     the boosted vCPU runs although its VM's turn has not come. Its VM is charged, so it is lent, not given.
- * migrate    a sibling waiting for another pCPU comes to the spinner's, which is free at that moment.
+ * migrate    a sibling that waits for another pCPU in vain, because who runs there deserves it more, comes to the spinner's, which is free at that
+ *            moment. If its turn has come where it waits it stays there: a move costs a cache, and its place.
  *
  * Most exits find KVM offering nobody, and then ops.yield is not called at all; hence the hook on kvm_vcpu_on_spin().
  */
@@ -21,15 +22,40 @@
 
 #include "sibling.h"
 
-/* Ask that vCPU `index` of a VM runs next: on the spinner's pCPU if it may come there, or where it waits. Return the pCPU asked, or -1. */
+/* Would who runs where the vCPU waits not make room for it? Nobody there: then the vCPU has that pCPU at once. */
+static bool boost_is_in_vain(const struct vcpu_ctx *target, s32 there, u64 now)
+{
+	struct cpu_ctx *c = cpu_get(there);
+	struct rank rank, runner;
+	struct task_struct *p;
+	struct task_ctx *t;
+	bool found = false;
+
+	if (!c || !rank_of_runner(c, now, &runner))
+		return false;
+	p = bpf_task_from_pid(target->pid);
+	if (!p)
+		return false;
+	t = task_get(p);
+	if (t) {
+		order_rank(t, now, &rank);
+		found = wish_is_outranked(&runner, &rank, wish_margin());
+	}
+	bpf_task_release(p);
+	return found;
+}
+
+/* Ask that vCPU `index` of a VM runs next: where it waits; on the spinner's pCPU if it would ask there in vain and may come. Return the pCPU asked, or -1. */
 static s32 boost_ask(s32 spinner_cpu, u32 vm_id, u32 index, const struct vcpu_ctx *target, u64 now)
 {
-	s32 cpu = spinner_cpu;
+	s32 cpu = vcpu_cpu(target);
 
-	if (!(boost & BOOST_MIGRATE) || !vcpu_allowed_on(target, cpu))
-		cpu = vcpu_cpu(target);
-	if (cpu < 0 ||
-	    !wish_leave(cpu, vm_id, index, target, cpu == spinner_cpu ? WISH_MIGRATE : 0, boost_slice_ns, now))
+	if (cpu < 0)
+		return -1;
+	if ((boost & BOOST_MIGRATE) && cpu != spinner_cpu && vcpu_allowed_on(target, spinner_cpu) &&
+	    boost_is_in_vain(target, cpu, now))
+		cpu = spinner_cpu;
+	if (!wish_leave(cpu, vm_id, index, target, cpu == spinner_cpu ? WISH_MIGRATE : 0, boost_slice_ns, now))
 		return -1;
 	return cpu;
 }

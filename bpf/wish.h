@@ -84,6 +84,11 @@ static __always_inline bool wish_is_outranked(struct rank *rival, struct rank *r
 	return !(order_is_of_vms() && rank_same_leaf(rival, rank)) && order_before(rival, rank, margin_ns);
 }
 
+static __always_inline u64 wish_margin(void)
+{
+	return boost & BOOST_UNFAIR ? lag_ns : order_is_of_vms() ? 0 : wakeup_gran_ns;
+}
+
 /*
  * May waiting vCPU t run before those that wait here, and the one that ran? It may borrow (boost unfair), but not without limit: what is never repaid
  * would be a share taken from others. An order that knows no VMs bounds what threads borrow, siblings too; there a wish goes as far ahead as a task that
@@ -92,7 +97,7 @@ static __always_inline bool wish_is_outranked(struct rank *rival, struct rank *r
 static bool wish_is_affordable(struct task_ctx *t, struct pick *search)
 {
 	struct pick *rival = new_search(SECOND_SEARCH, search->cpu, search->now);
-	u64 margin_ns = boost & BOOST_UNFAIR ? lag_ns : order_is_of_vms() ? 0 : wakeup_gran_ns;
+	u64 margin_ns = wish_margin();
 	struct rank rank;
 
 	if (!rival)

@@ -120,7 +120,7 @@ pub struct PolicyArgs {
     /// Kinds of --spin boost: off, or some of candidate, any-mode, unfair, migrate [default: by the policy]
     ///
     /// candidate: the sibling that KVM offers runs next. any-mode: the scheduler chooses a waiting sibling itself, also one preempted in user
-    /// mode. unfair: the boosted vCPU runs although it is not its turn; its VM is charged. migrate: it may come from another pCPU's queue.
+    /// mode. unfair: the boosted vCPU runs although it is not its turn; its VM is charged. migrate: if who runs where it waits deserves that pCPU more, it comes to the spinner's.
     #[arg(long, value_name = "LIST", value_parser = Boost::parse)]
     boost: Option<Boost>,
 

@@ -222,17 +222,48 @@ pub fn sibling_waits_elsewhere(w: &mut World) -> (TaskId, TaskId, TaskId) {
 }
 
 #[test]
-fn migrate_brings_a_sibling_from_another_queue() {
+fn migrate_brings_a_sibling_from_where_its_turn_does_not_come() {
     let mut w = boosted(2, BOOST_ANY_MODE | BOOST_MIGRATE);
-    let (spinner, waiter, other) = sibling_waits_elsewhere(&mut w);
+    let (_, a) = busy_vm(&mut w, 2);
+    // A uniprocessor VM of double weight: it has a pCPU for good.
+    let heavy = w.new_cgroup(0, 200);
+    let b = w.new_vm(1);
+    let full = w.spawn(Spec::busy().vcpu(b, 0).cgroup(heavy));
+    introduce(&mut w, &[full]);
+    w.run(1_400 * MS);
+    let (mut spinner, mut waiter) = (a[0], a[1]);
+    while !(w.is_running(spinner) && w.peek_task(waiter).cpu == w.task(full).cpu as i32) {
+        w.run(MS);
+        (spinner, waiter) = (waiter, spinner);
+        assert!(w.now_ns < 4_000 * MS, "test: the situation does not come up");
+    }
     let cpu = w.task(spinner).cpu;
+    let before = w.stats();
+    w.set_guest_kernel(spinner, true);
     w.pause_exit(spinner);
     assert!(
         w.is_running(waiter) && w.task(waiter).cpu == cpu,
         "the sibling does not run on the spinner's pCPU"
     );
-    assert!(w.is_running(other));
-    assert_eq!((w.stats().boost_granted, w.stats().boost_migrated), (1, 1));
+    assert!(w.is_running(full));
+    let stats = w.stats();
+    assert_eq!(
+        (stats.boost_granted - before.boost_granted, stats.boost_migrated - before.boost_migrated),
+        (1, 1)
+    );
+    audit(&mut w);
+}
+
+#[test]
+fn migrate_leaves_a_sibling_where_its_turn_has_come() {
+    let mut w = boosted(2, BOOST_ANY_MODE | BOOST_MIGRATE);
+    let (spinner, waiter, other) = sibling_waits_elsewhere(&mut w);
+    let cpu = w.task(other).cpu;
+    w.pause_exit(spinner);
+    w.settle();
+    assert!(w.is_running(waiter) && w.task(waiter).cpu == cpu, "the sibling does not run where it waited");
+    assert!(w.is_running(spinner), "the spinner goes on");
+    assert_eq!((w.stats().boost_granted, w.stats().boost_migrated), (1, 0));
     audit(&mut w);
 }
 
