@@ -3,8 +3,8 @@
 
     build/venv/bin/python bench/emulator/snapshot.py [ROUNDS [RESTORES]]
 
-Boots the lab, saves the emulator's state, and restores it some times; all guests work a little after each. The time of a
-restore is until the agents of the host and of all guests answer. Prints a Markdown table, and why a restore was lost.
+Boots the lab, saves the emulator's state, and restores it some times; all guests work a little after each. A restore
+ends when the agents of the host and of all guests answer. Prints a Markdown table, and why a restore was lost.
 """
 
 from __future__ import annotations
@@ -150,7 +150,9 @@ def _restored(argv: list[str], how: dict[str, Any], initrd: bytes, state: Path, 
         jobs = [guest.machine.spawn("work", WORK) for guest in there]
         for job in jobs:
             if (rc := job.wait(PATIENCE_S)) != 0:
-                raise PlaceCrashed(f"{job.machine.name}: its work {'did not end' if rc is None else f'ended with {rc}'}")
+                raise PlaceCrashed(
+                    f"{job.machine.name}: its work {'did not end' if rc is None else f'ended with {rc}'}"
+                )
         complaints = again.new_complaints()
         if complaints:
             raise PlaceCrashed(f"the host's kernel complains: {complaints[0]}")
