@@ -31,7 +31,10 @@ def main(folders: Sequence[str], *, short: bool) -> None:
     for folder in folders:
         file = Path(folder) / "measurements.parquet"
         if not file.is_file():
-            sys.exit(f"{file}: there is no such file; FOLDER is what `cohortlab compare --out FOLDER` wrote")
+            print(
+                f"{file}: there is no such file; FOLDER is what `cohortlab compare --out FOLDER` wrote", file=sys.stderr
+            )
+            sys.exit(2)
         results = read_parquet(file)
         text = results.scenario_text
         scenario = scenarios.of_data(tomllib.loads(text), Path(results.scenario), text)

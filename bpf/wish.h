@@ -84,6 +84,7 @@ static __always_inline bool wish_is_outranked(struct rank *rival, struct rank *r
 	return !(order_is_of_vms() && rank_same_leaf(rival, rank)) && order_before(rival, rank, margin_ns);
 }
 
+/* By how much of virtual time a rival must come before a wished for vCPU to keep it waiting. */
 static __always_inline u64 wish_margin(void)
 {
 	return boost & BOOST_UNFAIR ? lag_ns : order_is_of_vms() ? 0 : wakeup_gran_ns;

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import work
+
 from cohortlab.lab import emulator
 from cohortlab.lab.agent import AgentError
 from cohortlab.lab.bringup import Lab, bring_up
@@ -30,7 +32,6 @@ from cohortlab.places import PlaceCrashed
 from cohortlab.summary import Spread
 
 GUESTS = [GuestConfig(name, 2, 256, 100, "ipi") for name in ("work", "hog")]
-WORK = "hackbench -g 1 -l 200 -f 5 && stress-ng --quiet --tlb-shootdown 1 --tlb-shootdown-ops 50"
 PATIENCE_S = 120
 LOST = (AgentError, PlaceCrashed, TimeoutError, OSError)
 
@@ -133,6 +134,7 @@ def _restored(argv: list[str], how: dict[str, Any], initrd: bytes, state: Path, 
             [*argv, "-incoming", f"exec:cat {state}"], cwd=folder, stdout=err, stderr=err, **same
         )
     (folder / "pid").write_text(f"{process.pid}\n")
+    again = None
     try:
         while not (folder / "qmp.sock").exists():
             if process.poll() is not None:
@@ -147,21 +149,15 @@ def _restored(argv: list[str], how: dict[str, Any], initrd: bytes, state: Path, 
         for guest in there:
             guest.machine.ping(PATIENCE_S)
         took_s = time.monotonic() - begin
-        jobs = [guest.machine.spawn("work", WORK) for guest in there]
-        for job in jobs:
-            if (rc := job.wait(PATIENCE_S)) != 0:
-                raise PlaceCrashed(
-                    f"{job.machine.name}: its work {'did not end' if rc is None else f'ended with {rc}'}"
-                )
-        complaints = again.new_complaints()
-        if complaints:
-            raise PlaceCrashed(f"the host's kernel complains: {complaints[0]}")
+        work.do(again, there)
         return took_s
     except LOST as error:
         errors = (folder / "emulator.err").read_text(errors="replace").strip().splitlines()[-2:]
         console = (folder / "console.log").read_text(errors="replace").strip().splitlines()[-2:]
         raise PlaceCrashed(f"{error}; {errors}; {console}") from error
     finally:
+        if again is not None:
+            again.close()
         process.kill()
         process.wait()
         shutil.rmtree(folder, ignore_errors=True)

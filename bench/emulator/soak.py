@@ -13,16 +13,14 @@ import sys
 import time
 from collections import defaultdict
 
+import work
+
 from cohortlab.lab import qemu
 from cohortlab.lab.agent import AgentError
 from cohortlab.lab.bringup import bring_up
 from cohortlab.lab.guest import GuestConfig
 from cohortlab.places import PlaceCrashed
 from cohortlab.summary import Spread
-
-# Locks, wake-ups and TLB flushes for a moment, in all guests at once.
-WORK = "hackbench -g 1 -l 200 -f 5 && stress-ng --quiet --tlb-shootdown 1 --tlb-shootdown-ops 50"
-WORK_TIMEOUT_S = 300
 
 
 def main(boots: dict[int, int], kinds: list[str]) -> int:
@@ -53,15 +51,7 @@ def _boot(vcpus: int) -> float:
     lab = bring_up(guests, pcpus=2, ple=True, accel="tcg")
     try:
         up_s = time.monotonic() - begin
-        jobs = [guest.machine.spawn("work", WORK) for guest in lab.guests]
-        for job in jobs:
-            rc = job.wait(WORK_TIMEOUT_S)
-            if rc != 0:
-                how = "did not end" if rc is None else f"ended with {rc}"
-                raise PlaceCrashed(f"{job.machine.name}: its work {how}; {lab.emulator.last_words()}")
-        complaints = lab.emulator.new_complaints()
-        if complaints:
-            raise PlaceCrashed(f"the host's kernel complains: {complaints[0]}")
+        work.do(lab.emulator, lab.guests)
         return up_s
     finally:
         lab.emulator.close()

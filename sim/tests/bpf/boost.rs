@@ -254,9 +254,9 @@ fn migrate_brings_a_sibling_from_where_its_turn_does_not_come() {
     audit(&mut w);
 }
 
-#[test]
-fn migrate_leaves_a_sibling_where_its_turn_has_come() {
-    let mut w = boosted(2, BOOST_ANY_MODE | BOOST_MIGRATE);
+/// The sibling that waits elsewhere runs there, at once, and the spinner goes on.
+fn the_boosted_runs_where_it_waited(boost: u32) {
+    let mut w = boosted(2, boost);
     let (spinner, waiter, other) = sibling_waits_elsewhere(&mut w);
     let cpu = w.task(other).cpu;
     w.pause_exit(spinner);
@@ -268,16 +268,13 @@ fn migrate_leaves_a_sibling_where_its_turn_has_come() {
 }
 
 #[test]
+fn migrate_leaves_a_sibling_where_its_turn_has_come() {
+    the_boosted_runs_where_it_waited(BOOST_ANY_MODE | BOOST_MIGRATE);
+}
+
+#[test]
 fn unfair_takes_the_pcpu_where_the_sibling_waits() {
-    let mut w = boosted(2, BOOST_ANY_MODE | BOOST_UNFAIR);
-    let (spinner, waiter, other) = sibling_waits_elsewhere(&mut w);
-    let cpu = w.task(other).cpu;
-    w.pause_exit(spinner);
-    w.settle();
-    assert!(w.is_running(waiter) && w.task(waiter).cpu == cpu, "the sibling does not run where it waited");
-    assert!(w.is_running(spinner), "the spinner goes on");
-    assert_eq!((w.stats().boost_granted, w.stats().boost_migrated), (1, 0));
-    audit(&mut w);
+    the_boosted_runs_where_it_waited(BOOST_ANY_MODE | BOOST_UNFAIR);
 }
 
 #[test]
