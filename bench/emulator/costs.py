@@ -84,7 +84,7 @@ def _measure(program: bytes) -> Iterator[tuple[str, float]]:
 
 @contextmanager
 def _up() -> Iterator[Lab]:
-    lab = bring_up(GUESTS, pcpus=2, ple=False, accel="tcg")
+    lab = bring_up(GUESTS, pcpus=2, ple=False, accel="tcg", fresh=True)
     try:
         yield lab
     finally:

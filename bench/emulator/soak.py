@@ -48,7 +48,7 @@ def _boot(vcpus: int) -> float:
     """Return how long host and guests took to come up; all of them work afterwards."""
     begin = time.monotonic()
     guests = [GuestConfig(name, vcpus, 256, 100, "ipi") for name in ("work", "hog")]
-    lab = bring_up(guests, pcpus=2, ple=True, accel="tcg")
+    lab = bring_up(guests, pcpus=2, ple=True, accel="tcg", fresh=True)
     try:
         up_s = time.monotonic() - begin
         work.do(lab.emulator, lab.guests)

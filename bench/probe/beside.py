@@ -13,7 +13,7 @@ import sys
 from collections import defaultdict
 
 from cohortlab import scenario as scenarios
-from cohortlab.lab.emulator import PAYLOAD
+from cohortlab.lab.command import PAYLOAD
 from cohortlab.lab.place import LabPlace
 from cohortlab.lab.probe import ProbeRun
 from cohortlab.policies import KERNEL

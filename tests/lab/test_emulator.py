@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cohortlab.lab import qemu, qemu_build
-from cohortlab.lab.emulator import MACHINE, TCG_CPU
+from cohortlab.lab.command import MACHINE, TCG_CPU
 from cohortlab.lab.image import image
 from cohortlab.places import PlaceError
 

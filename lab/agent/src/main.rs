@@ -21,8 +21,13 @@ fn main() -> ExitCode {
         None if std::process::id() == 1 => init::run(),
         Some("serve") if args.len() == 1 => server::run(),
         Some("host") if args.len() == 2 => server::here(args[1].as_ref()),
-        // For the host's init, before the agent proper.
-        Some("ps-per-pause") if args.len() == 1 => pause::ps_per_pause().map(|ps| println!("{ps}")),
+        // For the host's init, before the agent proper; later with how many PAUSEs the filter lets pass.
+        Some("ps-per-pause") if args.len() == 1 => pause::ps_per_pause(u16::MAX).map(|ps| println!("{ps}")),
+        Some("ps-per-pause") if args.len() == 2 => args[1]
+            .parse()
+            .map_err(anyhow::Error::from)
+            .and_then(pause::ps_per_pause)
+            .map(|ps| println!("{ps}")),
         _ => {
             eprintln!("cohort-lab-agent: runs as PID 1 of a lab machine (or `serve` under it), or for `cohortlab compare --on host`, not by hand");
             return ExitCode::from(2);

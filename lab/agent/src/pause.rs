@@ -12,16 +12,22 @@ use kvm_ioctls::{Kvm, VcpuExit};
 use rustix::mm::{mmap_anonymous, munmap, MapFlags, ProtFlags};
 
 /// As many as the filter counts at most, and as fit a 16-bit counter.
-const PAUSES: u16 = 60_000;
-/// Whoever interrupts makes one slower, so the fastest counts.
-const TRIES: u32 = 20;
+const PAUSES_MAX: u16 = 60_000;
+/// Whoever interrupts makes one slower, so the fastest counts: so many tries, and more of short loops.
+const TRIES_MIN: u32 = 20;
+const TRIES_MAX: u32 = 1_000;
 const PAGE: usize = 4096;
-/// `mov cx, PAUSES; again: test [si], ax; pause; dec cx; jnz again; hlt`: a load beside each PAUSE, as in a kernel's loops.
-const LOOP: [u8; 11] =
-    [0xb9, PAUSES.to_le_bytes()[0], PAUSES.to_le_bytes()[1], 0x85, 0x04, 0xf3, 0x90, 0x49, 0x75, 0xf9, 0xf4];
+/// `again: test [si], ax; pause; dec cx; jnz again; hlt`: a load beside each PAUSE, as in a kernel's loops.
+const LOOP: [u8; 8] = [0x85, 0x04, 0xf3, 0x90, 0x49, 0x75, 0xf9, 0xf4];
 
-/// Returns picoseconds for each turn of the loop. KVM's filter must be off, or as wide as it gets.
-pub fn ps_per_pause() -> Result<u64> {
+/// Returns picoseconds for each turn of the loop. KVM's filter must be off, or catch no loop of fewer than `filter` PAUSEs.
+pub fn ps_per_pause(filter: u16) -> Result<u64> {
+    // What an entry and an exit take is in both, and not in their difference.
+    let long = filter.saturating_sub(1).min(PAUSES_MAX);
+    let short = long / 4;
+    if short == 0 {
+        bail!("a filter of {filter} PAUSEs is too short to time one");
+    }
     let kvm = Kvm::new().context("/dev/kvm cannot be opened")?;
     let vm = kvm.create_vm().context("KVM makes no virtual machine")?;
     // SAFETY: a fresh anonymous mapping, nobody else's memory.
@@ -44,21 +50,25 @@ pub fn ps_per_pause() -> Result<u64> {
     let mut sregs = vcpu.get_sregs().context("no segments")?;
     (sregs.cs.base, sregs.cs.selector) = (0, 0);
     vcpu.set_sregs(&sregs).context("no segments")?;
-    let mut fastest_ns = u128::MAX;
-    for _ in 0..TRIES {
-        let mut regs = vcpu.get_regs().context("no registers")?;
-        (regs.rip, regs.rflags, regs.rsi) = (0, 2, 0x800);
-        vcpu.set_regs(&regs).context("no registers")?;
-        let begin = Instant::now();
-        match vcpu.run().context("the virtual machine does not run")? {
-            VcpuExit::Hlt => fastest_ns = fastest_ns.min(begin.elapsed().as_nanos()),
-            other => bail!("the virtual machine ended with {other:?}"),
+    let tries = (TRIES_MIN * u32::from(PAUSES_MAX) / u32::from(long)).clamp(TRIES_MIN, TRIES_MAX);
+    let mut fastest_ns = |pauses: u16| -> Result<u128> {
+        let mut fastest_ns = u128::MAX;
+        for _ in 0..tries {
+            let mut regs = vcpu.get_regs().context("no registers")?;
+            (regs.rip, regs.rflags, regs.rsi, regs.rcx) = (0, 2, 0x800, u64::from(pauses));
+            vcpu.set_regs(&regs).context("no registers")?;
+            let begin = Instant::now();
+            match vcpu.run().context("the virtual machine does not run")? {
+                VcpuExit::Hlt => fastest_ns = fastest_ns.min(begin.elapsed().as_nanos()),
+                other => bail!("the virtual machine ended with {other:?}"),
+            }
         }
-    }
+        Ok(fastest_ns)
+    };
+    let more_ns = fastest_ns(long)?.saturating_sub(fastest_ns(short)?);
     drop(vcpu);
     drop(vm);
     // SAFETY: mapped above, and its only user is gone.
     unsafe { munmap(page, PAGE) }.context("the page stays")?;
-    let ps = fastest_ns * 1000 / u128::from(PAUSES);
-    Ok(u64::try_from(ps)?)
+    Ok(u64::try_from(more_ns * 1000 / u128::from(long - short))?)
 }

@@ -67,7 +67,7 @@ class Connection:
     def __init__(self, port: Path | socket.socket, check: Callable[[], None]) -> None:
         """``check`` raises if the machine is known to be dead; it is called now and then while somebody waits."""
         self._check = check
-        self._socket = port if isinstance(port, socket.socket) else _connected(port)
+        self._socket = port if isinstance(port, socket.socket) else connected(port)
         # An answer meant for an earlier connection to the same port must not look like one of ours.
         self._ids = itertools.count(random.getrandbits(40))
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
@@ -136,7 +136,8 @@ class Connection:
             future.set_result(answer)
 
 
-def _connected(path: Path) -> socket.socket:
+def connected(path: Path) -> socket.socket:
+    """Return a connection to a Unix socket."""
     connection = socket.socket(socket.AF_UNIX)
     folder = os.open(path.parent, os.O_PATH)
     try:  # by this detour the path may be longer than a socket's address

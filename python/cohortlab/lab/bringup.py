@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cohortlab import kvm
-from cohortlab.lab import binaries, guest, image, kernels, sampling
+from cohortlab.lab import binaries, command, guest, image, kernels, sampling, state
 from cohortlab.lab.agent import AgentError
-from cohortlab.lab.emulator import Boot, Emulator
+from cohortlab.lab.command import Boot, Command
+from cohortlab.lab.emulator import Emulator
 from cohortlab.lab.guest import Guest, GuestConfig
 from cohortlab.lab.patience import OwnTime, boot_times
 from cohortlab.lab.qemu import Qemu
@@ -24,11 +25,12 @@ _PER_GUEST_MB = 128
 
 @dataclass(frozen=True)
 class Lab:
-    """Both levels, up."""
+    """Both levels, up: booted, or ``restored`` from a saved state."""
 
     emulator: Emulator
     guests: list[Guest]
     boot: Boot
+    restored: bool = False
 
 
 def bring_up(
@@ -46,6 +48,7 @@ def bring_up(
     keep: bool = False,
     extra_cmdline: str = "",
     share: bool = False,
+    fresh: bool = False,
     packages: Mapping[str, str] | None = None,
     root_files: Mapping[str, Path] | None = None,
     progress: ProgressFn = lambda text, fraction: None,
@@ -53,8 +56,8 @@ def bring_up(
     """Return the host under test with all guests up and idle.
 
     ``accel`` is "kvm", "tcg" or "auto": KVM where it works nested. ``spare_mb`` is memory of the host beside that for
-    itself and its guests; ``packages`` and ``root_files`` are what the image has beside its own. The rest is explained
-    at ``Boot``.
+    itself and its guests; ``fresh``: boot, also if there is a saved state of such a lab; ``packages`` and
+    ``root_files`` are what the image has beside its own. The rest is explained at ``Boot``.
     """
     memory_mb = _HOST_MB + spare_mb + sum(config.memory_mb + _PER_GUEST_MB for config in configs)
     _check_memory(memory_mb)
@@ -82,15 +85,48 @@ def bring_up(
         boot = replace(boot, accel="tcg")
         if kvm.probe().nested:
             try:
-                return _up(configs, replace(boot, accel="kvm"), progress)
+                return up(configs, replace(boot, accel="kvm"), progress, fresh)
             except (PlaceError, PlaceCrashed) as error:
                 progress(f"nested KVM does not do here ({error}): going on in software", None)
-    return _up(configs, boot, progress)
+    return up(configs, boot, progress, fresh)
 
 
-def _up(configs: Sequence[GuestConfig], boot: Boot, progress: ProgressFn) -> Lab:
+def up(configs: Sequence[GuestConfig], boot: Boot, progress: ProgressFn, fresh: bool = False) -> Lab:
+    """Return the lab, from its saved state if there is one; a booted one is saved. ``fresh``: neither."""
+    how = command.of(boot)
+    saved = None if fresh else state.of(how, boot, configs)
+    if saved is None:
+        return _booted(configs, boot, how, progress)
+    if saved.folder.exists():
+        progress(f"Linux {boot.kernel.release}, {boot.pcpus} pCPUs: from the saved state of such a lab", None)
+        try:
+            return _restored(configs, boot, how, saved, progress)
+        except PlaceCrashed as why:
+            progress(f"the saved state does not do: {why}", None)
+            saved.remove()
+    lab = _booted(configs, boot, how, progress)
+    try:
+        saved.save(lab.emulator, lab.guests)
+        state.tidy()
+    except PlaceCrashed as why:
+        progress(f"the next lab boots as well: {why}", None)
+    except BaseException:
+        lab.emulator.close()
+        raise
+    return lab
+
+
+def _restored(
+    configs: Sequence[GuestConfig], boot: Boot, how: Command, saved: state.State, progress: ProgressFn
+) -> Lab:
+    emulator, jobs = saved.restore(how, boot, progress)
+    progress("the lab is up", 1.0)
+    return Lab(emulator, [Guest(emulator.host, config, jobs[config.name]) for config in configs], boot, restored=True)
+
+
+def _booted(configs: Sequence[GuestConfig], boot: Boot, how: Command, progress: ProgressFn) -> Lab:
     progress(f"booting the host: Linux {boot.kernel.release}, {boot.pcpus} pCPUs, {boot.accel}", None)
-    emulator = Emulator.start(boot, progress)
+    emulator = Emulator.start(how, boot, progress)
     try:
         if emulator.host.run("test -c /dev/kvm").rc != 0:
             raise PlaceError(f"Linux {boot.kernel.release} has no /dev/kvm under {boot.accel}: try another --kernel")
@@ -101,9 +137,7 @@ def _up(configs: Sequence[GuestConfig], boot: Boot, progress: ProgressFn) -> Lab
         guest.prepare_cgroups(emulator.host)
         progress(f"booting {len(configs)} guests", None)
         guests = [guest.start(emulator.host, config) for config in configs]
-        wait_for(
-            guests, emulator.clock, f"{boot.accel}, {emulator.qemu.name if emulator.qemu else ''}, {boot.pcpus} pCPUs"
-        )
+        wait_for(guests, emulator.clock, f"{boot.accel}, {how.qemu.name}, {boot.pcpus} pCPUs")
     except (AgentError, TimeoutError) as error:
         words = emulator.last_words()
         emulator.close()

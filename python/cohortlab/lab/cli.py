@@ -17,6 +17,7 @@ from cohortlab.lab import emulator as emulators
 from cohortlab.lab import guest as guests
 from cohortlab.lab.agent import AgentError
 from cohortlab.lab.bringup import bring_up
+from cohortlab.lab.command import PAYLOAD
 from cohortlab.lab.emulator import Emulator
 from cohortlab.places import PlaceCrashed, PlaceError
 from cohortlab.scenario import TLB_MODES, Tlb
@@ -79,7 +80,7 @@ def cli(
     if attach:
         lab = _or_bad_input(lambda: Emulator.attach(attach))
         for name, path in programs.items():
-            lab.host.put(f"{emulators.PAYLOAD}/bin/{name}", path.read_bytes())
+            lab.host.put(f"{PAYLOAD}/bin/{name}", path.read_bytes())
         return _run_all(lab, wanted, timeout)
     begin = time.monotonic()
     booted = _or_bad_input(

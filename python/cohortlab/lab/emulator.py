@@ -11,15 +11,11 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from cohortlab.lab import cache, cpio, lastwords, turn, vmlinux
-from cohortlab.lab import qemu as qemus
+from cohortlab.lab import cache, control, lastwords, turn
 from cohortlab.lab.agent import AgentError, Connection, Machine
-from cohortlab.lab.image import Image
-from cohortlab.lab.kernels import Kernel, guest_initramfs, initramfs
+from cohortlab.lab.command import Boot, Command
 from cohortlab.lab.lastwords import DEATH, Vmm
 from cohortlab.lab.patience import BootTimes, OwnTime, Patience, boot_times
 from cohortlab.lab.qemu import Qemu
@@ -35,54 +31,9 @@ _LOOK_S = 2
 # scheduler under test may starve it, and the kernel's watchdog needs 30 s to end that.
 _SILENCE_S = 120
 _PING_S = 5
-PAYLOAD = "/run/cohort-lab"
-# Processors of AMD count 3000 PAUSEs by default, of 40 to 140 cycles each: 50 to 160 us.
-HARDWARE_WINDOW_US = 100
-# All that the emulator has, but for features that must be switched between a guest and its host and that neither needs:
-# with them, guests and hosts died several times as often.
-TCG_CPU = "max,+svm,-la57,-smap,-pku,-mpx,-umip,-vgif"
-# Without an HPET, as libvirt does: QEMU's goes on firing at 250 Hz long after a Linux guest has stopped using it.
-MACHINE = "q35,hpet=off"
-# What both levels' kernels are told to leave out, since the emulator makes it dear; what runs later has no use for it.
-SWITCHES = " ".join(
-    (
-        "damon_stat.enabled=N",  # sampling their memory's use, all the time: 1.5 % of a CPU each
-        "cryptomgr.notests",  # trying every cipher at boot: a second in a guest
-        "pci=lastbus=0",  # looking for devices on 255 buses, 8,160 VM exits in a guest: all are on bus 0
-    )
-)
-
-
-@dataclass
-class Boot:
-    """What to boot.
-
-    Attributes:
-        accel: "kvm" or "tcg".
-        ple: whether a guest that spins exits to the host's KVM.
-        ple_window_us: how long it may spin before, where the processor has a pause filter; None: as hardware does.
-        qemu: the emulator; None: the best that is there.
-        files: programs put into the host's PATH, by name.
-        disks: more disks of the host, read-only: /dev/vdc and so on.
-        extra_cmdline: more of the host's kernel command line.
-        keep: the lab outlives this process.
-        share: do not wait for another lab on this machine to end.
-    """
-
-    image: Image
-    kernel: Kernel
-    agent: Path
-    pcpus: int
-    memory_mb: int
-    accel: str
-    ple: bool
-    ple_window_us: int | None = None
-    qemu: Qemu | None = None
-    files: Mapping[str, Path] = field(default_factory=dict)
-    disks: Sequence[Path] = ()
-    extra_cmdline: str = ""
-    keep: bool = False
-    share: bool = False
+_CONSOLE = "console.log"
+_ERRORS = "emulator.err"
+_MEMORY = "memory"
 
 
 class Emulator:
@@ -92,7 +43,7 @@ class Emulator:
         self.folder = folder
         self.qemu = qemu
         self._complained = 0
-        self.console = folder / "console.log"
+        self.console = folder / _CONSOLE
         self._process = process
         self._closing = threading.Event()
         self._up = process is None  # one that was left running is
@@ -101,11 +52,8 @@ class Emulator:
         self.host = Machine("host", self.connection)
 
     @classmethod
-    def start(cls, boot: Boot, progress: ProgressFn) -> Emulator:
-        """Boot; return when the agent answers."""
-        chosen = boot.qemu or qemus.choose(boot.image, boot.accel)
-        if boot.ple_window_us and boot.accel == "tcg" and not chosen.has_pause_filter:
-            raise PlaceError(f"guest.ple_window_us = {boot.ple_window_us} needs a pause filter: {chosen.name} has none")
+    def start(cls, command: Command, boot: Boot, progress: ProgressFn, state: Path | None = None) -> Emulator:
+        """Boot, or go on from a folder that ``save`` has filled; return when the agent answers."""
         runs = cache.root() / "run"
         runs.mkdir(exist_ok=True)
         _remove_dead(runs)
@@ -113,8 +61,12 @@ class Emulator:
         folder = Path(tempfile.mkdtemp(dir=runs))
         process = None
         try:
-            process = _launch(boot, chosen, folder, own_turn)
-            emulator = cls(folder, process, chosen)
+            if state is not None:
+                shutil.copyfile(state / _CONSOLE, folder / _CONSOLE)
+            process = _launch(command, folder, own_turn, boot.keep, state)
+            if state is not None:
+                _go_on(folder)
+            emulator = cls(folder, process, command.qemu)
         except BaseException:
             if process is not None:
                 process.kill()
@@ -123,7 +75,8 @@ class Emulator:
         finally:
             os.close(own_turn)  # the emulator has it now
         try:
-            emulator.wait_until_up(boot_times(), f"{boot.accel}, {chosen.name}, host of {boot.pcpus} pCPUs")
+            how = f"{boot.accel}, {command.qemu.name}, host of {boot.pcpus} pCPUs"
+            emulator.wait_until_up(boot_times(), how if state is None else f"{how}, from a saved state")
         except BaseException:
             emulator.close()
             raise
@@ -137,6 +90,11 @@ class Emulator:
             return cls(folder, None)
         except OSError as error:
             raise PlaceError(f"{folder}: no lab runs there: {error.strerror}") from None
+
+    def save(self, into: Path) -> None:
+        """Save the first level's state, from which another one can go on, into a folder."""
+        control.save(self.folder, into / _MEMORY)
+        shutil.copyfile(self.console, into / _CONSOLE)
 
     def wait_until_up(self, times: BootTimes, what: str) -> None:
         """Return when the agent answers; ``what`` is booted here, for the next time."""
@@ -192,7 +150,7 @@ class Emulator:
 
     def last_words(self) -> str:
         """Return how the host and its emulator are, and what both printed last."""
-        errors = self.folder / "emulator.err"
+        errors = self.folder / _ERRORS
         printed = errors.read_text(errors="replace") if errors.exists() else ""
         code = self._process.poll() if self._process else None
         return lastwords.of(Vmm(code, lastwords.cpu_s(self._pid or 0), printed), self.console_text())
@@ -206,49 +164,22 @@ class Emulator:
                 continue  # whoever calls next is told
 
 
-def _launch(boot: Boot, qemu: Qemu, folder: Path, own_turn: int) -> subprocess.Popen[bytes]:
-    kernel = vmlinux.bootable(boot.kernel.vmlinuz)
-    (folder / "initrd").write_bytes(_initrd(boot))
-    (folder / "console.log").touch()
-    cpu = {"kvm": "host", "tcg": TCG_CPU}[boot.accel]
-    accel = {"kvm": "kvm", "tcg": "tcg,thread=multi"}[boot.accel]
-    cmdline = f"console=ttyS0 loglevel=6 panic=-1 oops=panic {SWITCHES} lab.role=host lab.ple={int(boot.ple)}"
-    cmdline += f" {boot.extra_cmdline}"
-    if boot.accel == "tcg":
-        # All CPUs read this machine's TSC. On a busy machine the kernel's watchdog sees long gaps and would give it up.
-        cmdline += " tsc=reliable"
-    window_us = boot.ple_window_us
-    if boot.accel == "tcg" and qemu.has_pause_filter:
-        window_us = window_us or HARDWARE_WINDOW_US
-    if boot.ple and window_us:
-        cmdline += f" lab.ple_window_us={window_us}"
-    if boot.accel == "tcg" and boot.ple and not qemu.has_pause_filter:
-        # It honours the PAUSE intercept but does not say that it has the filter.
-        cmdline += " setcpuid=pausefilter,pfthreshold"
-    argv = [
-        *qemu.argv,
-        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
-        *("-machine", MACHINE, "-accel", accel, "-cpu", cpu, "-smp", str(boot.pcpus), "-m", f"{boot.memory_mb}M"),
-        *("-kernel", str(kernel.file), "-initrd", "initrd", "-append", cmdline.strip()),
-        *_disk("root", boot.image.disk),
-        *_disk("kernel", kernel.disk),
-        *(word for number, disk in enumerate(boot.disks) for word in _disk(f"more{number}", disk)),
-        *("-chardev", "file,id=console,path=console.log", "-serial", "chardev:console"),
-        *("-device", "virtio-serial-pci", "-chardev", "socket,id=agent,path=agent.sock,server=on,wait=off"),
-        *("-device", "virtserialport,chardev=agent,name=cohort.agent"),
-    ]
-    if not boot.keep:
+def _launch(command: Command, folder: Path, own_turn: int, keep: bool, state: Path | None) -> subprocess.Popen[bytes]:
+    (folder / "initrd").write_bytes(command.initrd)
+    argv = list(command.argv)
+    if state is not None:
+        argv += ["-incoming", f"file:{state / _MEMORY}"]
+    if not keep:
         # The kernel ends it with us, however we end. (With the thread that started it, to be exact.)
         argv = ["setpriv", "--pdeathsig", "KILL", *argv]
-    stderr = folder / "emulator.err"
-    with stderr.open("wb") as err:
+    with (folder / _ERRORS).open("wb") as err:
         process = subprocess.Popen(
             argv,
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=err,
             stderr=err,
-            env=os.environ | dict(qemu.env),
+            env=os.environ | dict(command.qemu.env),
             pass_fds=(own_turn,),
             start_new_session=True,  # Ctrl-C is for us, who then clean up
         )
@@ -258,26 +189,21 @@ def _launch(boot: Boot, qemu: Qemu, folder: Path, own_turn: int) -> subprocess.P
     while not (folder / "agent.sock").exists():
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
-            said = stderr.read_text(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
-            raise PlaceError(f"the lab's emulator does not start: {said[0]}")
+            raise PlaceError(f"the lab's emulator does not start: {_last_error(folder)}")
         time.sleep(0.02)
     return process
 
 
-def _disk(name: str, file: Path) -> tuple[str, ...]:
-    drive = f"file={file},format=raw,if=none,id={name},readonly=on"
-    return "-drive", drive, "-device", f"virtio-blk-pci,drive={name}"
+def _go_on(folder: Path) -> None:
+    try:
+        control.go_on(folder)
+    except PlaceCrashed as error:
+        raise PlaceCrashed(f"{error}: {_last_error(folder)}") from None
 
 
-def _initrd(boot: Boot) -> bytes:
-    """Return the initramfs with this boot's payload, which in turn holds the guests' initramfs."""
-    base = initramfs(boot.kernel, boot.image, "host")
-    agent = {"payload/bin/cohort-lab-agent": boot.agent}
-    programs = {f"payload/bin/{name}": path for name, path in boot.files.items()}
-    guest: dict[str, bytes | Path] = {
-        "payload/guest/initrd": guest_initramfs(boot.kernel, boot.image, boot.agent),
-    }
-    return base + cpio.archive({**agent, **programs, **guest})
+def _last_error(folder: Path) -> str:
+    lines = (folder / _ERRORS).read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "no reason given"
 
 
 def stop_kept(folder: Path) -> None:

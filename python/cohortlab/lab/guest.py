@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cohortlab.lab import lastwords, vmlinux
 from cohortlab.lab.agent import AgentError, GuestChannel, Job, Machine
-from cohortlab.lab.emulator import MACHINE, PAYLOAD, SWITCHES
+from cohortlab.lab.command import MACHINE, PAYLOAD, SWITCHES
 from cohortlab.lab.lastwords import Vmm
 from cohortlab.lab.patience import Patience
 from cohortlab.lab.sampling import usage_s

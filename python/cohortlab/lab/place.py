@@ -9,7 +9,8 @@ from pathlib import Path
 from cohortlab.lab import binaries, programs, sampling
 from cohortlab.lab.agent import Machine
 from cohortlab.lab.bringup import bring_up
-from cohortlab.lab.emulator import PAYLOAD, Emulator
+from cohortlab.lab.command import PAYLOAD
+from cohortlab.lab.emulator import Emulator
 from cohortlab.lab.qemu import Qemu
 from cohortlab.lab.real import RealPlace
 from cohortlab.places import PlaceError, ProgressFn
@@ -98,6 +99,7 @@ class LabPlace(RealPlace):
             "kernel": lab.boot.kernel.release,
             "accelerator": lab.boot.accel,
             "emulator": qemu.name if qemu else "unknown",
+            "started": "from a saved state" if lab.restored else "by a boot",
             **spin,
             "probe": self._start_probe(),
         }

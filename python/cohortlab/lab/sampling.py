@@ -6,10 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cohortlab.lab.agent import Answer, Machine, Sample
+from cohortlab.lab.command import PAYLOAD
 from cohortlab.places import PlaceCrashed
 
 GUEST_FILES = ("/proc/interrupts", "/proc/stat")
 HOST_FILES = ("/proc/stat",)
+# Where the host's init writes how long a PAUSE takes.
+PS_PER_PAUSE = f"{PAYLOAD}/ps-per-pause"
 # Rows of /proc/interrupts (sum over all vCPUs), by the name of the counter they become.
 _INTERRUPTS = {"TLB": "tlb_shootdowns", "CAL": "call_ipis", "RES": "resched_ipis"}
 # The columns of /proc/stat; those behind them are parts of these.
@@ -98,12 +101,18 @@ def has_ple(host: Machine) -> bool:
     return False
 
 
+def pause_filter(host: Machine) -> tuple[int, int]:
+    """Return how many PAUSEs the host's KVM lets pass, and how many ps one takes; zeros if that was not timed."""
+    values = host.run(
+        f"cat /sys/module/kvm_amd/parameters/pause_filter_count {PS_PER_PAUSE} 2>/dev/null"
+    ).stdout.split()
+    return (int(values[0]), int(values[1])) if len(values) == 2 else (0, 0)
+
+
 def ple(host: Machine) -> dict[str, str]:
     """Return when the host's KVM, which has PLE, catches a guest that spins: in words, and in us if that is known."""
-    files = "/sys/module/kvm_amd/parameters/pause_filter_count /run/cohort-lab/ps-per-pause"
-    values = [int(value) for value in host.run(f"cat {files} 2>/dev/null").stdout.split()]
-    if len(values) < 2:
+    count, ps = pause_filter(host)
+    if not ps:
         return {"ple": "on"}
-    count, ps = values
     us = f"{count * ps / 1e6:.0f}"
     return {"ple": f"after {us} us ({count} PAUSEs of {ps / 1000:.0f} ns)", "ple_window_us": us}

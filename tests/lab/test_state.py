@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Saved states of the lab: what one is good for, and that a lab which does not come up from one boots."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from cohortlab.lab import bringup, command, state
+from cohortlab.lab.agent import Answer, Machine
+from cohortlab.lab.bringup import Lab, bring_up
+from cohortlab.lab.command import Boot, Command
+from cohortlab.lab.guest import GuestConfig
+from cohortlab.lab.image import Image
+from cohortlab.lab.kernels import Kernel
+from cohortlab.lab.qemu import Qemu
+from cohortlab.lab.sampling import PS_PER_PAUSE
+from cohortlab.places import PlaceCrashed, PlaceError
+
+QEMU = Qemu("patched", "10.0.13", "9a9dc759", ("qemu",), {})
+COMMAND = Command(QEMU, ("qemu", "-m", "1024M"), b"initrd")
+BOOT = Boot(
+    Image(Path("/disk"), Path("/root")), Kernel("7.3", Path("/k"), Path("/m")), Path("/agent"), 2, 1024, "tcg", True
+)
+CONFIGS = [GuestConfig("a", 2, 256, 100, "ipi")]
+
+
+@pytest.fixture(autouse=True)
+def cache_of_its_own(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.get_closest_marker("lab") is None:
+        monkeypatch.setenv("COHORT_CACHE", str(tmp_path))
+        monkeypatch.delenv(state.VARIABLE, raising=False)
+
+
+def name(command: Command = COMMAND, boot: Boot = BOOT, configs: list[GuestConfig] = CONFIGS) -> str:
+    saved = state.of(command, boot, configs)
+    assert saved is not None
+    return saved.name
+
+
+def test_a_state_is_good_for_the_same_machine_alone(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.write_text("1")
+    with_disk = dataclasses.replace(BOOT, disks=[disk])
+    seen = [
+        name(),
+        name(command=dataclasses.replace(COMMAND, argv=("qemu", "-m", "2048M"))),
+        name(command=dataclasses.replace(COMMAND, initrd=b"another")),
+        name(command=dataclasses.replace(COMMAND, qemu=dataclasses.replace(QEMU, build="0"))),
+        name(boot=dataclasses.replace(BOOT, image=Image(Path("/disk2"), Path("/root")))),
+        name(configs=[dataclasses.replace(CONFIGS[0], weight=200)]),
+        name(configs=[]),
+        name(boot=with_disk),
+    ]
+    disk.write_text("22")
+    seen.append(name(boot=with_disk))
+    with mock.patch.object(Path, "read_text", return_value="0123456789\n"):
+        seen.append(name())
+    with mock.patch.object(Path, "read_bytes", return_value=b"other code"):
+        seen.append(name())
+    assert len(set(seen)) == len(seen)
+    assert name() == seen[0]
+    # Whoever waits for whom, and who ends with whom, is the same machine.
+    assert name(boot=dataclasses.replace(BOOT, keep=True, share=True)) == seen[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "boot"),
+    [
+        (COMMAND, dataclasses.replace(BOOT, accel="kvm")),
+        (dataclasses.replace(COMMAND, qemu=dataclasses.replace(QEMU, kind="stock")), BOOT),
+    ],
+)
+def test_where_it_was_not_tried_the_lab_boots(command: Command, boot: Boot) -> None:
+    assert state.of(command, boot, CONFIGS) is None
+
+
+def test_off_is_off_and_nothing_else_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(state.VARIABLE, "off")
+    assert state.of(COMMAND, BOOT, CONFIGS) is None
+    monkeypatch.setenv(state.VARIABLE, "no")
+    with pytest.raises(PlaceError, match='COHORT_LAB_STATE: "no" is not allowed: must be off, or not set'):
+        state.of(COMMAND, BOOT, CONFIGS)
+
+
+def test_the_last_used_are_kept_and_none_of_an_earlier_boot(tmp_path: Path) -> None:
+    ours = name().rpartition("-")[0]
+    made = [f"{ours}-{number}" for number in range(state.KEPT + 2)]
+    for age_s, folder in enumerate(made):
+        (tmp_path / folder).mkdir()
+        os.utime(tmp_path / folder, (time.time() - age_s,) * 2)
+    others = ["state-00000000-1", f".building-{ours}-9~x", "root-trixie-1", ".lock-root-trixie-1", f".lock-{ours}-9"]
+    for other in others:
+        (tmp_path / other).mkdir()
+        os.utime(tmp_path / other, (0, 0))
+    (tmp_path / f".building-{ours}-1~y").mkdir()
+    state.tidy()
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {*made[: state.KEPT], "root-trixie-1", ".lock-root-trixie-1", f".building-{ours}-1~y"}
+
+
+class Host:
+    """Answers what a host does whose pause filter lets 1,000 PAUSEs pass."""
+
+    def __init__(self, then_ps: int | None, now_ps: int) -> None:
+        self.then_ps, self.now_ps = then_ps, now_ps
+        self.written: dict[str, str] = {}
+
+    def call(self, op: dict[str, Any], sample: object = (), timeout_s: float = 60) -> Answer:
+        if written := op.get("write_file"):
+            self.written[written["path"]] = written["text"]
+            return Answer({})
+        sh, out = op["exec"]["sh"], ""
+        if sh.startswith("cat"):
+            out = f"1000\n{self.then_ps}\n" if self.then_ps else "1000\n"
+        elif sh == "cohort-lab-agent ps-per-pause 1000":
+            out = f"{self.now_ps}\n"
+        return Answer({"rc": 0, "stdout": out, "stderr": "", "wall_ns": 1, "timed_out": False})
+
+
+def test_a_pause_filter_must_still_fit_the_processors_speed() -> None:
+    near, slower, untimed = Host(14_000, 14_900), Host(14_000, 28_000), Host(None, 0)
+    state.check_pause_filter(Machine("host", near))
+    assert near.written == {PS_PER_PAUSE: "14900\n"}  # so that results say what it is now
+    with pytest.raises(PlaceCrashed, match="a PAUSE takes 28 ns, it took 14 ns"):
+        state.check_pause_filter(Machine("host", slower))
+    state.check_pause_filter(Machine("host", untimed))
+
+
+class Saved:
+    """A saved state that fails as told."""
+
+    def __init__(self, folder: Path, fails: str) -> None:
+        self.folder, self.fails = folder, fails
+        self.did: list[str] = []
+
+    def restore(self, *_: object) -> None:
+        self._do("restore")
+
+    def save(self, *_: object) -> None:
+        self._do("save")
+
+    def remove(self) -> None:
+        self._do("remove")
+
+    def _do(self, what: str) -> None:
+        self.did.append(what)
+        if what == self.fails:
+            raise PlaceCrashed("no luck")
+
+
+@pytest.mark.parametrize(
+    ("fails", "did", "told"),
+    [
+        ("restore", ["restore", "remove", "save"], "the saved state does not do: no luck"),
+        ("save", ["save"], "the next lab boots as well: no luck"),
+    ],
+)
+def test_a_lab_that_cannot_be_restored_or_saved_boots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str, did: list[str], told: str
+) -> None:
+    saved, said = Saved(tmp_path if fails == "restore" else tmp_path / "none", fails), []
+    monkeypatch.setattr(command, "of", lambda _: COMMAND)
+    monkeypatch.setattr(state, "of", lambda *_: saved)
+    monkeypatch.setattr(bringup, "_booted", lambda _configs, boot, *_: Lab(mock.Mock(), [], boot))
+    lab = bringup.up(CONFIGS, BOOT, lambda text, _: said.append(text))
+    assert not lab.restored
+    assert saved.did == did
+    assert said[-1] == told
+
+
+# On the lab itself
+
+
+@pytest.fixture
+def own_state() -> Iterator[dict[str, Any]]:
+    """Arguments of a lab that nobody else boots; its state is removed at the end."""
+    makings = {"pcpus": 2, "ple": True, "accel": "tcg", "share": True, "extra_cmdline": "lab.test=state"}
+    before = set(state.cache.root().glob("state-*"))
+    yield makings
+    for folder in set(state.cache.root().glob("state-*")) - before:
+        state.State(folder.name).remove()
+
+
+@pytest.mark.lab
+@pytest.mark.long
+def test_the_next_lab_goes_on_where_the_first_was(own_state: dict[str, Any]) -> None:
+    configs = [GuestConfig(name, 2, 192, 100, "ipi") for name in ("a", "b")]
+    ids: list[list[str]] = []
+    said: list[str] = []
+    for number in range(5):
+        if number == 3:  # damaged: it boots, and saves another
+            memory = max(state.cache.root().glob("state-*"), key=lambda path: path.stat().st_mtime) / "memory"
+            os.truncate(memory, memory.stat().st_size // 2)
+        lab = bring_up(configs, **own_state, progress=lambda text, _: said.append(text))
+        try:
+            machines = [lab.emulator.host, *(guest.machine for guest in lab.guests)]
+            # To the microsecond: no two boots have this alike.
+            ids.append([machine.check("dmesg | grep -m 1 'as init process'") for machine in machines])
+            for machine in machines:
+                assert abs(float(machine.check("date +%s.%N")) - time.time()) < 5, machine.name
+            for guest in lab.guests:
+                assert guest.job.wait(0) is None
+                assert guest.machine.check("hackbench -g 1 -l 100 -f 5", 120)
+            assert not [line for line in lab.emulator.new_complaints() if "lab.test" not in line]
+        finally:
+            lab.emulator.close()
+        assert lab.restored == (number in (1, 2, 4)), said
+    assert ids[0] == ids[1] == ids[2] != ids[3] == ids[4]
+    assert len({one for boot in ids for one in boot}) == 6
+    assert any(re.match(r"the saved state does not do: .*(truncated|load|EOF|end of)", text) for text in said), said
