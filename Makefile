@@ -5,11 +5,11 @@ SETUP := packages python toolchain
 BUILD := $(SETUP) binaries
 CHECK := check-rust check-c check-python check-shell
 
-.PHONY: help setup build demo test test-lab bench check emulator install uninstall deb wheel format lock clean
+.PHONY: help setup build demo test test-lab test-mutations bench check emulator install uninstall deb wheel format lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 demo: ## compare EEVDF and Cohort, simulated and on real kernels; installs and builds what it needs
 	@scripts/steps $(BUILD) demo-sim lab-emulator demo-lab
@@ -19,6 +19,9 @@ test: ## run linters, unit and property tests, and one boot of the lab
 
 test-lab: ## run every test in the lab, with faults and on two kernels
 	@scripts/steps $(BUILD) lab-emulator test-lab-all
+
+test-mutations: ## put mistakes into copies of the scheduler, one by one, and see that the tests find them
+	@scripts/steps $(BUILD) test-mutations
 
 bench: ## measure the simulator's speed beside other simulators; one JSON object per figure
 	@scripts/steps $(BUILD) >&2

@@ -38,6 +38,24 @@ EXTRA_GUEST_MB = 192
 
 Boot = Callable[..., AbstractContextManager[LabPlace]]
 
+# Why tests were run again and labs booted again.
+repeated: list[str] = []
+# The tests that had a lab.
+used: set[str] = set()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how often that was, after a session that has had a lab."""
+    if used:
+        terminalreporter.line(f"lab: {len(repeated)} tests or boots were repeated")
+        for why in repeated:
+            terminalreporter.line(f"lab: {why}")
+
+
+def repeat(why: str) -> None:
+    say(why)
+    repeated.append(why)
+
 
 def say(text: str, fraction: float | None = None) -> None:
     print(f"lab: {text}", flush=True)
@@ -57,7 +75,7 @@ def booted(stack: ExitStack, make: Callable[[], LabPlace]) -> LabPlace:
         try:
             return stack.enter_context(make())
         except PlaceCrashed as crash:
-            say(f"crashed while booting: {crash}")
+            repeat(f"crashed while booting: {crash}")
     return stack.enter_context(make())
 
 
@@ -67,7 +85,7 @@ def boot_again(lab: LabPlace) -> None:
         try:
             return lab.reset()
         except PlaceCrashed as crash:
-            say(f"crashed while booting again: {crash}")
+            repeat(f"crashed while booting again: {crash}")
     lab.reset()
 
 
@@ -85,6 +103,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     lab = pyfuncitem.funcargs.get("place")
     if lab is None and "boot" not in pyfuncitem.funcargs:
         return None
+    used.add(pyfuncitem.nodeid)
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     for _ in range(1, ATTEMPTS):
         disturbance = Disturbance(lab) if lab else None
@@ -96,9 +115,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             if part < DISTURBED:
                 raise
             what = str(failure).split("\n", 1)[0]
-            say(f"{pyfuncitem.name} is void, this machine kept the lab waiting for {part:.0%} of it: {what}")
+            repeat(f"{pyfuncitem.name} is void, this machine kept the lab waiting for {part:.0%} of it: {what}")
         except (PlaceCrashed, AgentError, TimeoutError) as crash:
-            say(f"{pyfuncitem.name} is void, a machine was lost: {crash}")
+            repeat(f"{pyfuncitem.name} is void, a machine was lost: {crash}")
             if lab is None:
                 continue  # it boots its own
             boot_again(lab)
