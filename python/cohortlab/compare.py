@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from cohortlab.errors import BadInput, one_line
-from cohortlab.places import Measurement, Place, PlaceCrashed, PlaceError, ProgressFn
+from cohortlab.places import Measurement, Place, PlaceCrashed, PlaceError, PlaceFailed, ProgressFn
 from cohortlab.policies import KERNEL, Policy
 from cohortlab.progress import Progress, Step
 from cohortlab.results import ALONE, Crash, Results, Row
@@ -143,7 +143,7 @@ class _Mode:
             except PlaceCrashed as error:
                 crash = _crash_behind(error)
             except PlaceError as error:
-                if self.results.rows or _behind(error, KeyboardInterrupt):
+                if isinstance(error, PlaceFailed) or self.results.rows or _behind(error, KeyboardInterrupt):
                     raise
                 raise BadInput(one_line(str(error))) from None
             self._crashed(crash, 0, 1)

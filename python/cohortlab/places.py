@@ -21,6 +21,10 @@ class PlaceError(Exception):
     """The place cannot do what was asked, for a reason the user can act on (one line, with the remedy)."""
 
 
+class PlaceFailed(PlaceError):
+    """The place failed at what it can do: a mirror that does not answer, a full disk. Nothing asked for was wrong."""
+
+
 class PlaceCrashed(Exception):
     """The host under test died (kernel crash, hang): the round is void and may be retried after ``reset``."""
 

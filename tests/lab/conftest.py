@@ -103,7 +103,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     lab = pyfuncitem.funcargs.get("place")
     if lab is None and "boot" not in pyfuncitem.funcargs:
         return None
-    used.add(pyfuncitem.nodeid)
+    if pyfuncitem.get_closest_marker("lab"):
+        used.add(pyfuncitem.nodeid)
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     for _ in range(1, ATTEMPTS):
         disturbance = Disturbance(lab) if lab else None

@@ -11,7 +11,7 @@ import pytest
 from cohortlab import compare
 from cohortlab.compare import INTERRUPTED, Plan
 from cohortlab.errors import BadInput
-from cohortlab.places import PlaceCrashed, PlaceError
+from cohortlab.places import PlaceCrashed, PlaceError, PlaceFailed
 from cohortlab.policies import parse_policies
 from cohortlab.progress import Progress
 from cohortlab.results import Results
@@ -312,6 +312,13 @@ def test_a_place_that_refuses_is_bad_input(run: Run, place: Any) -> None:
     place.raises_opening = [PlaceError("--kernel: x: cannot\nbe read")]
     with pytest.raises(BadInput, match=r"^--kernel: x: cannot be read$"):
         run()
+
+
+def test_a_place_that_fails_is_not_the_users_fault(run: Run, place: Any) -> None:
+    place.raises_opening = [PlaceFailed("apt-get cannot download x:\nno route")]
+    results = run()
+    assert results.stopped == "apt-get cannot download x: no route"
+    assert not results.rows
 
 
 def test_a_place_with_another_number_of_pcpus(run: Run, place: Any) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cohortlab.errors import one_line
-from cohortlab.places import PlaceError
+from cohortlab.places import PlaceError, PlaceFailed
 
 SUITE = "trixie"
 # The suite with the newest kernels built for SUITE.
@@ -29,7 +29,7 @@ def _run(argv: list[str]) -> str:
         raise PlaceError(f"the lab needs {argv[0]}, which is not installed: run it on Debian") from None
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if line.startswith("E:")] or done.stderr.splitlines()[-1:]
-        raise PlaceError(one_line(f"{argv[0]} failed: {'; '.join(said)}"))
+        raise PlaceFailed(one_line(f"{argv[0]} failed: {'; '.join(said)}"))
     return done.stdout
 
 
@@ -94,7 +94,7 @@ class Apt:
             uris = ["apt-get", "-qq", "-c", str(self.config), "--download-only", "download"]
             done = subprocess.run([*uris, *packages], cwd=into, capture_output=True, text=True, check=False)
             if done.returncode != 0:
-                raise PlaceError(one_line(f"apt-get cannot download {' '.join(packages)}: {done.stderr}"))
+                raise PlaceFailed(one_line(f"apt-get cannot download {' '.join(packages)}: {done.stderr}"))
         return sorted(into.glob("*.deb"))
 
     def fetch_source(self, package: str, version: str) -> list[Path]:
@@ -102,7 +102,7 @@ class Apt:
         argv = ["apt-get", "-qq", "-c", str(self.config), "--download-only", "source", f"{package}={version}"]
         done = subprocess.run(argv, cwd=self.folder, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise PlaceError(one_line(f"apt-get cannot download the source of {package} {version}: {done.stderr}"))
+            raise PlaceFailed(one_line(f"apt-get cannot download the source of {package} {version}: {done.stderr}"))
         return sorted(path for path in self.folder.glob(f"{package}_*") if path.is_file())
 
 

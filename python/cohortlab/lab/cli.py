@@ -19,7 +19,7 @@ from cohortlab.lab.agent import AgentError
 from cohortlab.lab.bringup import bring_up
 from cohortlab.lab.command import PAYLOAD
 from cohortlab.lab.emulator import Emulator
-from cohortlab.places import PlaceCrashed, PlaceError
+from cohortlab.places import PlaceCrashed, PlaceError, PlaceFailed
 from cohortlab.scenario import TLB_MODES, Tlb
 
 T = TypeVar("T")
@@ -114,6 +114,8 @@ def _or_bad_input(start: Callable[[], T]) -> T:
     """Return what ``start`` does. What it refuses was asked for on the command line."""
     try:
         return start()
+    except PlaceFailed:
+        raise
     except PlaceError as error:
         raise BadInput(str(error)) from None
 

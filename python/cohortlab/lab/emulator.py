@@ -19,7 +19,7 @@ from cohortlab.lab.command import Boot, Command
 from cohortlab.lab.lastwords import DEATH, Vmm
 from cohortlab.lab.patience import BootTimes, OwnTime, Patience, boot_times
 from cohortlab.lab.qemu import Qemu
-from cohortlab.places import PlaceCrashed, PlaceError, ProgressFn
+from cohortlab.places import PlaceCrashed, PlaceError, PlaceFailed, ProgressFn
 
 # The host under test goes on after these, but somebody should know.
 COMPLAINT = re.compile(
@@ -189,7 +189,7 @@ def _launch(command: Command, folder: Path, own_turn: int, keep: bool, state: Pa
     while not (folder / "agent.sock").exists():
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
-            raise PlaceError(f"the lab's emulator does not start: {_last_error(folder)}")
+            raise PlaceFailed(f"the lab's emulator does not start: {_last_error(folder)}")
         time.sleep(0.02)
     return process
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from cohortlab.errors import one_line
 from cohortlab.lab import cache
 from cohortlab.lab.apt import SUITE, Apt, unpack
-from cohortlab.places import PlaceError
+from cohortlab.places import PlaceError, PlaceFailed
 
 # What both levels need to be a machine, then the emulator, then the guests' programs.
 _PACKAGES = (
@@ -162,7 +162,7 @@ def make_disk(root: Path, disk: Path) -> None:
         raise PlaceError("the lab needs mke2fs: install the package e2fsprogs")
     done = subprocess.run([program, *argv[1:]], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise PlaceError(one_line(f"mke2fs cannot write the lab's disk image: {done.stderr}"))
+        raise PlaceFailed(one_line(f"mke2fs cannot write the lab's disk image: {done.stderr}"))
 
 
 def _keep_emulator(root: Path) -> None:

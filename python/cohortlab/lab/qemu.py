@@ -26,7 +26,7 @@ from typing import Literal, get_args
 from cohortlab.errors import one_line
 from cohortlab.lab import cache, ignne, qemu_build
 from cohortlab.lab.image import Image
-from cohortlab.places import PlaceError
+from cohortlab.places import PlaceError, PlaceFailed
 
 Kind = Literal["patched", "cured", "stock", "own"]
 KINDS: tuple[Kind, ...] = get_args(Kind)[:-1]
@@ -144,6 +144,6 @@ def _started(image: Image, kind: Kind, binary: Path, build: str, why_not: str = 
     argv, env = image.command(binary), image.environment()
     done = subprocess.run([*argv, "--version"], capture_output=True, text=True, env=os.environ | env, check=False)
     if done.returncode != 0:
-        raise PlaceError(one_line(f"{binary}: the emulator does not start: {done.stderr}"))
+        raise PlaceFailed(one_line(f"{binary}: the emulator does not start: {done.stderr}"))
     version = done.stdout.split("version ", 1)[-1].split()[0]
     return Qemu(kind, version, build, tuple(argv), env, why_not)

@@ -8,7 +8,7 @@ import os
 import time
 from pathlib import Path
 
-from cohortlab.places import PlaceError, ProgressFn
+from cohortlab.places import PlaceFailed, ProgressFn
 
 _WAIT_S_MAX = 3600
 _LOOK_S = 0.5
@@ -35,7 +35,7 @@ def take(runs: Path, progress: ProgressFn, *, share: bool = False) -> int:
             told = True
         if time.monotonic() - begin > _WAIT_S_MAX:
             os.close(descriptor)
-            raise PlaceError(f"another lab runs on this machine since {_WAIT_S_MAX} s: end it, or set COHORT_CACHE")
+            raise PlaceFailed(f"another lab runs on this machine since {_WAIT_S_MAX} s: end it, or set COHORT_CACHE")
         time.sleep(_LOOK_S)
 
 
