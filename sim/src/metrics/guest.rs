@@ -47,6 +47,8 @@ pub struct Counts {
     pub ple_kernel: u64,
     pub ple_chains: u64,
     pub ple_chain_max: u64,
+    /// Chains of 1, 2, 3-4, 5-8, 9-16, 17-32, 33-64 and more exits, as the probe counts them.
+    pub ple_chain_lengths: [u64; 8],
     pub yields_asked: u64,
     pub yields_granted: u64,
     pub halts: u64,
@@ -62,6 +64,18 @@ pub struct Counts {
     /// Exits by reason, and the time that they took.
     pub exits: BTreeMap<u8, u64>,
     pub exit_ns: Ns,
+}
+
+impl Counts {
+    /// A spin is over, which had so many pause-loop exits.
+    pub(super) fn chain_ends(&mut self, exits: u64) {
+        if exits > 0 {
+            self.ple_chains += 1;
+            self.ple_chain_max = self.ple_chain_max.max(exits);
+            let bucket = exits.next_power_of_two().ilog2() as usize;
+            self.ple_chain_lengths[bucket.min(self.ple_chain_lengths.len() - 1)] += 1;
+        }
+    }
 }
 
 /// A VM's figures; docs/metrics.md.
@@ -160,8 +174,7 @@ impl GuestMetrics {
                 let (vm, vcpu) = self.of(vcpu);
                 vm.spins[spin_index(why)].add(vcpu.run_ns(now_ns) - vcpu.spin_from_ns);
                 let exits = std::mem::take(&mut vcpu.chain);
-                vm.counts.ple_chains += u64::from(exits > 0);
-                vm.counts.ple_chain_max = vm.counts.ple_chain_max.max(exits);
+                vm.counts.chain_ends(exits);
             }
             What::ShootdownEnd { vcpu, targets, took_ns } => {
                 let (vm, _) = self.of(vcpu);

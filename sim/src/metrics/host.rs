@@ -7,6 +7,7 @@ use crate::ids::{CpuId, TaskId, VcpuId};
 use crate::observe::{Stop, What};
 use crate::time::Ns;
 
+use super::distance::Distances;
 use super::lag::Lags;
 use super::layout::Layout;
 use super::stacking::Stacking;
@@ -79,6 +80,7 @@ pub struct HostMetrics {
     bases: Vec<usize>,
     vms: Vec<Vm>,
     stacking: Stacking,
+    distances: Distances,
     running: u32,
     running_since_ns: Ns,
     lags: Option<Lags>,
@@ -100,6 +102,7 @@ impl HostMetrics {
             bases,
             vms: layout.vms.iter().map(|vm| Vm { vcpus: vm.vcpus, ..Vm::default() }).collect(),
             stacking: Stacking::new(layout.pcpus as usize),
+            distances: Distances::new(layout.pcpus as usize, layout.vms.len()),
             running: 0,
             running_since_ns: 0,
             lags: Lags::new(layout),
@@ -114,6 +117,9 @@ impl HostMetrics {
     }
 
     pub fn record(&mut self, layout: &Layout, now_ns: Ns, what: &What) {
+        while self.distances.is_due(now_ns, || self.vms.iter().any(|vm| vm.waiting > 0)) {
+            self.look_at_distances();
+        }
         match *what {
             What::Switch { cpu, prev, why, next } => {
                 if let Some(task) = prev {
@@ -212,6 +218,7 @@ impl HostMetrics {
 
     fn runs(&mut self, layout: &Layout, now_ns: Ns, id: TaskId, cpu: CpuId) {
         self.count_running(now_ns, true);
+        self.distances.begins(id, cpu);
         let before = std::mem::replace(
             self.task(id),
             Task { doing: Doing::Runs, cpu, since_ns: now_ns, ..Task::default() },
@@ -322,6 +329,17 @@ impl HostMetrics {
         state.skew.add(most - least);
     }
 
+    fn look_at_distances(&mut self) {
+        let Self { tasks, vcpus, bases, vms, distances, .. } = self;
+        let queued = tasks.iter().filter(|task| task.doing != Doing::Sleeps).map(|task| task.cpu);
+        let each = vms.iter().zip(bases.iter()).enumerate().map(|(number, (vm, base))| {
+            let waits = |task: &TaskId| tasks[task.index()].doing == Doing::Waits;
+            let of_vm = vcpus[*base..*base + vm.vcpus as usize].iter().filter_map(|vcpu| vcpu.task);
+            (number, vm.running, if vm.waiting > 0 { of_vm.filter(waits).collect() } else { Vec::new() })
+        });
+        distances.look(queued, each);
+    }
+
     pub fn program_starts(&mut self, totals: ProgramTotals) {
         push(&mut self.totals.program_starts, totals);
     }
@@ -421,6 +439,8 @@ impl HostMetrics {
                 wait_in_kernel: state.in_kernel.summary(),
                 wait_as_holder: state.as_holder.summary(),
                 skew: state.skew.summary(),
+                distances: self.distances.found(vm).cases,
+                distances_far: self.distances.found(vm).far,
                 ..state.totals.clone()
             });
             vcpus.push(of_vm);

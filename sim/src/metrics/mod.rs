@@ -9,6 +9,7 @@
 //! | [`waits`] | distributions |
 //! | [`layout`] | who is who |
 
+mod distance;
 pub mod fingerprint;
 pub mod guest;
 pub mod host;

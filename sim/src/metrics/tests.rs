@@ -101,6 +101,7 @@ fn spins_exits_and_yields() {
     );
     let (counts, guest) = (&found.vms[0].guest.counts, &found.vms[0].guest);
     assert_eq!((counts.ple, counts.ple_kernel, counts.ple_chains, counts.ple_chain_max), (3, 2, 2, 2));
+    assert_eq!(counts.ple_chain_lengths, [1, 1, 0, 0, 0, 0, 0, 0]);
     assert_eq!((counts.yields_asked, counts.yields_granted), (2, 1));
     assert_eq!((guest.spin_ns, guest.spins["lock"].count, guest.spins["user"].sum_ns), (10, 1, 4));
 }
@@ -217,4 +218,14 @@ fn what_the_time_went_to_is_known_between_a_programs_start_and_its_end() {
     assert_eq!((end.wakeups - start.wakeups, end.wait_wakeup_ns - start.wait_wakeup_ns), (1, 3));
     assert_eq!((end.ipis_preempted, end.ipi_wait_ns), (2, 7 + 4));
     assert_eq!((end.guest.ipis_sent, end.guest.ple, end.guest.spin_ns), (4, 1, 3));
+}
+
+#[test]
+fn chains_are_counted_by_powers_of_two() {
+    let mut counts = guest::Counts::default();
+    for exits in [0, 1, 2, 3, 4, 5, 64, 65, 1_000] {
+        counts.chain_ends(exits);
+    }
+    assert_eq!(counts.ple_chain_lengths, [1, 1, 2, 1, 0, 0, 1, 2]);
+    assert_eq!((counts.ple_chains, counts.ple_chain_max), (8, 1_000));
 }

@@ -30,6 +30,9 @@ pub struct VmTotals {
     pub halted_ns: Ns,
     pub stacked_ns: Ns,
     pub skew_max_ns: Ns,
+    /// Looks at which a vCPU ran and siblings ran or waited; those at which one was farther than 2/3 of its queue.
+    pub distances: u64,
+    pub distances_far: u64,
     pub lag_behind_ns: Option<Ns>,
     pub lag_ahead_ns: Option<Ns>,
     pub switches: u64,
