@@ -42,6 +42,8 @@ Boot = Callable[..., AbstractContextManager[LabPlace]]
 repeated: list[str] = []
 # The tests that had a lab.
 used: set[str] = set()
+# The lab that tests share, by its kernel.
+held: dict[str | None, LabPlace] = {}
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -66,7 +68,22 @@ def place(request: pytest.FixtureRequest) -> Iterator[LabPlace]:
     """One boot for all tests that leave it as they found it, and one for each other kernel that some ask for."""
     kernel = getattr(request, "param", None)
     with ExitStack() as stack:
-        yield booted(stack, lambda: LabPlace(scenarios.load(SCENARIO), kernel=kernel, progress=say))
+        held[kernel] = booted(stack, lambda: LabPlace(scenarios.load(SCENARIO), kernel=kernel, progress=say))
+        yield held[kernel]
+        held.clear()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Close the lab that tests share before one that boots its own: labs take turns. Bring it up again for the next."""
+    if not item.get_closest_marker("lab"):
+        return
+    wanted = getattr(item, "callspec", None) and item.callspec.params.get("place")
+    for kernel, lab in held.items():
+        if "place" not in item.fixturenames:
+            lab.__exit__(None, None, None)
+        elif kernel == wanted and not lab.guests:
+            boot_again(lab)
 
 
 def booted(stack: ExitStack, make: Callable[[], LabPlace]) -> LabPlace:

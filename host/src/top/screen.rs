@@ -2,9 +2,12 @@
 //! The terminal: keys in, the screen out, a sample when one is due.
 
 use std::io::{self, IsTerminal};
+use std::process;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use rustix::event::{poll, PollFd, PollFlags};
 
 use super::app::App;
 use super::args::Top;
@@ -29,6 +32,7 @@ pub fn run(
     let mut app = App::new(args.columns.as_ref().map(|columns| columns.0.clone()), args.interval);
     app.take(source.first()?);
     let mut due = Instant::now() + FIRST.min(app.every);
+    end_with_the_terminal();
     // A panic restores the terminal too.
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let result = loop {
@@ -66,6 +70,19 @@ pub fn run(
     };
     ratatui::restore();
     result
+}
+
+/// Ends this process when its terminal is gone. Who was started with SIGHUP ignored is not told by a signal; what reads the keys
+/// then finds an end of file, again and again and for ever, and does not come back.
+fn end_with_the_terminal() {
+    thread::spawn(|| {
+        let stdin = io::stdin();
+        let mut terminal = [PollFd::new(&stdin, PollFlags::empty())];
+        // No input is waited for, only that it is gone; an error is a signal's.
+        while poll(&mut terminal, None).is_err() || terminal[0].revents().is_empty() {}
+        // As by SIGHUP. The kernel takes the probe away with us.
+        process::exit(0);
+    });
 }
 
 /// Refuse what would fill a file with a terminal's commands.
