@@ -84,7 +84,7 @@ def test_vms_and_cgroups_come_and_go(bench: Bench, policy: str) -> None:
     dice = random.Random(1)
     with Ground(bench, policy) as ground:
         ground.busy("work", "pv")
-        churn(bench, dice)
+        churn(bench, dice, CHURN_S if policy != "eevdf" else min(CHURN_S, STRESS_S["eevdf"]))
         if policy == "eevdf":
             return
         vms = {guest.pid(): guest.config.vcpus for guest in bench.place.guests.values()}
@@ -96,9 +96,9 @@ def counted(ground: Ground) -> dict[int, int]:
     return {vm["tgid"]: vm["vcpus"] for vm in ground.statistics()["vms"]}
 
 
-def churn(bench: Bench, dice: random.Random) -> None:
+def churn(bench: Bench, dice: random.Random, seconds: float) -> None:
     """Start and end VMs and cgroups with tasks, and change weights and quotas, all at random."""
-    end = time.monotonic() + CHURN_S
+    end = time.monotonic() + seconds
     round_number = 0
     while time.monotonic() < end:
         round_number += 1
