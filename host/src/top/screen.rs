@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
-use rustix::event::{poll, PollFd, PollFlags};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use super::app::App;
 use super::args::Top;
@@ -37,18 +37,18 @@ pub fn run(
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let result = loop {
         if let Err(error) = terminal.draw(|frame| draw(frame, &mut app)) {
-            break Err(failed(error));
+            break if is_gone(Wait::No) { Ok(()) } else { Err(failed(error)) };
         }
         match event::poll(due.saturating_duration_since(Instant::now()).min(LOOK_EVERY)) {
             Ok(true) => match event::read() {
                 Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => app.key(key),
                 Ok(_) => {}
-                Err(error) => break Err(failed(error)),
+                Err(error) => break if is_gone(Wait::No) { Ok(()) } else { Err(failed(error)) },
             },
             Ok(false) => {}
             // A signal, for instance that of a changed size.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => break Err(failed(error)),
+            Err(error) => break if is_gone(Wait::No) { Ok(()) } else { Err(failed(error)) },
         }
         if app.quit || stops.asked() {
             break Ok(());
@@ -76,13 +76,26 @@ pub fn run(
 /// then finds an end of file, again and again and for ever, and does not come back.
 fn end_with_the_terminal() {
     thread::spawn(|| {
-        let stdin = io::stdin();
-        let mut terminal = [PollFd::new(&stdin, PollFlags::empty())];
-        // No input is waited for, only that it is gone; an error is a signal's.
-        while poll(&mut terminal, None).is_err() || terminal[0].revents().is_empty() {}
+        while !is_gone(Wait::Yes) {}
         // As by SIGHUP. The kernel takes the probe away with us.
         process::exit(0);
     });
+}
+
+#[derive(PartialEq)]
+enum Wait {
+    Yes,
+    No,
+}
+
+/// Is the terminal gone? May wait until it is, or a signal comes.
+fn is_gone(wait: Wait) -> bool {
+    let stdin = io::stdin();
+    // No input is waited for.
+    let mut terminal = [PollFd::new(&stdin, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let found = poll(&mut terminal, (wait == Wait::No).then_some(&now));
+    found.is_ok() && !terminal[0].revents().is_empty()
 }
 
 /// Refuse what would fill a file with a terminal's commands.
