@@ -62,7 +62,7 @@ def scenario(vms: int, vcpus: int, names: tuple[str, ...], kernel: str) -> Scena
 def of_queue(vms: int, program: str, found: list[Found]) -> str:
     stacked = sum(vm["stacked_ns"] for vm, _ in found) / sum(end_ns for _, end_ns in found)
     cases, far = (sum(vm[name] for vm, _ in found) for name in ("distances", "distances_far"))
-    return f"| {vms} | {program} | {stacked:.1%} | {far / cases:.1%} | {cases} |"
+    return f"| {vms} | {program} | {stacked:.1%} | {far / max(1, cases):.1%} | {cases} |"
 
 
 def of_chains(program: str, lengths: list[int], longest: int) -> str:

@@ -31,7 +31,7 @@ MINIMAL = "minimal"
 def main(rounds: int, presets: list[str]) -> None:
     measured: dict[str, list[float]] = defaultdict(list)
     ratios: dict[str, list[float]] = defaultdict(list)
-    lab = bring_up(GUESTS, pcpus=2, ple=True, accel="tcg", share="--share" in sys.argv)
+    lab = bring_up(GUESTS, pcpus=2, ple=True, accel="tcg", share="--share" in sys.argv, fresh=True)
     try:
         host = lab.emulator.host
         for name, program in (("cohort", "cohort"), ("bench-scx", "cohort-bench-scx")):

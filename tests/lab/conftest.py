@@ -83,7 +83,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if "place" not in item.fixturenames:
             lab.__exit__(None, None, None)
         elif kernel == wanted and not lab.guests:
-            boot_again(lab)
+            bring_up_again(lab)
 
 
 def booted(stack: ExitStack, make: Callable[[], LabPlace]) -> LabPlace:
@@ -97,13 +97,22 @@ def booted(stack: ExitStack, make: Callable[[], LabPlace]) -> LabPlace:
 
 
 def boot_again(lab: LabPlace) -> None:
-    """Bring the lab up after a crash, in which it may crash as well: the tests that follow need it."""
+    """Boot the lab after a crash, in which it may crash as well: the tests that follow need it."""
     for _ in range(1, ATTEMPTS):
         try:
             return lab.reset()
         except PlaceCrashed as crash:
             repeat(f"crashed while booting again: {crash}")
     lab.reset()
+
+
+def bring_up_again(lab: LabPlace) -> None:
+    """Bring the lab up that was closed for another."""
+    try:
+        lab.__enter__()
+    except PlaceCrashed as crash:
+        repeat(f"crashed while it came up again: {crash}")
+        boot_again(lab)
 
 
 @pytest.fixture

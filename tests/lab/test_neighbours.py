@@ -74,7 +74,7 @@ def test_an_unprivileged_user_takes_no_more_than_its_share(bench: Bench, policy:
         got = ground.got("work", "pv", "user", window_s=STRESS_S[policy], settle_s=3)
         assert stress.wait(0) is None, stress.output("stderr")[0]
         if policy == "eevdf":
-            assert min(got.values()) > 0, got
+            assert got["user"] > 0.3, got  # the stressors do run
         else:
             ground.divided(got, {"work": 1, "pv": 1, "user": 1}, 2, busy_min=STRESS_BUSY_MIN)
 

@@ -31,7 +31,7 @@ SPARE_MB = 2560
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     disk = portable.make(tmp_path_factory.mktemp("portable"))
     files = {"cohort": binaries.find("cohort")}
-    lab = bring_up([], pcpus=2, ple=True, files=files, disks=[disk], spare_mb=SPARE_MB)
+    lab = bring_up([], pcpus=2, ple=True, files=files, disks=[disk], spare_mb=SPARE_MB, fresh=True)
     try:
         lab.emulator.host.check(portable.PREPARE)
         yield lab

@@ -110,7 +110,7 @@ def package() -> Path:
 @pytest.fixture
 def host(package: Path) -> Iterator[Host]:
     files = {"systemd.tar": systemd(), "cohort.deb": package}
-    lab = bring_up([], pcpus=2, ple=True, files=files).emulator
+    lab = bring_up([], pcpus=2, ple=True, files=files, fresh=True).emulator
     try:
         lab.host.check(UNPACK)
         lab.host.spawn("systemd", START)

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 
 use super::app::App;
 use super::args::Top;
@@ -77,8 +78,9 @@ pub fn run(
 fn end_with_the_terminal() {
     thread::spawn(|| {
         while !is_gone(Wait::Yes) {}
-        // As by SIGHUP. The kernel takes the probe away with us.
-        process::exit(0);
+        // What is shown may be on another terminal than the keys. The kernel takes the probe away with us.
+        let _ = ratatui::try_restore();
+        process::exit(0); // as by SIGHUP
     });
 }
 
@@ -95,7 +97,10 @@ fn is_gone(wait: Wait) -> bool {
     let mut terminal = [PollFd::new(&stdin, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let found = poll(&mut terminal, (wait == Wait::No).then_some(&now));
-    found.is_ok() && !terminal[0].revents().is_empty()
+    match found {
+        Ok(_) => !terminal[0].revents().is_empty(),
+        Err(error) => error != Errno::INTR,
+    }
 }
 
 /// Refuse what would fill a file with a terminal's commands.

@@ -142,6 +142,9 @@ def connected(path: Path) -> socket.socket:
     folder = os.open(path.parent, os.O_PATH)
     try:  # by this detour the path may be longer than a socket's address
         connection.connect(f"/proc/self/fd/{folder}/{path.name}")
+    except OSError:
+        connection.close()
+        raise
     finally:
         os.close(folder)
     return connection

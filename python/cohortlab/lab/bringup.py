@@ -16,21 +16,25 @@ from cohortlab.lab.emulator import Emulator
 from cohortlab.lab.guest import Guest, GuestConfig
 from cohortlab.lab.patience import OwnTime, boot_times
 from cohortlab.lab.qemu import Qemu
-from cohortlab.places import PlaceCrashed, PlaceError, ProgressFn
+from cohortlab.lab.state import State
+from cohortlab.places import PlaceCrashed, PlaceError, PlaceFailed, ProgressFn
 
 # What the host needs beside its guests: itself, page cache of the root, the payload, and per guest QEMU.
 _HOST_MB = 768
 _PER_GUEST_MB = 128
+# A lab that was saved goes on at once.
+_ALIVE_S = 30
 
 
-@dataclass(frozen=True)
+@dataclass
 class Lab:
-    """Both levels, up: booted, or ``restored`` from a saved state."""
+    """Both levels, up: booted, or ``restored``; ``state`` is what it came from or was saved as, if there is one."""
 
     emulator: Emulator
     guests: list[Guest]
     boot: Boot
     restored: bool = False
+    state: State | None = None
 
 
 def bring_up(
@@ -86,6 +90,8 @@ def bring_up(
         if kvm.probe().nested:
             try:
                 return up(configs, replace(boot, accel="kvm"), progress, fresh)
+            except PlaceFailed:
+                raise
             except (PlaceError, PlaceCrashed) as error:
                 progress(f"nested KVM does not do here ({error}): going on in software", None)
     return up(configs, boot, progress, fresh)
@@ -97,7 +103,7 @@ def up(configs: Sequence[GuestConfig], boot: Boot, progress: ProgressFn, fresh: 
     saved = None if fresh else state.of(how, boot, configs)
     if saved is None:
         return _booted(configs, boot, how, progress)
-    if saved.folder.exists():
+    if saved.folder.is_dir():
         progress(f"Linux {boot.kernel.release}, {boot.pcpus} pCPUs: from the saved state of such a lab", None)
         try:
             return _restored(configs, boot, how, saved, progress)
@@ -110,18 +116,23 @@ def up(configs: Sequence[GuestConfig], boot: Boot, progress: ProgressFn, fresh: 
         state.tidy()
     except PlaceCrashed as why:
         progress(f"the next lab boots as well: {why}", None)
+        try:
+            lab.emulator.host.ping(_ALIVE_S)
+        except (AgentError, TimeoutError, PlaceCrashed):
+            lab.emulator.close()
+            return _booted(configs, boot, how, progress)
+        return lab
     except BaseException:
         lab.emulator.close()
         raise
+    lab.state = saved
     return lab
 
 
-def _restored(
-    configs: Sequence[GuestConfig], boot: Boot, how: Command, saved: state.State, progress: ProgressFn
-) -> Lab:
+def _restored(configs: Sequence[GuestConfig], boot: Boot, how: Command, saved: State, progress: ProgressFn) -> Lab:
     emulator, jobs = saved.restore(how, boot, progress)
     progress("the lab is up", 1.0)
-    return Lab(emulator, [Guest(emulator.host, config, jobs[config.name]) for config in configs], boot, restored=True)
+    return Lab(emulator, [Guest(emulator.host, config, jobs[config.name]) for config in configs], boot, True, saved)
 
 
 def _booted(configs: Sequence[GuestConfig], boot: Boot, how: Command, progress: ProgressFn) -> Lab:

@@ -66,11 +66,15 @@ class Boot:
 
 @dataclass(frozen=True)
 class Command:
-    """How the first level is started; the folder that it runs in holds ``initrd``."""
+    """How the first level is started; the folder that it runs in holds ``initrd``.
+
+    ``files`` are those that it reads besides, all named in ``argv``.
+    """
 
     qemu: Qemu
     argv: tuple[str, ...]
     initrd: bytes
+    files: tuple[Path, ...] = ()
 
 
 def of(boot: Boot) -> Command:
@@ -116,7 +120,7 @@ def of(boot: Boot) -> Command:
             "chardev=control,mode=control",
         ),
     )
-    return Command(qemu, argv, _initrd(boot))
+    return Command(qemu, argv, _initrd(boot), (kernel.file, kernel.disk, boot.image.disk, *boot.disks))
 
 
 def _disk(name: str, file: Path) -> tuple[str, ...]:

@@ -4,40 +4,55 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from qemu.qmp import QMPClient, QMPError
 
 from cohortlab.lab.agent import connected
 from cohortlab.places import PlaceCrashed
 
-T = TypeVar("T")
-
 SOCKET = "control.sock"
 # A state of 500 MB takes half a second; a slow disk and a busy machine, much longer.
 _PATIENCE_S = 120
+# For one answer, of a QEMU whose own loop may be stuck.
+_ANSWER_S = 30
+# It listens a moment after it has started.
+_CONNECT_S = 5
 _LOOK_S = 0.02
 # QEMU's own limit, 128 MB/s, is one for networks.
 _BYTES_PER_S = 10**11
+_ENDED = ("completed", "failed", "cancelled", None)
 
 
 def save(folder: Path, file: Path) -> None:
     """Write the state of the emulator that runs in ``folder`` into ``file``; it stands still meanwhile and goes on.
 
     Raises:
-        PlaceCrashed: it could not, or is gone.
+        PlaceCrashed: it could not, or is gone. Whether it goes on is then to be seen.
     """
 
     async def talk(qmp: QMPClient) -> None:
-        await qmp.execute("stop")
+        await _ask(qmp, "stop")
         try:
-            await qmp.execute("migrate-set-parameters", {"max-bandwidth": _BYTES_PER_S})
-            await qmp.execute("migrate", {"uri": f"file:{file}"})
-            await _until(qmp, "query-migrate", "completed")
+            await _ask(qmp, "migrate-set-parameters", {"max-bandwidth": _BYTES_PER_S})
+            await _ask(qmp, "migrate", {"uri": f"file:{file}"})
+            await _until(qmp, "query-migrate", ("completed",))
+            # It says that a little before it may go on.
+            await _until(qmp, "query-status", ("postmigrate",))
+        except BaseException:
+            # One that went on writing would stop it again at its end.
+            with suppress(QMPError, TimeoutError, PlaceCrashed):
+                await _ask(qmp, "migrate_cancel")
+                await _until(qmp, "query-migrate", _ENDED)
+            raise
         finally:
-            await qmp.execute("cont")
+            await _ask(qmp, "cont")
+            await _until(qmp, "query-status", ("running",))
 
     _session(folder, talk)
 
@@ -50,38 +65,50 @@ def go_on(folder: Path) -> None:
     """
 
     async def talk(qmp: QMPClient) -> None:
-        await _until(qmp, "query-status", "paused")
-        await qmp.execute("cont")
+        await _until(qmp, "query-status", ("paused",))
+        await _ask(qmp, "cont")
 
     _session(folder, talk)
 
 
-async def _until(qmp: QMPClient, query: str, wanted: str) -> None:
-    """Return when the answer to ``query`` has this status."""
-    while True:
-        answer = await qmp.execute(query)
-        # Of a migration that is being set up there is none yet.
-        status = answer.get("status") if isinstance(answer, dict) else None
-        if status == wanted:
-            return
-        if status in ("failed", "cancelled"):
-            said = answer.get("error-desc", "it does not say why") if isinstance(answer, dict) else ""
-            raise PlaceCrashed(f"its state is not saved: {said}")
+async def _ask(qmp: QMPClient, command: str, arguments: dict[str, Any] | None = None) -> Any:
+    return await asyncio.wait_for(qmp.execute(command, arguments), _ANSWER_S)
+
+
+async def _until(qmp: QMPClient, query: str, wanted: tuple[str | None, ...]) -> None:
+    """Return when the answer to ``query`` has one of these statuses; a migration that is being set up has none."""
+    end = time.monotonic() + _PATIENCE_S
+    while (status := (answer := await _ask(qmp, query)).get("status")) not in wanted:
+        if status in _ENDED[1:-1]:
+            raise PlaceCrashed(f"its state is not saved: {answer.get('error-desc', status)}")
+        if time.monotonic() > end:
+            raise PlaceCrashed(f"{query} says {status} for {_PATIENCE_S} s instead of {wanted[0]}")
         await asyncio.sleep(_LOOK_S)
 
 
-def _session(folder: Path, talk: Callable[[QMPClient], Awaitable[T]]) -> T:
-    async def session() -> T:
+def _session(folder: Path, talk: Callable[[QMPClient], Awaitable[None]]) -> None:
+    async def session() -> None:
         qmp = QMPClient("lab")
-        await qmp.connect(connected(folder / SOCKET))
+        await asyncio.wait_for(qmp.connect(_connected(folder)), _ANSWER_S)
         try:
-            return await talk(qmp)
+            await talk(qmp)
         finally:
-            await qmp.disconnect()
+            await asyncio.wait_for(qmp.disconnect(), _ANSWER_S)
 
     try:
-        return asyncio.run(asyncio.wait_for(session(), _PATIENCE_S))
+        asyncio.run(session())
     except TimeoutError:
-        raise PlaceCrashed(f"the lab's emulator did not get done within {_PATIENCE_S} s") from None
+        raise PlaceCrashed(f"the lab's emulator gives no answer within {_ANSWER_S} s") from None
     except (QMPError, OSError, EOFError) as error:
         raise PlaceCrashed(f"the lab's emulator is not in control: {error}") from None
+
+
+def _connected(folder: Path) -> socket.socket:
+    end = time.monotonic() + _CONNECT_S
+    while True:
+        try:
+            return connected(folder / SOCKET)
+        except OSError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(_LOOK_S)

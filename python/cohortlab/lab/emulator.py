@@ -70,6 +70,7 @@ class Emulator:
         except BaseException:
             if process is not None:
                 process.kill()
+                process.wait()
             shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:

@@ -13,6 +13,7 @@ from cohortlab.lab.command import PAYLOAD
 from cohortlab.lab.emulator import Emulator
 from cohortlab.lab.qemu import Qemu
 from cohortlab.lab.real import RealPlace
+from cohortlab.lab.state import State
 from cohortlab.places import PlaceError, ProgressFn
 from cohortlab.scenario import Scenario
 
@@ -42,6 +43,7 @@ class LabPlace(RealPlace):
         self._accel = accel
         self._cohort = cohort
         self._lab: Emulator | None = None
+        self._state: State | None = None
         self._qemu: Qemu | None = None
 
     @property
@@ -80,7 +82,7 @@ class LabPlace(RealPlace):
             root_files=programs.files(scenario),
             progress=self._progress,
         )
-        self._lab = lab.emulator
+        self._lab, self._state = lab.emulator, lab.state
         self._guests_are_up(lab.guests)
         with self._crash_if_lost():
             ple = sampling.has_ple(self.emulator.host)
@@ -103,6 +105,11 @@ class LabPlace(RealPlace):
             **spin,
             "probe": self._start_probe(),
         }
+
+    def reset(self) -> None:
+        if self._state is not None:
+            self._state.remove()  # whatever is wrong may be in it
+        super().reset()
 
     def _close(self) -> None:
         if self._lab is not None:

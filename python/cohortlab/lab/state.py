@@ -28,7 +28,7 @@ from cohortlab.places import PlaceCrashed, PlaceError, ProgressFn
 # "off": boot every time.
 VARIABLE = "COHORT_LAB_STATE"
 # A state is as large as what its host and guests use of their memory, some 500 MB: so many are kept.
-KEPT = 4
+KEPT = 6
 # Emulators whose restored labs were tried: bench/emulator/snapshot.py.
 _TRIED = ("patched", "own")
 _ANSWER_S = 60
@@ -36,6 +36,8 @@ _ANSWER_S = 60
 _LEFT_S = 3600
 # How much longer or shorter a PAUSE may take than when the pause filter was set: beyond, it is set anew by a boot.
 _PAUSE_SLACK = 0.1
+# Fewer cannot be timed so well. Without a filter there are none.
+_PAUSES_MIN = 300
 _PREFIX = "state-"
 
 
@@ -71,16 +73,23 @@ class State:
         Raises:
             PlaceCrashed: it did not come up again, or is of no use now.
         """
-        self.folder.touch()  # the ones that are used are kept
-        emulator = Emulator.start(command, boot, progress, state=self.folder)
+        try:
+            os.utime(self.folder)  # the ones that are used are kept
+            emulator = Emulator.start(command, boot, progress, state=self.folder)
+        except OSError as error:
+            raise PlaceCrashed(f"{self.folder}: cannot be read: {error.strerror}") from None
         try:
             jobs = {
                 name: Job(emulator.host, f"vm-{name}", int(pid))
                 for name, pid in json.loads((self.folder / "guests.json").read_text()).items()
             }
             machines = [emulator.host, *(guest.machine(emulator.host, name) for name in jobs)]
-            with ThreadPoolExecutor(len(machines)) as pool:
+            # Not as a context manager: that would wait for the others. They end when the lab is closed.
+            pool = ThreadPoolExecutor(len(machines))
+            try:
                 list(pool.map(_tell_date, machines))
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
             check_pause_filter(emulator.host)
         except (AgentError, TimeoutError, OSError, ValueError) as error:
             emulator.close()
@@ -91,7 +100,7 @@ class State:
         return emulator, jobs
 
     def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        _remove(self.folder)
 
 
 def of(command: Command, boot: Boot, configs: Sequence[GuestConfig]) -> State | None:
@@ -105,7 +114,7 @@ def of(command: Command, boot: Boot, configs: Sequence[GuestConfig]) -> State | 
         raise PlaceError(f'{VARIABLE}: "{wanted}" is not allowed: must be off, or not set')
     if wanted or boot.accel != "tcg" or command.qemu.kind not in _TRIED:
         return None
-    return State(f"{_prefix()}{_key(command, boot, configs)}")
+    return State(f"{_prefix()}{_key(command, configs)}")
 
 
 def tidy() -> None:
@@ -116,11 +125,18 @@ def tidy() -> None:
             states[folder] = folder.stat().st_mtime
     ours = sorted((folder for folder in states if folder.name.startswith(_prefix())), key=lambda one: -states[one])
     for folder in states.keys() - set(ours[:KEPT]):
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
     for left in (*cache.root().glob(f".building-{_PREFIX}*"), *cache.root().glob(f".lock-{_PREFIX}*")):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > _LEFT_S:
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+                _remove(left)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder; or a file, should there be one in its place."""
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink()
 
 
 def _prefix() -> str:
@@ -128,12 +144,12 @@ def _prefix() -> str:
     return f"{_PREFIX}{boot_id[:8]}-"
 
 
-def _key(command: Command, boot: Boot, configs: Sequence[GuestConfig]) -> str:
+def _key(command: Command, configs: Sequence[GuestConfig]) -> str:
     """Return a name for all that the state depends on."""
     digest = hashlib.sha256()
-    # What the cache has of image and kernel is named by its contents; other disks are somebody's.
-    disks = [(str(disk), disk.stat().st_size, disk.stat().st_mtime_ns) for disk in boot.disks]
-    digest.update(repr((command.qemu, command.argv, boot.image, disks, configs)).encode())
+    # An image is named by its recipe, not by its contents; further disks are somebody's.
+    files = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in command.files]
+    digest.update(repr((command.qemu, command.argv, files, configs)).encode())
     digest.update(command.initrd)
     # What is done to a lab while it boots.
     for source in sorted(Path(inspect.getfile(State)).parent.glob("*.py")):
@@ -149,7 +165,7 @@ def _tell_date(machine: Machine) -> None:
 def check_pause_filter(host: Machine) -> None:
     """Raise PlaceCrashed if the processor's speed is no longer the one for which the pause filter was set."""
     count, then_ps = sampling.pause_filter(host)
-    if not then_ps:
+    if count < _PAUSES_MIN:
         return
     now_ps = int(host.check(f"cohort-lab-agent ps-per-pause {count}", _ANSWER_S))
     if abs(now_ps - then_ps) > _PAUSE_SLACK * then_ps:

@@ -117,8 +117,9 @@ impl HostMetrics {
     }
 
     pub fn record(&mut self, layout: &Layout, now_ns: Ns, what: &What) {
-        while self.distances.is_due(now_ns, || self.vms.iter().any(|vm| vm.waiting > 0)) {
-            self.look_at_distances();
+        let looks = self.distances.due(now_ns);
+        if looks > 0 {
+            self.look_at_distances(looks);
         }
         match *what {
             What::Switch { cpu, prev, why, next } => {
@@ -329,15 +330,16 @@ impl HostMetrics {
         state.skew.add(most - least);
     }
 
-    fn look_at_distances(&mut self) {
+    fn look_at_distances(&mut self, looks: u64) {
         let Self { tasks, vcpus, bases, vms, distances, .. } = self;
         let queued = tasks.iter().filter(|task| task.doing != Doing::Sleeps).map(|task| task.cpu);
         let each = vms.iter().zip(bases.iter()).enumerate().map(|(number, (vm, base))| {
-            let waits = |task: &TaskId| tasks[task.index()].doing == Doing::Waits;
             let of_vm = vcpus[*base..*base + vm.vcpus as usize].iter().filter_map(|vcpu| vcpu.task);
-            (number, vm.running, if vm.waiting > 0 { of_vm.filter(waits).collect() } else { Vec::new() })
+            let all = of_vm.map(|task| (task, &tasks[task.index()]));
+            let waiting = all.filter(|(_, task)| task.doing == Doing::Waits).map(|(id, task)| (id, task.cpu));
+            (number, vm.running, if vm.waiting > 0 { waiting.collect() } else { Vec::new() })
         });
-        distances.look(queued, each);
+        distances.look(looks, queued, each);
     }
 
     pub fn program_starts(&mut self, totals: ProgramTotals) {
@@ -422,6 +424,7 @@ impl HostMetrics {
         let idle_ns = capacity_ns.saturating_sub(busy_ns);
         let host = HostTotals { end_ns: now_ns, busy_ns, idle_ns, ..self.totals.clone() };
         let (mut vms, mut vcpus) = (Vec::new(), Vec::new());
+        let distances = self.distances.found();
         for vm in 0..self.vms.len() {
             self.touch(vm, now_ns);
             self.look_at_skew(layout, vm, now_ns);
@@ -439,8 +442,8 @@ impl HostMetrics {
                 wait_in_kernel: state.in_kernel.summary(),
                 wait_as_holder: state.as_holder.summary(),
                 skew: state.skew.summary(),
-                distances: self.distances.found(vm).cases,
-                distances_far: self.distances.found(vm).far,
+                distances: distances[vm].cases,
+                distances_far: distances[vm].far,
                 ..state.totals.clone()
             });
             vcpus.push(of_vm);
