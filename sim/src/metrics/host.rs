@@ -424,8 +424,7 @@ impl HostMetrics {
         let idle_ns = capacity_ns.saturating_sub(busy_ns);
         let host = HostTotals { end_ns: now_ns, busy_ns, idle_ns, ..self.totals.clone() };
         let (mut vms, mut vcpus) = (Vec::new(), Vec::new());
-        let distances = self.distances.found();
-        for vm in 0..self.vms.len() {
+        for (vm, distance) in self.distances.found().into_iter().enumerate() {
             self.touch(vm, now_ns);
             self.look_at_skew(layout, vm, now_ns);
             let of_vm: Vec<_> =
@@ -442,8 +441,8 @@ impl HostMetrics {
                 wait_in_kernel: state.in_kernel.summary(),
                 wait_as_holder: state.as_holder.summary(),
                 skew: state.skew.summary(),
-                distances: distances[vm].cases,
-                distances_far: distances[vm].far,
+                distances: distance.cases,
+                distances_far: distance.far,
                 ..state.totals.clone()
             });
             vcpus.push(of_vm);
