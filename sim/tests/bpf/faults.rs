@@ -53,6 +53,28 @@ fn woken_tasks_go_between_pcpus_whose_clocks_differ() {
 }
 
 #[test]
+fn a_runner_whose_turn_is_over_by_the_wakers_clock_does_not_go_before_all() {
+    // Beyond the end of every turn there; but not by so much that the limit on waiting decides.
+    for ahead in [20, 40].map(|ms| ms * MS as i64) {
+        let skew_ns = vec![0, ahead];
+        let mut w = World::new(Config { skew_ns, ..Config::cpus(2) });
+        // Not of the usual weight: what is scaled does not wrap back.
+        let hogs: Vec<_> = [0, 1].map(|cpu| vm_on(&mut w, 300, 1, &[cpu])).concat();
+        let sleepers: Vec<_> = (0..4)
+            .map(|i| {
+                let cgroup = w.new_cgroup(0, 70);
+                w.spawn(Spec::cycle(100_000 + i * 30_000, 7 * MS + i * 130_000).cgroup(cgroup))
+            })
+            .collect();
+        w.run(SECOND);
+        used_in(&mut w, 5 * SECOND, &hogs);
+        let longest = longest_wait_ms(&w, &sleepers);
+        // A turn, and what is left of one.
+        assert!(longest <= 20, "a light sleeper waited for {longest} ms");
+    }
+}
+
+#[test]
 fn in_a_long_queue_the_light_ones_run_too() {
     let mut w = world(1);
     let normal: Vec<_> = (0..40).map(|_| w.spawn(Spec::busy())).collect();
