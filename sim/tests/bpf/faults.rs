@@ -287,6 +287,27 @@ fn a_boost_that_affinity_forbids_here_is_had_where_the_sibling_waits() {
 }
 
 #[test]
+fn a_wish_that_comes_too_late_is_not_granted() {
+    for (kept_ms, granted) in [(1, 1), (9, 0)] {
+        let mut w = boosted(2, BOOST_ANY_MODE | BOOST_UNFAIR);
+        let (spinner, waiter, other) = sibling_waits_elsewhere(&mut w);
+        let there = w.task(other).cpu;
+        // Nobody can go elsewhere.
+        w.set_affinity(waiter, &[there]);
+        w.set_affinity(other, &[there]);
+        w.settle();
+        w.pause_exit(spinner);
+        // Before the pCPU has heard of it, a real-time task has it.
+        w.rt_takes(there);
+        w.run(kept_ms * MS);
+        w.rt_leaves(there);
+        w.settle();
+        let stats = w.stats();
+        assert_eq!((stats.boost_granted, stats.boost_missed), (granted, 1 - granted), "after {kept_ms} ms");
+    }
+}
+
+#[test]
 fn an_iothread_of_a_vm_ahead_of_its_share_does_not_wait_long() {
     let mut w = world(1);
     let (vm, a) = busy_vm(&mut w, 1);
