@@ -71,6 +71,24 @@ fn idle_vcpus_hold_no_pcpu() {
 }
 
 #[test]
+fn who_halts_makes_room_at_once() {
+    let mut w = world_with(2, strict());
+    let vms = vms(&mut w, &[1, 1, 1]);
+    w.sleep(vms[2][0]);
+    w.run(100 * MS);
+    for round in 0..20 {
+        // One of two that take turns on what the third leaves.
+        let (goes, comes) = (vms[1 + round % 2][0], vms[2 - round % 2][0]);
+        w.run(3 * MS + 100_000 * round as u64);
+        assert!(w.is_running(vms[0][0]) && w.is_running(goes));
+        w.sleep(goes);
+        w.wake(comes);
+        w.settle();
+        assert!(w.is_running(comes), "round {round}");
+    }
+}
+
+#[test]
 fn who_wakes_in_its_vms_turn_runs_at_once() {
     let mut w = world_with(2, strict());
     let vms = vms(&mut w, &[2, 2]);
