@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use crate::spec::{Knobs, Spec};
-use crate::view::State;
+use crate::view::{Queue, State};
 use crate::world::{TaskId, World};
 
 #[test]
@@ -137,6 +137,10 @@ fn nothing_is_sent_to_an_offline_pcpu() {
         w.run(MS);
         for id in vcpus.iter().chain(&host) {
             assert!(matches!(w.task(*id).cpu, 0 | 2));
+            // Nor queued there: those that are online would find it only once they had nothing else to do.
+            if let Some(Queue::User(dsq)) = w.task(*id).queue {
+                assert!(matches!(dsq % 4, 0 | 2), "{id:?} waits in queue {dsq}");
+            }
         }
         assert_work_conserving(&mut w);
     }

@@ -105,6 +105,18 @@ fn who_sleeps_holds_no_pcpu() {
 }
 
 #[test]
+fn who_sleeps_makes_no_set_too_large() {
+    let mut w = partial(2);
+    let (_, a) = vm_of_sets(&mut w, 3, &[&[0, 1, 2]]);
+    w.spawn(Spec::busy().on(&[1]));
+    // All three do not fit; the two that are awake do, whenever the task leaves them its pCPU.
+    w.sleep(a[2]);
+    w.run(1_500 * MS);
+    let seen = watch(&mut w, 2_000, &a[..2]);
+    assert!(seen.whole * 4 > seen.looks && seen.torn * 50 < seen.looks, "{seen:?}");
+}
+
+#[test]
 fn one_that_wants_to_run_alone_needs_no_turn() {
     let mut w = partial(2);
     let (_, a) = vm_of_sets(&mut w, 2, &[&[0, 1]]);

@@ -56,6 +56,27 @@ fn a_leader_waits_and_goes_on() {
 }
 
 #[test]
+fn a_leader_goes_on_as_soon_as_its_laggard_runs() {
+    let mut w = world_with(2, relaxed());
+    let (_, vm) = busy_vm(&mut w, 2);
+    introduce(&mut w, &vm);
+    w.set_affinity(vm[0], &[0]);
+    w.set_affinity(vm[1], &[1]);
+    w.spawn(Spec::busy().on(&[1]));
+    while w.stats().gang_stops == 0 {
+        w.run(MS / 10);
+    }
+    w.settle();
+    assert!(!w.is_running(vm[0]) && !w.is_running(vm[1]), "both wait for the task on pCPU 1");
+    while !w.is_running(vm[1]) {
+        w.run(MS / 10);
+    }
+    w.settle();
+    // Its lead is as long as it was; but it grows no longer.
+    assert!(w.is_running(vm[0]));
+}
+
+#[test]
 fn idling_is_progress() {
     let mut w = world_with(2, relaxed());
     let (_, vm) = busy_vm(&mut w, 2);
