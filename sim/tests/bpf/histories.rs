@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What holds whatever happens: random hosts, random events, and the books audited after every one of them.
 
-use cohort_sim::policies::{GANGS, OF_VMS, ORDERS};
+use cohort_sim::policies::{GANGS, OF_VMS, ORDERS, PRESETS};
 
 use crate::common::*;
+use crate::presets;
 use crate::sbco::audit_all_loans;
 use crate::spec::{knob, Config, Knobs, Spec};
 use crate::view::State;
 use crate::world::{TaskId, World};
 use proptest::prelude::*;
+use proptest::test_runner::{contextualize_config, TestRunner};
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -91,11 +93,16 @@ fn knobs() -> impl Strategy<Value = Knobs> {
     )
 }
 
-fn machine() -> impl Strategy<Value = Machine> {
+fn machine(knobs: impl Strategy<Value = Knobs>) -> impl Strategy<Value = Machine> {
     let task = (1..1_000u32, 100..8_000u64, 0..8_000u64);
     let (vms, tasks) = (prop::collection::vec(1..5usize, 0..4), prop::collection::vec(task, 0..5));
-    (1..6usize, knobs(), any::<bool>(), vms, tasks)
-        .prop_map(|(cpus, knobs, preempt_rcu, vms, tasks)| Machine { cpus, knobs, preempt_rcu, vms, tasks })
+    (1..6usize, knobs, any::<bool>(), vms, tasks).prop_map(|(cpus, knobs, preempt_rcu, vms, tasks)| Machine {
+        cpus,
+        knobs,
+        preempt_rcu,
+        vms,
+        tasks,
+    })
 }
 
 fn make(machine: &Machine) -> World {
@@ -219,26 +226,46 @@ fn books_agree(w: &mut World) {
     }
 }
 
+/// The books are audited after every event.
+fn nothing_is_lost(machine: &Machine, events: &[Event]) {
+    let mut w = make(machine);
+    for event in events {
+        apply(&mut w, event);
+        audit(&mut w);
+        if machine.knobs.order == Some(knob::ORDER_SBCO) {
+            audit_all_loans(&mut w);
+        }
+        // These leave pCPUs idle for the sake of siblings.
+        if !matches!(machine.knobs.gang, Some(knob::GANG_STRICT | knob::GANG_RELAXED)) {
+            assert_work_conserving(&mut w);
+        }
+    }
+    audit(&mut w);
+    books_agree(&mut w);
+    audit(&mut w);
+}
+
 proptest! {
     #![proptest_config(cases(80))]
 
     #[test]
-    fn nothing_is_lost_and_no_pcpu_idles(machine in machine(), events in prop::collection::vec(event(), 1..120)) {
-        let mut w = make(&machine);
-        for event in &events {
-            apply(&mut w, event);
-            audit(&mut w);
-            if machine.knobs.order == Some(knob::ORDER_SBCO) {
-                audit_all_loans(&mut w);
-            }
-            // These leave pCPUs idle for the sake of siblings.
-            if !matches!(machine.knobs.gang, Some(knob::GANG_STRICT | knob::GANG_RELAXED)) {
-                assert_work_conserving(&mut w);
-            }
-        }
-        audit(&mut w);
-        books_agree(&mut w);
-        audit(&mut w);
+    fn nothing_is_lost_and_no_pcpu_idles(machine in machine(knobs()), events in prop::collection::vec(event(), 1..120)) {
+        nothing_is_lost(&machine, &events);
+    }
+}
+
+/// Ten thousand of each: `PROPTEST_CASES=10000 cargo test -p cohort-sim --test bpf every_presets_books -- --nocapture`.
+#[test]
+fn every_presets_books_hold() {
+    for preset in PRESETS {
+        let histories = (machine(Just(presets::knobs(preset))), prop::collection::vec(event(), 1..120));
+        let mut runner = TestRunner::new(contextualize_config(cases(8)));
+        let found = runner.run(&histories, |(machine, events)| {
+            nothing_is_lost(&machine, &events);
+            Ok(())
+        });
+        found.unwrap_or_else(|error| panic!("Test failed under {}: {error}", preset[0]));
+        println!("{}: {} histories", preset[0], runner.config().cases);
     }
 }
 
@@ -246,7 +273,7 @@ proptest! {
     #![proptest_config(cases(32))]
 
     #[test]
-    fn nobody_waits_for_ever(machine in machine(), events in prop::collection::vec(event(), 1..120)) {
+    fn nobody_waits_for_ever(machine in machine(knobs()), events in prop::collection::vec(event(), 1..120)) {
         let mut w = make(&machine);
         for event in &events {
             apply(&mut w, event);

@@ -26,7 +26,7 @@ fn boost(list: &str) -> u32 {
     list.split(',').map(bit).sum()
 }
 
-fn knobs(preset: &[&str; 8]) -> Knobs {
+pub fn knobs(preset: &[&str; 8]) -> Knobs {
     let [_, placement, order, gang, spin, boosts, guard, _] = preset;
     Knobs {
         placement: Some(u32::from(*placement == "balance")),
