@@ -87,6 +87,12 @@ static __always_inline bool partial_begins(struct task_ctx *t, s32 cpu, u64 now)
 
 	if (!c)
 		return true;
+	v = vcpu_get(t);
+	/* Sets have changed since t began here: what it was in holds this pCPU no longer. */
+	if (v && c->set_runs && c->set_runs != place && c->curr_pid == (u32)v->pid) {
+		claim_drop(cpu, c->set_runs);
+		c->set_runs = 0;
+	}
 	/* Another set has it until the slot ends. */
 	if (partial_holds(c, now) && claim_place(c->set_claim) != place)
 		return false;
@@ -94,7 +100,6 @@ static __always_inline bool partial_begins(struct task_ctx *t, s32 cpu, u64 now)
 	if (!set || time_before(now, set->free_until_ns) || is_overdue(t, now))
 		return true;
 	/* Nor does it help its set to take a sibling's place: that one goes on, and t gets another pCPU. */
-	v = vcpu_get(t);
 	if (v && c->curr_pid && c->set_runs == place && c->curr_pid != (u32)v->pid)
 		return false;
 	return set_in_turn(set, now) || set_begin(t, c, set, place, cpu, now);

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from disturbance import Disturbance
@@ -18,6 +19,7 @@ from disturbance import Disturbance
 from cohortlab import scenario as scenarios
 from cohortlab.lab import guest as guests
 from cohortlab.lab.agent import AgentError, Job, Machine
+from cohortlab.lab.bringup import Lab, bring_up
 from cohortlab.lab.guest import Guest, GuestConfig
 from cohortlab.lab.place import LabPlace
 from cohortlab.lab.policy import sched_ext_state
@@ -37,6 +39,8 @@ WORK_TIMEOUT_S = 180
 EXTRA_GUEST_MB = 192
 
 Boot = Callable[..., AbstractContextManager[LabPlace]]
+BareBoot = Callable[..., Lab]
+T = TypeVar("T")
 
 # Why tests were run again and labs booted again.
 repeated: list[str] = []
@@ -86,24 +90,34 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             bring_up_again(lab)
 
 
-def booted(stack: ExitStack, make: Callable[[], LabPlace]) -> LabPlace:
-    """Enter a lab; one that crashes while it boots is booted once more."""
+def until_up(boot: Callable[[], T], what: str = "booting") -> T:
+    """Return what ``boot`` does; a lab that crashes meanwhile is booted once more, and that is counted."""
     for _ in range(1, ATTEMPTS):
         try:
-            return stack.enter_context(make())
+            return boot()
         except PlaceCrashed as crash:
-            repeat(f"crashed while booting: {crash}")
-    return stack.enter_context(make())
+            repeat(f"crashed while {what}: {crash}")
+    return boot()
+
+
+def booted(stack: ExitStack, make: Callable[[], LabPlace]) -> LabPlace:
+    """Enter a lab."""
+    return until_up(lambda: stack.enter_context(make()))
 
 
 def boot_again(lab: LabPlace) -> None:
     """Boot the lab after a crash, in which it may crash as well: the tests that follow need it."""
-    for _ in range(1, ATTEMPTS):
-        try:
-            return lab.reset()
-        except PlaceCrashed as crash:
-            repeat(f"crashed while booting again: {crash}")
-    lab.reset()
+    until_up(lab.reset, "booting again")
+
+
+@pytest.fixture(scope="session")
+def bare() -> BareBoot:
+    """Boots of a host alone: ``lab = bare(files=...)``, to be closed by who asks."""
+
+    def lab(**options: Any) -> Lab:
+        return until_up(lambda: bring_up([], pcpus=2, ple=True, fresh=True, progress=say, **options))
+
+    return lab
 
 
 def bring_up_again(lab: LabPlace) -> None:

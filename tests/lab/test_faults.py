@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import signal
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from cohortlab.lab import evidence
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -15,6 +18,20 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.lab, pytest.mark.long]
 
 CPU = "/sys/devices/system/cpu/cpu1/online"
+
+
+def test_a_host_that_hangs_leaves_evidence(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COHORT_CACHE", str(tmp_path))
+    lab = bench.place.emulator
+    found = evidence.take(lab.folder, lab.console_text())
+    assert found is not None
+    assert found.parent == tmp_path / "lost"
+    # Twice, of both processors.
+    assert all(
+        found.read_text().count(asked) == 2 for asked in ("CPU#0", "CPU#1", "state for CPU 0", "state for CPU 1")
+    )
+    assert lab.console_text().splitlines()[0] in found.read_text()
+    assert evidence.take(tmp_path, "") is None
 
 
 def test_kill_9(bench: Bench) -> None:

@@ -6,14 +6,14 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import portable
 import pytest
 
 from cohortlab.lab import binaries
 from cohortlab.lab.agent import Job, Machine
-from cohortlab.lab.bringup import Lab, bring_up
+from cohortlab.lab.bringup import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.long]
 
@@ -28,10 +28,10 @@ SPARE_MB = 2560
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(bare: Callable[..., Lab], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     disk = portable.make(tmp_path_factory.mktemp("portable"))
     files = {"cohort": binaries.find("cohort")}
-    lab = bring_up([], pcpus=2, ple=True, files=files, disks=[disk], spare_mb=SPARE_MB, fresh=True)
+    lab = bare(files=files, disks=[disk], spare_mb=SPARE_MB)
     try:
         lab.emulator.host.check(portable.PREPARE)
         yield lab

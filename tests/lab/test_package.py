@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ import pytest
 from cohortlab.lab import cache
 from cohortlab.lab.agent import Machine
 from cohortlab.lab.apt import Apt, unpack
-from cohortlab.lab.bringup import bring_up
+from cohortlab.lab.bringup import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.long]
 
@@ -108,9 +108,9 @@ def package() -> Path:
 
 
 @pytest.fixture
-def host(package: Path) -> Iterator[Host]:
+def host(bare: Callable[..., Lab], package: Path) -> Iterator[Host]:
     files = {"systemd.tar": systemd(), "cohort.deb": package}
-    lab = bring_up([], pcpus=2, ple=True, files=files, fresh=True).emulator
+    lab = bare(files=files).emulator
     try:
         lab.host.check(UNPACK)
         lab.host.spawn("systemd", START)

@@ -411,7 +411,12 @@ MUTATIONS = [
         "v->state != VCPU_WAITING || READ_ONCE(v->dirty))",
         "v->state != VCPU_WAITING)",
     ),
-    Mutation("a VM's weight is each of its vCPUs'", "flat.h", "rate *= active_of(slot, e->nr_active);", "(void)active_of(slot, 1);"),
+    Mutation(
+        "a VM's weight is each of its vCPUs'",
+        "flat.h",
+        "rate *= active_of(slot, e->nr_active);",
+        "(void)active_of(slot, 1);",
+    ),
     Mutation(
         "who sleeps for a moment leaves its part to its siblings and has it too",
         "flat.h",

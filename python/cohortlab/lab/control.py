@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The emulator's own control (QMP): its state saved into a file, and a restored one set going."""
+"""The emulator's own control (QMP): its state saved into a file, a restored one set going, one that hangs asked."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,23 @@ def go_on(folder: Path) -> None:
         await _ask(qmp, "cont")
 
     _session(folder, talk)
+
+
+def monitor(folder: Path, commands: Sequence[str]) -> list[str]:
+    """Return what the monitor of the emulator in ``folder`` answers to each command, under the command itself.
+
+    Raises:
+        PlaceCrashed: it does not answer, or is gone.
+    """
+    answers = []
+
+    async def talk(qmp: QMPClient) -> None:
+        for command in commands:
+            answer = await _ask(qmp, "human-monitor-command", {"command-line": command})
+            answers.append(f"{command}:\n{answer}")
+
+    _session(folder, talk)
+    return answers
 
 
 async def _ask(qmp: QMPClient, command: str, arguments: dict[str, Any] | None = None) -> Any:

@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from cohortlab.lab import cache, control, lastwords, turn
+from cohortlab.lab import cache, control, evidence, lastwords, turn
 from cohortlab.lab.agent import AgentError, Connection, Machine
 from cohortlab.lab.command import Boot, Command
 from cohortlab.lab.lastwords import DEATH, Vmm
@@ -43,6 +43,7 @@ class Emulator:
         self.folder = folder
         self.qemu = qemu
         self._complained = 0
+        self._evidence_at: Path | None = None
         self.console = folder / _CONSOLE
         self._process = process
         self._closing = threading.Event()
@@ -111,7 +112,7 @@ class Emulator:
                 self.check()
                 why = f"cannot be reached while it boots ({error})"
             if why:
-                raise PlaceCrashed(f"the lab's host {why}; {self.last_words()}")
+                raise PlaceCrashed(f"the lab's host {why}; {self.last_words()}{self._evidence()}")
         self._up = True
         times.add(what, patience.elapsed_s)
 
@@ -125,7 +126,9 @@ class Emulator:
             raise PlaceCrashed(f"the lab's host crashed; {self.last_words()}")
         silence_s = time.monotonic() - self.connection.last_heard
         if self._up and silence_s > _SILENCE_S:
-            raise PlaceCrashed(f"the lab's host does not answer for {silence_s:.0f} s; {self.last_words()}")
+            raise PlaceCrashed(
+                f"the lab's host does not answer for {silence_s:.0f} s; {self.last_words()}{self._evidence()}"
+            )
 
     def console_text(self) -> str:
         return self.console.read_text(errors="replace") if self.console.exists() else ""
@@ -155,6 +158,11 @@ class Emulator:
         printed = errors.read_text(errors="replace") if errors.exists() else ""
         code = self._process.poll() if self._process else None
         return lastwords.of(Vmm(code, lastwords.cpu_s(self._pid or 0), printed), self.console_text())
+
+    def _evidence(self) -> str:
+        """Keep the state of an emulator that runs while its host hangs; return where it is, as the end of a message."""
+        self._evidence_at = self._evidence_at or evidence.take(self.folder, self.console_text())
+        return f"; its processors' state: {self._evidence_at}" if self._evidence_at else ""
 
     def _ping_now_and_then(self) -> None:
         """Keep ``last_heard`` young while the host lives, also when all callers wait for long commands."""

@@ -147,6 +147,26 @@ fn sets_may_change_while_they_run() {
 }
 
 #[test]
+fn who_is_in_no_set_any_more_leaves_no_pcpu_idle() {
+    let mut w = partial(2);
+    let (vm, a) = vm_of_sets(&mut w, 2, &[&[0, 1]]);
+    (0..2).for_each(|_| drop(w.spawn(Spec::busy())));
+    for _ in 0..40 {
+        // In its turn.
+        while !a.iter().all(|id| w.is_running(*id)) {
+            w.run(MS / 8);
+        }
+        w.set_sets(vm, &[]);
+        w.yield_now(a[0]);
+        w.settle();
+        assert!(w.cpus.iter().all(|cpu| !cpu.idles()), "at {}", w.now_ns);
+        w.set_sets(vm, &[&[0, 1]]);
+        w.run(7 * MS);
+    }
+    audit(&mut w);
+}
+
+#[test]
 fn a_set_larger_than_the_machine_runs_all_the_same() {
     let mut w = partial(2);
     let (_, a) = vm_of_sets(&mut w, 3, &[&[0, 1, 2]]);

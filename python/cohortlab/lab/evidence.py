@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a host that hangs leaves behind, for whoever looks for the cause: its processors as the emulator sees them."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from pathlib import Path
+
+from cohortlab.lab import cache, control
+from cohortlab.places import PlaceCrashed
+
+# Where each processor is, and whether its timer is armed and its interrupts are open; twice, to see what moves.
+_QUESTIONS = ("info status", "info cpus", "info registers -a", "info lapic 0", "info lapic 1", "info pic")
+_APART_S = 0.5
+_KEPT = 10
+
+
+def take(folder: Path, console: str) -> Path | None:
+    """Write the state of the emulator that runs in ``folder`` into a file of the cache; None if it does not answer."""
+    try:
+        answers = control.monitor(folder, _QUESTIONS)
+        time.sleep(_APART_S)
+        answers += control.monitor(folder, _QUESTIONS)
+    except PlaceCrashed:
+        return None
+    lost = cache.root() / "lost"
+    lost.mkdir(exist_ok=True)
+    for old in sorted(lost.glob("*.txt"))[: 1 - _KEPT]:
+        old.unlink(missing_ok=True)
+    file = lost / f"{datetime.now():%Y%m%d-%H%M%S-%f}.txt"
+    file.write_text("\n".join([*answers, "console:", console]))
+    return file
