@@ -177,7 +177,10 @@ impl Host {
                 host.take_off(cpu);
                 host.schedule_awake(cpu);
             }
-            host.migrate(task);
+            // It may have been on its way to sleep.
+            if host.core.task(task).is_queued() {
+                host.migrate(task);
+            }
         });
     }
 

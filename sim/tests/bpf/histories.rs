@@ -335,3 +335,47 @@ proptest! {
         audit(&mut w);
     }
 }
+
+/// A VM is gone before its helper thread; sets change in their turn and a member yields; one that goes to sleep is to be moved.
+#[test]
+fn histories_that_failed_once() {
+    use Event::*;
+    let gone = vec![Vm(2), Online(0), Thread(0), Cgroup(10, 1), Thread(0), Exit(21)];
+    let sets = vec![
+        Run(3_984_000),
+        Kthread(5),
+        Run(1_000),
+        Run(6_015_000),
+        Run(1_000),
+        Kthread(3),
+        Run(6_040_000),
+        Thread(0),
+        Sets(0, 2),
+        Kthread(2),
+        Sets(2, 0),
+        Yield(13),
+    ];
+    let moved = vec![
+        Host(1),
+        Vm(3),
+        Affinity(8, 33),
+        Run(4_000_000),
+        Affinity(4, 193),
+        Host(1),
+        Thread(0),
+        Host(1),
+        Sleep(20),
+        Run(1_000),
+        Run(1_000),
+    ];
+    let three = vec![(9, 2_909, 500), (6, 3_376, 2_554), (752, 2_393, 0)];
+    for (name, cpus, vms, tasks, events) in [
+        ("cohort", 2, vec![], vec![], gone),
+        ("partial", 5, vec![2, 4], three, sets),
+        ("strict", 4, vec![], vec![(1, 100, 0)], moved),
+    ] {
+        let preset = PRESETS.iter().find(|preset| preset[0] == name).expect("a preset");
+        let knobs = presets::knobs(preset);
+        nothing_is_lost(&Machine { cpus, knobs, preempt_rcu: false, vms, tasks }, &events);
+    }
+}

@@ -150,7 +150,9 @@ fn sets_may_change_while_they_run() {
 fn who_is_in_no_set_any_more_leaves_no_pcpu_idle() {
     let mut w = partial(2);
     let (vm, a) = vm_of_sets(&mut w, 2, &[&[0, 1]]);
-    (0..2).for_each(|_| drop(w.spawn(Spec::busy())));
+    for _ in 0..2 {
+        w.spawn(Spec::busy());
+    }
     for _ in 0..40 {
         // In its turn.
         while !a.iter().all(|id| w.is_running(*id)) {
