@@ -189,13 +189,18 @@ class Ground(Cgroups):
         print(f"{self.policy}: in {of_s:.2f} s: {said}; the emulator waited for {self.away:.0%} of it")
         return got
 
+    def used(self, got: Mapping[str, float], pcpus: float, *, busy_min: float = BUSY_MIN) -> float:
+        """Assert that these used that many pCPUs together, and return how many."""
+        used = sum(got.values())
+        # An interrupt takes longer while this machine is elsewhere, and is nobody's.
+        assert used >= (busy_min - self.away / 4) * pcpus, f"of {pcpus:g} pCPUs, only {used:.3f} were used: {got}"
+        return used
+
     def divided(
         self, got: Mapping[str, float], weights: Mapping[str, float], pcpus: float, *, busy_min: float = BUSY_MIN
     ) -> None:
         """Assert that those with weights used so many pCPUs together, each its share of it."""
-        used, weight = sum(got[name] for name in weights), sum(weights.values())
-        # An interrupt takes longer while this machine is elsewhere, and is nobody's.
-        assert used >= (busy_min - self.away / 4) * pcpus, f"of {pcpus:g} pCPUs, only {used:.3f} were used: {got}"
+        used, weight = self.used({name: got[name] for name in weights}, pcpus, busy_min=busy_min), sum(weights.values())
         self.about(got, {name: used * share / weight for name, share in weights.items()})
 
     def about(
@@ -205,7 +210,7 @@ class Ground(Cgroups):
         slack: tuple[float, float] | None = None,
     ) -> None:
         """Assert that each used what is wanted, but for the slack: a part of that, and so much of a pCPU."""
-        part, small = slack or SLACK[self.policy]
+        part, small = slack or SLACK.get(self.policy, SLACK["cohort"])
         # Whoever ran while this machine was elsewhere is charged for it; and a quota cannot be used then.
         small += self.away * self.place.pcpus
         off = {
