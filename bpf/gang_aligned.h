@@ -24,7 +24,6 @@ static u64 aligned_slice(u32 vm_id, s32 cpu, u64 now)
 /* If this begins its VM's turn, ask the siblings. */
 static void aligned_began(struct task_ctx *t, s32 cpu, u64 now)
 {
-	struct entity_ctx *e;
 	struct vm_ctx *vm;
 	struct rank rank;
 	struct vcpu_ctx *v;
@@ -35,9 +34,6 @@ static void aligned_began(struct task_ctx *t, s32 cpu, u64 now)
 	if (!vm || t->vcpu < 0 || in_turn(vm, now))
 		return;
 	vm->turn_end_ns = now + slice_ns;
-	e = entity_get(vm->entity);
-	if (e)
-		e->turn_end_ns = vm->turn_end_ns;
 	order_rank(t, now, &rank);
 	bpf_for(i, 0, MAX_VCPUS) {
 		if (i >= vm->vcpu_end)

@@ -332,6 +332,8 @@ static void strict_changed(struct task_ctx *t, struct vcpu_ctx *v, u32 from, u64
 {
 	u32 *seat_of = strict_seat_of_vcpu(t->vcpu_at);
 	struct strict_seat *seat;
+	struct cpu_ctx *c;
+	s32 cpu;
 
 	if (!seat_of)
 		return;
@@ -344,6 +346,15 @@ static void strict_changed(struct task_ctx *t, struct vcpu_ctx *v, u32 from, u64
 		*seat_of = 0;
 	} else if (from == VCPU_ASLEEP && !*seat_of) {
 		settle_later(t->vm);
+	} else if (from == VCPU_RUNNING && v->state == VCPU_WAITING && *seat_of && *seat_of != (u32)v->cpu + 1) {
+		/* It was moved while it ran, and its new pCPU may have looked for it before it stopped. */
+		cpu = *seat_of - 1;
+		c = cpu_get(cpu);
+		if (!c || c->resume_pid == (u32)v->pid)
+			return;
+		wish_leave(cpu, t->vm, t->vcpu_at, v, WISH_FORCED | WISH_MIGRATE | WISH_BY_RANK,
+			   elapsed_ns(strict_end_ns, now) + STRICT_GRACE_NS, now);
+		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 	}
 }
 

@@ -123,14 +123,16 @@ struct entity_ctx {
 
 	/* What changes all the time has lines of its own. */
 	unsigned long long vtime __attribute__((aligned(64))); /* virtual run time, ns at weight 100 */
-	unsigned long long turn_end_ns;			       /* of a VM: vm_ctx.turn_end_ns */
+	unsigned long long turns;			       /* the turns that it has paid for, see turns_rest_ns() */
 	unsigned long long child_clock;			       /* how far the furthest of its tasks has come */
 	unsigned long long waited_ns;			       /* last had to wait for a pCPU */
 	unsigned long long served_ns;			       /* last got a pCPU */
-	unsigned long long free_clock; /* how far those children have come that may run everywhere */
-	int home;		       /* the pCPU for which it last waited */
-	int nr_running;		       /* its tasks that run */
-	int nr_active;		       /* its tasks and child entities that run or wait for a pCPU */
+	int home;					       /* the pCPU for which it last waited */
+	int nr_running;					       /* its tasks that run */
+	int nr_active; /* its tasks and child entities that run or wait for a pCPU */
+
+	/* How far those children have come that may run everywhere. */
+	unsigned long long free_clock __attribute__((aligned(64)));
 
 	/* cpu.max */
 	unsigned long long quota_ns __attribute__((aligned(64))); /* per period; 0: no limit */

@@ -84,15 +84,12 @@ static bool sbco_before(struct rank *a, struct rank *b, u64 margin_ns)
 /* t comes to compete on cpu: it keeps what it is owed within the bound, does not collect for having slept, nor pay for long ago. */
 static void sbco_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 {
-	u64 place = t->vtime + t->order_state[SBCO_LENT], lag, clock, least;
+	u64 place = t->vtime + t->order_state[SBCO_LENT], lag, clock;
 	bool slept = t->cpu < 0, rested;
 
 	lag = at_rate(lag_ns, rate_of(t->leaf, WEIGHT_DEFAULT));
 	rested = slept && elapsed_ns(now, t->waited_ns) > REST_NS;
-	clock = clock_of(0, cpu, false);
-	least = clock_of(0, cpu, t->everywhere) - LAG_APART * lag;
-	if (time_before(clock, least))
-		clock = least;
+	clock = clock_near(0, cpu, t->everywhere, lag);
 	if (!t->waited_ns)
 		t->vtime += clock - place;
 	else if (slept && time_before(place, clock - lag))

@@ -30,11 +30,27 @@ static __always_inline u64 scale_by_entity(u64 delta_ns, const struct entity_ctx
 	return delta_ns * e->inv_weight >> INV_WEIGHT_SHIFT;
 }
 
-/* The place of one that is part of that entity. `settled`: 1 if it is counted as running there and has paid for nothing beyond now. */
-static __always_inline void rank_of_leaf(u32 leaf, u64 own, s32 settled, u64 now, struct rank *r)
+/*
+ * How much of the turns that e has paid for is still to come, all together.
+ *
+ * `turns` has in its upper 48 bits the sum of their ends, in us, and in the lower 16 how many they are: what a turn adds, turn_until(), it takes back when
+ * it ends. So it is right at any moment, whoever else begins or ends one.
+ */
+static __always_inline u64 turns_rest_ns(const struct entity_ctx *e, u64 now)
+{
+	u64 turns = e->turns, count = turns & 0xffff;
+	s64 rest_ns = ((s64)(turns - (count * (now / 1000) << 16)) >> 16) * 1000;
+
+	if (rest_ns <= 0)
+		return 0;
+	/* By the clock of another pCPU it may seem to be more. */
+	return (u64)rest_ns < count * slice_ns ? (u64)rest_ns : count * slice_ns;
+}
+
+/* The place of one that is part of that entity. */
+static __always_inline void rank_of_leaf(u32 leaf, u64 own, u64 now, struct rank *r)
 {
 	struct entity_ctx *e = entity_get(leaf);
-	s32 running;
 
 	__builtin_memset(r, 0, sizeof(*r));
 	r->own = own;
@@ -46,9 +62,8 @@ static __always_inline void rank_of_leaf(u32 leaf, u64 own, s32 settled, u64 now
 	if (time_before(own, e->child_clock))
 		r->behind_ns = e->child_clock - own;
 	/* What its siblings have paid for this turn does not keep a vCPU from joining it. */
-	running = e->nr_running - settled;
-	if (chosen_gang() == GANG_aligned && running > 0)
-		r->unused_ns = running * elapsed_ns(e->turn_end_ns, now);
+	if (chosen_gang() == GANG_aligned)
+		r->unused_ns = turns_rest_ns(e, now);
 }
 
 /*
@@ -62,7 +77,7 @@ static __always_inline u64 borrows_ns(const struct task_ctx *t)
 
 static void vtime_rank(struct task_ctx *t, u64 now, struct rank *r)
 {
-	rank_of_leaf(t->leaf, t->vtime, t->charged_ns != 0, now, r);
+	rank_of_leaf(t->leaf, t->vtime, now, r);
 	r->credit_ns = borrows_ns(t);
 }
 
@@ -71,8 +86,9 @@ static void vtime_rank_of_runner(const struct cpu_ctx *c, u64 now, struct rank *
 	u64 unused = elapsed_ns(c->turn_end_ns, now);
 
 	/* Its own time as of now; that of its entities as of now by what is left of its turn, and of those with it. */
-	rank_of_leaf(c->curr_leaf, c->curr_vtime - scale_by_weight(unused, c->curr_weight), 1, now, r);
-	r->unused_ns += unused;
+	rank_of_leaf(c->curr_leaf, c->curr_vtime - scale_by_weight(unused, c->curr_weight), now, r);
+	if (r->unused_ns < unused)
+		r->unused_ns = unused;
 }
 
 /* Virtual time where a's and b's ways part, at this entity of r's path or (0) at its own. */
@@ -134,12 +150,36 @@ VERIFIED_ONCE_U64 clock_of(u32 entity, s32 cpu, bool everywhere)
 }
 
 /*
+ * The same for one that comes to compete: the clock of that pCPU's own queue, as CFS goes by its queue's min_vruntime, unless it is far behind the others'.
+ * By the farthest alone, whoever has a queue that is slow would lose what it is owed whenever it sleeps for a moment.
+ */
+static __always_inline u64 clock_near(u32 entity, s32 cpu, bool everywhere, u64 lag)
+{
+	u64 clock = clock_of(entity, cpu, false), least = clock_of(entity, cpu, everywhere) - LAG_APART * lag;
+
+	return time_before(clock, least) ? least : clock;
+}
+
+/*
+ * What t's entity may keep of what it is owed while nothing of it is active. A VM as much as its vCPUs if each competed for itself: they sleep at the same
+ * time, and meanwhile another has as many pCPUs. But no more than can run at once.
+ */
+static __always_inline u64 entity_lag(const struct entity_ctx *e, struct task_ctx *t)
+{
+	struct vm_ctx *vm = e->kind == ENTITY_VM ? vm_get(t) : NULL;
+	u64 vcpus = vm ? vm->nr_vcpus : 1;
+
+	return lag_ns * (vcpus > nr_cpus ? nr_cpus : vcpus ?: 1);
+}
+
+/*
  * A child of `entity` comes to compete on cpu, or to run there: bring its virtual time near to that of the others there. It keeps what it is owed, within
  * the bound; it does not collect for having slept, nor pay for what it used while nobody else wanted it.
  *
  * waited_ns: when it last competed; 0: never. slept: nothing of it was active.
  */
-static u64 come_near(u64 vtime, u64 waited_ns, u64 now, bool slept, bool at_home, u32 entity, s32 cpu, bool everywhere)
+static u64 come_near(u64 vtime, u64 waited_ns, u64 now, bool slept, bool at_home, u32 entity, s32 cpu, bool everywhere,
+		     u64 lag)
 {
 	/* Of one that runs elsewhere meanwhile the place where it competes is there. */
 	bool rested = slept && elapsed_ns(now, waited_ns) > REST_NS;
@@ -147,13 +187,13 @@ static u64 come_near(u64 vtime, u64 waited_ns, u64 now, bool slept, bool at_home
 
 	if (waited_ns && !rested && !(slept && (at_home || everywhere)))
 		return vtime;
-	clock = clock_of(entity, cpu, everywhere);
+	clock = clock_near(entity, cpu, everywhere, lag);
 	if (!waited_ns)
 		return clock;
-	if (time_before(vtime, clock - lag_ns))
-		return clock - lag_ns;
-	if (rested && time_before(clock + LAG_APART * lag_ns, vtime))
-		return clock + LAG_APART * lag_ns;
+	if (time_before(vtime, clock - lag))
+		return clock - lag;
+	if (rested && time_before(clock + LAG_APART * lag, vtime))
+		return clock + LAG_APART * lag;
 	return vtime;
 }
 
@@ -176,7 +216,7 @@ static void vtime_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 				break;
 			/* Changes of others meanwhile may be lost: as much as they have run since a tick. */
 			vtime = come_near(e->vtime, e->waited_ns, now, slept && e->nr_active <= 0, e->home == cpu,
-					  parent, cpu, t->everywhere);
+					  parent, cpu, t->everywhere, entity_lag(e, t));
 			if (vtime != e->vtime)
 				e->vtime = vtime;
 			if (queued || !e->waited_ns) {
@@ -188,7 +228,7 @@ static void vtime_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 			parent = slot;
 		}
 	}
-	t->vtime = come_near(t->vtime, t->waited_ns, now, slept, t->home == cpu, t->leaf, cpu, t->everywhere);
+	t->vtime = come_near(t->vtime, t->waited_ns, now, slept, t->home == cpu, t->leaf, cpu, t->everywhere, lag_ns);
 	if (queued || !t->waited_ns) {
 		t->home = cpu;
 		t->waited_ns = now;
@@ -214,11 +254,17 @@ static __always_inline void clock_follow(u32 entity, s32 cpu, u64 vtime, bool ev
 		e->free_clock = vtime;
 }
 
+static __always_inline u64 turn_until(u64 end_ns)
+{
+	return (end_ns / 1000 << 16) + 1;
+}
+
 /* t, chosen by its rank, starts to run or goes on: virtual time on cpu has come as far. */
-VERIFIED_ONCE vtime_advance_clocks(struct task_ctx *t, s32 cpu)
+VERIFIED_ONCE vtime_advance_clocks(struct task_ctx *t, s32 cpu, u64 now)
 {
 	struct entity_ctx *e;
 	u32 parent = 0, slot;
+	u64 vtime;
 	s32 i;
 
 	if (!t)
@@ -228,7 +274,9 @@ VERIFIED_ONCE vtime_advance_clocks(struct task_ctx *t, s32 cpu)
 		e = entity_get(slot);
 		if (!slot || !e)
 			break;
-		clock_follow(parent, cpu, e->vtime, t->everywhere);
+		/* Not beyond what it has had: others that sleep would pay for its turns that are still to come, once for each of a large VM's vCPUs. */
+		vtime = e->vtime - scale_by_entity(turns_rest_ns(e, now), e);
+		clock_follow(parent, cpu, vtime, t->everywhere);
 		parent = slot;
 	}
 	clock_follow(parent, cpu, t->vtime, t->everywhere);
@@ -238,25 +286,27 @@ VERIFIED_ONCE vtime_advance_clocks(struct task_ctx *t, s32 cpu)
 	return 0;
 }
 
-/* Charge those of whom t is a part with delta_ns, or pay it back if negative. */
-VERIFIED_ONCE vtime_charge_path(struct task_ctx *t, s64 delta_ns)
+/* Charge those of whom t is a part with delta_ns, or pay it back if negative. turn: what its turn now adds to their `turns`. */
+VERIFIED_ONCE vtime_charge_path(struct task_ctx *t, s64 delta_ns, u64 turn)
 {
 	struct entity_ctx *e;
 	u32 slot;
 	s32 i;
 
-	if (!t || !delta_ns)
+	if (!t || (!delta_ns && turn == t->turn))
 		return 0;
 	for (i = 0; i < MAX_DEPTH; i++) {
 		slot = t->run_path[i];
 		e = entity_get(slot);
 		if (!slot || !e)
 			break;
+		atomic_add(&e->turns, turn - t->turn);
 		if (delta_ns < 0)
 			atomic_add(&e->vtime, -scale_by_entity(-delta_ns, e));
 		else
 			atomic_add(&e->vtime, scale_by_entity(delta_ns, e));
 	}
+	t->turn = turn;
 	return 0;
 }
 
@@ -268,12 +318,13 @@ VERIFIED_ONCE vtime_charge_path(struct task_ctx *t, s64 delta_ns)
 static void vtime_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool by_rank)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
+	u64 now = now_ns();
 
 	if (by_rank)
-		vtime_advance_clocks(t, cpu);
+		vtime_advance_clocks(t, cpu, now);
 	t->paid_until_ns = t->charged_ns + slice;
 	t->vtime += scale_by_weight(slice, weight);
-	vtime_charge_path(t, slice);
+	vtime_charge_path(t, slice, turn_until(now + slice));
 	if (c)
 		c->curr_vtime = t->vtime;
 }
@@ -287,7 +338,7 @@ static void vtime_end(struct task_ctx *t, u64 weight)
 		t->vtime -= scale_by_weight(-more, weight);
 	else
 		t->vtime += scale_by_weight(more, weight);
-	vtime_charge_path(t, more);
+	vtime_charge_path(t, more, 0);
 	t->paid_until_ns = t->charged_ns;
 }
 

@@ -108,6 +108,7 @@ struct task_ctx {
 	u64 vtime;	   /* own virtual run time; orders the tasks of one entity */
 	u64 charged_ns;	   /* of its run time, see run_clock(), so much is counted; 0: not running */
 	u64 paid_until_ns; /* ... and virtual time is charged for so much */
+	u64 turn;	   /* what this turn adds to entity_ctx.turns */
 	u64 queued_ns;	   /* waiting for a pCPU since; 0: not waiting */
 	u64 waited_ns;	   /* last had to wait for a pCPU */
 	u64 kvm;	   /* VM whose vCPU it is; 0: none known */

@@ -254,10 +254,39 @@ fn migrate_brings_a_sibling_from_where_its_turn_does_not_come() {
     audit(&mut w);
 }
 
+/// As sibling_waits_elsewhere(), and VM a is behind by what both slept, but may not preempt for that.
+fn sibling_deserves_its_turn(w: &mut World) -> (TaskId, TaskId, TaskId) {
+    let (_, a) = busy_vm(w, 2);
+    let (_, b) = busy_vm(w, 2);
+    w.run(1_400 * MS);
+    for _ in 0..100 {
+        a.iter().for_each(|id| w.sleep(*id));
+        w.run(10 * MS);
+        a.iter().for_each(|id| w.wake(*id));
+        for _ in 0..10 {
+            w.run(MS);
+            let runs: Vec<_> = a.iter().map(|id| w.is_running(*id)).collect();
+            let other = b.iter().find(|id| w.is_running(**id)).copied();
+            if let (Some(spinner), Some(waiter), Some(other)) =
+                (runs.iter().position(|r| *r), runs.iter().position(|r| !*r), other)
+            {
+                if w.peek_task(a[waiter]).cpu == w.task(other).cpu as i32 {
+                    w.set_guest_kernel(a[spinner], true);
+                    return (a[spinner], a[waiter], other);
+                }
+            }
+        }
+    }
+    panic!("test: the situation does not come up");
+}
+
 /// The sibling that waits elsewhere runs there, at once, and the spinner goes on.
 fn the_boosted_runs_where_it_waited(boost: u32) {
-    let mut w = boosted(2, boost);
-    let (spinner, waiter, other) = sibling_waits_elsewhere(&mut w);
+    let patient = Some(30 * MS);
+    let knobs =
+        Knobs { boost: Some(boost), slice_ns: Some(8 * MS), wakeup_gran_ns: patient, ..Knobs::default() };
+    let mut w = world_with(2, knobs);
+    let (spinner, waiter, other) = sibling_deserves_its_turn(&mut w);
     let cpu = w.task(other).cpu;
     w.pause_exit(spinner);
     w.settle();

@@ -89,6 +89,9 @@ pub fn assert_near(value: f64, expected: f64, tolerance: f64) {
     assert!((value - expected).abs() <= tolerance, "{value:.3} is not {expected:.3} +- {tolerance}");
 }
 
+/// As enum cohort_entity_kind has it.
+const ENTITY_VM: u32 = 2;
+
 /// Each entity counts those of its own that are active, and of its tasks those that run.
 #[track_caller]
 fn audit_entities(w: &mut World, known: &[(TaskId, PeekTask)]) {
@@ -110,6 +113,18 @@ fn audit_entities(w: &mut World, known: &[(TaskId, PeekTask)]) {
         let runs =
             known.iter().zip(&running).filter(|((_, task), runs)| **runs && task.run_leaf as usize == slot);
         assert_eq!(entity.nr_running as usize, runs.count(), "nr_running of entity {slot}");
+        // A VM has no entities below it. Of a cgroup it is known when nobody at all runs.
+        let count = (entity.turns & 0xffff) as u32;
+        assert!(entity.kind != ENTITY_VM || count <= entity.nr_running, "turns of VM {slot}: {count}");
+        let nobody = match entity.kind {
+            ENTITY_VM => entity.nr_running == 0,
+            _ => !running.contains(&true),
+        };
+        assert!(
+            !nobody || entity.turns == 0,
+            "turns of entity {slot}, of which none runs: {:x}",
+            entity.turns
+        );
     }
 }
 

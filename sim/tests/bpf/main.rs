@@ -35,6 +35,7 @@ mod rules;
 mod sbco;
 mod schedule;
 mod sedf;
+mod sleepers;
 mod spec;
 mod strict;
 mod survey;

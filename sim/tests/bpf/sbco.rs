@@ -199,24 +199,3 @@ fn a_vm_whose_vcpus_sleep_in_turn_has_no_more_than_its_share() {
         assert_near(got[0] + got[1], 1.0, 0.01);
     }
 }
-
-#[test]
-fn who_sleeps_briefly_is_placed_by_its_own_queue_not_by_that_which_is_farthest() {
-    // Its sibling sleeps much, so that their pCPUs' clocks differ.
-    for cpus in [2, 4] {
-        let mut w = sbco(cpus);
-        let vm = w.new_vm(cpus);
-        let cycle = |id| if id == 0 { Spec::cycle(MS, 20 * MS) } else { Spec::cycle(2 * MS, MS) };
-        let a: Vec<_> = (0..cpus).map(|id| w.spawn(cycle(id).vcpu(vm, id))).collect();
-        let (_, b) = busy_vm(&mut w, cpus);
-        introduce(&mut w, &b);
-        w.run(500 * MS);
-        let all: Vec<_> = a.iter().chain(&b).copied().collect();
-        let got = shares(&mut w, 10_000 * MS, &all);
-        // It wants two thirds of a pCPU and more than its part of what the two VMs share.
-        for share in &got[1..cpus] {
-            assert!(*share > 0.5, "{cpus} pCPUs: {got:.3?}");
-        }
-        audit(&mut w);
-    }
-}

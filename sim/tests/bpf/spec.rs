@@ -51,6 +51,7 @@ knobs! {
     slice_ns: u64,
     boost_slice_ns: u64,
     starve_ns: u64,
+    wakeup_gran_ns: u64,
     skew_limit_ns: u64,
     placement: u32,
     order: u32,

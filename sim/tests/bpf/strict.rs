@@ -39,21 +39,25 @@ fn no_part_of_a_gang_runs() {
 
 #[test]
 fn no_part_of_a_gang_runs_while_vcpus_halt_and_wake() {
-    let mut w = world_with(4, strict());
-    let mut all = Vec::new();
-    for (vcpus, run_us, sleep_us) in [(4, 3_100, 1_700), (2, 900, 450), (3, 40_000, 9_000)] {
-        let vm = w.new_vm(vcpus);
-        let cycle = |id: u64| Spec::cycle((run_us + 37 * id) * 1_000, (sleep_us + 91 * id) * 1_000);
-        all.push((0..vcpus).map(|id| w.spawn(cycle(id as u64).vcpu(vm, id))).collect::<Vec<_>>());
-    }
-    introduce(&mut w, &all.concat());
-    w.run(300 * MS);
-    let watched = watch(&mut w, &all.iter().map(Vec::as_slice).collect::<Vec<_>>());
-    w.run(4_000 * MS);
-    audit(&mut w);
-    for (vm, seen) in watched.seen(&w).iter().enumerate() {
-        assert!(seen.longest_torn_ns <= torn_bound_ns(&w), "VM {vm}: {seen:?}");
-        assert!(seen.ran_ns > 500 * MS, "VM {vm}: {seen:?}");
+    // Many rhythms: now and then a vCPU has to move in the moment in which it is stopped.
+    for k in 0..40 {
+        let mut w = world_with(4, strict());
+        let mut all = Vec::new();
+        let vms = [(4, 3_100 + 61 * k, 1_700 + 13 * k), (2, 900 + 17 * k, 450 + 7 * k), (3, 40_000, 9_000)];
+        for (vcpus, run_us, sleep_us) in vms {
+            let vm = w.new_vm(vcpus);
+            let cycle = |id: u64| Spec::cycle((run_us + 37 * id) * 1_000, (sleep_us + 91 * id) * 1_000);
+            all.push((0..vcpus).map(|id| w.spawn(cycle(id as u64).vcpu(vm, id))).collect::<Vec<_>>());
+        }
+        introduce(&mut w, &all.concat());
+        w.run(300 * MS);
+        let watched = watch(&mut w, &all.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        w.run(4_000 * MS);
+        audit(&mut w);
+        for (vm, seen) in watched.seen(&w).iter().enumerate() {
+            assert!(seen.longest_torn_ns <= torn_bound_ns(&w), "rhythm {k}, VM {vm}: {seen:?}");
+            assert!(seen.ran_ns > 500 * MS, "rhythm {k}, VM {vm}: {seen:?}");
+        }
     }
 }
 

@@ -226,6 +226,7 @@ struct peek_entity {
 	u64 nr_throttled;
 	u64 throttled_ns;
 	s64 budget_ns;
+	u64 turns;
 	u32 kind;
 	u32 parent;
 	u32 depth;
@@ -244,6 +245,7 @@ void peek_entity(u32 slot, struct peek_entity *to)
 	to->nr_throttled = e->nr_throttled;
 	to->throttled_ns = e->throttled_ns;
 	to->budget_ns = e->budget_ns;
+	to->turns = e->turns;
 	to->kind = e->kind;
 	to->parent = e->parent;
 	to->depth = e->depth;

@@ -45,6 +45,8 @@ pub struct PeekEntity {
     pub nr_throttled: u64,
     pub throttled_ns: u64,
     pub budget_ns: i64,
+    /// The turns that it has paid for: their ends and their number in one.
+    pub turns: u64,
     pub kind: u32,
     pub parent: u32,
     pub depth: u32,
