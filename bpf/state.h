@@ -29,7 +29,7 @@ KNOB u64 slice_ns = 16000000;
 /* How long a boosted vCPU runs at most, if its VM's turn has less left. */
 KNOB u64 boost_slice_ns = 400000;
 
-/* How much unused virtual time a sleeper may claim when it wakes. */
+/* How much unused virtual time a sleeper may claim when it wakes; a VM as much for each of its vCPUs. */
 KNOB u64 lag_ns = 20000000;
 
 /* After waiting this long a task runs next, whatever its rank; ten times this long if its VM is ahead of its share. */

@@ -89,7 +89,7 @@ timing_knobs! {
     slice_us => slice_ns / SLICE_NS, 100..=100_000;
     /// How long a boosted vCPU runs at most, if its VM's turn has less left [50..100000]
     boost_slice_us => boost_slice_ns / BOOST_SLICE_NS, 50..=100_000;
-    /// How much unused virtual time a sleeper may claim when it wakes [1000..1000000]
+    /// How much unused virtual time a sleeper may claim when it wakes; a VM as much for each of its vCPUs [1000..1000000]
     lag_us => lag_ns / LAG_NS, 1_000..=1_000_000;
     /// After waiting this long a task runs next, whatever its rank [1000..1000000]
     starve_us => starve_ns / STARVE_NS, 1_000..=STARVE_US_MAX;

@@ -133,7 +133,7 @@ fn who_holds_a_lock_is_better_not_preempted() {
         let plain = rate(preset, LOCK, &off, &json!({})).0;
         let guarded = rate(&format!("{preset} + kernel-mode"), LOCK, &off, &json!({})).0;
         let hinted = rate(preset, LOCK, &off, &json!({"lock_hint_ns": 20_000})).0;
-        assert!(guarded > 1.2 * plain, "{preset}: guarded {guarded:.0}, not {plain:.0}");
+        assert!(guarded > 1.15 * plain, "{preset}: guarded {guarded:.0}, not {plain:.0}");
         assert!(hinted > 1.2 * plain, "{preset}: hinted {hinted:.0}, not {plain:.0}");
     }
     // Who computes in user mode is safe to preempt.

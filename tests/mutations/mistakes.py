@@ -43,8 +43,32 @@ MUTATIONS = [
     Mutation(
         "who sleeps collects without bound",
         "order_vm.h",
-        "if (time_before(vtime, clock - lag_ns))",
+        "if (time_before(vtime, clock - lag))",
         "if (time_before(vtime + (1ULL << 60), clock))",
+    ),
+    Mutation(
+        "a clock stands where the turns will end that are paid for",
+        "order_vm.h",
+        "vtime = e->vtime - scale_by_entity(turns_rest_ns(e, now), e);",
+        "vtime = e->vtime;",
+    ),
+    Mutation(
+        "siblings who go on without a new turn yet count as if they had paid for one",
+        "order_vm.h",
+        "return (u64)rest_ns < count * slice_ns ? (u64)rest_ns : count * slice_ns;",
+        "return e->nr_running * slice_ns;",
+    ),
+    Mutation(
+        "who sleeps is placed by the queue that has come farthest",
+        "order_vm.h",
+        "return time_before(clock, least) ? least : clock;",
+        "return clock_of(entity, cpu, everywhere);",
+    ),
+    Mutation(
+        "a VM whose vCPUs sleep may claim as much as one of them",
+        "order_vm.h",
+        "return lag_ns * (vcpus > nr_cpus ? nr_cpus : vcpus ?: 1);",
+        "return lag_ns;",
     ),
     Mutation(
         "a newcomer is owed the past",
@@ -269,6 +293,12 @@ MUTATIONS = [
         "gang_aligned.h",
         "vm->turn_end_ns = now + slice_ns;",
         "vm->turn_end_ns = now;",
+    ),
+    Mutation(
+        "a vCPU that was moved while it ran is not called to its new seat",
+        "gang_strict.h",
+        "} else if (from == VCPU_RUNNING && v->state == VCPU_WAITING && *seat_of && *seat_of != (u32)v->cpu + 1) {",
+        "} else if (from > 1000) {",
     ),
     Mutation(
         "a VM runs with those of its vCPUs that have found a pCPU",
