@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What comparisons measured, as the Markdown tables of docs/measurements.md.
 
-    build/venv/bin/python bench/tables.py [--short] FOLDER...
+    build/venv/bin/python bench/tables.py [--short | --by-policy] FOLDER...
 
-FOLDER is what `cohortlab compare --out FOLDER` wrote; with --short, the tables have nothing but slowdown ÷ ideal.
+FOLDER is what `cohortlab compare --out FOLDER` wrote; with --short, the tables have nothing but slowdown ÷ ideal. With --by-policy it is one table: a row
+for each policy, a column for each folder, the geometric mean of slowdown ÷ ideal over its programs and, in brackets, the worst.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, median
+from statistics import geometric_mean, mean, median
 
 from cohortlab import scenario as scenarios
 from cohortlab.results import Results, read_parquet
@@ -27,20 +28,36 @@ NAMES = {
 }
 
 
-def main(folders: Sequence[str], *, short: bool) -> None:
-    for folder in folders:
-        file = Path(folder) / "measurements.parquet"
-        if not file.is_file():
-            print(
-                f"{file}: there is no such file; FOLDER is what `cohortlab compare --out FOLDER` wrote", file=sys.stderr
-            )
-            sys.exit(2)
-        results = read_parquet(file)
-        text = results.scenario_text
-        scenario = scenarios.of_data(tomllib.loads(text), Path(results.scenario), text)
-        found = figures(results, scenario)
+def main(folders: Sequence[str], *, short: bool, by_policy: bool) -> None:
+    all_read = [_read(folder) for folder in folders]
+    if by_policy:
+        _print_by_policy(all_read)
+        return
+    for results, found in all_read:
         for tlb in results.tlb_modes:
             _print(results, [figure for figure in found if figure.tlb == tlb], tlb, short=short)
+
+
+def _read(folder: str) -> tuple[Results, list[Figure]]:
+    file = Path(folder) / "measurements.parquet"
+    if not file.is_file():
+        print(f"{file}: there is no such file; FOLDER is what `cohortlab compare --out FOLDER` wrote", file=sys.stderr)
+        sys.exit(2)
+    results = read_parquet(file)
+    text = results.scenario_text
+    scenario = scenarios.of_data(tomllib.loads(text), Path(results.scenario), text)
+    return results, list(figures(results, scenario))
+
+
+def _print_by_policy(all_read: Sequence[tuple[Results, Sequence[Figure]]]) -> None:
+    print("\n| policy | " + " | ".join(f"`{Path(results.scenario).stem}`" for results, _ in all_read) + " |")
+    print("|---|" + "---|" * len(all_read))
+    for policy in dict.fromkeys(policy for results, _ in all_read for policy in results.policies):
+        cells = []
+        for _, found in all_read:
+            over = [figure.over_ideal for figure in found if figure.policy == policy]
+            cells.append(f"{geometric_mean(over):.2f} ({max(over):.2f})" if over else "–")
+        print(f"| `{policy}` | {' | '.join(cells)} |")
 
 
 def _print(results: Results, found: Sequence[Figure], tlb: str, *, short: bool) -> None:
@@ -80,4 +97,9 @@ def _cells(figure: Figure, *, short: bool) -> list[str]:
 
 
 if __name__ == "__main__":
-    main([a for a in sys.argv[1:] if a != "--short"], short="--short" in sys.argv)
+    flags = {"--short", "--by-policy"}
+    main(
+        [a for a in sys.argv[1:] if a not in flags],
+        short="--short" in sys.argv,
+        by_policy="--by-policy" in sys.argv,
+    )
