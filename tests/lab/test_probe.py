@@ -179,7 +179,8 @@ def test_who_spins_in_its_kernel_is_preempted_there(bench: Bench) -> None:
             assert count > 50
         print(part)
         assert part["work"] > 0.95
-        assert part["pv"] < 0.1
+        # Of a loop in user mode it is the guest's ticks, more of them where the emulator is slow.
+        assert part["pv"] < 0.3
 
 
 @long
