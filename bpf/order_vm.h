@@ -254,6 +254,12 @@ static __always_inline void clock_follow(u32 entity, s32 cpu, u64 vtime, bool ev
 		e->free_clock = vtime;
 }
 
+/* How far e has come, without what it has paid for beyond now. */
+static __always_inline u64 settled_vtime(const struct entity_ctx *e, u64 now)
+{
+	return e->vtime - scale_by_entity(turns_rest_ns(e, now), e);
+}
+
 static __always_inline u64 turn_until(u64 end_ns)
 {
 	return (end_ns / 1000 << 16) + 1;
@@ -264,7 +270,6 @@ VERIFIED_ONCE vtime_advance_clocks(struct task_ctx *t, s32 cpu, u64 now)
 {
 	struct entity_ctx *e;
 	u32 parent = 0, slot;
-	u64 vtime;
 	s32 i;
 
 	if (!t)
@@ -275,8 +280,7 @@ VERIFIED_ONCE vtime_advance_clocks(struct task_ctx *t, s32 cpu, u64 now)
 		if (!slot || !e)
 			break;
 		/* Not beyond what it has had: others that sleep would pay for its turns that are still to come, once for each of a large VM's vCPUs. */
-		vtime = e->vtime - scale_by_entity(turns_rest_ns(e, now), e);
-		clock_follow(parent, cpu, vtime, t->everywhere);
+		clock_follow(parent, cpu, settled_vtime(e, now), t->everywhere);
 		parent = slot;
 	}
 	clock_follow(parent, cpu, t->vtime, t->everywhere);
@@ -375,7 +379,7 @@ static u32 vtime_urgency(struct task_ctx *t, struct rank *r, s32 cpu, u64 now)
 		e = entity_get(r->path[i]);
 		if (!r->path[i] || !e)
 			break;
-		if (is_ahead(parent, cpu, e->vtime))
+		if (is_ahead(parent, cpu, settled_vtime(e, now)))
 			return is_overdue(t, now) ? URGENCY_OVERDUE : URGENCY_NONE;
 		parent = r->path[i];
 	}

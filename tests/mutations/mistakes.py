@@ -49,8 +49,8 @@ MUTATIONS = [
     Mutation(
         "a clock stands where the turns will end that are paid for",
         "order_vm.h",
-        "vtime = e->vtime - scale_by_entity(turns_rest_ns(e, now), e);",
-        "vtime = e->vtime;",
+        "return e->vtime - scale_by_entity(turns_rest_ns(e, now), e);",
+        "return e->vtime;",
     ),
     Mutation(
         "siblings who go on without a new turn yet count as if they had paid for one",
