@@ -17,9 +17,10 @@ fn vms(w: &mut World, sizes: &[usize]) -> Vec<Vec<TaskId>> {
     vms
 }
 
-/// All are told to start or stop at one moment, and do when the interrupt arrives; a vCPU that was stopped in the same moment takes one more.
+/// All are told to start or stop at one moment, and do when the interrupt arrives; a vCPU that was stopped in the same moment takes one more, and one that has to
+/// move for it another. Without being called it would be a period of 1 ms.
 fn torn_bound_ns(w: &World) -> u64 {
-    2 * w.config.ipi_ns
+    3 * w.config.ipi_ns
 }
 
 #[test]
