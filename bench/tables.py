@@ -3,8 +3,9 @@
 
     build/venv/bin/python bench/tables.py [--short | --by-policy] FOLDER...
 
-FOLDER is what `cohortlab compare --out FOLDER` wrote; with --short, the tables have nothing but slowdown ÷ ideal. With --by-policy it is one table: a row
-for each policy, a column for each folder, the geometric mean of slowdown ÷ ideal over its programs and, in brackets, the worst.
+FOLDER is what `cohortlab compare --out FOLDER` wrote; with --short, the tables have nothing but slowdown ÷ ideal. With
+--by-policy it is one table: a row for each policy, a column for each folder, the geometric mean of slowdown ÷ ideal
+over its programs and, in brackets, the worst.
 """
 
 from __future__ import annotations
