@@ -139,5 +139,8 @@ fn who_holds_a_lock_is_better_not_preempted() {
     // Who computes in user mode is safe to preempt: nothing to gain. Which siblings are stacked is chance, and another with a guard.
     let [plain, guarded] =
         ["vtime", "vtime + kernel-mode"].map(|policy| rate(policy, BARRIER, &off, &json!({})).0);
-    assert!(guarded < 1.25 * plain && plain < 1.25 * guarded, "barrier: guarded {guarded:.0}, not {plain:.0}");
+    assert!(
+        guarded < 1.25 * plain && plain < 1.25 * guarded,
+        "barrier: guarded {guarded:.0}, not {plain:.0}"
+    );
 }
