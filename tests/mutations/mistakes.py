@@ -62,13 +62,13 @@ MUTATIONS = [
         "who sleeps is placed by the queue that has come farthest",
         "order_vm.h",
         "return time_before(clock, least) ? least : clock;",
-        "return clock_of(entity, cpu, everywhere);",
+        "return time_before(clock, least) ? least : clock_of(entity, cpu, everywhere);",
     ),
     Mutation(
         "a VM whose vCPUs sleep may claim as much as one of them",
         "order_vm.h",
         "return lag_ns * (vcpus > nr_cpus ? nr_cpus : vcpus ?: 1);",
-        "return lag_ns;",
+        "return lag_ns * (vcpus ? 1 : 1);",
     ),
     Mutation(
         "a newcomer is owed the past",
