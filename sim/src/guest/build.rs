@@ -270,7 +270,7 @@ fn make_vm(config: &VmConfig, kind: &Kind<'_>, id: VmId, threads: Vec<Vcpu>, see
 
     let program_locks = code.locks.list.len() as u32;
     let queue_locks =
-        (code.mutexes.list.len() + code.barriers.len() + code.conditions.list.len() + code.pipes.len())
+        (code.mutexes.len() + code.barriers.len() + code.conditions.list.len() + code.pipes.len())
             as u32;
     let locks = vcpus + program_locks + queue_locks;
     let locks = (0..locks).map(|_| Lock::new(config.guest.lock)).collect();
@@ -290,7 +290,8 @@ fn make_vm(config: &VmConfig, kind: &Kind<'_>, id: VmId, threads: Vec<Vcpu>, see
         locks,
         rng(Stream::Vm, 0),
     );
-    vm.mutexes = code.mutexes.list.iter().map(|_| Mutex { lock: lock(), ..Mutex::default() }).collect();
+    let mutex = |of: &crate::workload::code::MutexUse, lock| Mutex { lock, spins: of.spins, ..Mutex::default() };
+    vm.mutexes = code.mutexes.iter().map(|of| mutex(of, lock())).collect();
     let barrier = |of: &crate::workload::code::BarrierUse, lock| Barrier {
         parties: of.parties,
         pause: of.pause,
@@ -308,8 +309,8 @@ fn make_vm(config: &VmConfig, kind: &Kind<'_>, id: VmId, threads: Vec<Vcpu>, see
     };
     vm.pipes = code.pipes.iter().map(|of| pipe(of, lock())).collect();
     vm.spaces = vec![0; code.spaces as usize];
-    if config.guest.tick_ns > 0 && id.0 > 0 {
-        // Guests did not all boot at the same instant.
+    if config.guest.tick_ns > 0 {
+        // Neither the guests nor the host booted at the same instant.
         vm.tick_phase_ns = rng(Stream::Vm, 1).below(config.guest.tick_ns);
     }
     vm

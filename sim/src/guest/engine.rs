@@ -124,6 +124,7 @@ impl Vm {
         let over = match spin.until {
             Until::Locked(lock) => self.locks[lock as usize].look(who),
             Until::Answered => self.cpus[v].answers_left == 0,
+            Until::Owner(mutex) => self.is_spin_over(v, mutex as usize),
             Until::Passed { barrier, round } => self.barriers[barrier as usize].round != round,
         };
         self.frame(v).doing = Doing::Spin(spin);
@@ -170,7 +171,7 @@ impl Vm {
     fn pauses(&self, spin: &Loop) -> bool {
         match spin.until {
             Until::Passed { barrier, .. } => self.barriers[barrier as usize].pause,
-            Until::Locked(_) | Until::Answered => true,
+            Until::Locked(_) | Until::Answered | Until::Owner(_) => true,
         }
     }
 
@@ -180,10 +181,14 @@ impl Vm {
         self.frame(v).doing = Doing::Nothing;
         let (why, spun_ns) = (spin.why, spin.spun_ns);
         host.tell(|| What::SpinEnd { vcpu: id, why, spun_ns });
-        if let Until::Locked(lock) = spin.until {
-            self.taken(host, v, lock, host.now_ns() - spin.since_ns);
-            let handover_ns = self.guest.costs.handover_ns;
-            self.frame(v).first(&[Op::Work(handover_ns)]);
+        match spin.until {
+            Until::Locked(lock) => {
+                self.taken(host, v, lock, host.now_ns() - spin.since_ns);
+                let handover_ns = self.guest.costs.handover_ns;
+                self.frame(v).first(&[Op::Work(handover_ns)]);
+            }
+            Until::Owner(mutex) => self.owner_spin_ends(host, v, mutex as usize, spin),
+            Until::Answered | Until::Passed { .. } => {}
         }
     }
 
@@ -205,7 +210,7 @@ impl Vm {
                 self.spin_ends(host, v, &spin);
                 self.sleep_at_barrier(v, barrier, round);
             }
-            Until::Answered => self.frame(v).doing = Doing::Spin(spin),
+            Until::Answered | Until::Owner(_) => self.frame(v).doing = Doing::Spin(spin),
         }
     }
 

@@ -8,6 +8,7 @@
 //! | [`ops`], [`engine`] | the operations that a vCPU's time is made of, and the loop over them |
 //! | [`lock`] | spin-lock algorithms |
 //! | [`sched`], [`queue`], [`irq`], [`tlb`], [`sync`], [`device`] | the parts of the guest's kernel |
+//! | [`owner`] | kernel locks that sleep, spun for while their owner runs |
 //! | [`program`] | from programs to operations |
 //! | [`hold`] | VMs that may not run now: paused, or beyond their quota |
 //! | `ahead` | hints which memory is needed soon |
@@ -22,6 +23,7 @@ pub mod hold;
 pub mod irq;
 pub mod lock;
 pub mod ops;
+pub mod owner;
 pub mod program;
 pub mod queue;
 pub mod sched;

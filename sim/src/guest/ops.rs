@@ -73,6 +73,7 @@ pub enum Op {
     Kick(u32),
 
     MutexTake(u32),
+    MutexSpin(u32),
     MutexWait(u32),
     MutexDrop(u32),
     MutexWake(u32),
@@ -114,6 +115,8 @@ const _: () = assert!(size_of::<Op>() == 16);
 pub enum Until {
     Locked(u32),
     Answered,
+    /// A mutex is free, or its owner is not worth being waited for.
+    Owner(u32),
     /// The barrier's round is another one.
     Passed {
         barrier: u32,

@@ -170,6 +170,7 @@ impl Vm {
         }
         cpu.current = next;
         self.counters.switches += 1;
+        self.look_at_owners();
         self.vcpus[v].loop_ends();
         let id = self.vcpus[v].id;
         let name = |task: u32| if self.is_idle_task(task) { u32::MAX } else { task };

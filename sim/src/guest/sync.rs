@@ -12,6 +12,7 @@ use crate::observe::{Spin, What};
 use crate::time::Ns;
 
 use super::ops::{Op, Until};
+use super::owner::HANDOFF_NS;
 use super::task::State;
 use super::vm::Vm;
 
@@ -19,8 +20,14 @@ use super::vm::Vm;
 pub struct Mutex {
     pub owner: Option<u32>,
     pub since_ns: Ns,
+    /// Those who sleep. If it spins, the first stays there when it is woken, until it has the lock.
     pub waiters: VecDeque<u32>,
     pub lock: u32,
+    /// Who waits spins first; see [`super::owner`].
+    pub spins: bool,
+    pub spinners: VecDeque<u32>,
+    /// The next to release it hands it to the first who sleeps.
+    pub handoff: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -85,6 +92,7 @@ impl Vm {
             Op::MutexTake(at) | Op::MutexWait(at) | Op::MutexDrop(at) | Op::MutexWake(at) => {
                 self.mutex_op(host, v, op, at as usize);
             }
+            Op::MutexSpin(at) => self.mutex_spin(host, v, at as usize),
             Op::BarrierArrive { barrier, spin_ns } => self.arrive(host, v, barrier, spin_ns),
             Op::BarrierSleep { barrier, round } => {
                 let known = &mut self.barriers[barrier as usize];
@@ -147,7 +155,7 @@ impl Vm {
         (self.locks.len() + at) as u32
     }
 
-    fn mutex_taken(&mut self, host: &mut Host, v: usize, at: usize, waited_ns: Ns) {
+    pub(super) fn mutex_taken(&mut self, host: &mut Host, v: usize, at: usize, waited_ns: Ns) {
         let (vcpu, lock) = (self.vcpus[v].id, self.mutex_number(at));
         self.mutexes[at].owner = Some(self.cpus[v].current);
         self.mutexes[at].since_ns = host.now_ns();
@@ -163,15 +171,27 @@ impl Vm {
             Op::MutexTake(name) => {
                 host.tell(|| What::LockWait { vcpu, lock: number });
                 self.tasks[current as usize].waits_since_ns = now_ns;
-                self.enter_locked(v, lock, Op::MutexWait(name));
+                if self.may_spin(v, at) {
+                    let syscall = Op::Work(self.guest.costs.syscall_ns);
+                    self.frame(v).first(&[Op::Mode { kernel: true }, syscall, Op::MutexSpin(name)]);
+                } else {
+                    self.enter_locked(v, lock, Op::MutexWait(name));
+                }
             }
-            Op::MutexWait(_) if self.mutexes[at].owner.is_none() => {
+            Op::MutexWait(_) if self.mutexes[at].owner.is_none_or(|owner| owner == current) => {
                 let since_ns = self.tasks[current as usize].waits_since_ns;
+                self.mutexes[at].waiters.retain(|task| *task != current);
                 self.mutex_taken(host, v, at, now_ns - since_ns);
                 self.leave_and_wake(v, lock, std::iter::empty());
             }
             Op::MutexWait(_) => {
-                self.mutexes[at].waiters.push_back(current);
+                let since_ns = self.tasks[current as usize].waits_since_ns;
+                let mutex = &mut self.mutexes[at];
+                if !mutex.waiters.contains(&current) {
+                    mutex.waiters.push_back(current);
+                }
+                let is_first = mutex.waiters.front() == Some(&current);
+                mutex.handoff |= mutex.spins && is_first && now_ns - since_ns >= HANDOFF_NS;
                 self.sleep_locked(v, lock, op);
             }
             Op::MutexDrop(name) => {
@@ -179,15 +199,20 @@ impl Vm {
                 if mutex.owner != Some(current) {
                     return;
                 }
-                mutex.owner = None;
+                // Handed to a sleeper it has an owner at once.
+                let to_sleeper = std::mem::take(&mut mutex.handoff);
+                mutex.owner = mutex.waiters.front().copied().filter(|_| to_sleeper);
                 let (held_ns, waited_for) = (now_ns - mutex.since_ns, !mutex.waiters.is_empty());
                 host.tell(|| What::LockReleased { vcpu, lock: number, held_ns });
                 if waited_for {
                     self.enter_locked(v, lock, Op::MutexWake(name));
                 }
+                self.look_at_owners();
             }
             Op::MutexWake(_) => {
-                let woken = self.mutexes[at].waiters.pop_front();
+                let mutex = &mut self.mutexes[at];
+                let woken =
+                    if mutex.spins { mutex.waiters.front().copied() } else { mutex.waiters.pop_front() };
                 self.leave_and_wake(v, lock, woken.into_iter());
             }
             _ => {}

@@ -65,6 +65,8 @@ pub struct Vm {
     pub barriers: Vec<Barrier>,
     pub conditions: Vec<Condition>,
     pub pipes: Vec<Pipe>,
+    /// Tasks that spin for a mutex.
+    pub spinning: u32,
     /// How often each address space has been flushed.
     pub spaces: Vec<u64>,
     pub lock_rng: Rng,
@@ -108,6 +110,7 @@ impl Vm {
             barriers: Vec::new(),
             conditions: Vec::new(),
             pipes: Vec::new(),
+            spinning: 0,
             spaces: Vec::new(),
             lock_rng,
             tick_phase_ns: 0,

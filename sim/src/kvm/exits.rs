@@ -124,7 +124,10 @@ impl Vm {
         let vcpu = &mut self.vcpus[v];
         match vcpu.place {
             // kvm_steal_time_set_preempted() only between two of the guest's instructions (since 5.19): not in the middle of an exit's handling.
-            Place::Guest if vcpu.settled => vcpu.seen_preempted = steal_time,
+            Place::Guest if vcpu.settled => {
+                vcpu.seen_preempted = steal_time;
+                self.look_at_owners();
+            }
             Place::Poll => vcpu.poll_until_ns = now_ns,
             _ => {}
         }

@@ -422,7 +422,8 @@ impl HostMetrics {
         let busy_ns = self.busy_ns(now_ns);
         let capacity_ns = now_ns.saturating_mul(u64::from(layout.pcpus));
         let idle_ns = capacity_ns.saturating_sub(busy_ns);
-        let host = HostTotals { end_ns: now_ns, busy_ns, idle_ns, ..self.totals.clone() };
+        let lag_spread_ns = self.lags.as_mut().and_then(|lags| lags.spread_ns(now_ns));
+        let host = HostTotals { end_ns: now_ns, busy_ns, idle_ns, lag_spread_ns, ..self.totals.clone() };
         let (mut vms, mut vcpus) = (Vec::new(), Vec::new());
         for (vm, distance) in self.distances.found().into_iter().enumerate() {
             self.touch(vm, now_ns);

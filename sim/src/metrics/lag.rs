@@ -7,6 +7,9 @@ use crate::time::Ns;
 
 use super::layout::Layout;
 
+/// How long a window is in which the VMs' lags are compared (SBCO, section V-B4, has 1 to 120 s).
+const WINDOW_NS: Ns = 1_000_000_000;
+
 /// More VMs than these are not worth the time: the shares are found anew whenever a VM's wish changes.
 const VMS_MAX: usize = 64;
 
@@ -22,6 +25,8 @@ struct VmLag {
     got_since_ns: Ns,
     most_behind_ns: f64,
     most_ahead_ns: f64,
+    /// Lag at the end of the last window.
+    lag_before_ns: f64,
 }
 
 /// How far each VM is behind and ahead of its due.
@@ -30,6 +35,9 @@ pub struct Lags {
     pcpus: u32,
     vms: Vec<VmLag>,
     at_ns: Ns,
+    /// Windows that are over, and what the VM that gained most in each gained more than the one that gained least, all together.
+    windows: u64,
+    spreads_ns: f64,
 }
 
 impl Lags {
@@ -40,7 +48,7 @@ impl Lags {
         }
         let vms =
             layout.vms.iter().map(|vm| VmLag { weight: f64::from(vm.weight.max(1)), ..VmLag::default() });
-        Some(Self { pcpus: layout.pcpus, vms: vms.collect(), at_ns: 0 })
+        Some(Self { pcpus: layout.pcpus, vms: vms.collect(), ..Self::default() })
     }
 
     /// From now on the VM has so many vCPUs that run or wait.
@@ -77,7 +85,33 @@ impl Lags {
         (vm.most_behind_ns as Ns, vm.most_ahead_ns as Ns)
     }
 
+    /// By how much the VMs' lags drift apart in a second, on average: the greatest difference of CPU time where all are due the same.
+    pub fn spread_ns(&mut self, now_ns: Ns) -> Option<Ns> {
+        self.pass(now_ns);
+        (self.windows > 0).then(|| (self.spreads_ns / self.windows as f64) as Ns)
+    }
+
     fn pass(&mut self, now_ns: Ns) {
+        while self.at_ns / WINDOW_NS < now_ns / WINDOW_NS {
+            self.pass_by((self.at_ns / WINDOW_NS + 1) * WINDOW_NS);
+            self.end_window();
+        }
+        self.pass_by(now_ns);
+    }
+
+    fn end_window(&mut self) {
+        let (mut least_ns, mut most_ns) = (f64::MAX, f64::MIN);
+        for vm in &mut self.vms {
+            let lag_ns = vm.lag_ns(self.at_ns);
+            let gained_ns = lag_ns - vm.lag_before_ns;
+            vm.lag_before_ns = lag_ns;
+            (least_ns, most_ns) = (least_ns.min(gained_ns), most_ns.max(gained_ns));
+        }
+        self.windows += 1;
+        self.spreads_ns += (most_ns - least_ns).max(0.0);
+    }
+
+    fn pass_by(&mut self, now_ns: Ns) {
         let elapsed = (now_ns - self.at_ns) as f64;
         self.at_ns = now_ns;
         if elapsed > 0.0 {
@@ -119,9 +153,13 @@ impl Lags {
 }
 
 impl VmLag {
-    fn look(&mut self, now_ns: Ns) {
+    fn lag_ns(&self, now_ns: Ns) -> f64 {
         let got_ns = self.got_ns + u64::from(self.runs) * (now_ns - self.got_since_ns);
-        let lag = self.due_ns - got_ns as f64;
+        self.due_ns - got_ns as f64
+    }
+
+    fn look(&mut self, now_ns: Ns) {
+        let lag = self.lag_ns(now_ns);
         self.most_behind_ns = self.most_behind_ns.max(lag);
         self.most_ahead_ns = self.most_ahead_ns.max(-lag);
     }
@@ -158,6 +196,22 @@ mod tests {
         lags.wants(2, 0, 4);
         let rates: Vec<_> = lags.vms.iter().map(|vm| vm.rate).collect();
         assert_eq!(rates, [1.0, 1.5, 1.5]);
+    }
+
+    #[test]
+    fn a_window_compares_what_the_vms_gained_in_it() {
+        // One pCPU, two VMs of a vCPU each. The first second: 0.6 and 0.4 s. The second one: 0.4 and 0.6 s. Of the third, half: not a window.
+        const MS: Ns = 1_000_000;
+        let mut lags = lags(1, &[100, 100]);
+        lags.wants(0, 0, 1);
+        lags.wants(1, 0, 1);
+        lags.runs(0, 0, 1);
+        lags.runs(0, 600 * MS, 0);
+        lags.runs(1, 600 * MS, 1);
+        assert_eq!(lags.spread_ns(700 * MS), None);
+        lags.runs(1, 1_600 * MS, 0);
+        lags.runs(0, 1_600 * MS, 1);
+        assert_eq!(lags.spread_ns(2_500 * MS), Some(200 * MS));
     }
 
     #[test]

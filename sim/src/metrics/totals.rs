@@ -63,6 +63,8 @@ pub struct HostTotals {
     /// ... from one last-level cache to another, and of these to another socket.
     pub migrations_llc: u64,
     pub migrations_node: u64,
+    /// By how much the VMs' lags drift apart in a second, on average.
+    pub lag_spread_ns: Option<Ns>,
     pub program_starts: Vec<ProgramTotals>,
     pub program_ends: Vec<ProgramTotals>,
 }

@@ -71,6 +71,7 @@ pub fn program(vm: &str, items: &[&[Item]], seen: &Seen, length_ns: Ns, forever:
         metric: Metric::Elapsed,
         pipes: Default::default(),
         barriers,
+        mutexes: Default::default(),
         threads: threads.collect(),
     }
 }

@@ -86,6 +86,11 @@ pub struct BarrierUse {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MutexUse {
+    pub spins: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipeUse {
     pub capacity: u32,
     pub low_water: u32,
@@ -107,7 +112,8 @@ pub struct Code {
     pub tasks: Vec<TaskCode>,
     pub spaces: u32,
     pub locks: Names,
-    pub mutexes: Names,
+    pub(super) mutex_names: Names,
+    pub mutexes: Vec<MutexUse>,
     pub conditions: Names,
     pub kinds: Names,
     pub(super) barrier_names: Names,

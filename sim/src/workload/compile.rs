@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::time::Ns;
 
-use super::code::{BarrierUse, Code, Inst, PipeUse, TaskCode};
+use super::code::{BarrierUse, Code, Inst, MutexUse, PipeUse, TaskCode};
 use super::program::{Metric, Program, Spin, Step, Thread, Times, TASKS_MAX};
 
 /// Messages that a pipe holds if nothing is said: 16 pages of one message each (PIPE_DEF_BUFFERS).
@@ -153,10 +153,10 @@ impl Code {
                 Step::Lock { name, hold } => {
                     Inst::Lock { lock: self.locks.number(scope.name(name)), hold: *hold }
                 }
-                Step::Acquire(name) => Inst::Acquire(self.mutexes.number(scope.name(name))),
-                Step::Release(name) => Inst::Release(self.mutexes.number(scope.name(name))),
+                Step::Acquire(name) => Inst::Acquire(self.mutex(scope, name)),
+                Step::Release(name) => Inst::Release(self.mutex(scope, name)),
                 Step::Mutex { name, steps } => {
-                    let mutex = self.mutexes.number(scope.name(name));
+                    let mutex = self.mutex(scope, name);
                     insts.push(Inst::Acquire(mutex));
                     self.steps(scope, steps, insts, meets);
                     Inst::Release(mutex)
@@ -196,6 +196,15 @@ impl Code {
             };
             insts.push(inst);
         }
+    }
+
+    fn mutex(&mut self, scope: &Scope<'_>, name: &str) -> u32 {
+        let mutex = self.mutex_names.number(scope.name(name));
+        if mutex as usize == self.mutexes.len() {
+            let found = spec(&scope.program.mutexes, &scope.plain(name));
+            self.mutexes.push(MutexUse { spins: found.is_some_and(|found| found.spins) });
+        }
+        mutex
     }
 
     fn barrier(&mut self, scope: &Scope<'_>, name: &str) -> u32 {

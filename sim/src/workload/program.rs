@@ -28,6 +28,8 @@ pub struct Program {
     pub pipes: BTreeMap<String, PipeSpec>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub barriers: BTreeMap<String, BarrierSpec>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mutexes: BTreeMap<String, MutexSpec>,
     #[serde(rename = "thread")]
     pub threads: Vec<Thread>,
 }
@@ -70,6 +72,14 @@ pub struct BarrierSpec {
     /// Who spins there executes PAUSE.
     #[serde(default)]
     pub pause: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MutexSpec {
+    /// One of the kernel's own (mutex, rw_semaphore): who waits spins while its owner runs.
+    #[serde(default)]
+    pub spins: bool,
 }
 
 /// Tasks that do the same.

@@ -158,6 +158,7 @@ fn read(file: &str, json: &str) -> Result1<Program> {
         metric,
         pipes: Default::default(),
         barriers: Default::default(),
+        mutexes: Default::default(),
         threads,
     };
     program.check()?;

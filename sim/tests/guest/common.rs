@@ -66,7 +66,9 @@ pub fn build(
     let mut host = Host::new(machine, class, seed).unwrap();
     let events = Events::default();
     host.core.observers.add(Box::new(Recorder(Rc::clone(&events))));
-    let guests = Guests::build(&mut host, vms, tasks, seed).unwrap();
+    let mut guests = Guests::build(&mut host, vms, tasks, seed).unwrap();
+    // The first VM's ticks come at whole milliseconds, to be computed by hand.
+    guests.vms[0].tick_phase_ns = 0;
     Sim { sim: Simulation::new(host, guests), events }
 }
 

@@ -9,6 +9,7 @@ mod hint;
 mod hold;
 mod locks;
 mod models;
+mod owner;
 mod preemption;
 mod properties;
 mod scheduler;

@@ -10,7 +10,7 @@ use cohort_sim::kvm::{Ipi, KvmConfig, PleMode};
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::observe::{Stop, What};
 use cohort_sim::scenario::VmConfig;
-use cohort_sim::workload::program::{Count, Spin, Times};
+use cohort_sim::workload::program::{Count, MutexSpec, Spin, Times};
 use cohort_sim::workload::{Dist, Program, Span, Step, Thread, Workload};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -99,6 +99,7 @@ fn program() -> impl Strategy<Value = Program> {
             metric: Default::default(),
             pipes: Default::default(),
             barriers: Default::default(),
+            mutexes: [("m0".into(), MutexSpec { spins: true })].into(),
             threads,
         }
     })

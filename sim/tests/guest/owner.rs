@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Locks of the kernel that are spun for while their owner runs.
+
+use cohort_sim::machine::MachineConfig;
+use cohort_sim::observe::What;
+
+use crate::common::*;
+
+/// On ideal pCPUs with turns of 1 ms; a hog on pCPU 0 if asked for.
+fn run(vcpus: u32, steal_time: bool, beside_hog: bool, program: &str) -> Sim {
+    let text = format!("mutexes = {{ m = {{ spins = true }} }}\n{program}");
+    let mut config = vm(vcpus, &text);
+    config.kvm.steal_time = steal_time;
+    let cpus: Vec<u32> = (0..vcpus).collect();
+    let hogs: Vec<_> = beside_hog.then(|| hog(0)).into_iter().collect();
+    build(&MachineConfig::ideal(vcpus), turns_of_a_ms(), &[config], &hogs, 1).pin(&cpus).until(100 * MS)
+}
+
+fn done(s: &Sim) -> Vec<u64> {
+    s.list(|what| matches!(what, What::Progress { .. }).then_some(())).iter().map(|(at, ())| *at).collect()
+}
+
+fn spun(s: &Sim) -> Vec<(u64, u64)> {
+    s.list(|what| match what {
+        What::SpinEnd { spun_ns, .. } => Some(*spun_ns),
+        _ => None,
+    })
+}
+
+#[test]
+fn waiters_spin_in_turn_while_the_owner_runs() {
+    let text = "
+        [[thread]]
+        name = 't'
+        count = 3
+        steps = [{ compute = '10us' }, { mutex = { name = 'm', steps = [{ compute = '100us' }] } }, { done = 'x' }]";
+    let s = run(3, true, false, text);
+    assert_eq!(done(&s), [110 * US, 210 * US, 310 * US]);
+    assert_eq!(spun(&s), [(110 * US, 100 * US), (210 * US, 200 * US)]);
+    let halts = s.list(|what| matches!(what, What::Halt { .. }).then_some(()));
+    assert_eq!(halts[0].0, 110 * US, "nobody's vCPU is idle before its task has ended");
+}
+
+const LONG: &str = "
+    [[thread]]
+    name = 'owner'
+    vcpu = 0
+    steps = [{ mutex = { name = 'm', steps = [{ compute = '1500us' }] } }]
+    [[thread]]
+    name = 'waiter'
+    vcpu = 1
+    steps = [{ compute = '10us' }, { mutex = { name = 'm', steps = [{ compute = '1us' }] } }, { done = 'x' }]";
+
+#[test]
+fn nobody_spins_for_an_owner_whose_vcpu_is_preempted() {
+    // The owner has the pCPU for a millisecond, then the hog, then the owner until 2.5 ms.
+    let knows = run(2, true, true, LONG);
+    assert_eq!(spun(&knows), [(MS, 990 * US)]);
+    assert_eq!(done(&knows), [2_501 * US]);
+    // Who knows no steal time cannot see it.
+    let knows_not = run(2, false, true, LONG);
+    assert_eq!(spun(&knows_not), [(2_500 * US, 2_490 * US)]);
+    assert_eq!(done(&knows_not), [2_501 * US]);
+}
+
+#[test]
+fn nobody_spins_for_an_owner_that_sleeps() {
+    let text = "
+        [[thread]]
+        name = 'owner'
+        vcpu = 0
+        steps = [{ mutex = { name = 'm', steps = [{ compute = '50us' }, { sleep = '1ms' }] } }]
+        [[thread]]
+        name = 'waiter'
+        vcpu = 1
+        steps = [{ compute = '10us' }, { mutex = { name = 'm', steps = [{ compute = '1us' }] } }, { done = 'x' }]";
+    let s = run(2, true, false, text);
+    assert_eq!(spun(&s), [(50 * US, 40 * US)]);
+    assert_eq!(done(&s), [1_051 * US]);
+}
+
+#[test]
+fn nobody_spins_whose_task_is_to_go() {
+    // The owner never lets go; the waiter's vCPU has another task, which is to have its turn when the waiter's slice is over.
+    let text = "
+        [[thread]]
+        name = 'owner'
+        vcpu = 0
+        steps = [{ mutex = { name = 'm', steps = [{ compute = '50ms' }] } }]
+        [[thread]]
+        name = 'waiter'
+        vcpu = 1
+        steps = [{ compute = '10us' }, { mutex = { name = 'm', steps = [{ compute = '1us' }] } }]
+        [[thread]]
+        name = 'other'
+        vcpu = 1
+        steps = [{ compute = '10ms' }, { done = 'x' }]";
+    let text = format!("mutexes = {{ m = {{ spins = true }} }}\n{text}");
+    let mut config = vm(2, &text);
+    config.guest.tick_ns = MS;
+    let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], &[], 1).pin(&[0, 1]).until(100 * MS);
+    let ended = done(&s)[0];
+    assert!(ended < 20 * MS, "the other task waited for a spinner: it ended at {ended} ns");
+    assert!(spun(&s)[0].1 <= 4 * MS, "{:?}", spun(&s));
+}
+
+#[test]
+fn a_sleeper_is_handed_the_lock_in_time() {
+    // The owner takes the lock again the moment that it has let go, six times over: the sleeper, who must be woken first, is too late each time.
+    let text = "
+        [[thread]]
+        name = 'owner'
+        vcpu = 0
+        times = 6
+        steps = [{ mutex = { name = 'm', steps = [{ sleep = '3ms' }] } }]
+        [[thread]]
+        name = 'sleeper'
+        vcpu = 1
+        steps = [{ compute = '10us' }, { mutex = { name = 'm', steps = [{ compute = '1us' }] } }, { done = 'x' }]";
+    // Woken at 3 ms it has waited for less than 4 ms; at 6 ms for more; at 9 ms it is handed the lock.
+    assert_eq!(done(&run(2, true, false, text)), [9_001 * US]);
+}
