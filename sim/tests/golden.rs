@@ -14,15 +14,16 @@ const COHORT: &str = r#"{"class": "ext", "knobs": {"placement": 1, "order": 0, "
 const BPF: &str = "";
 
 /// Program, locks, TLB flushes, interrupts, policy, fingerprint.
-const RUNS: [(&str, &str, &str, &str, &str, &str); 9] = [
-    ("hackbench", "tas", "ipi", "trapped", FLAT, "c3f094cbbb917f67"),
+const RUNS: [(&str, &str, &str, &str, &str, &str); 10] = [
+    ("hackbench", "tas", "ipi", "trapped", FLAT, "66d959ede60e9c3f"),
     ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, BPF),
-    ("hackbench", "ticket", "ipi", "virtualized", CFS, "46f2490dfb92ae21"),
-    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "d96131fc795e6db9"),
-    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "9c6ba550f0ed27b4"),
+    ("hackbench", "ticket", "ipi", "virtualized", CFS, "0e27396f516cc8b7"),
+    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "0172362a79c4b3c5"),
+    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "9c7e2d4e76871bfd"),
     ("tlb-flush", "tas", "hypercall", "trapped", COHORT, BPF),
+    ("ebizzy", "queued", "ipi", "trapped", EEVDF, "77e60c775727af4d"),
     ("dbench", "queued", "ipi", "posted", COHORT, BPF),
-    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "44c069b9d71587b1"),
+    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "fe01a1e145043efc"),
     ("user-spin", "pv-ticket", "ipi", "trapped", COHORT, BPF),
 ];
 

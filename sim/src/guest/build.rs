@@ -270,8 +270,7 @@ fn make_vm(config: &VmConfig, kind: &Kind<'_>, id: VmId, threads: Vec<Vcpu>, see
 
     let program_locks = code.locks.list.len() as u32;
     let queue_locks =
-        (code.mutexes.len() + code.barriers.len() + code.conditions.list.len() + code.pipes.len())
-            as u32;
+        (code.mutexes.len() + code.barriers.len() + code.conditions.list.len() + code.pipes.len()) as u32;
     let locks = vcpus + program_locks + queue_locks;
     let locks = (0..locks).map(|_| Lock::new(config.guest.lock)).collect();
     let mut next = vcpus + program_locks;
@@ -290,7 +289,8 @@ fn make_vm(config: &VmConfig, kind: &Kind<'_>, id: VmId, threads: Vec<Vcpu>, see
         locks,
         rng(Stream::Vm, 0),
     );
-    let mutex = |of: &crate::workload::code::MutexUse, lock| Mutex { lock, spins: of.spins, ..Mutex::default() };
+    let mutex =
+        |of: &crate::workload::code::MutexUse, lock| Mutex { lock, spins: of.spins, ..Mutex::default() };
     vm.mutexes = code.mutexes.iter().map(|of| mutex(of, lock())).collect();
     let barrier = |of: &crate::workload::code::BarrierUse, lock| Barrier {
         parties: of.parties,

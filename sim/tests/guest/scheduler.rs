@@ -179,3 +179,24 @@ fn a_preempted_vcpu_is_not_taken_for_idle() {
     assert_eq!(woken(true), (1_500 * US, 2));
     assert_eq!(woken(false), (2_000 * US, 1));
 }
+
+#[test]
+fn no_guest_ticks_when_the_host_does() {
+    // Ticks that come together would be preemptions within the tick's handler, where it has a lock.
+    let phases = |seed| {
+        let mut host = cohort_sim::Host::new(&MachineConfig::ideal(2), turns_of_a_ms(), seed).unwrap();
+        let mut config = vm(1, "[[thread]]\nname = 't'\nsteps = []");
+        config.guest.tick_ns = 4 * MS;
+        let guests =
+            cohort_sim::guest::Guests::build(&mut host, &[config.clone(), config], &[], seed).unwrap();
+        guests.vms.iter().map(|vm| vm.tick_phase_ns).collect::<Vec<_>>()
+    };
+    for seed in 1..20 {
+        let found = phases(seed);
+        assert!(
+            found.iter().all(|phase_ns| (1..4 * MS).contains(phase_ns)) && found[0] != found[1],
+            "{found:?}"
+        );
+    }
+    assert_ne!(phases(1), phases(2));
+}
