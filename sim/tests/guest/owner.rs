@@ -6,13 +6,13 @@ use cohort_sim::observe::What;
 
 use crate::common::*;
 
-/// On ideal pCPUs with turns of 1 ms; a hog on pCPU 0 if asked for.
-fn run(vcpus: u32, steal_time: bool, beside_hog: bool, program: &str) -> Sim {
+/// On ideal pCPUs with turns of 1 ms; a hog on one if asked for.
+fn run(vcpus: u32, steal_time: bool, beside_hog: Option<u32>, program: &str) -> Sim {
     let text = format!("mutexes = {{ m = {{ spins = true }} }}\n{program}");
     let mut config = vm(vcpus, &text);
     config.kvm.steal_time = steal_time;
     let cpus: Vec<u32> = (0..vcpus).collect();
-    let hogs: Vec<_> = beside_hog.then(|| hog(0)).into_iter().collect();
+    let hogs: Vec<_> = beside_hog.map(hog).into_iter().collect();
     build(&MachineConfig::ideal(vcpus), turns_of_a_ms(), &[config], &hogs, 1).pin(&cpus).until(100 * MS)
 }
 
@@ -34,7 +34,7 @@ fn waiters_spin_in_turn_while_the_owner_runs() {
         name = 't'
         count = 3
         steps = [{ compute = '10us' }, { mutex = { name = 'm', steps = [{ compute = '100us' }] } }, { done = 'x' }]";
-    let s = run(3, true, false, text);
+    let s = run(3, true, None, text);
     assert_eq!(done(&s), [110 * US, 210 * US, 310 * US]);
     assert_eq!(spun(&s), [(110 * US, 100 * US), (210 * US, 200 * US)]);
     let halts = s.list(|what| matches!(what, What::Halt { .. }).then_some(()));
@@ -54,13 +54,34 @@ const LONG: &str = "
 #[test]
 fn nobody_spins_for_an_owner_whose_vcpu_is_preempted() {
     // The owner has the pCPU for a millisecond, then the hog, then the owner until 2.5 ms.
-    let knows = run(2, true, true, LONG);
+    let knows = run(2, true, Some(0), LONG);
     assert_eq!(spun(&knows), [(MS, 990 * US)]);
     assert_eq!(done(&knows), [2_501 * US]);
     // Who knows no steal time cannot see it.
-    let knows_not = run(2, false, true, LONG);
+    let knows_not = run(2, false, Some(0), LONG);
     assert_eq!(spun(&knows_not), [(2_500 * US, 2_490 * US)]);
     assert_eq!(done(&knows_not), [2_501 * US]);
+}
+
+#[test]
+fn nobody_spins_behind_a_spinner_whose_vcpu_is_preempted() {
+    let text = "
+        [[thread]]
+        name = 'owner'
+        vcpu = 0
+        steps = [{ mutex = { name = 'm', steps = [{ compute = '2500us' }] } }]
+        [[thread]]
+        name = 'first'
+        vcpu = 1
+        steps = [{ compute = '10us' }, { mutex = { name = 'm', steps = [{ compute = '1us' }] } }, { done = 'x' }]
+        [[thread]]
+        name = 'second'
+        vcpu = 2
+        steps = [{ compute = '20us' }, { mutex = { name = 'm', steps = [{ compute = '1us' }] } }, { done = 'x' }]";
+    // The first spinner's pCPU is the hog's from 1 to 2 ms.
+    let s = run(3, true, Some(1), text);
+    assert_eq!(spun(&s), [(MS, 980 * US), (2_500 * US, 1_490 * US)]);
+    assert_eq!(done(&s), [2_501 * US, 2_502 * US]);
 }
 
 #[test]
@@ -74,7 +95,7 @@ fn nobody_spins_for_an_owner_that_sleeps() {
         name = 'waiter'
         vcpu = 1
         steps = [{ compute = '10us' }, { mutex = { name = 'm', steps = [{ compute = '1us' }] } }, { done = 'x' }]";
-    let s = run(2, true, false, text);
+    let s = run(2, true, None, text);
     assert_eq!(spun(&s), [(50 * US, 40 * US)]);
     assert_eq!(done(&s), [1_051 * US]);
 }
@@ -118,5 +139,5 @@ fn a_sleeper_is_handed_the_lock_in_time() {
         vcpu = 1
         steps = [{ compute = '10us' }, { mutex = { name = 'm', steps = [{ compute = '1us' }] } }, { done = 'x' }]";
     // Woken at 3 ms it has waited for less than 4 ms; at 6 ms for more; at 9 ms it is handed the lock.
-    assert_eq!(done(&run(2, true, false, text)), [9_001 * US]);
+    assert_eq!(done(&run(2, true, None, text)), [9_001 * US]);
 }
