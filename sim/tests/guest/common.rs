@@ -125,3 +125,8 @@ impl Sim {
         self.sim.bodies.figures().first().and_then(|figure| figure.end_ns)
     }
 }
+
+/// When the `done` steps of all programs were.
+pub fn done(s: &Sim) -> Vec<u64> {
+    s.list(|what| matches!(what, What::Progress { .. }).then_some(())).iter().map(|(at, ())| *at).collect()
+}

@@ -16,10 +16,6 @@ fn run(vcpus: u32, steal_time: bool, beside_hog: Option<u32>, program: &str) -> 
     build(&MachineConfig::ideal(vcpus), turns_of_a_ms(), &[config], &hogs, 1).pin(&cpus).until(100 * MS)
 }
 
-fn done(s: &Sim) -> Vec<u64> {
-    s.list(|what| matches!(what, What::Progress { .. }).then_some(())).iter().map(|(at, ())| *at).collect()
-}
-
 fn spun(s: &Sim) -> Vec<(u64, u64)> {
     s.list(|what| match what {
         What::SpinEnd { spun_ns, .. } => Some(*spun_ns),
@@ -41,61 +37,51 @@ fn waiters_spin_in_turn_while_the_owner_runs() {
     assert_eq!(halts[0].0, 110 * US, "nobody's vCPU is idle before its task has ended");
 }
 
-const LONG: &str = "
-    [[thread]]
-    name = 'owner'
-    vcpu = 0
-    steps = [{ mutex = { name = 'm', steps = [{ compute = '1500us' }] } }]
-    [[thread]]
-    name = 'waiter'
-    vcpu = 1
-    steps = [{ compute = '10us' }, { mutex = { name = 'm', steps = [{ compute = '1us' }] } }, { done = 'x' }]";
+/// One holds the lock while it does this, on vCPU 0; another, on vCPU 1, wants it after 10 us.
+fn beside_owner(rounds: u32, holds: &str) -> String {
+    format!(
+        "[[thread]]
+        name = 'owner'
+        vcpu = 0
+        times = {rounds}
+        steps = [{{ mutex = {{ name = 'm', steps = [{holds}] }} }}]
+        [[thread]]
+        name = 'waiter'
+        vcpu = 1
+        steps = [{{ compute = '10us' }}, {{ mutex = {{ name = 'm', steps = [{{ compute = '1us' }}] }} }}, {{ done = 'x' }}]\n"
+    )
+}
 
 #[test]
 fn nobody_spins_for_an_owner_whose_vcpu_is_preempted() {
     // The owner has the pCPU for a millisecond, then the hog, then the owner until 2.5 ms.
-    let knows = run(2, true, Some(0), LONG);
+    let text = beside_owner(1, "{ compute = '1500us' }");
+    let knows = run(2, true, Some(0), &text);
     assert_eq!(spun(&knows), [(MS, 990 * US)]);
     assert_eq!(done(&knows), [2_501 * US]);
     // Who knows no steal time cannot see it.
-    let knows_not = run(2, false, Some(0), LONG);
+    let knows_not = run(2, false, Some(0), &text);
     assert_eq!(spun(&knows_not), [(2_500 * US, 2_490 * US)]);
     assert_eq!(done(&knows_not), [2_501 * US]);
 }
 
 #[test]
 fn nobody_spins_behind_a_spinner_whose_vcpu_is_preempted() {
-    let text = "
-        [[thread]]
-        name = 'owner'
-        vcpu = 0
-        steps = [{ mutex = { name = 'm', steps = [{ compute = '2500us' }] } }]
-        [[thread]]
-        name = 'first'
-        vcpu = 1
-        steps = [{ compute = '10us' }, { mutex = { name = 'm', steps = [{ compute = '1us' }] } }, { done = 'x' }]
-        [[thread]]
+    let text = beside_owner(1, "{ compute = '2500us' }")
+        + "[[thread]]
         name = 'second'
         vcpu = 2
         steps = [{ compute = '20us' }, { mutex = { name = 'm', steps = [{ compute = '1us' }] } }, { done = 'x' }]";
     // The first spinner's pCPU is the hog's from 1 to 2 ms.
-    let s = run(3, true, Some(1), text);
+    let s = run(3, true, Some(1), &text);
     assert_eq!(spun(&s), [(MS, 980 * US), (2_500 * US, 1_490 * US)]);
     assert_eq!(done(&s), [2_501 * US, 2_502 * US]);
 }
 
 #[test]
 fn nobody_spins_for_an_owner_that_sleeps() {
-    let text = "
-        [[thread]]
-        name = 'owner'
-        vcpu = 0
-        steps = [{ mutex = { name = 'm', steps = [{ compute = '50us' }, { sleep = '1ms' }] } }]
-        [[thread]]
-        name = 'waiter'
-        vcpu = 1
-        steps = [{ compute = '10us' }, { mutex = { name = 'm', steps = [{ compute = '1us' }] } }, { done = 'x' }]";
-    let s = run(2, true, None, text);
+    let text = beside_owner(1, "{ compute = '50us' }, { sleep = '1ms' }");
+    let s = run(2, true, None, &text);
     assert_eq!(spun(&s), [(50 * US, 40 * US)]);
     assert_eq!(done(&s), [1_051 * US]);
 }
@@ -128,16 +114,7 @@ fn nobody_spins_whose_task_is_to_go() {
 #[test]
 fn a_sleeper_is_handed_the_lock_in_time() {
     // The owner takes the lock again the moment that it has let go, six times over: the sleeper, who must be woken first, is too late each time.
-    let text = "
-        [[thread]]
-        name = 'owner'
-        vcpu = 0
-        times = 6
-        steps = [{ mutex = { name = 'm', steps = [{ sleep = '3ms' }] } }]
-        [[thread]]
-        name = 'sleeper'
-        vcpu = 1
-        steps = [{ compute = '10us' }, { mutex = { name = 'm', steps = [{ compute = '1us' }] } }, { done = 'x' }]";
+    let text = beside_owner(6, "{ sleep = '3ms' }");
     // Woken at 3 ms it has waited for less than 4 ms; at 6 ms for more; at 9 ms it is handed the lock.
-    assert_eq!(done(&run(2, true, None, text)), [9_001 * US]);
+    assert_eq!(done(&run(2, true, None, &text)), [9_001 * US]);
 }

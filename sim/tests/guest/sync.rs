@@ -13,10 +13,6 @@ fn run(vcpus: u32, text: &str) -> Sim {
         .until(100 * MS)
 }
 
-fn done(s: &Sim) -> Vec<u64> {
-    s.list(|what| matches!(what, What::Progress { .. }).then_some(())).iter().map(|(at, ())| *at).collect()
-}
-
 #[test]
 fn a_mutex_is_held_by_one_and_its_waiters_sleep() {
     let text = "
