@@ -22,6 +22,9 @@ pub struct GuestConfig {
     pub slice_ns: Ns,
     /// A task preempts the running one when it wakes and is behind by this.
     pub wakeup_gran_ns: Ns,
+    /// CONFIG_PARAVIRT_TIME_ACCOUNTING: the scheduler's clock stands still while the vCPU is preempted, if KVM tells the guest its steal time
+    /// (`kvm.steal_time`). "If in doubt, say N", says the kernel, and Debian does; before Linux 3.1 there was nothing to say.
+    pub paravirt_time_accounting: bool,
     /// Tasks can be preempted in kernel mode (PREEMPT), or only on the way to user mode.
     pub preemptible_kernel: bool,
     /// How long a vCPU spins for a `pv-ticket` or `pv-queued` lock before it halts: SPIN_THRESHOLD, 2^15 rounds of PAUSE.
@@ -46,6 +49,7 @@ impl Default for GuestConfig {
             tick_ns: 4_000_000,
             slice_ns: 3_000_000,
             wakeup_gran_ns: 1_000_000,
+            paravirt_time_accounting: false,
             preemptible_kernel: false,
             spin_threshold_ns: 300_000,
             ticket_timeout_ns: 2_000,

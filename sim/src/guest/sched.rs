@@ -45,9 +45,10 @@ impl Vm {
         }
     }
 
-    /// The guest's clock of a vCPU: without steal time if it knows it (CONFIG_PARAVIRT_TIME_ACCOUNTING).
+    /// rq_clock_task(): without steal time if the kernel is built for that, and is told it (update_rq_clock_task()).
     fn clock_ns(&self, host: &Host, v: usize) -> Ns {
-        let steal_ns = if self.kvm.steal_time { host.run_delay_ns(self.thread(v)) } else { 0 };
+        let leaves_out = self.guest.paravirt_time_accounting && self.kvm.steal_time;
+        let steal_ns = if leaves_out { host.run_delay_ns(self.thread(v)) } else { 0 };
         host.now_ns().saturating_sub(steal_ns)
     }
 

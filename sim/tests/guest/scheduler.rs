@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The guest's scheduler.
 
+use cohort_sim::guest::GuestConfig;
 use cohort_sim::kvm::{vector, Ipi};
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::observe::What;
@@ -121,19 +122,26 @@ fn the_mode_is_known_at_every_moment() {
 }
 
 #[test]
-fn a_guest_that_knows_its_steal_time_does_not_charge_it() {
+fn steal_time_uses_up_slices_unless_the_kernel_accounts_for_it() {
     // Two tasks on one vCPU, which has its pCPU every other ms. Task 1's first slice of 3 ms: 5 ms of the host's time.
     let text = "[[thread]]\nname = 't'\ncount = 2\nsteps = [{ compute = '20ms' }]";
-    let first_switch = |steal_time| {
+    let first_switch = |accounts, steal_time| {
         let mut config = vm(1, text);
         config.guest.tick_ns = MS;
+        config.guest.paravirt_time_accounting = accounts;
         config.kvm.steal_time = steal_time;
         let s = build(&MachineConfig::ideal(1), turns_of_a_ms(), &[config], &[hog(0)], 1).until(20 * MS);
         switches(&s, 0)[1].0
     };
     // Ticks come at 1 ms, when the vCPU has just lost its pCPU, and are taken at 2, 4, 6 ms ...: 3 ms had at 6 ms, or 4 ms gone at 4 ms.
-    assert_eq!(first_switch(true), 6 * MS);
-    assert_eq!(first_switch(false), 4 * MS);
+    assert_eq!(first_switch(true, true), 6 * MS);
+    assert_eq!(first_switch(true, false), 4 * MS, "it knows none");
+    assert_eq!(first_switch(false, true), 4 * MS);
+    assert_eq!(
+        first_switch(GuestConfig::default().paravirt_time_accounting, true),
+        4 * MS,
+        "as Debian's are built"
+    );
 }
 
 #[test]
