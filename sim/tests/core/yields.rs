@@ -2,9 +2,10 @@
 //! sched_yield() and directed yields on one pCPU on which everything is free, computed by hand; v: virtual run time, d: deadline, in ms.
 
 use cohort_sim::class::fair::{FairConfig, Variant};
+use cohort_sim::class::{AnyClass, Class as _};
 use cohort_sim::host::YieldTo;
 use cohort_sim::machine::MachineConfig;
-use cohort_sim::{Ns, TaskId};
+use cohort_sim::{CpuId, Ns, TaskId};
 
 use crate::common::*;
 
@@ -75,4 +76,32 @@ fn there_is_no_point_in_yielding_to_who_sleeps_or_is_alone() {
     s.run_until(2 * MS).unwrap();
     let running = if s.host.is_running(runs) { runs } else { TaskId(2) };
     assert_eq!(s.host.yield_to(running, sleeps), YieldTo::Refused);
+}
+
+#[test]
+fn a_sleeper_that_stays_to_pay_counts_as_running() {
+    for variant in [Variant::EevdfForfeit, Variant::EevdfFlat] {
+        let mut s = sim(
+            &MachineConfig::ideal(1),
+            fair(FairConfig { slice_ns: 3 * MS, ..FairConfig::of(variant) }),
+            1,
+        );
+        let sleeps = cycle(&mut s, 1_200 * US, 100 * MS);
+        let runs = busy(&mut s);
+        let queue_len = |s: &Sim| s.host.class.queue_len(CpuId(0));
+        s.run_until(2 * MS).unwrap();
+        // At 1.2 ms the first went to sleep with v 1.2, the average being 0.6: it stays. (rq->nr_running == 2)
+        assert_eq!(queue_len(&s), 2, "{variant:?}");
+        assert_eq!(s.host.yield_to(runs, sleeps), YieldTo::Refused);
+        // The second, v 0.8 and d 1.5, is not ahead of the average of 1: it forfeits its time up to its deadline. The sleeper has paid then, and is gone.
+        s.host.yield_now(runs);
+        s.run_until(2 * MS + 1).unwrap();
+        let AnyClass::Fair(class) = &s.host.class else { panic!("a fair class") };
+        assert_eq!(class.vruntime(runs), 1_500_000, "{variant:?}");
+        assert_eq!(queue_len(&s), 1);
+        assert_eq!(s.host.yield_to(runs, sleeps), YieldTo::NoPoint);
+        s.host.yield_now(runs);
+        let AnyClass::Fair(class) = &s.host.class else { panic!("a fair class") };
+        assert_eq!(class.vruntime(runs), 1_500_001, "alone it forfeits nothing");
+    }
 }

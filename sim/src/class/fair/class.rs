@@ -163,6 +163,7 @@ impl Class for Fair {
         self.picked = vec![None; core.cpus.len()];
         self.running = vec![None; core.cpus.len()];
         self.hrtick = vec![None; core.cpus.len()];
+        self.sleepers = vec![0; core.cpus.len()];
         self.group_queues = vec![Vec::new(); core.cpus.len()];
         self.balance.resize(core.cpus.len());
         self.add_group(core, GroupId(0));
@@ -313,7 +314,7 @@ impl Class for Fair {
     }
 
     fn yield_now(&mut self, core: &mut Core, task: TaskId) {
-        if self.tasks_on(core.task(task).cpu) <= 1 {
+        if self.nr_running(core.task(task).cpu) <= 1 {
             return;
         }
         let id = self.of_task[task.index()];
@@ -345,7 +346,7 @@ impl Class for Fair {
     }
 
     fn queue_len(&self, cpu: CpuId) -> u32 {
-        self.tasks_on(cpu)
+        self.nr_running(cpu)
     }
 
     fn first_waiting(&self, _core: &Core, cpu: CpuId) -> Option<TaskId> {

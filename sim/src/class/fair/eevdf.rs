@@ -125,11 +125,29 @@ impl Fair {
         self.eevdf && self.config.delay_dequeue && !self.is_eligible(id)
     }
 
+    /// It sleeps from now on, and stays queued: `set_delayed()`. Of a group nobody sleeps: its tasks have left.
+    pub(super) fn set_delayed(&mut self, id: u32) {
+        self.entity_mut(id).delayed = true;
+        if self.entity(id).task.is_some() {
+            let cpu = self.rq(self.entity(id).rq).cpu;
+            self.sleepers[cpu.index()] += 1;
+        }
+    }
+
+    /// `clear_delayed()`
+    pub(super) fn clear_delayed(&mut self, id: u32) {
+        self.entity_mut(id).delayed = false;
+        if self.entity(id).task.is_some() {
+            let cpu = self.rq(self.entity(id).rq).cpu;
+            self.sleepers[cpu.index()] -= 1;
+        }
+    }
+
     /// It wakes before it has paid: `requeue_delayed_entity()`.
     pub(super) fn requeue_delayed(&mut self, id: u32) {
         let rq = self.entity(id).rq;
         let moved = self.update_entity_lag(id);
-        self.entity_mut(id).delayed = false;
+        self.clear_delayed(id);
         if !moved {
             return;
         }

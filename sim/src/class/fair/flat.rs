@@ -54,7 +54,7 @@ impl Fair {
         self.update_entity_lag(id);
         if sleeps && self.delays(id) {
             self.update_load(id);
-            self.entity_mut(id).delayed = true;
+            self.set_delayed(id);
             self.count_runnable(id, false);
             return;
         }

@@ -119,7 +119,7 @@ impl Fair {
                 if gone && sleeps && self.delays(at) {
                     self.update_load(at);
                     self.update_entity_lag(at);
-                    self.entity_mut(at).delayed = true;
+                    self.set_delayed(at);
                     gone = false;
                 } else if gone {
                     self.stop_competing(at, sleeps || self.entity(at).task.is_none());
@@ -146,7 +146,7 @@ impl Fair {
             self.stop_competing(id, true);
             self.leave_all(id, 0);
             self.update_min_vruntime(self.entity(id).rq);
-            self.entity_mut(id).delayed = false;
+            self.clear_delayed(id);
             return;
         }
         let mut at = id;
@@ -155,7 +155,9 @@ impl Fair {
             self.stop_competing(at, true);
             self.leave(at);
             self.update_min_vruntime(self.entity(at).rq);
-            self.entity_mut(at).delayed = false;
+            if self.entity(at).delayed {
+                self.clear_delayed(at);
+            }
             let empty = self.rq(home).load == 0;
             let Some(owner) = self.rq(home).owner else { break };
             if !empty || self.entity(owner).delayed {
@@ -163,7 +165,7 @@ impl Fair {
             }
             if self.delays(owner) {
                 self.update_entity_lag(owner);
-                self.entity_mut(owner).delayed = true;
+                self.set_delayed(owner);
                 break;
             }
             at = owner;

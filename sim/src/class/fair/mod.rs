@@ -141,6 +141,8 @@ pub struct Fair {
     running: Vec<Option<u32>>,
     /// By pCPU: the turn whose end a timer has been set for.
     hrtick: Vec<Option<u32>>,
+    /// By pCPU: tasks that sleep, and stay queued to pay.
+    sleepers: Vec<u32>,
     tick_ns: Ns,
 }
 
@@ -166,6 +168,7 @@ impl Fair {
             online: 0,
             running: Vec::new(),
             hrtick: Vec::new(),
+            sleepers: Vec::new(),
             tick_ns: 0,
         }
     }
@@ -193,9 +196,14 @@ impl Fair {
         self.entities[self.of_task[task.index()] as usize].vruntime
     }
 
-    /// Tasks that run or wait on a pCPU (`h_nr_running`).
+    /// Tasks that run or wait on a pCPU (`h_nr_runnable`).
     fn tasks_on(&self, cpu: CpuId) -> u32 {
         self.queues[cpu.index()].tasks
+    }
+
+    /// `rq->nr_running`: those, and the sleepers that are still queued (`h_nr_queued`).
+    fn nr_running(&self, cpu: CpuId) -> u32 {
+        self.tasks_on(cpu) + self.sleepers[cpu.index()]
     }
 
     /// update_curr() of every level: the running task's entity and its groups'.

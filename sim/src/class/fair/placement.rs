@@ -12,7 +12,7 @@ use super::Fair;
 impl Fair {
     /// `available_idle_cpu()`
     fn is_idle(&self, core: &Core, cpu: CpuId) -> bool {
-        !core.cpu(cpu).is_busy() && self.tasks_on(cpu) == 0
+        !core.cpu(cpu).is_busy() && self.nr_running(cpu) == 0
     }
 
     /// Where a task that is new begins: `find_idlest_cpu()`.
