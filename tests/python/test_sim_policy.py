@@ -89,7 +89,18 @@ def test_a_kernel_has_its_form_of_the_fair_class(
     found = policy.host_class("eevdf", (), kernel)
     assert (found["class"], found["variant"]) == ("fair", variant)
     assert (found.get("delay_dequeue"), found.get("pick_buddy")) == (delay_dequeue, pick_buddy)
-    assert policy.has_on_spin_bug(kernel) == (variant in {"cfs", "eevdf"})
+    assert policy.kvm_of(kernel)["on_spin_bug"] == (variant in {"cfs", "eevdf"})
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kick_yields", "lone_yields_not"),
+    [("5.3.18", False, False), ("5.4", True, False), ("5.12.19", True, False), ("5.13", True, True)],
+)
+def test_a_kernels_kvm_yields_by_hypercall_as_its_version_does(
+    kernel: str, kick_yields: bool, lone_yields_not: bool
+) -> None:
+    found = policy.kvm_of(kernel)
+    assert (found["kick_yields"], found["lone_yields_not"]) == (kick_yields, lone_yields_not)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from cohortlab.errors import BadInput
 from cohortlab.scenario import Scenario, Vm
 from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.hardware import Hardware
-from cohortlab.sim.policy import KERNEL_DEFAULT, has_on_spin_bug, host_class
+from cohortlab.sim.policy import KERNEL_DEFAULT, host_class, kvm_of
 from cohortlab.tomlmodel import refuse
 
 NS_PER_S = 1_000_000_000
@@ -87,7 +87,7 @@ class Run:
             made["vcpu_cpus"] = [list(cpus or ()) for cpus in vm.allowed]
         if vm.cap_pcpus is not None:
             made["quota_us"] = round(min(vm.cap_pcpus, self.scenario.host.pcpus) * PERIOD_US)
-        kvm = {"on_spin_bug": has_on_spin_bug(self.kernel)} | self.hardware.kvm
+        kvm: dict[str, Any] = kvm_of(self.kernel) | self.hardware.kvm
         if not self.scenario.guest.ple:
             kvm["ple"] = {**kvm.get("ple", {}), "mode": "off"}
         elif self.scenario.guest.ple_window_us is not None:

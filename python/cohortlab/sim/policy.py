@@ -126,9 +126,19 @@ def _normalized_slice_ns(version: tuple[int, ...]) -> int:
     return 700_000 if shorter else 750_000
 
 
-def has_on_spin_bug(kernel: str) -> bool:
-    """Return whether kvm_vcpu_on_spin() of Linux ``kernel`` forgets whom it boosted last (before 32bd348be3fa)."""
-    return version_of(kernel) < (6, 19, 0)
+def kvm_of(kernel: str) -> dict[str, bool]:
+    """Return what KVM of Linux ``kernel`` does, as the simulator reads it.
+
+    ``on_spin_bug``: kvm_vcpu_on_spin() forgets whom it boosted last (before 32bd348be3fa); ``kick_yields``: kicking a
+    halted vCPU is a wish to yield to it (266e85a5ec9f); ``lone_yields_not``: kvm_sched_yield() looks first whether the
+    pCPU has another task (72b268a8e930).
+    """
+    version = version_of(kernel)
+    return {
+        "on_spin_bug": version < (6, 19, 0),
+        "kick_yields": version >= (5, 4, 0),
+        "lone_yields_not": version >= (5, 13, 0),
+    }
 
 
 def version_of(kernel: str) -> tuple[int, ...]:

@@ -24,6 +24,10 @@ pub struct KvmConfig {
     pub steal_time: bool,
     /// KVM_FEATURE_PV_SCHED_YIELD: who calls a preempted vCPU yields to it. Off in QEMU's named CPU models.
     pub sched_yield: bool,
+    /// kvm_sched_yield() yields to nobody while its pCPU has no other task (single_task_running(), since 5.13).
+    pub lone_yields_not: bool,
+    /// KVM_HC_KICK_CPU goes on as KVM_HC_SCHED_YIELD does (since 5.4).
+    pub kick_yields: bool,
     pub costs: KvmCosts,
 }
 
@@ -39,6 +43,8 @@ impl Default for KvmConfig {
             halt_poll: HaltPoll::default(),
             steal_time: true,
             sched_yield: false,
+            lone_yields_not: true,
+            kick_yields: true,
             costs: KvmCosts::default(),
         }
     }

@@ -53,8 +53,11 @@ impl Vm {
                 let by = host.cpu_of(self.vcpus[v].task);
                 self.vcpus[to as usize].kicked = true;
                 self.wake_vcpu(host, to as usize, Some(by));
-                // KVM_HC_KICK_CPU goes on as KVM_HC_SCHED_YIELD does.
-                self.hypercall_yield(host, v, to as usize);
+                if self.kvm.kick_yields {
+                    self.hypercall_yield(host, v, to as usize);
+                } else {
+                    self.begin_entry(host, v);
+                }
             }
             Then::Yield(to) => self.hypercall_yield(host, v, to as usize),
             Then::Flush => self.hypercall_flush(host, v),

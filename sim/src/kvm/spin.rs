@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Pause-loop exits and directed yield: handle_pause() of VMX, pause_interception() of SVM, kvm_vcpu_on_spin() of virt/kvm/kvm_main.c.
 
+use crate::class::Class as _;
 use crate::guest::vm::Vm;
 use crate::host::{Host, YieldTo};
 use crate::observe::What;
@@ -139,6 +140,9 @@ impl Vm {
     pub(crate) fn hypercall_yield(&mut self, host: &mut Host, v: usize, to: usize) {
         self.vcpus[v].exit.then = Then::Done;
         self.vcpus[v].exit.work = Progress::new(0);
+        if self.kvm.lone_yields_not && host.class.queue_len(host.cpu_of(self.vcpus[v].task)) == 1 {
+            return;
+        }
         if to == v || !host.core.task(self.vcpus[to].task).kvm.ready {
             return;
         }

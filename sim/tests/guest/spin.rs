@@ -3,6 +3,7 @@
 
 use cohort_sim::class::fair::{Fair, FairConfig, Variant};
 use cohort_sim::class::AnyClass;
+use cohort_sim::guest::LockKind;
 use cohort_sim::kvm::{exit, Ipi, Ple, PleMode};
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::observe::What;
@@ -242,4 +243,58 @@ fn a_yield_by_hypercall_brings_the_one_that_has_to_answer() {
     assert_eq!(flushes(false), [(16 * MS, 7 * MS)]);
     // The other one runs at once, and has the pCPU until the tick.
     assert_eq!(flushes(true), [(12 * MS, 3 * MS)]);
+}
+
+/// vCPU 0 flushes at 1.5 ms, while vCPU 1 waits for its pCPU, which a hog has. Whom it asks to run, and when; round robin grants nothing.
+fn asked_by_hypercall(lone_yields_not: bool, hogs: &[u32]) -> Vec<(u64, (u32, u32, bool))> {
+    let text = "
+        [[thread]]
+        name = 'flusher'
+        steps = [{ compute = '1500us' }, { shootdown = {} }]
+        [[thread]]
+        name = 'other'
+        background = true
+        steps = [{ compute = '1s' }]";
+    let mut machine = MachineConfig::ideal(2);
+    machine.costs.vm_exit_ns = 700;
+    let mut config = vm(2, text);
+    config.kvm.costs.hypercall_ns = 100;
+    config.kvm.sched_yield = true;
+    config.kvm.lone_yields_not = lone_yields_not;
+    let hogs: Vec<_> = hogs.iter().copied().map(hog).collect();
+    yields(&build(&machine, turns_of_a_ms(), &[config], &hogs, 1).pin(&[0, 1]).until(4 * MS))
+}
+
+#[test]
+fn who_has_a_pcpu_to_itself_yields_to_nobody_by_hypercall() {
+    assert_eq!(asked_by_hypercall(true, &[1]), []);
+    // Kernels before 5.13 look at the target's queue only.
+    assert_eq!(asked_by_hypercall(false, &[1]), [(1_500_800, (0, 1, false))]);
+    // Two hogs have pCPU 0 from 1 to 3 ms, and vCPU 0 goes on after an exit.
+    assert_eq!(asked_by_hypercall(true, &[0, 0, 1]), [(3_500_700 + 800, (0, 1, false))]);
+}
+
+#[test]
+fn whoever_kicks_a_halted_waiter_yields_to_it_since_5_4() {
+    let text = "
+        [[thread]]
+        name = 'holder'
+        steps = [{ compute = '900us' }, { lock = { name = 'l', hold = '200us' } }]
+        [[thread]]
+        name = 'waiter'
+        steps = [{ compute = '950us' }, { lock = { name = 'l', hold = '10us' } }]";
+    let asked = |kick_yields| {
+        let mut config = vm(2, text);
+        config.guest.lock = LockKind::PvQueued;
+        config.guest.spin_threshold_ns = 300 * US;
+        config.kvm.kick_yields = kick_yields;
+        let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], &[hog(0)], 1)
+            .pin(&[0, 1])
+            .until(3 * MS);
+        assert_eq!(s.taken(2)[1], (2_100 * US, (1, 1_150 * US)));
+        yields(&s)
+    };
+    // The holder is off its pCPU from 1 to 2 ms. The waiter halts at 1.25 ms, and at 2.1 ms is kicked.
+    assert_eq!(asked(true), [(2_100 * US, (0, 1, false))]);
+    assert_eq!(asked(false), []);
 }
