@@ -96,9 +96,10 @@ def test_a_kernel_has_its_form_of_the_fair_class(
     ("kernel", "kick_yields", "lone_yields_not"),
     [("5.3.18", False, False), ("5.4", True, False), ("5.12.19", True, False), ("5.13", True, True)],
 )
-def test_a_kernels_kvm_yields_by_hypercall_as_its_version_does(
+def test_yields_by_hypercall_and_interrupts_are_those_of_the_kernel(
     kernel: str, kick_yields: bool, lone_yields_not: bool
 ) -> None:
+    assert policy.guest_of(kernel)["send_ipi"] == ("shorthand" if kick_yields else "each")
     found = policy.kvm_of(kernel)
     assert (found["kick_yields"], found["lone_yields_not"]) == (kick_yields, lone_yields_not)
 

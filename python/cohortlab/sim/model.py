@@ -12,7 +12,7 @@ from cohortlab.errors import BadInput
 from cohortlab.scenario import Scenario, Vm
 from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.hardware import Hardware
-from cohortlab.sim.policy import KERNEL_DEFAULT, host_class, kvm_of
+from cohortlab.sim.policy import KERNEL_DEFAULT, guest_of, host_class, kvm_of
 from cohortlab.tomlmodel import refuse
 
 NS_PER_S = 1_000_000_000
@@ -93,7 +93,8 @@ class Run:
         elif self.scenario.guest.ple_window_us is not None:
             kvm["ple"] = {**kvm.get("ple", {}), **_window(self.scenario.guest.ple_window_us, kvm)}
         made["kvm"] = kvm
-        made["guest"] = {**self.hardware.guest, "tlb": vm.tlb}
+        # The guests' kernel is the host's.
+        made["guest"] = {**guest_of(self.kernel), **self.hardware.guest, "tlb": vm.tlb}
         if vm.name in self.running:
             made |= self._workload(vm, self.running[vm.name])
         return made

@@ -141,6 +141,14 @@ def kvm_of(kernel: str) -> dict[str, bool]:
     }
 
 
+def guest_of(kernel: str) -> dict[str, str]:
+    """Return what Linux ``kernel`` does as a guest: whether it can send one interrupt to all its other vCPUs.
+
+    The x2APIC of a KVM guest is in physical mode, with shorthands since 43931d350f30.
+    """
+    return {"send_ipi": "each" if version_of(kernel) < (5, 4, 0) else "shorthand"}
+
+
 def version_of(kernel: str) -> tuple[int, ...]:
     found = re.match(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?!\d)", kernel)
     version = tuple(int(part or 0) for part in found.groups()) if found else (0, 0, 0)

@@ -16,6 +16,7 @@ pub struct GuestConfig {
     /// All its spin locks, those of the run queues included.
     pub lock: LockKind,
     pub tlb: TlbMode,
+    pub send_ipi: SendIpi,
     /// The timer tick of a busy vCPU; 4 ms is HZ=250. 0: none.
     pub tick_ns: Ns,
     /// How long a task runs while others wait.
@@ -46,6 +47,7 @@ impl Default for GuestConfig {
         Self {
             lock: LockKind::Tas,
             tlb: TlbMode::Ipi,
+            send_ipi: SendIpi::Shorthand,
             tick_ns: 4_000_000,
             slice_ns: 3_000_000,
             wakeup_gran_ns: 1_000_000,
@@ -88,6 +90,23 @@ pub enum TlbMode {
     /// Preempted ones are flagged and flush when they run again, the others are interrupted (kvm_flush_tlb_multi()).
     KvmPv,
     /// KVM does it (Shoot4U; the Hyper-V enlightenment).
+    Hypercall,
+}
+
+/// Whom one write to the interrupt command register reaches, or one hypercall that takes its place: an exit each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SendIpi {
+    /// One vCPU: the x2APIC's physical mode. A guest of KVM without interrupt remapping is always in it (try_to_enable_x2apic(); before 3.19
+    /// x2apic_force_phys()).
+    Each,
+    /// The same, but all others at once if they are meant (apic_use_ipi_shorthand, since 5.4).
+    Shorthand,
+    /// Those of a cluster of 16: the x2APIC's cluster mode, with interrupt remapping.
+    Cluster,
+    /// Within 128 numbers, by KVM_HC_SEND_IPI (KVM_FEATURE_PV_SEND_IPI, since 4.19; off in QEMU's named CPU models); one, and all others, as `shorthand`.
+    KvmPv,
+    /// All, always by hypercall (HVCALL_SEND_IPI: QEMU's hv-ipi).
     Hypercall,
 }
 

@@ -1,17 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Interrupts in the guest: handlers, calls of functions on other vCPUs, timers.
 
+use std::collections::VecDeque;
+
 use crate::host::Host;
 use crate::kvm::vcpu::Then;
 use crate::kvm::{exit, vector};
 use crate::observe::{Spin, What};
 
+use super::config::SendIpi;
 use super::ops::{Doing, Op, Until};
 use super::task::State;
 use super::vm::Vm;
 
-/// vCPUs that one write to the interrupt command register reaches: a cluster of the x2APIC.
+/// vCPUs of a cluster of the x2APIC.
 const CLUSTER: u32 = 16;
+/// KVM_IPI_CLUSTER_SIZE
+const PV_RANGE: u32 = 128;
+
+/// How many of these receivers are reached at once, and whether by hypercall.
+fn at_once(how: SendIpi, receivers: &VecDeque<u32>, others: usize) -> (usize, bool) {
+    let Some(first) = receivers.front().copied() else { return (0, false) };
+    let all = receivers.len();
+    let within = |near: &dyn Fn(u32) -> bool| receivers.iter().take_while(|to| near(**to)).count();
+    match how {
+        SendIpi::Hypercall => (all, true),
+        SendIpi::Cluster => (within(&|to| to / CLUSTER == first / CLUSTER), false),
+        SendIpi::Shorthand | SendIpi::KvmPv if all == others => (all, false),
+        SendIpi::KvmPv if all > 1 => (within(&|to| to.wrapping_sub(first) < PV_RANGE), true),
+        SendIpi::Each | SendIpi::Shorthand | SendIpi::KvmPv => (1, false),
+    }
+}
 
 impl Vm {
     /// The handler begins.
@@ -112,17 +131,18 @@ impl Vm {
     pub(crate) fn call_op(&mut self, host: &mut Host, v: usize, op: Op) {
         match op {
             Op::SendIpis(vector) => {
+                let others = self.cpus.len() - 1;
                 let level = usize::from(self.cpus[v].in_irq);
                 let receivers = &mut self.cpus[v].receivers[level];
-                let Some(cluster) = receivers.front().map(|first| first / CLUSTER) else { return };
-                while let Some(to) = receivers.front().copied().filter(|to| to / CLUSTER == cluster) {
-                    receivers.pop_front();
-                    self.vcpus[v].ipi_to.push(to);
+                let (count, by_hypercall) = at_once(self.guest.send_ipi, receivers, others);
+                if count == 0 {
+                    return;
                 }
+                self.vcpus[v].ipi_to.extend(receivers.drain(..count));
                 if !receivers.is_empty() {
                     self.frame(v).first(&[Op::SendIpis(vector)]);
                 }
-                self.send_ipis(host, v, vector);
+                self.send_ipis(host, v, vector, by_hypercall);
             }
             Op::SchedYield if self.kvm.sched_yield => {
                 let called =

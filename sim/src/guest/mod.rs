@@ -41,7 +41,7 @@ use crate::observe::Stop;
 use crate::rng::Rng;
 use crate::time::{Ns, Progress};
 
-pub use self::config::{GuestConfig, GuestCosts, LockKind, TlbMode};
+pub use self::config::{GuestConfig, GuestCosts, LockKind, SendIpi, TlbMode};
 pub use self::vm::{Counters, Vm};
 
 /// Kinds of [`crate::body::Bodies::event`].

@@ -46,7 +46,7 @@ pub enum Op {
     IoDone,
     Halt,
 
-    /// Interrupt those of the level's list of receivers, one APIC cluster at a time.
+    /// Interrupt those of the level's list of receivers, as many at a time as [`super::SendIpi`] says.
     SendIpis(u8),
     /// KVM_HC_SCHED_YIELD to the first preempted one of those called (kvm_smp_send_call_func_ipi()).
     SchedYield,

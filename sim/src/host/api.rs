@@ -45,13 +45,13 @@ impl Host {
         self.core.events.push(at_ns, Event::Body { id, what, generation });
     }
 
-    /// [`crate::body::Bodies::interrupt`] for the task when an inter-processor interrupt from `from` has got to its pCPU. Return false, and send none,
-    /// if the task does not run now.
-    pub fn send_interrupt(&mut self, from: CpuId, to: TaskId, what: u32) -> bool {
+    /// [`crate::body::Bodies::interrupt`] for the task when an inter-processor interrupt that `from` sends `after_ns` from now has got to its pCPU. Return
+    /// false, and send none, if the task does not run now.
+    pub fn send_interrupt(&mut self, from: CpuId, to: TaskId, what: u32, after_ns: Ns) -> bool {
         if !self.is_running(to) {
             return false;
         }
-        let at_ns = self.core.now_ns + self.core.machine.ipi_ns(from, self.cpu_of(to));
+        let at_ns = self.core.now_ns + after_ns + self.core.machine.ipi_ns(from, self.cpu_of(to));
         self.core.events.push(at_ns, Event::Interrupt { task: to, what });
         true
     }

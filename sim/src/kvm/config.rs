@@ -155,8 +155,10 @@ impl Default for HaltPoll {
 pub struct KvmCosts {
     /// kvm_vcpu_on_spin() without what the yield itself takes: a walk over the VM's vCPUs.
     pub on_spin_ns: Ns,
-    /// Emulating a write to the interrupt command register.
+    /// Emulating a write to the interrupt command register that reaches one vCPU.
     pub icr_ns: Ns,
+    /// ... for each one more; and a request for each vCPU whose TLB is flushed by hypercall while it is in guest mode. A write to the host's own APIC.
+    pub send_ns: Ns,
     pub hypercall_ns: Ns,
     /// Setting the guest's timer: an exit for the MSR, an hrtimer of the host.
     pub timer_ns: Ns,
@@ -174,6 +176,7 @@ impl Default for KvmCosts {
         Self {
             on_spin_ns: 300,
             icr_ns: 400,
+            send_ns: 100,
             hypercall_ns: 100,
             timer_ns: 300,
             halt_ns: 300,
@@ -185,7 +188,16 @@ impl Default for KvmCosts {
 
 impl KvmCosts {
     pub fn free() -> Self {
-        Self { on_spin_ns: 0, icr_ns: 0, hypercall_ns: 0, timer_ns: 0, halt_ns: 0, io_ns: 0, flush_ns: 0 }
+        Self {
+            on_spin_ns: 0,
+            icr_ns: 0,
+            send_ns: 0,
+            hypercall_ns: 0,
+            timer_ns: 0,
+            halt_ns: 0,
+            io_ns: 0,
+            flush_ns: 0,
+        }
     }
 }
 
@@ -230,6 +242,7 @@ impl KvmConfig {
         for (name, value) in [
             ("costs.on_spin_ns", costs.on_spin_ns),
             ("costs.icr_ns", costs.icr_ns),
+            ("costs.send_ns", costs.send_ns),
             ("costs.hypercall_ns", costs.hypercall_ns),
             ("costs.timer_ns", costs.timer_ns),
             ("costs.halt_ns", costs.halt_ns),

@@ -217,7 +217,7 @@ impl Vm {
             (Place::Poll | Place::Blocked, _) => self.wake_vcpu(host, to, by),
             (Place::Guest, Some(by)) if vcpu.run.is_some() => {
                 let what = if self.kvm.ipi == Ipi::Trapped { KICK } else { POSTED };
-                host.send_interrupt(by, task, what);
+                host.send_interrupt(by, task, what, 0);
             }
             (Place::Guest, None) if vcpu.settled => self.interrupted(host, to, KICK),
             // It is taken at the next entry.
@@ -239,17 +239,23 @@ impl Vm {
         self.vcpus[from].ipi_to = targets;
     }
 
-    /// The guest writes the interrupt command register, for those of `ipi_to`.
-    pub(crate) fn send_ipis(&mut self, host: &mut Host, from: usize, vector: u8) {
+    /// The guest writes the interrupt command register, or makes a hypercall, for those of `ipi_to`.
+    pub(crate) fn send_ipis(&mut self, host: &mut Host, from: usize, vector: u8, by_hypercall: bool) {
         let id = self.vcpus[from].id;
         for at in 0..self.vcpus[from].ipi_to.len() {
             let to = self.vcpus[self.vcpus[from].ipi_to[at] as usize].id;
             host.tell(|| What::GuestIpiSent { from: id, to, vector });
         }
-        if self.kvm.ipi == Ipi::Virtualized {
+        let costs = &self.kvm.costs;
+        let more_ns = costs.send_ns.saturating_mul(self.vcpus[from].ipi_to.len() as Ns - 1);
+        if by_hypercall {
+            let work_ns = costs.hypercall_ns + costs.icr_ns + more_ns;
+            self.begin_exit(host, from, exit::HYPERCALL, work_ns, Then::Ipi(vector));
+        } else if self.kvm.ipi == Ipi::Virtualized {
             self.deliver_all(host, from, vector);
         } else {
-            self.begin_exit(host, from, exit::ICR, self.kvm.costs.icr_ns, Then::Ipi(vector));
+            let work_ns = costs.icr_ns + more_ns;
+            self.begin_exit(host, from, exit::ICR, work_ns, Then::Ipi(vector));
         }
     }
 
@@ -271,19 +277,21 @@ impl Vm {
         self.poke(v);
     }
 
-    /// Shoot4U, section 4; kvm_hv_flush_tlb(): a request for each target, an interrupt for those that are in guest mode now, and a wait for those
-    /// pCPUs, which always answer.
+    /// Shoot4U, section 4; kvm_hv_flush_tlb(): a request for each target, an interrupt for those that are in guest mode now, one after the other, and a
+    /// wait for those pCPUs. They always answer, but have to leave the guest first (kvm_make_vcpus_request_mask() with KVM_REQUEST_WAIT).
     fn hypercall_flush(&mut self, host: &mut Host, v: usize) {
         let by = host.cpu_of(self.vcpus[v].task);
-        let mut wait_ns = 0;
+        let (send_ns, exit_ns) = (self.kvm.costs.send_ns, host.core.machine.costs.vm_exit_ns);
+        let (mut sent_ns, mut wait_ns) = (0, 0);
         let mut targets = std::mem::take(&mut self.vcpus[v].flush_to);
         for to in targets.drain(..) {
             let vcpu = &mut self.vcpus[to as usize];
             vcpu.flush_request = true;
             if vcpu.in_guest() {
                 let task = vcpu.task;
-                wait_ns = wait_ns.max(host.core.machine.ipi_ns(by, host.cpu_of(task)));
-                host.send_interrupt(by, task, FLUSH);
+                sent_ns += send_ns;
+                wait_ns = wait_ns.max(sent_ns + host.core.machine.ipi_ns(by, host.cpu_of(task)) + exit_ns);
+                host.send_interrupt(by, task, FLUSH, sent_ns);
             }
         }
         let vcpu = &mut self.vcpus[v];

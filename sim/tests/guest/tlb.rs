@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! TLB shootdown. vCPU 0 flushes; vCPU 1 computes in the same address space, on a pCPU that it shares with a hog where that is said.
 
-use cohort_sim::guest::TlbMode;
-use cohort_sim::kvm::{vector, Ipi};
+use cohort_sim::guest::{SendIpi, TlbMode};
+use cohort_sim::kvm::{exit, vector, Ipi};
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::observe::What;
 
@@ -101,8 +101,8 @@ fn without_steal_time_kvm_pv_knows_nothing() {
 #[test]
 fn the_hypercall_waits_for_pcpus_only() {
     let s = run(TlbMode::Hypercall, "10us", false, Ipi::Virtualized);
-    // Exit, hypercall, the interrupt's way, entry, its own flush.
-    assert_eq!(s.flushes(), [(10_000 + 2_600, 700 + 100 + 1_000 + 500 + 300)]);
+    // Exit, hypercall, the interrupt's way, the other's exit, entry, its own flush.
+    assert_eq!(s.flushes(), [(10_000 + 3_300, 700 + 100 + 1_000 + 700 + 500 + 300)]);
     // The other one: 800 ns and 1 us later it exits, and flushes before it enters.
     assert_eq!(s.flushed(), [(10_000 + 800 + 1_000 + 700 + 500, 1)]);
     let exits = s.list(|what| match what {
@@ -180,4 +180,59 @@ fn two_that_flush_at_once_answer_each_other() {
     let s = build(&machine, turns_of_a_ms(), &[vm(2, text)], &[], 1).pin(&[0, 1]).until(MS);
     // vCPU 1 began 1 us late.
     assert_eq!(s.flushes(), [(11 * US, US), (12 * US, US)]);
+}
+
+#[test]
+fn the_hypercall_sends_to_one_after_the_other_and_waits_for_the_last() {
+    let mut machine = MachineConfig::ideal(3);
+    machine.costs.ipi_ns = 1_000;
+    machine.costs.vm_exit_ns = 700;
+    machine.costs.vm_entry_ns = 500;
+    let text = program("10us").replace("name = 'other'", "name = 'other'\ncount = 2");
+    let mut config = vm(3, &text);
+    config.guest.tlb = TlbMode::Hypercall;
+    config.kvm.costs.hypercall_ns = 100;
+    config.kvm.costs.send_ns = 200;
+    let s = build(&machine, turns_of_a_ms(), &[config], &[], 1).pin(&[0, 1, 2]).until(MS);
+    // Exit and hypercall; sent 200 and 400 ns later, each with its way and the other's exit, and there the entry.
+    assert_eq!(s.flushed(), [(10_800 + 200 + 1_000 + 1_200, 1), (10_800 + 400 + 1_000 + 1_200, 2)]);
+    assert_eq!(s.flushes(), [(10_800 + 400 + 1_000 + 700 + 500, 3_400)]);
+}
+
+/// Four vCPUs with a pCPU each, the last of which idles if so wished. An IPI takes 1 us, an exit and the entry after it 700 and 500 ns for the sender only;
+/// a hypercall 100 ns more; each receiver beyond the first 50 ns. Returns how long the flush took, and how many exits for it.
+fn multicast(send_ipi: SendIpi, last_idles: bool) -> (u64, u64, u64) {
+    let mut machine = MachineConfig::ideal(4);
+    machine.costs.ipi_ns = 1_000;
+    machine.costs.vm_exit_ns = 700;
+    machine.costs.vm_entry_ns = 500;
+    let count = if last_idles { 2 } else { 3 };
+    let mut config =
+        vm(4, &program("10us").replace("name = 'other'", &format!("name = 'other'\ncount = {count}")));
+    config.guest.send_ipi = send_ipi;
+    config.kvm.ipi = Ipi::Posted;
+    config.kvm.costs.hypercall_ns = 100;
+    config.kvm.costs.send_ns = 50;
+    let s = build(&machine, turns_of_a_ms(), &[config], &[], 1).pin(&[0, 1, 2, 3]).until(MS);
+    let exits = s.sim.bodies.vms[0].counters.exits;
+    (s.flushes()[0].1, exits[usize::from(exit::ICR)], exits[usize::from(exit::HYPERCALL)])
+}
+
+#[test]
+fn one_exit_sends_to_as_many_as_the_guest_can_address_at_once() {
+    // Three receivers. One by one: the third is sent to after two exits and entries and an exit, and answers 1 us later.
+    assert_eq!(multicast(SendIpi::Each, false), (2 * 1_200 + 700 + 1_000, 3, 0));
+    // All at once: 100 ns more in the exit.
+    for send_ipi in [SendIpi::Shorthand, SendIpi::Cluster, SendIpi::KvmPv] {
+        assert_eq!(multicast(send_ipi, false), (800 + 1_000, 1, 0), "{send_ipi:?}");
+    }
+    assert_eq!(multicast(SendIpi::Hypercall, false), (900 + 1_000, 0, 1));
+    // Two of three are not all.
+    for send_ipi in [SendIpi::Each, SendIpi::Shorthand] {
+        assert_eq!(multicast(send_ipi, true), (1_200 + 700 + 1_000, 2, 0), "{send_ipi:?}");
+    }
+    assert_eq!(multicast(SendIpi::Cluster, true), (750 + 1_000, 1, 0));
+    for send_ipi in [SendIpi::KvmPv, SendIpi::Hypercall] {
+        assert_eq!(multicast(send_ipi, true), (850 + 1_000, 0, 1), "{send_ipi:?}");
+    }
 }
