@@ -28,10 +28,15 @@ impl Vm {
             None => frame.first(&[kernel, syscall, Op::Exit]),
             Some(Inst::Compute(work)) => frame.first(&[Op::Work(work.draw(rng))]),
             Some(Inst::Kernel(work)) => frame.first(&[kernel, syscall, Op::Work(work.draw(rng)), Op::ToUser]),
-            Some(Inst::Lock { lock, hold }) => {
+            Some(Inst::Lock { lock, hold, irqs_off }) => {
                 let (lock, work) = (lock_base + lock, Op::Work(hold.draw(rng)));
                 fetch(&self.locks[lock as usize]);
-                frame.first(&[kernel, syscall, Op::Lock(lock), work, Op::Unlock(lock), Op::ToUser]);
+                let (take, leave) = (Op::Lock(lock), Op::Unlock(lock));
+                if irqs_off {
+                    frame.first(&[kernel, syscall, Op::IrqOff, take, work, leave, Op::IrqOn, Op::ToUser]);
+                } else {
+                    frame.first(&[kernel, syscall, take, work, leave, Op::ToUser]);
+                }
             }
             Some(Inst::Acquire(mutex)) => frame.first(&[Op::MutexTake(mutex)]),
             Some(Inst::Release(mutex)) => frame.first(&[Op::MutexDrop(mutex)]),

@@ -141,7 +141,7 @@ fn repeat(steps: &mut Vec<Step>, times: u64, body: Vec<Step>) {
 
 /// `ns` of work with a lock in it every so often. Return the work since the last one.
 fn lock(steps: &mut Vec<Step>, ns: Ns, since_ns: Ns, every_ns: Ns, hold_ns: Ns) -> Ns {
-    let taken = Step::Lock { name: LOCK.into(), hold: Dist::fixed(hold_ns) };
+    let taken = Step::Lock { name: LOCK.into(), hold: Dist::fixed(hold_ns), irqs_off: false };
     let work = |ns: Ns| Step::Compute(Dist::fixed(ns));
     let free_ns = every_ns - hold_ns.min(every_ns);
     let all_ns = since_ns + ns;

@@ -15,6 +15,7 @@ pub enum Inst {
     Lock {
         lock: u32,
         hold: Dist,
+        irqs_off: bool,
     },
     Acquire(u32),
     Release(u32),

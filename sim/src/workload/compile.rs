@@ -150,8 +150,9 @@ impl Code {
             let inst = match step {
                 Step::Compute(work) => Inst::Compute(*work),
                 Step::Kernel(work) => Inst::Kernel(*work),
-                Step::Lock { name, hold } => {
-                    Inst::Lock { lock: self.locks.number(scope.name(name)), hold: *hold }
+                Step::Lock { name, hold, irqs_off } => {
+                    let lock = self.locks.number(scope.name(name));
+                    Inst::Lock { lock, hold: *hold, irqs_off: *irqs_off }
                 }
                 Step::Acquire(name) => Inst::Acquire(self.mutex(scope, name)),
                 Step::Release(name) => Inst::Release(self.mutex(scope, name)),

@@ -135,10 +135,12 @@ pub enum Step {
     Compute(Dist),
     /// In kernel mode.
     Kernel(Dist),
-    /// A spin lock of the kernel.
+    /// A spin lock of the kernel. `irqs_off`: who waits for it or holds it takes no interrupts (spin_lock_irqsave()).
     Lock {
         name: String,
         hold: Dist,
+        #[serde(default, skip_serializing_if = "is_false")]
+        irqs_off: bool,
     },
     Acquire(String),
     Release(String),

@@ -209,3 +209,46 @@ fn a_pv_queued_lock_may_be_stolen_from_a_halted_waiter() {
         [(at(0), (0, 0)), (at(600), (1, 500 * US)), (at(610), (2, 60 * US))]
     );
 }
+
+/// vCPU 1 has the lock from 1 us on for 50 us; vCPU 2 wants it for 20 us, at 6 us; vCPU 0 flushes at 20 us. How long until the others have answered.
+fn flush_beside_lock(kind: LockKind, holder_off: bool, waiter_off: bool) -> u64 {
+    let text = format!(
+        "[[thread]]
+        name = 'flusher'
+        steps = [{{ compute = '20us' }}, {{ shootdown = {{}} }}]
+        [[thread]]
+        name = 'holder'
+        background = true
+        steps = [{{ lock = {{ name = 'l', hold = '50us', irqs_off = {holder_off} }} }}, {{ compute = '1s' }}]
+        [[thread]]
+        name = 'waiter'
+        background = true
+        steps = [{{ compute = '5us' }}, {{ lock = {{ name = 'l', hold = '20us', irqs_off = {waiter_off} }} }}, {{ compute = '1s' }}]"
+    );
+    let mut machine = MachineConfig::ideal(3);
+    // The others' pCPUs are woken by pCPU 0.
+    machine.costs.ipi_ns = 1_000;
+    let mut config = vm(3, &text);
+    config.guest.lock = kind;
+    config.guest.spin_threshold_ns = 10_000;
+    let s = build(&machine, turns_of_a_ms(), &[config], &[], 1).pin(&[0, 1, 2]).until(MS);
+    // A waiter that has halted is kicked, which takes an interrupt of the host.
+    let next_ns = if kind == LockKind::PvQueued { 52 * US } else { 51 * US };
+    assert_eq!(
+        s.taken(3).iter().map(|(at, (who, _))| (*at, *who)).collect::<Vec<_>>(),
+        [(US, 1), (next_ns, 2)]
+    );
+    s.flushes()[0].1
+}
+
+#[test]
+fn who_holds_or_waits_for_a_lock_with_interrupts_off_answers_none() {
+    for kind in [LockKind::Tas, LockKind::Ticket, LockKind::Queued, LockKind::PvQueued] {
+        // The interrupt's way; both answer where they are.
+        assert_eq!(flush_beside_lock(kind, false, false), US, "{kind:?}");
+        // The holder answers at 51 us, when it has left the lock; the waiter when it has had it, at 71 us, also if it has halted meanwhile, at 16 us.
+        assert_eq!(flush_beside_lock(kind, true, false), 31 * US, "{kind:?}");
+        let kick_ns = if kind == LockKind::PvQueued { US } else { 0 };
+        assert_eq!(flush_beside_lock(kind, false, true), 51 * US + kick_ns, "{kind:?}");
+    }
+}

@@ -31,7 +31,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => time().prop_map(Step::Compute),
         1 => time().prop_map(Step::Kernel),
-        3 => (0..2u8, time()).prop_map(|(n, hold)| Step::Lock { name: format!("l{n}"), hold }),
+        3 => (0..2u8, time(), any::<bool>())
+            .prop_map(|(n, hold, irqs_off)| Step::Lock { name: format!("l{n}"), hold, irqs_off }),
         2 => (0..2u8, time()).prop_map(|(n, hold)| Step::Mutex {
             name: format!("m{n}"),
             steps: vec![Step::Compute(hold), Step::Shootdown { pages: 1, freed: false }],
