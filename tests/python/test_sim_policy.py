@@ -89,6 +89,7 @@ def test_a_kernel_has_its_form_of_the_fair_class(
     found = policy.host_class("eevdf", (), kernel)
     assert (found["class"], found["variant"]) == ("fair", variant)
     assert (found.get("delay_dequeue"), found.get("pick_buddy")) == (delay_dequeue, pick_buddy)
+    assert found.get("lazy_preemption") == (None if variant == "cfs" else kernel.startswith("7."))
     assert policy.kvm_of(kernel)["on_spin_bug"] == (variant in {"cfs", "eevdf"})
 
 

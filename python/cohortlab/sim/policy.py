@@ -114,6 +114,8 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
         "place_deadline_initial": version >= (6, 12, 0),
         "pick_buddy": version >= (6, 14, 0),
         "full_weights": version >= (7, 1, 0),
+        # Since 7dadeaa6e851 x86 has no model but this and full preemption.
+        "lazy_preemption": version >= (7, 0, 0),
         "group_weight": mode or "auto",
         "slice_ns": slice_ns,
         "normalized_slice_ns": _normalized_slice_ns(version),

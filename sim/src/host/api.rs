@@ -174,6 +174,13 @@ impl Host {
         self.class.on_irq(&mut self.core, from, to);
     }
 
+    /// The running vCPU's thread is about to enter the guest: vcpu_run() looks whether it is to schedule first, if only lazily. Return true if it is: return
+    /// from the body, and go on at this instant or in the next `start`.
+    pub fn schedules_before_guest(&mut self, task: TaskId) -> bool {
+        let cpu = self.cpu_of(task);
+        self.core.leaves_kernel(cpu)
+    }
+
     /// Is the task's pCPU about to schedule?
     pub fn needs_resched(&self, task: TaskId) -> bool {
         self.core.cpu(self.cpu_of(task)).needs_resched

@@ -29,6 +29,8 @@ pub struct Cpu {
     pub by_stopper: bool,
     /// TIF_NEED_RESCHED
     pub needs_resched: bool,
+    /// TIF_NEED_RESCHED_LAZY
+    pub needs_resched_lazy: bool,
     /// Since when its schedule() is put off for a lock's holder.
     pub put_off_since_ns: Option<Ns>,
     /// It is choosing who runs next: whoever is queued now is seen.
@@ -132,6 +134,7 @@ impl Core {
             taken: false,
             by_stopper: false,
             needs_resched: false,
+            needs_resched_lazy: false,
             put_off_since_ns: None,
             picking: false,
             charged_ns: 0,
@@ -210,6 +213,28 @@ impl Core {
         } else {
             self.events.push(self.now_ns + delay_ns, Event::Resched(cpu));
         }
+    }
+
+    /// `resched_curr_lazy()`: make a pCPU schedule when what it runs next leaves the kernel for user mode or a guest. No interrupt is sent for that: of
+    /// another pCPU that is when it does so by itself, or at its tick. This one is in the kernel now.
+    pub fn resched_lazy(&mut self, cpu: CpuId) {
+        let here = cpu == self.this_cpu;
+        let target = &mut self.cpus[cpu.index()];
+        if here || target.curr.is_none() {
+            self.resched(cpu);
+        } else {
+            target.needs_resched_lazy = true;
+        }
+    }
+
+    /// The pCPU's kernel code has ended. Return true if a lazy wish to schedule has waited for that.
+    pub(super) fn leaves_kernel(&mut self, cpu: CpuId) -> bool {
+        let lazy = std::mem::take(&mut self.cpus[cpu.index()].needs_resched_lazy);
+        if lazy {
+            self.this_cpu = cpu;
+            self.resched(cpu);
+        }
+        lazy
     }
 
     /// Account the running task's time up to now. Returns what was added. Called by the class's `update_curr()`, once.

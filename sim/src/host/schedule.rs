@@ -50,6 +50,7 @@ impl Host {
         self.core.cpus[at].picking = false;
         // What asked for this schedule(), or asked again meanwhile, has been heard.
         self.core.cpus[at].needs_resched = false;
+        self.core.cpus[at].needs_resched_lazy = false;
         self.core.decisions += 1;
         let switch = if next == prev { None } else { Some(self.switch(cpu, prev, why, next)) };
         self.class.finish(&mut self.core);
@@ -220,11 +221,13 @@ impl Host {
         }
     }
 
-    /// Kernel code on a pCPU. When it ends interrupts are on again, and the kicks asked for meanwhile go out.
+    /// Kernel code on a pCPU. When it ends interrupts are on again, and the kicks asked for meanwhile go out; on the way out a lazy wish to schedule is heard
+    /// (exit_to_user_mode_loop(), xfer_to_guest_mode_work(), and at the tick sched_tick()).
     pub(crate) fn on_cpu<R>(&mut self, cpu: CpuId, f: impl FnOnce(&mut Self) -> R) -> R {
         self.core.this_cpu = cpu;
         let result = f(self);
         self.class.finish(&mut self.core);
+        self.core.leaves_kernel(cpu);
         result
     }
 

@@ -31,11 +31,22 @@ impl Vm {
         self.counters.exits[usize::from(reason)] += 1;
     }
 
-    fn begin_entry(&mut self, host: &Host, v: usize) {
+    fn begin_entry(&mut self, host: &mut Host, v: usize) {
         let vcpu = &mut self.vcpus[v];
         vcpu.place = Place::Exit;
         vcpu.exit.work = Progress::new(host.core.machine.costs.vm_entry_ns);
         vcpu.exit.then = Then::Enter;
+        self.schedules_first(host, v);
+    }
+
+    /// Before the guest is entered the thread may have to schedule: vcpu_run() looks for that, and kvm_vcpu_exit_request() at the last moment. Return true if
+    /// it has to.
+    fn schedules_first(&mut self, host: &mut Host, v: usize) -> bool {
+        let schedules = host.schedules_before_guest(self.vcpus[v].task);
+        if schedules {
+            self.comes_back(host, v);
+        }
+        schedules
     }
 
     /// A part of the exit's work is done.
@@ -79,6 +90,9 @@ impl Vm {
 
     /// vcpu_enter_guest(): requests first, then the guest.
     fn enter(&mut self, host: &mut Host, v: usize) {
+        if self.schedules_first(host, v) {
+            return;
+        }
         let flush_ns = self.kvm.costs.flush_ns;
         let vcpu = &mut self.vcpus[v];
         // record_steal_time() takes back both flags at once.

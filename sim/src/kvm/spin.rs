@@ -155,6 +155,10 @@ impl Vm {
     /// on, at this same instant.
     fn come_back(&mut self, host: &mut Host, v: usize) {
         self.vcpus[v].exit.work = Progress::new(0);
+        self.comes_back(host, v);
+    }
+
+    pub(super) fn comes_back(&mut self, host: &mut Host, v: usize) {
         self.vcpus[v].comes_back = true;
         self.arm(host, v, host.now_ns());
     }

@@ -10,6 +10,7 @@ mod eevdf;
 mod golden;
 mod groups;
 mod laws;
+mod lazy;
 mod machine;
 mod theory;
 mod wakeups;

@@ -7,6 +7,7 @@ mod common;
 mod halt;
 mod hint;
 mod hold;
+mod lazy;
 mod locks;
 mod models;
 mod owner;

@@ -129,7 +129,7 @@ impl Fair {
             self.cfs_wakeup_preempts(curr, woken)
         };
         if preempts {
-            core.resched(cpu);
+            self.resched_curr_lazy(core, cpu);
         } else if self.flat {
             self.shorten_protection(curr);
         }

@@ -2,7 +2,7 @@
 //! The kernel's fair class (kernel/sched/fair.c) in both forms: CFS (2.6.34 to 6.5, in detail that of 6.1) and EEVDF (6.6 and later), with cgroups.
 //!
 //! Functions bear the kernel's names, so that they can be read side by side. Left out: averages of utilization, bandwidth limits, NUMA balancing, core
-//! scheduling, energy awareness, lazy preemption (a reschedule takes effect at once).
+//! scheduling, energy awareness.
 
 mod balance;
 mod cfs;
@@ -80,6 +80,9 @@ pub struct FairConfig {
     /// The average of virtual run times has weights in full (`avg_vruntime_weight()`, 7.1 and later), not in 1024ths. Always so of
     /// [`Variant::EevdfFlat`], and never of [`Variant::Eevdf`].
     pub full_weights: bool,
+    /// EEVDF: whoever wakes, or has had its slice, makes another pCPU schedule only when that leaves the kernel by itself, or at its tick (PREEMPT_LAZY, 6.13
+    /// and later; from 7.0 on x86 has no other model than that and full preemption, and that is the default).
+    pub lazy_preemption: bool,
     pub group_weight: GroupWeight,
     /// Move tasks between pCPUs: on going idle.
     pub balance: bool,
@@ -100,6 +103,7 @@ impl Default for FairConfig {
             delay_dequeue: true,
             place_deadline_initial: true,
             full_weights: true,
+            lazy_preemption: false,
             group_weight: GroupWeight::Auto,
             balance: true,
             periodic_balance: true,
@@ -206,6 +210,14 @@ impl Fair {
         self.tasks_on(cpu) + self.sleepers[cpu.index()]
     }
 
+    fn resched_curr_lazy(&self, core: &mut Core, cpu: CpuId) {
+        if self.eevdf && self.config.lazy_preemption {
+            core.resched_lazy(cpu);
+        } else {
+            core.resched(cpu);
+        }
+    }
+
     /// update_curr() of every level: the running task's entity and its groups'.
     fn charge(&mut self, core: &mut Core, cpu: CpuId) {
         self.now_ns = core.now_ns;
@@ -227,7 +239,7 @@ impl Fair {
             let ended =
                 ended || self.config.variant >= Variant::EevdfForfeit && !self.entity(id).is_protected();
             if ended && self.queues[rq as usize].nr > 1 {
-                core.resched(cpu);
+                self.resched_curr_lazy(core, cpu);
                 self.clear_buddies(rq, id);
             }
             at = self.queues[rq as usize].owner;
