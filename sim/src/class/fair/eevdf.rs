@@ -43,17 +43,23 @@ impl Fair {
         calc_delta_fair(self.config.slice_ns, weight)
     }
 
-    /// `update_entity_lag()`: remembered while it sleeps; two slices at most, or a tick (7.3: a slice and a tick). Who stays queued to pay loses no
-    /// lag by that, and gains none (DELAY_ZERO). Return true if it is not where its virtual run time says.
-    pub(super) fn update_entity_lag(&mut self, id: u32) -> bool {
+    /// `entity_lag()`: how far it is behind the average; two slices at most, or a tick (7.3: a slice and a tick).
+    pub(super) fn entity_lag(&self, id: u32, average: i64) -> i64 {
         let entity = self.entity(id);
-        let average = self.avg_vruntime(entity.rq);
         let limit_ns = match self.flat {
             true => self.config.slice_ns + self.tick_ns,
             false => (2 * self.config.slice_ns).max(self.tick_ns),
         };
         let limit = calc_delta_fair(limit_ns, entity.weight);
-        let mut lag = (average - entity.vruntime).clamp(-limit, limit);
+        (average - entity.vruntime).clamp(-limit, limit)
+    }
+
+    /// `update_entity_lag()`: remembered while it sleeps. Who stays queued to pay loses no lag by that, and gains none (DELAY_ZERO). Return true if it is
+    /// not where its virtual run time says.
+    pub(super) fn update_entity_lag(&mut self, id: u32) -> bool {
+        let average = self.avg_vruntime(self.entity(id).rq);
+        let mut lag = self.entity_lag(id, average);
+        let entity = self.entity(id);
         if entity.delayed {
             lag = lag.max(entity.vlag).min(0);
         }

@@ -96,7 +96,8 @@ impl Fair {
         }
     }
 
-    /// `reweight_eevdf()`: another weight to compete with. Its lag and what is left of its slice stay the same in real time.
+    /// `reweight_eevdf()`: another weight to compete with. Its lag, as far as it counts (since 6.9), and what is left of its slice stay the same in
+    /// real time.
     pub(super) fn reweigh(&mut self, id: u32, weight: u64, queued: bool) {
         let entity = self.entity(id);
         let (old, rq_id) = (entity.weight, entity.rq);
@@ -105,6 +106,7 @@ impl Fair {
         }
         let is_curr = self.rq(rq_id).curr == Some(id);
         let average = if queued && self.eevdf { self.avg_vruntime(rq_id) } else { 0 };
+        let lag = if queued && self.eevdf { self.entity_lag(id, average) } else { 0 };
         if queued && !is_curr {
             self.tree_remove(id);
         }
@@ -114,7 +116,7 @@ impl Fair {
         let rescale = |distance: i64| (i128::from(distance) * i128::from(old) / i128::from(weight)) as i64;
         if eevdf && queued {
             let is_protected = is_curr && entity.is_protected();
-            entity.vruntime = average - rescale(average - entity.vruntime);
+            entity.vruntime = average - rescale(lag);
             entity.deadline = average + rescale(entity.deadline - average);
             if is_protected {
                 entity.vprot = average + rescale(entity.vprot - average);
@@ -131,5 +133,40 @@ impl Fair {
             }
             self.update_min_vruntime(rq_id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::class::fair::{Fair, FairConfig, Variant};
+    use crate::class::AnyClass;
+    use crate::host::{Host, TaskSpec};
+    use crate::machine::MachineConfig;
+    use crate::time::MS;
+
+    /// Where a task is that is 10 ms behind the average, which is at 10 ms, when its weight has doubled.
+    fn reweighed(variant: Variant) -> i64 {
+        let config = FairConfig { slice_ns: 3 * MS, ..FairConfig::of(variant) };
+        let class = AnyClass::Fair(Fair::new(config));
+        let mut host = Host::new(&MachineConfig::ideal(1), class, 1).unwrap();
+        let tasks = [0, 1].map(|_| host.spawn(TaskSpec::default()));
+        for task in tasks {
+            host.wake(task, None);
+        }
+        let AnyClass::Fair(class) = &mut host.class else { panic!("a fair class") };
+        let [behind, ahead] = tasks.map(|task| class.of_task[task.index()]);
+        class.tree_remove(ahead);
+        class.entity_mut(ahead).vruntime = 20_000_000;
+        class.tree_insert(ahead);
+        let weight = class.entity(behind).weight;
+        class.reweigh(behind, 2 * weight, true);
+        class.entity(behind).vruntime
+    }
+
+    #[test]
+    fn no_more_lag_is_kept_than_counts() {
+        // Two slices are 6 ms, half of which at twice the weight; a slice and a tick are 7 ms.
+        assert_eq!(reweighed(Variant::EevdfForfeit), 7_000_000);
+        assert_eq!(reweighed(Variant::EevdfFlat), 6_500_000);
     }
 }
