@@ -18,6 +18,9 @@ use super::vm::Vm;
 const INSTANT_MAX: usize = 1_000_000;
 const INSTANT_TASK_MAX: usize = 64;
 
+/// SPIN_THRESHOLD over PV_PREV_CHECK_MASK + 1.
+const PV_LOOKS: Ns = 128;
+
 impl Vm {
     /// Let the vCPU do all that takes no time, up to what does.
     pub(crate) fn advance(&mut self, host: &mut Host, v: usize) {
@@ -137,9 +140,17 @@ impl Vm {
             return None;
         }
         let watched = self.watches_pause(self.is_kernel(v)) && self.pauses(&spin);
-        let vcpu = &mut self.vcpus[v];
-        let speed = vcpu.run?.speed;
+        let speed = self.vcpus[v].run?.speed;
         let mut at_ns = Ns::MAX;
+        match self.waits_early(who, &spin) {
+            Some(0) => {
+                self.patience_ends(host, v, &spin);
+                return None;
+            }
+            Some(rounds_ns) => at_ns = now_ns + speed.time_for(rounds_ns),
+            None => {}
+        }
+        let vcpu = &mut self.vcpus[v];
         if watched {
             let window_ns = self.kvm.cycles_ns(vcpu.window_cycles);
             let window = vcpu.window.get_or_insert(Progress::new(window_ns));
@@ -148,7 +159,7 @@ impl Vm {
                 self.pause_loop_exit(host, v);
                 return None;
             }
-            at_ns = window.start(now_ns, speed);
+            at_ns = at_ns.min(window.start(now_ns, speed));
         }
         if let Some(wells_ns) = self.kvm.wells.window_ns() {
             let stalls = vcpu.stalls.get_or_insert(Progress::new(wells_ns));
@@ -165,6 +176,19 @@ impl Vm {
         }
         self.frame(v).doing = Doing::Spin(spin);
         Some(at_ns)
+    }
+
+    /// pv_wait_early(): who is behind a halted waiter of a `pv-queued` lock does not spin. It looks at that one in every 256th round. Returns how long until
+    /// the next one.
+    fn waits_early(&self, who: u32, spin: &Loop) -> Option<Ns> {
+        let (Until::Locked(lock), Some(limit)) = (spin.until, &spin.limit) else { return None };
+        let lock = &self.locks[lock as usize];
+        if lock.kind() != LockKind::PvQueued || !lock.is_behind_halted(who) {
+            return None;
+        }
+        let between_ns = (self.guest.spin_threshold_ns / PV_LOOKS).max(1);
+        let spent_ns = self.guest.spin_threshold_ns - limit.left_ns();
+        Some((between_ns - spent_ns % between_ns) % between_ns)
     }
 
     /// Has the loop a PAUSE often enough for the processor to see it? All of the kernel's have; user mode's are the program's business.
@@ -198,7 +222,11 @@ impl Vm {
         match spin.until {
             Until::Locked(lock) => {
                 let who = self.waiter(v);
-                self.locks[lock as usize].lose_patience(who);
+                let known = &mut self.locks[lock as usize];
+                known.lose_patience(who);
+                if let Some(next) = known.behind(who).filter(|_| known.kind() == LockKind::PvQueued) {
+                    self.poke(Self::waiter_vcpu(next));
+                }
                 // pv: kvm_wait(). preemptable-ticket: it looks once more at once, out of turn now.
                 spin.halted = self.locks[lock as usize].kind() != LockKind::PreemptableTicket;
                 self.frame(v).doing = Doing::Spin(spin);

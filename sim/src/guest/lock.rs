@@ -136,6 +136,17 @@ impl Lock {
         }
     }
 
+    /// Has whoever stands before this waiter halted?
+    pub fn is_behind_halted(&self, who: u32) -> bool {
+        let at = self.queue.iter().position(|waiter| waiter.who == who).unwrap_or_default();
+        at.checked_sub(1).is_some_and(|before| self.queue[before].state == Patience::Halted)
+    }
+
+    /// Who stands behind this waiter.
+    pub fn behind(&self, who: u32) -> Option<u32> {
+        self.queue.iter().skip_while(|waiter| waiter.who != who).nth(1).map(|waiter| waiter.who)
+    }
+
     /// A halted waiter is awake.
     pub fn awake(&mut self, who: u32) {
         if let Some(waiter) = self.queue.iter_mut().find(|waiter| waiter.who == who) {

@@ -252,3 +252,51 @@ fn who_holds_or_waits_for_a_lock_with_interrupts_off_answers_none() {
         assert_eq!(flush_beside_lock(kind, false, true), 51 * US + kick_ns, "{kind:?}");
     }
 }
+
+/// Four vCPUs want the lock at 0, 100, 150.5 and 300 us, the first for 500 us, the others for 10 us. The threshold is 128 us, so who waits looks every us at
+/// the one before. When each halts, and how long the others have spun.
+fn halts_behind_a_halted_one(kind: LockKind) -> (Vec<(u64, u32)>, Vec<u64>) {
+    let thread = |at: &str, hold: &str| {
+        format!("[[thread]]\nname = 't'\nsteps = [{{ compute = '{at}' }}, {{ lock = {{ name = 'l', hold = '{hold}' }} }}]\n")
+    };
+    let text = [
+        thread("0us", "500us"),
+        thread("100us", "10us"),
+        thread("150500ns", "10us"),
+        thread("300us", "10us"),
+    ]
+    .concat();
+    let mut config = vm(4, &text);
+    config.guest.lock = kind;
+    config.guest.spin_threshold_ns = 128 * US;
+    let s = build(&MachineConfig::ideal(4), turns_of_a_ms(), &[config], &[], 1)
+        .pin(&[0, 1, 2, 3])
+        .until(499 * US);
+    let halts = s.list(|what| match what {
+        What::Halt { vcpu, .. } => Some(vcpu.id),
+        _ => None,
+    });
+    let s = s.until(MS);
+    assert_eq!(
+        s.taken(LOCK).iter().map(|(at, (who, _))| (*at / US, *who)).collect::<Vec<_>>(),
+        [(0, 0), (500, 1), (510, 2), (520, 3)],
+        "{kind:?}"
+    );
+    let spun = s.list(|what| match what {
+        What::SpinEnd { spun_ns, .. } => Some(*spun_ns),
+        _ => None,
+    });
+    (halts, spun.into_iter().map(|(_, spun_ns)| spun_ns).collect())
+}
+
+#[test]
+fn who_is_behind_a_halted_waiter_does_not_spin() {
+    // The second sees it when it has spun for 78 us; the third comes too late to spin.
+    let (halts, spun) = halts_behind_a_halted_one(LockKind::PvQueued);
+    assert_eq!(halts, [(228 * US, 1), (228_500, 2), (300 * US, 3)]);
+    assert_eq!(spun, [128 * US, 78 * US, 0]);
+    // A ticket lock has no such thing.
+    let (halts, spun) = halts_behind_a_halted_one(LockKind::PvTicket);
+    assert_eq!(halts, [(228 * US, 1), (278_500, 2), (428 * US, 3)]);
+    assert_eq!(spun, [128 * US; 3]);
+}
