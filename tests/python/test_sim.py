@@ -302,6 +302,13 @@ def test_a_spin_is_caught_after_the_scenarios_window(
     assert ple is None or (made["window_cycles"], made["window_max_cycles"]) == ple
 
 
+def test_a_window_is_counted_in_pauses_where_the_processor_does(path: Path) -> None:
+    chosen = scenarios.load(path).with_ple(100)
+    run = Simulated(chosen, {"work": "tlb-flush"}, hardware=hardwares.load("server-amd"))
+    # 250,000 cycles, and a PAUSE every 65.
+    assert run.as_dict()["vms"][0]["kvm"]["ple"] == {"mode": "any", "pause_cycles": 65, "window_pauses": 3_846}
+
+
 PAIR = """
 name = "pair"
 [host]

@@ -16,8 +16,9 @@ from cohortlab.sim.policy import KERNEL_DEFAULT, guest_of, host_class, kvm_of
 from cohortlab.tomlmodel import refuse
 
 NS_PER_S = 1_000_000_000
-# The simulator's default (sim/src/kvm/config.rs).
+# The simulator's defaults (sim/src/kvm/config.rs).
 TSC_MHZ = 2_500
+PAUSE_CYCLES = 100
 # SVM's window, and what it may grow to: it is counted in 16 bits (KVM_SVM_DEFAULT_PLE_WINDOW).
 PAUSES, PAUSES_MAX = 3_000, 65_535
 # Of cpu.max.
@@ -123,6 +124,9 @@ def _ns(seconds: float) -> int:
 def _window(window_us: int, kvm: Mapping[str, Any]) -> dict[str, int]:
     """Return the pause filter's window, and as far as KVM lets it grow: in the same proportion as on hardware."""
     cycles = window_us * (kvm.get("tsc_mhz") or TSC_MHZ)
+    ple = kvm.get("ple", {})
+    if ple.get("window_pauses"):
+        return {"window_pauses": min(max(1, cycles // (ple.get("pause_cycles") or PAUSE_CYCLES)), PAUSES_MAX)}
     return {"window_cycles": cycles, "window_max_cycles": cycles * PAUSES_MAX // PAUSES}
 
 

@@ -87,7 +87,7 @@ impl Guests {
             host.set_in_kvm(task, true);
             host.set_guest_kernel(task, true);
             self.own(task, Owner::Vcpu { vm: index as u32, v });
-            threads.push(Vcpu::new(task, vcpu, config.kvm.ple.window_cycles));
+            threads.push(Vcpu::new(task, vcpu, config.kvm.ple.window()));
         }
         let mut vm = make_vm(config, kind, id, threads, seed);
         vm.base = self.sleepers.len() as u32;
@@ -295,6 +295,7 @@ fn make_vm(config: &VmConfig, kind: &Kind<'_>, id: VmId, threads: Vec<Vcpu>, see
     let barrier = |of: &crate::workload::code::BarrierUse, lock| Barrier {
         parties: of.parties,
         pause: of.pause,
+        pause_every_ns: of.pause_every_ns,
         lock,
         ..Barrier::default()
     };

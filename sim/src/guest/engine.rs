@@ -139,7 +139,7 @@ impl Vm {
             self.patience_ends(host, v, &spin);
             return None;
         }
-        let watched = self.watches_pause(self.is_kernel(v)) && self.pauses(&spin);
+        let window_ns = self.pause_window_ns(v, &spin);
         let speed = self.vcpus[v].run?.speed;
         let mut at_ns = Ns::MAX;
         match self.waits_early(who, &spin) {
@@ -151,8 +151,7 @@ impl Vm {
             None => {}
         }
         let vcpu = &mut self.vcpus[v];
-        if watched {
-            let window_ns = self.kvm.cycles_ns(vcpu.window_cycles);
+        if let Some(window_ns) = window_ns {
             let window = vcpu.window.get_or_insert(Progress::new(window_ns));
             window.stop(now_ns);
             if window.is_done() {
@@ -191,12 +190,20 @@ impl Vm {
         Some((between_ns - spent_ns % between_ns) % between_ns)
     }
 
-    /// Has the loop a PAUSE often enough for the processor to see it? All of the kernel's have; user mode's are the program's business.
-    fn pauses(&self, spin: &Loop) -> bool {
-        match spin.until {
-            Until::Passed { barrier, .. } => self.barriers[barrier as usize].pause,
-            Until::Locked(_) | Until::Answered | Until::Owner(_) => true,
+    /// After how long the processor exits from a loop, if it watches this mode and the loop has a PAUSE often enough. All of the kernel's have one; user
+    /// mode's are the program's business.
+    fn pause_window_ns(&self, v: usize, spin: &Loop) -> Option<Ns> {
+        let every_ns = match spin.until {
+            Until::Passed { barrier, .. } => {
+                let barrier = &self.barriers[barrier as usize];
+                barrier.pause.then_some(barrier.pause_every_ns)?
+            }
+            Until::Locked(_) | Until::Answered | Until::Owner(_) => 0,
+        };
+        if !self.watches_pause(self.is_kernel(v)) {
+            return None;
         }
+        self.kvm.window_ns(self.vcpus[v].window_size, every_ns)
     }
 
     fn spin_ends(&mut self, host: &mut Host, v: usize, spin: &Loop) {

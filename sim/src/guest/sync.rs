@@ -38,8 +38,9 @@ pub struct Barrier {
     pub sleepers: VecDeque<u32>,
     pub spinners: Vec<u32>,
     pub lock: u32,
-    /// Who spins executes PAUSE.
+    /// Who spins executes PAUSE, so often (0: as the kernel does).
     pub pause: bool,
+    pub pause_every_ns: Ns,
 }
 
 /// A condition variable whose predicate is a number: `wait` waits until it is above 0 and counts it down, `signal` counts it up.

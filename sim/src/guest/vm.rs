@@ -161,14 +161,14 @@ impl Vm {
         if why == Stop::Preempted {
             self.sched_out(now_ns, v);
         }
-        let shrunk = self.kvm.ple.shrunk(self.vcpus[v].window_cycles);
+        let shrunk = self.kvm.ple.shrunk(self.vcpus[v].window_size);
         let vcpu = &mut self.vcpus[v];
         vcpu.run = None;
         vcpu.settled = false;
         vcpu.comes_back = false;
         vcpu.loop_ends();
         // vmx_vcpu_load(), when it was scheduled out.
-        vcpu.window_cycles = shrunk;
+        vcpu.window_size = shrunk;
     }
 
     /// The vCPU's own timer.

@@ -55,14 +55,20 @@ impl Default for KvmConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct Ple {
     pub mode: PleMode,
-    /// PAUSE instructions further apart are no loop (`ple_gap`).
+    /// PAUSE instructions further apart are no loop (`ple_gap`, `pause_filter_thresh`). 0: however far apart, as where a filter has no threshold.
     pub gap_cycles: u32,
+    /// From one PAUSE to the next in the kernel's loops, and in those of programs that do not say.
+    pub pause_cycles: u32,
     /// A loop longer than this exits (`ple_window`). 1: at every PAUSE, as where the emulator knows the intercept but no filter.
     pub window_cycles: u32,
-    /// At each exit the vCPU's window grows: times this, or plus this if it is not below `window_cycles` (`ple_window_grow`); 0 or 1: it does not.
+    /// AMD's filter counts instead: after so many PAUSEs it exits (`pause_filter_count`). 0: it does not count.
+    pub window_pauses: u32,
+    /// At each exit the vCPU's window grows: times this, or plus this if it is not below the window that it began with (`ple_window_grow`); 0 or 1: it does
+    /// not.
     pub grow: u32,
-    /// When the thread was scheduled out the window shrinks likewise; 0: back to `window_cycles` (`ple_window_shrink`).
+    /// When the thread was scheduled out the window shrinks likewise; 0: back to the beginning (`ple_window_shrink`).
     pub shrink: u32,
+    /// What it grows to at most; of PAUSEs 65535, because the field has 16 bits.
     pub window_max_cycles: u32,
 }
 
@@ -72,10 +78,35 @@ impl Default for Ple {
         Self {
             mode: PleMode::Kernel,
             gap_cycles: 128,
+            // 140 cycles of a Skylake's core at 3.5 GHz, where the TSC has 2.5: the gap of 41 of Linux before 4.18 was too short for that.
+            pause_cycles: 100,
             window_cycles: 4_096,
+            window_pauses: 0,
             grow: 2,
             shrink: 0,
             window_max_cycles: u32::MAX,
+        }
+    }
+}
+
+/// KVM_SVM_DEFAULT_PLE_WINDOW_MAX
+const PAUSES_MAX: u32 = 65_535;
+
+impl Ple {
+    /// The window that a vCPU begins with, in cycles or PAUSEs.
+    pub fn window(&self) -> u32 {
+        if self.window_pauses > 0 {
+            self.window_pauses
+        } else {
+            self.window_cycles
+        }
+    }
+
+    pub fn window_max(&self) -> u32 {
+        if self.window_pauses > 0 {
+            PAUSES_MAX
+        } else {
+            self.window_max_cycles
         }
     }
 }
@@ -225,6 +256,12 @@ impl KvmConfig {
         if self.ple.window_cycles == 0 {
             return refuse("ple.window_cycles", 0, "1 or more");
         }
+        if self.ple.pause_cycles == 0 {
+            return refuse("ple.pause_cycles", 0, "1 or more");
+        }
+        if self.ple.window_pauses > PAUSES_MAX {
+            return refuse("ple.window_pauses", u64::from(self.ple.window_pauses), "0 to 65535");
+        }
         if self.ple.window_max_cycles < self.ple.window_cycles {
             let max = u64::from(self.ple.window_max_cycles);
             return refuse("ple.window_max_cycles", max, "ple.window_cycles or more");
@@ -256,8 +293,20 @@ impl KvmConfig {
         Ok(())
     }
 
-    /// At least 1, so that time passes.
-    pub fn cycles_ns(&self, cycles: u32) -> Ns {
-        (u64::from(cycles) * 1_000 / u64::from(self.tsc_mhz)).max(1)
+    /// After how long a loop exits that executes a PAUSE so often (0: as often as the kernel's), with this window. `None`: it is no loop to the processor. At
+    /// least 1, so that time passes.
+    pub fn window_ns(&self, window: u32, every_ns: Ns) -> Option<Ns> {
+        let mhz = u128::from(self.tsc_mhz);
+        // In thousandths of a cycle: ns times MHz.
+        let every = match every_ns {
+            0 => u128::from(self.ple.pause_cycles) * 1_000,
+            _ => u128::from(every_ns) * mhz,
+        };
+        if self.ple.gap_cycles > 0 && every > u128::from(self.ple.gap_cycles) * 1_000 {
+            return None;
+        }
+        let each = if self.ple.window_pauses > 0 { every } else { 1_000 };
+        let ns = u128::from(window) * each / mhz;
+        Some((ns.min(u128::from(Ns::MAX >> 16)) as Ns).max(1))
     }
 }

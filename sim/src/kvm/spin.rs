@@ -16,29 +16,28 @@ const TRIES: u32 = 3;
 
 impl Ple {
     /// __grow_ple_window()
-    pub fn grown(&self, window_cycles: u32) -> u32 {
+    pub fn grown(&self, window: u32) -> u32 {
+        let base = self.window();
         if self.grow < 1 {
-            return self.window_cycles;
+            return base;
         }
-        let grown = if self.grow < self.window_cycles {
-            window_cycles.saturating_mul(self.grow)
+        let grown = if self.grow < base {
+            window.saturating_mul(self.grow)
         } else {
-            window_cycles.saturating_add(self.grow)
+            window.saturating_add(self.grow)
         };
-        grown.min(self.window_max_cycles)
+        grown.min(self.window_max())
     }
 
     /// __shrink_ple_window()
-    pub fn shrunk(&self, window_cycles: u32) -> u32 {
+    pub fn shrunk(&self, window: u32) -> u32 {
+        let base = self.window();
         if self.shrink < 1 {
-            return self.window_cycles;
+            return base;
         }
-        let shrunk = if self.shrink < self.window_cycles {
-            window_cycles / self.shrink
-        } else {
-            window_cycles.saturating_sub(self.shrink)
-        };
-        shrunk.max(self.window_cycles)
+        let shrunk =
+            if self.shrink < base { window / self.shrink } else { window.saturating_sub(self.shrink) };
+        shrunk.max(base)
     }
 }
 
@@ -57,7 +56,7 @@ impl Vm {
         let kernel = self.is_kernel(v);
         let vcpu = &mut self.vcpus[v];
         let id = vcpu.id;
-        vcpu.window_cycles = self.kvm.ple.grown(vcpu.window_cycles);
+        vcpu.window_size = self.kvm.ple.grown(vcpu.window_size);
         host.tell(|| What::Ple { vcpu: id, kernel });
         // Whatever it holds: it waits, and may be preempted.
         host.lock_released(self.vcpus[v].task);
@@ -182,5 +181,9 @@ mod tests {
         assert_eq!(fixed.grown(4_096), 4_096);
         let off = Ple { grow: 0, ..Ple::default() };
         assert_eq!(off.grown(9_000), 4_096);
+        let svm = Ple { window_pauses: 3_000, ..Ple::default() };
+        assert_eq!(svm.grown(3_000), 6_000);
+        assert_eq!(svm.grown(48_000), 65_535, "the field has 16 bits");
+        assert_eq!(svm.shrunk(48_000), 3_000);
     }
 }

@@ -78,8 +78,8 @@ pub struct Vcpu {
     pub halted_ns: Ns,
     pub poll_until_ns: Ns,
 
-    /// The present window, and what is left of it for the loop that the guest is in. Any exit and any pause longer than the gap begins it anew.
-    pub window_cycles: u32,
+    /// The present window, in cycles or PAUSEs, and what is left of it for the loop that the guest is in. Any exit begins it anew.
+    pub window_size: u32,
     pub window: Option<Progress>,
     /// What is left of the instructions after which [`super::Wells`] finds the loop.
     pub stalls: Option<Progress>,
@@ -99,7 +99,7 @@ pub struct Vcpu {
 }
 
 impl Vcpu {
-    pub fn new(task: TaskId, id: VcpuId, window_cycles: u32) -> Self {
+    pub fn new(task: TaskId, id: VcpuId, window_size: u32) -> Self {
         Self {
             task,
             id,
@@ -116,7 +116,7 @@ impl Vcpu {
             polling: Polling::default(),
             halted_ns: 0,
             poll_until_ns: 0,
-            window_cycles,
+            window_size,
             window: None,
             stalls: None,
             comes_back: false,

@@ -61,7 +61,7 @@ pub fn program(vm: &str, items: &[&[Item]], seen: &Seen, length_ns: Ns, forever:
     });
     let mut barriers = std::collections::BTreeMap::new();
     if let Meets::Barrier { .. } = meets {
-        barriers.insert(BARRIER.to_string(), BarrierSpec { parties: None, pause: true });
+        barriers.insert(BARRIER.to_string(), BarrierSpec { parties: None, pause: true, pause_every: None });
     }
     Program {
         name: vm.chars().take(NAME_MAX).collect(),

@@ -39,6 +39,9 @@ impl Program {
             if barrier.parties == Some(0) {
                 return Err(format!("barriers.{name}.parties: is 0; allowed: 1 or more"));
             }
+            if barrier.pause_every.is_some_and(|every| every.0 == 0 || !barrier.pause) {
+                return Err(format!("barriers.{name}.pause_every: allowed: 1ns or more, with pause = true"));
+            }
         }
         for (index, thread) in self.threads.iter().enumerate() {
             check_name(&thread.name, &format!("thread[{index}].name"))?;

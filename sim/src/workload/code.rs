@@ -82,6 +82,7 @@ impl Names {
 pub struct BarrierUse {
     pub parties: u32,
     pub pause: bool,
+    pub pause_every_ns: Ns,
     /// The file says how many parties there are; otherwise they are counted.
     pub(super) fixed: bool,
 }

@@ -72,6 +72,9 @@ pub struct BarrierSpec {
     /// Who spins there executes PAUSE.
     #[serde(default)]
     pub pause: bool,
+    /// ... so often, because the loop does other things too; without, as often as the processor can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_every: Option<Span>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -298,3 +298,49 @@ fn whoever_kicks_a_halted_waiter_yields_to_it_since_5_4() {
     assert_eq!(asked(true), [(2_100 * US, (0, 1, false))]);
     assert_eq!(asked(false), []);
 }
+
+/// Two vCPUs wait in user mode from 10 to 65 us, with a PAUSE every 200 ns. How often the processor ends that, with a cycle of 1 ns.
+fn waits_with_gaps(ple: Ple) -> usize {
+    let text = "
+        barriers = { b = { pause = true, pause_every = '200ns' } }
+        [[thread]]
+        name = 't'
+        count = 2
+        steps = [{ compute = '10us' }, { barrier = { name = 'b', spin = 'forever' } }]
+        [[thread]]
+        name = 'late'
+        steps = [{ compute = '65us' }, { barrier = { name = 'b', spin = 'forever' } }]";
+    let mut config = vm(3, text);
+    config.kvm.ple = ple;
+    let s = build(&MachineConfig::ideal(3), turns_of_a_ms(), &[config], &[], 1).pin(&[0, 1, 2]).until(MS);
+    ples(&s).len()
+}
+
+#[test]
+fn pauses_further_apart_than_the_gap_are_no_loop() {
+    let ple = |gap_cycles| Ple { gap_cycles, ..with_ple(vm(1, ONE_PCPU), PleMode::Any).kvm.ple };
+    // Two vCPUs, every 10 us.
+    assert_eq!(waits_with_gaps(ple(200)), 10);
+    assert_eq!(waits_with_gaps(ple(199)), 0);
+    assert_eq!(waits_with_gaps(ple(0)), 10, "no threshold");
+}
+
+#[test]
+fn amds_filter_counts_pauses() {
+    let counts = |gap_cycles| Ple {
+        mode: PleMode::Any,
+        gap_cycles,
+        pause_cycles: 40,
+        window_pauses: 100,
+        grow: 1,
+        ..Ple::default()
+    };
+    // 100 of them are 20 us: at 30 and 50 us. The threshold counts for these, too.
+    assert_eq!(waits_with_gaps(counts(200)), 4);
+    assert_eq!(waits_with_gaps(counts(199)), 0);
+    // In the kernel they come every 40 ns: 4 us, from 980 us on.
+    let mut config = vm(2, HELD);
+    config.kvm.ple = counts(128);
+    let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], &[hog(0)], 1).pin(&[0, 1]).until(MS);
+    assert_eq!(ples(&s).iter().map(|(at, _)| *at / US).collect::<Vec<_>>(), [984, 988, 992, 996, 1_000]);
+}
