@@ -302,6 +302,19 @@ def test_a_spin_is_caught_after_the_scenarios_window(
     assert ple is None or (made["window_cycles"], made["window_max_cycles"]) == ple
 
 
+def test_a_guest_that_flushes_by_hypercall_knows_no_steal_time_and_sends_so_too(path: Path) -> None:
+    def made(tlb: Any, **tables: dict[str, Any]) -> tuple[bool, str]:
+        chosen = scenarios.load(path).with_tlb(tlb)
+        hardware = hardwares.of_data(tables, path)
+        vm = Simulated(chosen, {"work": "tlb-flush"}, hardware=hardware).as_dict()["vms"][0]
+        return vm["kvm"].get("steal_time", True), vm["guest"]["send_ipi"]
+
+    assert made("ipi") == (True, "shorthand")
+    assert made("hypercall") == (False, "hypercall")
+    # A hypercall of the guest's own, as Shoot4U's.
+    assert made("hypercall", kvm={"steal_time": True}, guest={"send_ipi": "each"}) == (True, "each")
+
+
 def test_a_window_is_counted_in_pauses_where_the_processor_does(path: Path) -> None:
     chosen = scenarios.load(path).with_ple(100)
     run = Simulated(chosen, {"work": "tlb-flush"}, hardware=hardwares.load("server-amd"))

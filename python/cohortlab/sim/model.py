@@ -21,6 +21,10 @@ TSC_MHZ = 2_500
 PAUSE_CYCLES = 100
 # SVM's window, and what it may grow to: it is counted in 16 bits (KVM_SVM_DEFAULT_PLE_WINDOW).
 PAUSES, PAUSES_MAX = 3_000, 65_535
+# A guest flushes by hypercall if it believes that it is Hyper-V's (the lab: kvm=off,hv-tlbflush,hv-ipi). It knows nothing
+# of KVM's steal time then, and sends interrupts by hypercall, too. A hardware file can say otherwise, for a guest with a
+# hypercall of its own (Shoot4U).
+HYPERV: tuple[dict[str, Any], dict[str, Any]] = ({"steal_time": False}, {"send_ipi": "hypercall"})
 # Of cpu.max.
 PERIOD_US = 100_000
 # The loads run for so long before a program starts: about what the lab's do (half a second, and what setting up and
@@ -88,14 +92,15 @@ class Run:
             made["vcpu_cpus"] = [list(cpus or ()) for cpus in vm.allowed]
         if vm.cap_pcpus is not None:
             made["quota_us"] = round(min(vm.cap_pcpus, self.scenario.host.pcpus) * PERIOD_US)
-        kvm: dict[str, Any] = kvm_of(self.kernel) | self.hardware.kvm
+        hyperv_kvm, hyperv_guest = HYPERV if vm.tlb == "hypercall" else ({}, {})
+        kvm: dict[str, Any] = kvm_of(self.kernel) | hyperv_kvm | self.hardware.kvm
         if not self.scenario.guest.ple:
             kvm["ple"] = {**kvm.get("ple", {}), "mode": "off"}
         elif self.scenario.guest.ple_window_us is not None:
             kvm["ple"] = {**kvm.get("ple", {}), **_window(self.scenario.guest.ple_window_us, kvm)}
         made["kvm"] = kvm
         # The guests' kernel is the host's.
-        made["guest"] = {**guest_of(self.kernel), **self.hardware.guest, "tlb": vm.tlb}
+        made["guest"] = {**guest_of(self.kernel), **hyperv_guest, **self.hardware.guest, "tlb": vm.tlb}
         if vm.name in self.running:
             made |= self._workload(vm, self.running[vm.name])
         return made
