@@ -265,9 +265,33 @@ static __always_inline bool vcpu_preempted_in_kernel(struct kvm_vcpu *v)
 	return BPF_CORE_READ(v, preempted) && BPF_CORE_READ(v, arch.preempted_in_kernel);
 }
 
+/* Where an APIC's page has its requested interrupts: a word of 32 vectors every 16 bytes. */
+#define APIC_IRR 0x200
+#define APIC_WORD_BYTES 0x10
+#define APIC_WORDS 8
+
+/* Is an interrupt waiting in an APIC that is virtualized in hardware? KVM posts it (Intel), and it moves to the APIC's page; AMD has it there at once. */
+static __always_inline bool vcpu_irq_posted(struct kvm_vcpu *v, struct kvm_lapic *apic)
+{
+	struct vcpu_vmx *vmx = (struct vcpu_vmx *)v;
+	void *regs;
+	u32 irr;
+	s32 i;
+
+	if (bpf_core_type_exists(struct vcpu_vmx) && bpf_core_field_exists(vmx->vt.pi_desc.control) &&
+	    BPF_CORE_READ(vmx, vt.pi_desc.control) & 1)
+		return true;
+	regs = BPF_CORE_READ(apic, regs);
+	for (i = 0; regs && i < APIC_WORDS; i++) {
+		if (!bpf_probe_read_kernel(&irr, sizeof(irr), regs + APIC_IRR + i * APIC_WORD_BYTES) && irr)
+			return true;
+	}
+	return false;
+}
+
 /*
- * May an interrupt be waiting for the vCPU? KVM's own hint: may be set without one, is never clear with one in the emulated APIC. With an APIC
- * virtualized in hardware it is always set and says nothing.
+ * May an interrupt be waiting for the vCPU? In the emulated APIC by KVM's own hint: may be set without one, is never clear with one. With an APIC
+ * virtualized in hardware that is always set and says nothing.
  */
 static __always_inline bool vcpu_irq_pending(struct kvm_vcpu *v)
 {
@@ -276,8 +300,10 @@ static __always_inline bool vcpu_irq_pending(struct kvm_vcpu *v)
 	if (!bpf_core_type_exists(struct kvm_lapic))
 		return false;
 	apic = BPF_CORE_READ(v, arch.apic);
-	if (!apic || (bpf_core_field_exists(apic->apicv_active) && BPF_CORE_READ(apic, apicv_active)))
+	if (!apic)
 		return false;
+	if (bpf_core_field_exists(apic->apicv_active) && BPF_CORE_READ(apic, apicv_active))
+		return vcpu_irq_posted(v, apic);
 	return BPF_CORE_READ(apic, irr_pending);
 }
 

@@ -88,6 +88,7 @@ struct kvm;
 struct kvm_lapic {
 	bool apicv_active;
 	bool irr_pending;
+	void *regs;
 };
 
 struct kvm_vcpu_arch {
@@ -101,6 +102,20 @@ struct kvm_vcpu {
 	struct preempt_notifier preempt_notifier;
 	bool preempted;
 	struct kvm_vcpu_arch arch;
+};
+
+/* Of kvm_intel: the vCPU comes first. The low bit of `control`: interrupts have been posted that the vCPU has not taken. */
+struct pi_desc {
+	u64 control;
+};
+
+struct vcpu_vt {
+	struct pi_desc pi_desc;
+};
+
+struct vcpu_vmx {
+	struct kvm_vcpu vcpu;
+	struct vcpu_vt vt;
 };
 
 struct scx_init_task_args {

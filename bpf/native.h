@@ -102,6 +102,12 @@ extern _Thread_local u64 native_atomics;
 		__native_atomic(ptr, value, ___old == ___expected ? ___by : ___old); \
 	})
 
+static inline long bpf_probe_read_kernel(void *dst, u32 size, const void *src)
+{
+	__builtin_memcpy(dst, src, size);
+	return 0;
+}
+
 static inline long bpf_probe_read_kernel_str(void *dst, u32 size, const void *src)
 {
 	const char *from = src;

@@ -61,15 +61,24 @@ fn any_mode_prefers_kernel_mode_to_user_mode_and_an_interrupt_to_both() {
 }
 
 #[test]
-fn an_apic_virtualized_in_hardware_tells_nothing_of_interrupts() {
-    let mut w = boosted(1, BOOST_ANY_MODE);
-    let (vm, vcpus) = busy_vm(&mut w, 4);
-    w.set_apicv(vm);
-    w.run(400 * MS);
-    preempt_in_kernel(&mut w, vcpus[2]);
-    the_running_one_spins(&mut w, &vcpus);
-    assert!(w.is_running(vcpus[2]), "the one preempted in kernel mode does not run");
-    assert_eq!((w.stats().boost_irq, w.stats().boost_kernel), (0, 1));
+fn an_apic_virtualized_in_hardware_tells_of_interrupts_too() {
+    // Whose interrupt is posted, and whose is in the APIC's page; KVM's hint is set for all.
+    for with_irq in [None, Some(1), Some(2)] {
+        let mut w = boosted(1, BOOST_ANY_MODE);
+        let (vm, vcpus) = busy_vm(&mut w, 4);
+        w.set_apicv(vm);
+        w.run(400 * MS);
+        preempt_in_kernel(&mut w, vcpus[3]);
+        let wanted = with_irq.unwrap_or(3);
+        if wanted != 3 {
+            until_it_waits(&mut w, vcpus[wanted]);
+            w.set_irq_pending(vcpus[wanted], true);
+        }
+        the_running_one_spins(&mut w, &vcpus);
+        assert!(w.is_running(vcpus[wanted]), "vCPU {wanted} does not run");
+        let irq = u64::from(with_irq.is_some());
+        assert_eq!((w.stats().boost_irq, w.stats().boost_kernel), (irq, 1 - irq));
+    }
 }
 
 #[test]

@@ -195,7 +195,7 @@ extern "C" {
     /// Returns the node by which a thread inside KVM_RUN is known.
     pub fn poke_vcpu(vcpu: *mut u64, kvm: *mut u64, id: i32, apic: *mut u64) -> *mut ListNode;
     pub fn poke_preempted(vcpu: *mut u64, preempted: bool, in_kernel: bool);
-    pub fn poke_apic(apic: *mut u64, irr_pending: bool, apicv_active: bool);
+    pub fn poke_apic(vcpu: *mut u64, irq_pending: bool, apicv_active: bool);
     static native_layout: [u64; LAYOUT.len()];
     static native_layout_len: u32;
     pub static native_image_size: u32;

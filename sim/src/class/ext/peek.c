@@ -122,14 +122,16 @@ const u32 native_max_vms = MAX_VMS;
 const u32 native_max_entities = MAX_ENTITIES;
 
 /* KVM's structs as the model writes them, whatever else they may hold. */
-const u32 native_vcpu_size = sizeof(struct kvm_vcpu);
-const u32 native_apic_size = sizeof(struct kvm_lapic);
+const u32 native_vcpu_size = sizeof(struct vcpu_vmx);
+/* With the page of its registers. */
+const u32 native_apic_size = sizeof(struct kvm_lapic) + 4096;
 
 struct hlist_node *poke_vcpu(struct kvm_vcpu *v, void *kvm, s32 id, struct kvm_lapic *apic)
 {
 	v->kvm = kvm;
 	v->vcpu_id = id;
 	v->arch.apic = apic;
+	apic->regs = apic + 1;
 	return &v->preempt_notifier.link;
 }
 
@@ -139,10 +141,17 @@ void poke_preempted(struct kvm_vcpu *v, bool preempted, bool in_kernel)
 	v->arch.preempted_in_kernel = in_kernel;
 }
 
-void poke_apic(struct kvm_lapic *apic, bool irr_pending, bool apicv_active)
+/* An APIC in hardware has the interrupt posted, or in its page: here the one or the other by the vCPU's number. */
+void poke_apic(struct kvm_vcpu *v, bool irq_pending, bool apicv_active)
 {
-	apic->irr_pending = irr_pending;
+	struct kvm_lapic *apic = v->arch.apic;
+	bool posted = v->vcpu_id % 2;
+	u32 *irr = apic->regs + APIC_IRR + (u32)v->vcpu_id % APIC_WORDS * APIC_WORD_BYTES;
+
+	apic->irr_pending = irq_pending || apicv_active;
 	apic->apicv_active = apicv_active;
+	((struct vcpu_vmx *)v)->vt.pi_desc.control = irq_pending && apicv_active && posted;
+	*irr = irq_pending && apicv_active && !posted ? 1U << 31 : 0;
 }
 
 /* The program on tp_btf/sched_switch, if the scheduler has one: any switch, to and from the idle task and higher classes too. */
@@ -265,7 +274,8 @@ struct peek_task {
 	u64 vtime;
 	u64 queued_ns;
 	u64 backoff_ns; /* of a vCPU */
-	u32 vm;		/* 0: none */
+	u64 kvm_vcpu;
+	u32 vm; /* 0: none */
 	s32 vcpu;
 	s32 cpu;
 	u32 leaf;
@@ -285,6 +295,7 @@ void peek_task(struct task_struct *p, struct peek_task *to)
 	to->vtime = t->vtime;
 	to->queued_ns = t->queued_ns;
 	to->backoff_ns = v ? v->backoff_ns : 0;
+	to->kvm_vcpu = v ? v->kvm_vcpu : 0;
 	to->vm = vm_get(t) ? t->vm : 0;
 	to->vcpu = t->vcpu;
 	to->cpu = t->cpu;
@@ -365,6 +376,7 @@ struct peek_stats {
 	u64 prefer_kept;
 	u64 prefer_reverse;
 	u64 gang_stops;
+	u64 registry_full;
 	u64 let_out;
 	u64 resumed;
 	u64 throttled;
@@ -400,6 +412,7 @@ void peek_stats(struct peek_stats *to)
 	to->prefer_kept = SUM(STAT_PREFER_KEPT);
 	to->prefer_reverse = SUM(STAT_PREFER_REVERSE);
 	to->gang_stops = SUM(STAT_GANG_STOPS);
+	to->registry_full = SUM(STAT_REGISTRY_FULL);
 	to->let_out = SUM(STAT_LET_OUT);
 	to->resumed = SUM(STAT_RESUMED);
 	to->throttled = SUM(STAT_THROTTLED);
