@@ -46,8 +46,11 @@ static u32 quota_ask(struct task_ctx *t, s32 cpu, u64 now)
 	return GATE_OPEN;
 }
 
-/* A new period begins for e, or several have. Return false if nothing happens there any more. */
-static bool quota_refill(struct entity_ctx *e, u64 now)
+/*
+ * So many new periods begin for e. Return false if nothing happens there any more. What is counted is what cpu.stat counts: a period is throttled if its
+ * end finds somebody who may not run.
+ */
+static bool quota_refill(struct entity_ctx *e, u64 periods, u64 now)
 {
 	s64 most = e->quota_ns + e->burst_ns, budget;
 	u64 used = e->used_ns;
@@ -55,12 +58,14 @@ static bool quota_refill(struct entity_ctx *e, u64 now)
 	if (used == e->used_at_refill_ns && !e->throttled_since_ns && e->budget_ns >= most)
 		return false;
 	e->used_at_refill_ns = used;
-	e->nr_periods++;
-	budget = e->budget_ns + (s64)e->quota_ns;
+	e->nr_periods += periods;
+	if (e->throttled_since_ns)
+		e->nr_throttled += periods;
+	budget = e->budget_ns + (s64)(periods * e->quota_ns);
 	if (budget > most)
 		atomic_add(&e->budget_ns, most - e->budget_ns);
 	else
-		atomic_add(&e->budget_ns, (s64)e->quota_ns);
+		atomic_add(&e->budget_ns, (s64)(periods * e->quota_ns));
 	if (e->throttled_since_ns && e->budget_ns > 0) {
 		e->throttled_ns += elapsed_ns(now, e->throttled_since_ns);
 		e->throttled_since_ns = 0;
@@ -68,22 +73,29 @@ static bool quota_refill(struct entity_ctx *e, u64 now)
 	return true;
 }
 
+/* Periods follow one another without a gap, however late the timer is. */
+static void quota_arm(struct quota_timer *timer, struct entity_ctx *e, u64 periods)
+{
+	e->period_end_ns += periods * e->period_ns;
+	bpf_timer_start(&timer->timer, e->period_end_ns, BPF_F_TIMER_ABS);
+}
+
 static int quota_period(void *map, int *key, struct quota_timer *timer)
 {
 	struct entity_ctx *e = entity_get(*key);
+	u64 period_ns, periods;
 	bool was_throttled;
 
-	if (!e || !e->quota_ns) {
-		if (e)
-			e->timer_on = 0;
+	if (!e)
 		return 0;
-	}
+	period_ns = e->period_ns;
 	was_throttled = e->throttled_since_ns;
-	if (!quota_refill(e, now_ns())) {
+	periods = period_ns ? 1 + elapsed_ns(bpf_ktime_get_ns(), e->period_end_ns) / period_ns : 0;
+	if (!e->quota_ns || !periods || !quota_refill(e, periods, now_ns())) {
 		e->timer_on = 0;
 		return 0;
 	}
-	bpf_timer_start(&timer->timer, e->period_ns, 0);
+	quota_arm(timer, e, periods);
 	if (was_throttled && !e->throttled_since_ns)
 		gate_recheck();
 	return 0;
@@ -96,7 +108,8 @@ static void quota_start_timer(struct entity_ctx *e, u32 slot)
 
 	if (!timer || atomic_cas(&e->timer_on, 0, 1))
 		return;
-	bpf_timer_start(&timer->timer, e->period_ns, 0);
+	e->period_end_ns = bpf_ktime_get_ns();
+	quota_arm(timer, e, 1);
 }
 
 static void quota_charge(struct task_ctx *t, u64 delta_ns, u64 now)
@@ -116,10 +129,8 @@ static void quota_charge(struct task_ctx *t, u64 delta_ns, u64 now)
 			if (!e->timer_on)
 				quota_start_timer(e, slot);
 			atomic_add(&e->used_ns, delta_ns);
-			if (atomic_add(&e->budget_ns, -(s64)delta_ns) <= (s64)delta_ns && !e->throttled_since_ns) {
+			if (atomic_add(&e->budget_ns, -(s64)delta_ns) <= (s64)delta_ns && !e->throttled_since_ns)
 				e->throttled_since_ns = now;
-				e->nr_throttled++;
-			}
 		}
 		slot = e->parent;
 	}
@@ -147,6 +158,8 @@ static void quota_set(struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burs
 	e->burst_ns = has ? burst_us * 1000 : 0;
 	e->budget_ns = has ? quota_us * 1000 : 0;
 	e->throttled_since_ns = 0;
+	/* Whoever runs there next sets it anew, for the new period. */
+	e->timer_on = 0;
 	e->quota_ns = has ? quota_us * 1000 : 0;
 	if (has && !had)
 		atomic_add(&nr_quotas, 1);

@@ -145,6 +145,7 @@ struct entity_ctx {
 	unsigned long long nr_throttled;
 	unsigned long long throttled_ns;
 	unsigned long long throttled_since_ns; /* 0: not throttled */
+	unsigned long long period_end_ns;      /* by the timers' clock */
 	unsigned int timer_on;
 } __attribute__((aligned(64)));
 

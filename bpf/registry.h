@@ -237,6 +237,7 @@ VERIFIED_ONCE vm_leave(struct task_ctx *t, s32 pid)
 	t->vm = 0;
 	t->vcpu = -1;
 	t->kvm = 0;
+	t->kvm_vcpu = 0;
 	t->tree_generation = 0;
 	return 0;
 }
@@ -252,6 +253,7 @@ static void vcpu_join(struct task_struct *p, struct task_ctx *t, struct kvm_vcpu
 	vm_leave(t, p->pid);
 	/* Remember even what has no room, so that it is counted once, and tried again when a VM has gone. */
 	t->kvm = kvm;
+	t->kvm_vcpu = (u64)kvm_vcpu;
 	t->registry_generation = registry_generation;
 	number = id >= 0 && id < MAX_VCPUS ? vm_number(kvm, p->tgid) : 0;
 	vm = vm_at(number);
@@ -332,7 +334,7 @@ static __always_inline bool identity_is_stale(struct task_struct *p, const struc
 		return false;
 	v = task_vcpu(p);
 	if (v)
-		return vcpu_kvm(v) != t->kvm || registry_retries(t);
+		return (u64)v != t->kvm_vcpu || vcpu_kvm(v) != t->kvm || registry_retries(t);
 	return t->vcpu < 0 && t->registry_generation != registry_generation;
 }
 
@@ -346,7 +348,7 @@ static void identify(struct task_struct *p, struct task_ctx *t)
 		v = task_vcpu(p);
 		if (v) {
 			kvm = vcpu_kvm(v);
-			if (kvm && (kvm != t->kvm || registry_retries(t)))
+			if (kvm && ((u64)v != t->kvm_vcpu || kvm != t->kvm || registry_retries(t)))
 				vcpu_join(p, t, v, kvm, vcpu_id(v));
 		} else if (t->vcpu < 0 && t->registry_generation != registry_generation) {
 			vmm_thread_join(p, t);

@@ -112,6 +112,7 @@ struct task_ctx {
 	u64 queued_ns;	   /* waiting for a pCPU since; 0: not waiting */
 	u64 waited_ns;	   /* last had to wait for a pCPU */
 	u64 kvm;	   /* VM whose vCPU it is; 0: none known */
+	u64 kvm_vcpu;	   /* ... and the vCPU: addresses may be used again, rarely both */
 	u32 leaf;	   /* the entity that it is part of; 0: the root cgroup */
 	u32 vm;		   /* number in vms of the VM it belongs to; 0: a host task */
 	u32 vm_generation;

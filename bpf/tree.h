@@ -50,6 +50,8 @@ VERIFIED_ONCE entity_alloc(u64 id, u32 kind)
 		e->served_ns = 0;
 		e->home = -1;
 		e->free_clock = 0;
+		e->used_ns = e->used_at_refill_ns = 0;
+		e->nr_periods = e->nr_throttled = e->throttled_ns = 0;
 		entity_set_weight(e, WEIGHT_DEFAULT);
 		return slot;
 	}
@@ -142,6 +144,7 @@ static void tree_add_cgroup(struct cgroup *cgrp, u32 weight)
 	}
 	slot = entity_alloc(id, ENTITY_GROUP);
 	if (slot && !entity_attach(slot, parent)) {
+		stat_inc(STAT_REGISTRY_FULL);
 		entity_free(slot);
 		slot = 0;
 	}

@@ -5,6 +5,7 @@ mod audit;
 mod bpf;
 mod checks;
 mod cli;
+mod groups;
 mod kernel_ops;
 #[cfg(libelf_lacks_search_tree)]
 mod libelf;

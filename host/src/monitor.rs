@@ -10,14 +10,13 @@ use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore, MapHandle, Program, ProgramType};
 use tracing::{debug, info};
 
-use crate::bpf::types::vm_ctx;
+use crate::bpf::types::{entity_ctx, vm_ctx};
 use crate::checks::Host;
 use crate::intf;
 use crate::output::Output;
 use crate::run::Stops;
 use crate::say::Failure;
-use crate::stats;
-use crate::vmname::VmNames;
+use crate::stats::{self, Names, Tables};
 
 /// What the names of the scheduler's programs begin with.
 const PROGRAMS: &str = "cohort_";
@@ -32,6 +31,7 @@ struct Found {
     program_id: u32,
     vms: MapHandle,
     stats: MapHandle,
+    entities: MapHandle,
 }
 
 pub fn watch(host: &Host, interval: Duration, json: bool, stops: &Stops) -> Result<(), Failure> {
@@ -45,7 +45,7 @@ pub fn watch(host: &Host, interval: Duration, json: bool, stops: &Stops) -> Resu
         )));
     };
     let output = Output::stdout();
-    let mut names = VmNames::default();
+    let mut names = Names::default();
     loop {
         debug!("watching the scheduler of program {}", found.program_id);
         watch_one(&found, host, interval, json, stops, &output, &mut names)?;
@@ -72,12 +72,13 @@ fn watch_one(
     json: bool,
     stops: &Stops,
     output: &Output,
-    names: &mut VmNames,
+    names: &mut Names,
 ) -> Result<(), Failure> {
     let failed = |e| Failure::failed(format!("cannot read the scheduler's statistics: {e:#}"));
-    let mut before = stats::read(&found.vms, &found.stats, host, names).map_err(failed)?;
+    let tables = Tables { vms: &found.vms, stats: &found.stats, entities: &found.entities };
+    let mut before = stats::read(&tables, host, names).map_err(failed)?;
     while !stops.wait(interval) && !output.is_closed() && Program::fd_from_id(found.program_id).is_ok() {
-        let now = stats::read(&found.vms, &found.stats, host, names).map_err(failed)?;
+        let now = stats::read(&tables, host, names).map_err(failed)?;
         output.send(if json { now.json() + "\n" } else { now.table(&before) + "\n" });
         before = now;
     }
@@ -135,26 +136,28 @@ fn map_of(program: &str, map: &str) -> Option<MapHandle> {
     maps.into_iter().find(|found| found.name().to_str() == Some(map))
 }
 
-/// Look for the scheduler: one of its programs that uses both maps.
+/// Look for the scheduler: one of its programs that uses all three maps.
 fn find() -> Result<Option<Found>, Failure> {
     for (program_id, maps) in operations() {
-        let (mut vms, mut stats) = (None, None);
+        let (mut vms, mut stats, mut entities) = (None, None, None);
         for map in maps {
             match map.name().to_str() {
                 Some("vms") => vms = Some(map),
                 Some("stats") => stats = Some(map),
+                Some("entities") => entities = Some(map),
                 _ => {}
             }
         }
-        let (Some(vms), Some(stats)) = (vms, stats) else { continue };
+        let (Some(vms), Some(stats), Some(entities)) = (vms, stats, entities) else { continue };
         if stats.max_entries() as usize != intf::STATS.len()
             || (vms.value_size() as usize) < size_of::<vm_ctx>()
+            || (entities.value_size() as usize) < size_of::<entity_ctx>()
         {
             return Err(Failure::refused(
                 "the scheduler that runs is of another version of cohort: monitor it with that version",
             ));
         }
-        return Ok(Some(Found { program_id, vms, stats }));
+        return Ok(Some(Found { program_id, vms, stats, entities }));
     }
     Ok(None)
 }

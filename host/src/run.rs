@@ -23,9 +23,8 @@ use crate::output::Output;
 use crate::say::{self, Failure};
 use crate::service::Service;
 use crate::sets::{Auto, Teller};
-use crate::stats::{self, Snapshot};
+use crate::stats::{self, Names, Snapshot, Tables};
 use crate::topology;
-use crate::vmname::VmNames;
 
 /// How often to look whether the kernel put the scheduler out, or KVM appeared.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -197,7 +196,8 @@ fn schedule(
             teller.tell(&maps.vms, &maps.set_of, &maps.traffic, host);
         }
         if let Some(reporter) = reporter.as_mut() {
-            reporter.report(|names| stats::read(&maps.vms, &maps.stats, host, names));
+            let tables = Tables { vms: &maps.vms, stats: &maps.stats, entities: &maps.entities };
+            reporter.report(|names| stats::read(&tables, host, names));
             if reporter.output.is_closed() {
                 break End::ReaderGone;
             }
@@ -213,7 +213,7 @@ struct Reporter {
     json: bool,
     due: Instant,
     before: Option<Snapshot>,
-    names: VmNames,
+    names: Names,
     output: Output,
 }
 
@@ -224,7 +224,7 @@ impl Reporter {
             json,
             due: Instant::now(),
             before: None,
-            names: VmNames::default(),
+            names: Names::default(),
             output: Output::stdout(),
         }
     }
@@ -239,7 +239,7 @@ impl Reporter {
         self.due.saturating_duration_since(Instant::now())
     }
 
-    fn report(&mut self, read: impl FnOnce(&mut VmNames) -> libbpf_rs::Result<Snapshot>) {
+    fn report(&mut self, read: impl FnOnce(&mut Names) -> libbpf_rs::Result<Snapshot>) {
         let now = Instant::now();
         if now < self.due {
             return;

@@ -10,6 +10,7 @@ use serde_json::{json, Map, Value};
 
 use crate::bpf::types::vm_ctx;
 use crate::checks::Host;
+use crate::groups::{self, GroupNames, Groups};
 use crate::intf;
 use crate::maps;
 use crate::vmname::VmNames;
@@ -24,6 +25,21 @@ pub struct Snapshot {
     totals: Vec<u64>,
     /// In the order of their slots.
     vms: Vec<Vm>,
+    groups: Groups,
+}
+
+/// The scheduler's maps that are read.
+pub struct Tables<'map, M> {
+    pub vms: &'map M,
+    pub stats: &'map M,
+    pub entities: &'map M,
+}
+
+/// What is remembered from one reading to the next.
+#[derive(Default)]
+pub struct Names {
+    vms: VmNames,
+    groups: GroupNames,
 }
 
 /// A VM as the scheduler has it.
@@ -34,17 +50,22 @@ pub struct Vm {
     pub ctx: vm_ctx,
 }
 
-/// Read the counters out of the maps `stats` and `vms`.
-pub fn read<M: MapCore>(vms: &M, stats: &M, host: &Host, names: &mut VmNames) -> libbpf_rs::Result<Snapshot> {
+/// Read all counters.
+pub fn read<M: MapCore>(
+    tables: &Tables<'_, M>,
+    host: &Host,
+    names: &mut Names,
+) -> libbpf_rs::Result<Snapshot> {
     let mut totals = vec![0; intf::STATS.len()];
-    maps::for_each(stats, |id, per_cpu| {
+    maps::for_each(tables.stats, |id, per_cpu| {
         if let Some(total) = totals.get_mut(id as usize) {
             *total = per_cpu.chunks_exact(size_of::<u64>()).map(u64_from).sum();
         }
     })?;
-    let found = self::vms(vms, host, names)?;
+    let vms = vms(tables.vms, host, &mut names.vms)?;
+    let groups = groups::read(tables.entities, host, &mut names.groups)?;
     let time_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64());
-    Ok(Snapshot { at: Instant::now(), time_s, totals, vms: found })
+    Ok(Snapshot { at: Instant::now(), time_s, totals, vms, groups })
 }
 
 /// The VMs in the map `vms`.
@@ -82,14 +103,25 @@ impl Snapshot {
             .map(|((name, _), value)| ((*name).to_string(), json!(value)))
             .collect();
         let vms: Vec<Value> = self.vms.iter().map(Vm::json).collect();
-        json!({ "time_s": (self.time_s * 1e3).round() / 1e3, "total": total, "vms": vms }).to_string()
+        json!({
+            "time_s": (self.time_s * 1e3).round() / 1e3,
+            "total": total,
+            "vms": vms,
+            "cgroups": self.groups.json(),
+            "taken": self.groups.taken(self.vms.len(), self.vcpus()),
+        })
+        .to_string()
+    }
+
+    fn vcpus(&self) -> u32 {
+        self.vms.iter().map(|vm| vm.ctx.nr_vcpus).sum()
     }
 
     /// What happened since `before`, as rates.
     pub fn table(&self, before: &Snapshot) -> String {
         let secs = self.at.duration_since(before.at).as_secs_f64().max(1e-3);
         let mut out = String::new();
-        let vcpus: u32 = self.vms.iter().map(|vm| vm.ctx.nr_vcpus).sum();
+        let vcpus = self.vcpus();
         let _ = writeln!(out, "{} VM(s), {vcpus} vCPU(s), {secs:.1} s", self.vms.len());
 
         let rates = intf::STATS.iter().zip(self.totals.iter().zip(&before.totals));
@@ -189,7 +221,7 @@ mod tests {
     fn snapshot(at: Instant, switches: u64, vms: Vec<Vm>) -> Snapshot {
         let mut totals = vec![0; intf::STATS.len()];
         totals[0] = switches;
-        Snapshot { at, time_s: 1.5, totals, vms }
+        Snapshot { at, time_s: 1.5, totals, vms, groups: Groups::default() }
     }
 
     fn vm(name: &str, generation: u32, ctx: vm_ctx) -> Vm {
@@ -211,6 +243,7 @@ mod tests {
         assert_eq!(value["total"]["switches"], 9);
         let vm = &value["vms"][0];
         assert_eq!((&vm["vm"], &vm["tgid"], &vm["name"]), (&json!(3), &json!(42), &json!("web")));
+        assert_eq!((&value["taken"]["vms"], &value["taken"]["vcpus"]), (&json!(1), &json!(2)));
         assert_eq!((&vm["cpu_s"], &vm["ple"], &vm["vcpus"]), (&json!(1.5), &json!(7), &json!(2)));
     }
 
@@ -256,7 +289,8 @@ mod tests {
         let value: Value =
             serde_json::from_str(&snapshot(Instant::now(), 0, vec![vm("", 1, vm_ctx::default())]).json())
                 .unwrap();
-        for name in value["vms"][0].as_object().unwrap().keys() {
+        let fields = [&value["vms"][0], &value["taken"], &groups::tests::limited_json()];
+        for name in fields.into_iter().flat_map(|fields| fields.as_object().unwrap().keys()) {
             assert!(guide.contains(&format!("| `{name}` |")), "docs/cohort.md does not describe {name}");
         }
     }

@@ -221,9 +221,17 @@ class Ground(Cgroups):
         assert not off, f"{off}, all: {got}"
 
     def counts(self, name: str) -> dict[str, int]:
-        """Return the kernel's counts of a VM's or a group's cgroup."""
+        """Return the counts of `cpu.stat` of a VM's or a group's cgroup: the kernel's, or the scheduler's if one is loaded."""
+        if self.daemon is not None:
+            self.bench.until(lambda: bool(self._limited(name)), f"the daemon shows the quota of {name}", _END_S)
+            return {key: value for key, value in self._limited(name).items() if isinstance(value, int)}
         lines = self.host.read(f"{self.folder(name)}/cpu.stat").splitlines()
         return {key: int(value) for key, value in (line.split() for line in lines)}
+
+    def _limited(self, name: str) -> dict[str, Any]:
+        folder = self.folder(name).removeprefix(CGROUPS)
+        groups: list[dict[str, Any]] = self.statistics().get("cgroups", [])
+        return next((group for group in groups if group["cgroup"] == folder), {})
 
     def statistics(self) -> dict[str, Any]:
         """Return the last that the daemon printed."""

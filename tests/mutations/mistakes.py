@@ -214,8 +214,46 @@ MUTATIONS = [
     Mutation(
         "what was overdrawn is forgotten",
         "gate_quota.h",
-        "budget = e->budget_ns + (s64)e->quota_ns;",
+        "budget = e->budget_ns + (s64)(periods * e->quota_ns);",
         "budget = most + 1;",
+    ),
+    Mutation(
+        "each period counts as throttled",
+        "gate_quota.h",
+        "if (e->throttled_since_ns)\n\t\te->nr_throttled += periods;",
+        "e->nr_throttled += periods;",
+    ),
+    Mutation(
+        "a new cgroup inherits the statistics of the one before",
+        "tree.h",
+        "e->nr_periods = e->nr_throttled = e->throttled_ns = 0;",
+        ";",
+    ),
+    Mutation("cpu.idle is forgotten", "tree.h", "e->idle = idle;", ";"),
+    Mutation("a posted interrupt is not seen", "kernel.h", "BPF_CORE_READ(vmx, vt.pi_desc.control) & 1)", "0)"),
+    Mutation(
+        "an interrupt in the page of an APIC in hardware is not seen",
+        "kernel.h",
+        "for (i = 0; regs && i < APIC_WORDS; i++) {",
+        "for (i = 0; regs && i < 1; i++) {",
+    ),
+    Mutation(
+        "a VM is known by its address alone",
+        "registry.h",
+        "if (vm && vm->kvm == kvm && vm->tgid == tgid)",
+        "if (vm && vm->kvm == kvm)",
+    ),
+    Mutation(
+        "a thread that goes on as another vCPU is taken for the old one",
+        "registry.h",
+        "if (kvm && ((u64)v != t->kvm_vcpu || kvm != t->kvm || registry_retries(t)))",
+        "if (kvm && (kvm != t->kvm || registry_retries(t)))",
+    ),
+    Mutation(
+        "who found no room is never tried again",
+        "registry.h",
+        "return !t->vm && t->registry_generation != registry_generation;",
+        "return false;",
     ),
     Mutation("a turn ends at a tick", "turn.h", "scx_bpf_kick_cpu(*key, SCX_KICK_PREEMPT);", ";"),
     Mutation(

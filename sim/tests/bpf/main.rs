@@ -30,6 +30,7 @@ mod prefer;
 mod presets;
 mod puppets;
 mod quotas;
+mod registry;
 mod relaxed;
 mod rules;
 mod sbco;

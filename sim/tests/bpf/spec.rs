@@ -30,6 +30,12 @@ pub mod knob {
     pub const BOOST_MIGRATE: u32 = 8;
 }
 
+/// Limits of intf.h; VM 0 is nobody's.
+pub mod limit {
+    pub const VMS: usize = 4096 - 1;
+    pub const VCPUS: usize = 256;
+}
+
 macro_rules! knobs {
     ($($name:ident: $type:ty),+ $(,)?) => {
         /// The scheduler's knobs, as user space would set them before loading it.

@@ -128,6 +128,16 @@ impl World {
         self.sim.host.new_vm(vcpus as u32).index()
     }
 
+    /// The `struct kvm` of two VMs change places, for threads that are spawned from now on.
+    pub fn swap_addresses(&mut self, a: usize, b: usize) {
+        self.sim.host.swap_vm_addresses(VmId::from(a), VmId::from(b));
+    }
+
+    /// The vCPU thread goes on as a vCPU of a new VM, whose `struct kvm` is where the old one was.
+    pub fn renew_vcpu(&mut self, id: TaskId) {
+        self.sim.host.renew_vcpu(id.real());
+    }
+
     pub fn vm_count(&self) -> usize {
         self.sim.bodies.vms.len()
     }

@@ -54,7 +54,7 @@ use self::dsq::Dsq;
 use self::image::Image;
 use self::maps::Maps;
 use self::ops::Op;
-use self::task::{ExtTask, Opaque};
+use self::task::{ExtTask, Opaque, Vcpu};
 use self::timers::Timers;
 
 pub use self::costs::{Cost, Costs};
@@ -163,6 +163,8 @@ pub struct Ext {
     forest: Forest,
     global: VecDeque<TaskId>,
     vms: Vec<Opaque>,
+    /// In the kernel their memory would still be there to be read, whatever it holds.
+    freed_vcpus: Vec<Vcpu>,
     cgroups: Vec<ExtCgroup>,
     maps: Box<Maps>,
     op: Option<Op>,
@@ -212,6 +214,7 @@ impl Ext {
             forest: Forest::default(),
             global: VecDeque::new(),
             vms: Vec::new(),
+            freed_vcpus: Vec::new(),
             cgroups: Vec::new(),
             maps: Box::new(Maps::new(cpus)),
             op: None,

@@ -62,6 +62,8 @@ pub struct PeekTask {
     pub vtime: u64,
     pub queued_ns: u64,
     pub backoff_ns: u64,
+    /// Address of its vCPU, as the scheduler has it.
+    pub kvm_vcpu: u64,
     /// 0: a host task.
     pub vm: u32,
     pub vcpu: i32,
@@ -115,6 +117,7 @@ pub struct PeekStats {
     pub prefer_kept: u64,
     pub prefer_reverse: u64,
     pub gang_stops: u64,
+    pub registry_full: u64,
     pub let_out: u64,
     pub resumed: u64,
     pub throttled: u64,
@@ -201,6 +204,20 @@ impl Host {
         let p = ext.tasks[id.index()].ptr();
         // SAFETY: as above.
         self.peek(|| unsafe { poke_vtime(p, vtime) });
+    }
+
+    /// Two VMs' `struct kvm` change places, as for vCPU threads that are spawned from now on: an address is used again.
+    pub fn swap_vm_addresses(&mut self, a: VmId, b: VmId) {
+        if let AnyClass::Ext(ext) = &mut self.class {
+            ext.vms.swap(a.index(), b.index());
+        }
+    }
+
+    /// The vCPU thread has another `struct kvm_vcpu` from now on, of a VM at the same address.
+    pub fn renew_vcpu(&mut self, id: TaskId) {
+        if let AnyClass::Ext(ext) = &mut self.class {
+            ext.renew_vcpu(&self.core, id);
+        }
     }
 
     /// The scheduler's counters.

@@ -179,7 +179,8 @@ impl Drop for Opaque {
 /// `struct kvm_vcpu` and its APIC.
 pub struct Vcpu {
     pub kern: Opaque,
-    apic: Opaque,
+    /// Its address is in `kern`.
+    _apic: Opaque,
     link: *mut ListNode,
 }
 
@@ -189,7 +190,7 @@ impl Vcpu {
         unsafe {
             let (kern, apic) = (Opaque::new(ffi::native_vcpu_size), Opaque::new(ffi::native_apic_size));
             let link = ffi::poke_vcpu(kern.ptr(), kvm.ptr(), id as i32, apic.ptr());
-            Self { kern, apic, link }
+            Self { kern, _apic: apic, link }
         }
     }
 }
@@ -206,13 +207,22 @@ impl super::Ext {
             // SAFETY: live structs of the sizes that peek.c says; the scheduler does not run now.
             unsafe {
                 ffi::poke_preempted(known.kern.ptr(), task.kvm.preempted, task.kvm.preempted_in_kernel);
-                ffi::poke_apic(known.apic.ptr(), task.kvm.irq_pending || apicv, apicv);
+                ffi::poke_apic(known.kern.ptr(), task.kvm.irq_pending, apicv);
             }
             known.link
         }) else {
             return;
         };
         mine.kern_mut().kern.preempt_notifiers = if inside { link } else { ptr::null_mut() };
+    }
+
+    /// KVM has freed the task's `struct kvm_vcpu`, and another is in its place. The scheduler may still read the old one.
+    pub(super) fn renew_vcpu(&mut self, core: &Core, id: TaskId) {
+        let Some(vcpu) = core.task(id).vcpu else { return };
+        let new = Vcpu::new(&self.vms[vcpu.vm.index()], vcpu.id);
+        let old = self.tasks[id.index()].vcpu.replace(new);
+        self.freed_vcpus.extend(old);
+        self.sync_vcpu(core, id);
     }
 
     /// The VM's identity, as the scheduler knows it.

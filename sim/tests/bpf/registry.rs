@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Who is known as what: addresses that are used again, tables that are full, VMs as large as they may be.
+
+use crate::common::*;
+use crate::spec::{limit, Spec};
+use crate::world::{TaskId, World};
+
+fn threads(w: &mut World, vm: usize, vcpus: usize) -> Vec<TaskId> {
+    (0..vcpus).map(|id| w.spawn(Spec::busy().vcpu(vm, id))).collect()
+}
+
+#[test]
+fn a_new_vm_at_the_address_of_one_whose_threads_are_still_there_is_another() {
+    let mut w = world(2);
+    let (old, before) = busy_vm(&mut w, 2);
+    introduce(&mut w, &before);
+    let slot = w.slot_of(old).unwrap();
+    // KVM has freed its struct kvm; its threads have not ended yet.
+    let new = w.new_vm(2);
+    w.swap_addresses(old, new);
+    let after = threads(&mut w, new, 2);
+    introduce(&mut w, &after);
+    let new_slot = w.peek_task(after[0]).vm;
+    assert!(new_slot != 0 && new_slot != slot, "the newcomer is VM {new_slot}, the old one VM {slot}");
+    assert_eq!([slot, new_slot].map(|number| w.peek_vm(number).nr_vcpus), [2, 2]);
+    let all = [before.clone(), after.clone()].concat();
+    let shares = shares(&mut w, 2_000 * MS, &all);
+    assert_near(shares[0] + shares[1], 1.0, 0.03);
+    audit(&mut w);
+
+    // The end of the old one takes nothing from the new one.
+    for id in before {
+        w.exit(id);
+    }
+    w.run(200 * MS);
+    assert_eq!(w.peek_vm(slot).kvm, 0);
+    assert_eq!((w.peek_vm(new_slot).nr_vcpus, w.peek_task(after[1]).vm), (2, new_slot));
+    audit(&mut w);
+}
+
+#[test]
+fn a_thread_that_goes_on_as_another_vcpu_is_that_one() {
+    let mut w = world(2);
+    let (_, before) = busy_vm(&mut w, 2);
+    introduce(&mut w, &before);
+    let stale = w.peek_task(before[0]).kvm_vcpu;
+    // Its process has made a new VM, which KVM has put where the old one was.
+    w.renew_vcpu(before[0]);
+    w.run(100 * MS);
+    let known = w.peek_task(before[0]);
+    assert_ne!(known.kvm_vcpu, stale, "the address of a vCPU that is gone is read on");
+    assert_eq!((known.vcpu, w.peek_vm(known.vm).nr_vcpus), (0, 2));
+    audit(&mut w);
+}
+
+#[test]
+fn who_found_no_room_is_known_when_a_vm_goes() {
+    let mut w = world(2);
+    let vms = limit::VMS;
+    let first = busy_vm(&mut w, 1).1[0];
+    introduce(&mut w, &[first]);
+    for _ in 1..vms {
+        let vm = w.new_vm(1);
+        let id = w.spawn(Spec::on_demand(MS).vcpu(vm, 0));
+        introduce(&mut w, &[id]);
+    }
+    assert_eq!(w.stats().registry_full, 0);
+    let late = busy_vm(&mut w, 1).1[0];
+    w.run(200 * MS);
+    assert_eq!(w.peek_task(late).vm, 0, "there is room for {vms}");
+    assert!(w.stats().registry_full >= 1);
+    // It is scheduled all the same, as a task.
+    let shares = shares(&mut w, 1_000 * MS, &[first, late]);
+    assert!(shares[1] > 0.9, "{shares:?}");
+    w.exit(first);
+    w.run(200 * MS);
+    assert_ne!(w.peek_task(late).vm, 0, "a number is free, and it has none");
+    audit(&mut w);
+}
+
+#[test]
+fn a_vm_of_256_vcpus_is_known_whole_and_its_257th_is_a_task() {
+    let mut w = world(8);
+    let most = limit::VCPUS;
+    let vm = w.new_vm(most + 1);
+    let vcpus = threads(&mut w, vm, most);
+    introduce(&mut w, &vcpus);
+    assert!(vcpus.iter().all(|id| w.peek_task(*id).vcpu >= 0), "all have a number");
+    let slot = w.slot_of(vm).unwrap();
+    assert_eq!((w.peek_vm(slot).nr_vcpus as usize, w.stats().registry_full), (most, 0));
+    let beyond = w.spawn(Spec::busy().vcpu(vm, most));
+    w.run(5_000 * MS);
+    assert_eq!(w.peek_task(beyond).vcpu, -1);
+    assert!(w.stats().registry_full >= 1);
+    assert!(w.task(beyond).used_ns > 0, "it runs");
+    audit(&mut w);
+}
