@@ -221,7 +221,7 @@ class Ground(Cgroups):
         assert not off, f"{off}, all: {got}"
 
     def counts(self, name: str) -> dict[str, int]:
-        """Return the counts of `cpu.stat` of a VM's or a group's cgroup: the kernel's, or the scheduler's if one is loaded."""
+        """Return the counts of a VM's or a group's cgroup: the kernel's cpu.stat, or the same of the scheduler."""
         if self.daemon is not None:
             self.bench.until(lambda: bool(self._limited(name)), f"the daemon shows the quota of {name}", _END_S)
             return {key: value for key, value in self._limited(name).items() if isinstance(value, int)}
