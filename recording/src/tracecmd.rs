@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! A recording from the text that `trace-cmd report` prints, of a host alone or merged with its guests: `sched_switch`, `sched_wakeup`,
-//! `sched_migrate_task`, and of KVM `kvm_entry` and `kvm_exit`, by which vCPUs' threads are known.
+//! A recording from the text that `trace-cmd report` prints, of a host alone or merged with its guests: of the scheduler `sched_switch`,
+//! `sched_wakeup` and `sched_migrate_task`, and of KVM `kvm_entry` and `kvm_exit`, by which vCPUs' threads are known.
 //!
 //! The text does not say which VM a vCPU is of. VMMs make the threads of one VM's vCPUs one after the other, so a VM begins, in the order of the threads'
 //! numbers, where a vCPU's number is not above the last one's.
@@ -11,36 +11,24 @@ use crate::about::{End, Header, Pcpu, VcpuAbout, VmAbout};
 use crate::event::{Event, Kind};
 use crate::reader::{Recording, PCPUS_MAX};
 
-const VCPUS_MAX: u16 = 16_384;
-const NS_PER_S: u64 = 1_000_000_000;
-/// Years; no clock shows more.
-const SECONDS_MAX: u64 = 10_000_000_000;
+mod line;
 
-/// What a line says, as far as it matters.
-struct Line<'a> {
-    comm: &'a str,
-    pid: u32,
-    cpu: u32,
-    time_ns: u64,
-    name: &'a str,
-    rest: &'a str,
-}
+use self::line::{files, File, Line};
+
+const VCPUS_MAX: u16 = 16_384;
 
 /// The recording in this text, or what is wrong with it: one line, without the file's name.
 pub fn read(text: &str) -> Result<Recording, String> {
-    let lines: Vec<Line<'_>> = host_lines(text).filter_map(parse).collect();
-    let threads = threads(&lines);
-    if threads.is_empty() {
-        return Err(
-            "has no vCPU: record with `trace-cmd record -e sched -e kvm`, which has kvm_entry or kvm_exit"
-                .into(),
-        );
-    }
-    let (vms, slots) = vms(&threads)?;
-    let mut teller = Teller { slots: &slots, doing: vec![Doing::Sleeps; slots.len()], events: Vec::new() };
-    let mut highest = 0;
-    for line in &lines {
-        highest = highest.max(line.cpu);
+    let files = files(text);
+    // Guests may have guests: the host's file comes first.
+    let host = files.iter().find(|file| file.lines.iter().any(of_kvm)).ok_or_else(|| {
+        "has no vCPU: record with `trace-cmd record -e sched -e kvm`, which has kvm_entry".to_string()
+    })?;
+    let (vms, slots) = vms(&threads(host))?;
+    let mut teller = Teller::new(host, &slots);
+    let mut pcpus = host.cpus.clamp(1, PCPUS_MAX);
+    for line in &host.lines {
+        pcpus = pcpus.max(line.cpu + 1);
         teller.take(line);
     }
     let mut events = teller.events;
@@ -49,71 +37,25 @@ pub fn read(text: &str) -> Result<Recording, String> {
     else {
         return Err("has no sched_switch of a vCPU: record with `trace-cmd record -e sched -e kvm`".into());
     };
-    let pcpus = (0..=highest).map(|cpu| Pcpu { cpu, core: cpu, ..Pcpu::default() }).collect();
-    let header = Header { clock_ns: first, scheduler: "unknown".into(), pcpus, ..Header::default() };
-    Ok(Recording { header, end: End { clock_ns: last, vms, ..End::default() }, events })
-}
-
-/// Lines of the host. A merged report has each one's file before it; the host is the one that enters guests.
-fn host_lines(text: &str) -> impl Iterator<Item = &str> {
-    let prefix = |line: &str| {
-        let (before, rest) = line.split_once(':')?;
-        // Otherwise the colon is that behind the time.
-        let is_file = !before.contains('[') && rest.contains('[');
-        is_file.then(|| before.trim().to_string())
-    };
-    let hosts: Vec<String> =
-        text.lines().filter(|line| line.contains("kvm_entry:")).take(1).filter_map(prefix).collect();
-    text.lines().filter_map(move |line| match (prefix(line), hosts.first()) {
-        (None, _) => Some(line),
-        (Some(file), Some(host)) if file == *host => line.split_once(':').map(|(_, rest)| rest),
-        _ => None,
-    })
-}
-
-/// `COMM-PID  [CPU]  SECONDS.FRACTION: NAME: REST`, perhaps with flags before the time.
-fn parse(line: &str) -> Option<Line<'_>> {
-    let (task, rest) = line.split_once('[')?;
-    let (cpu, rest) = rest.split_once(']')?;
-    let cpu: u32 = cpu.trim().parse().ok().filter(|cpu| *cpu < PCPUS_MAX)?;
-    let (comm, pid) = task.trim().rsplit_once('-')?;
-    let (stamp, rest) = rest.split_once(": ")?;
-    let (name, rest) = rest.trim_start().split_once(':')?;
-    let stamp = stamp.split_whitespace().last()?;
-    Some(Line {
-        comm: comm.trim(),
-        pid: pid.trim().parse().ok()?,
-        cpu,
-        time_ns: time_ns(stamp)?,
-        name: name.trim(),
-        rest,
-    })
-}
-
-fn time_ns(stamp: &str) -> Option<u64> {
-    let (seconds, fraction) = stamp.split_once('.')?;
-    let seconds: u64 = seconds.parse().ok().filter(|seconds| *seconds <= SECONDS_MAX)?;
-    if fraction.is_empty() || fraction.len() > 9 || !fraction.bytes().all(|c| c.is_ascii_digit()) {
-        return None;
+    let pcpus = (0..pcpus).map(|cpu| Pcpu { cpu, core: cpu, ..Pcpu::default() }).collect();
+    let mut header = Header { clock_ns: first, scheduler: "unknown".into(), pcpus, ..Header::default() };
+    if host.dropped_some > 0 {
+        let times = host.dropped_some;
+        header.notes.push(format!("trace-cmd lost events {times} times of which it does not say how many"));
     }
-    let digits: u64 = fraction.parse().ok()?;
-    Some(seconds * NS_PER_S + digits * 10u64.pow(9 - fraction.len() as u32))
+    Ok(Recording { header, end: End { clock_ns: last, dropped: host.dropped, vms, ..End::default() }, events })
 }
 
-/// The number behind `key` in a line's words, such as `prev_pid=7` or `vcpu 3,`.
-fn number(rest: &str, key: &str) -> Option<u32> {
-    let at = rest.find(key)? + key.len();
-    let digits = rest[at..].trim_start_matches([' ', '=', ':']);
-    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
-    digits[..end].parse().ok()
+fn of_kvm(line: &Line<'_>) -> bool {
+    matches!(line.name, "kvm_entry" | "kvm_exit") && line.vcpu().is_some()
 }
 
-/// The vCPUs' threads: their numbers, those of their vCPUs, their names.
-fn threads<'a>(lines: &[Line<'a>]) -> BTreeMap<u32, (u32, &'a str)> {
+/// The vCPUs' threads: their numbers, those of their vCPUs.
+fn threads(host: &File<'_>) -> BTreeMap<u32, u32> {
     let mut found = BTreeMap::new();
-    for line in lines.iter().filter(|line| matches!(line.name, "kvm_entry" | "kvm_exit")) {
-        if let Some(vcpu) = number(line.rest, "vcpu") {
-            found.entry(line.pid).or_insert((vcpu, line.comm));
+    for line in host.lines.iter().filter(|line| of_kvm(line)) {
+        if let Some(vcpu) = line.vcpu() {
+            found.entry(line.pid).or_insert(vcpu);
         }
     }
     found
@@ -122,11 +64,11 @@ fn threads<'a>(lines: &[Line<'a>]) -> BTreeMap<u32, (u32, &'a str)> {
 /// By thread: its slot.
 type Slots = BTreeMap<u32, u16>;
 
-fn vms(threads: &BTreeMap<u32, (u32, &str)>) -> Result<(Vec<VmAbout>, Slots), String> {
+fn vms(threads: &BTreeMap<u32, u32>) -> Result<(Vec<VmAbout>, Slots), String> {
     let mut vms: Vec<VmAbout> = Vec::new();
     let mut slots = Slots::new();
     let mut last = None;
-    for (slot, (tid, (vcpu, _))) in threads.iter().enumerate() {
+    for (slot, (tid, vcpu)) in threads.iter().enumerate() {
         let slot = u16::try_from(slot).ok().filter(|slot| *slot < VCPUS_MAX);
         let slot = slot.ok_or_else(|| format!("has {} vCPUs; allowed: {VCPUS_MAX}", threads.len()))?;
         if last.is_none_or(|last| *vcpu <= last) {
@@ -154,63 +96,74 @@ enum Doing {
 struct Teller<'a> {
     slots: &'a Slots,
     doing: Vec<Doing>,
+    /// By vCPU: the last time that it left its guest, it was to halt. Nobody knows: so it was.
+    halts: Vec<bool>,
+    /// The event by which who wakes is known: the one when it is done or, where there is none, when it is begun.
+    wakes: &'static str,
     events: Vec<Event>,
 }
 
-impl Teller<'_> {
+impl<'a> Teller<'a> {
+    fn new(host: &File<'_>, slots: &'a Slots) -> Self {
+        let done = host.lines.iter().any(|line| line.name == "sched_wakeup");
+        Self {
+            slots,
+            doing: vec![Doing::Sleeps; slots.len()],
+            halts: vec![true; slots.len()],
+            wakes: if done { "sched_wakeup" } else { "sched_waking" },
+            events: Vec::new(),
+        }
+    }
+
     fn put(&mut self, line: &Line<'_>, vcpu: u16, cpu: u32, kind: Kind) {
         let cpu = cpu.min(PCPUS_MAX - 1) as u16;
         self.events.push(Event { time_ns: line.time_ns, cpu, vcpu, kind, a: 0, b: 0 });
         let doing = match kind {
             Kind::Run => Doing::Runs,
             Kind::Preempted | Kind::Woken | Kind::Moved => Doing::Waits,
-            Kind::Halted => Doing::Sleeps,
+            Kind::Halted | Kind::Blocked => Doing::Sleeps,
             _ => return,
         };
         self.doing[usize::from(vcpu)] = doing;
     }
 
-    /// The vCPU whose thread has the number behind `key`, or in the short form behind a colon.
-    fn slot(&self, part: &str, key: &str) -> Option<u16> {
-        let pid = number(part, key).or_else(|| number(part, ":"))?;
-        self.slots.get(&pid).copied()
+    fn is(&self, vcpu: u16, doing: Doing) -> bool {
+        self.doing[usize::from(vcpu)] == doing
     }
 
     fn take(&mut self, line: &Line<'_>) {
+        let slot = |pid: u32| self.slots.get(&pid).copied();
         match line.name {
             "sched_switch" => {
-                // `prev_pid=7 … prev_state=S ==> … next_pid=8`, or `a:7 [120] S ==> b:8 [120]`.
-                let Some((before, after)) = line.rest.split_once("==>") else { return };
-                let state = before.trim_end().rsplit(['=', ' ']).next().unwrap_or_default();
-                if let Some(from) = self.slot(before, "prev_pid=") {
-                    let kind = if state.starts_with('R') { Kind::Preempted } else { Kind::Halted };
-                    self.put(line, from, line.cpu, kind);
+                let Some(switch) = line.switch() else { return };
+                let (from, to) = (slot(switch.prev_pid), slot(switch.next_pid));
+                if let Some(from) = from {
+                    let halts = self.halts[usize::from(from)] && !switch.uninterruptible;
+                    let slept = if halts { Kind::Halted } else { Kind::Blocked };
+                    self.put(line, from, line.cpu, if switch.preempted { Kind::Preempted } else { slept });
                 }
-                if let Some(to) = self.slot(after, "next_pid=") {
+                if let Some(to) = to {
                     self.put(line, to, line.cpu, Kind::Run);
                 }
             }
-            "sched_wakeup" => {
-                let Some(woken) = self.slot(line.rest, " pid=") else { return };
-                let cpu = number(line.rest, "target_cpu=").or_else(|| number(line.rest, "CPU:"));
+            name if name == self.wakes || name == "sched_wakeup_new" => {
+                let woken = line.woken().and_then(|(pid, cpu)| Some((slot(pid)?, cpu)));
                 // Who was woken before it slept has never left its pCPU.
-                if self.doing[usize::from(woken)] == Doing::Sleeps {
-                    self.put(line, woken, cpu.unwrap_or(line.cpu), Kind::Woken);
+                if let Some((woken, cpu)) = woken.filter(|(woken, _)| self.is(*woken, Doing::Sleeps)) {
+                    self.put(line, woken, cpu, Kind::Woken);
                 }
             }
             "sched_migrate_task" => {
-                let moved = self.slot(line.rest, " pid=").zip(number(line.rest, "dest_cpu="));
+                let moved = line.moved().and_then(|(pid, cpu)| Some((slot(pid)?, cpu)));
                 // Who sleeps is moved when it wakes, which says where to.
-                if let Some((moved, cpu)) =
-                    moved.filter(|(moved, _)| self.doing[usize::from(*moved)] == Doing::Waits)
-                {
+                if let Some((moved, cpu)) = moved.filter(|(moved, _)| self.is(*moved, Doing::Waits)) {
                     self.put(line, moved, cpu, Kind::Moved);
                 }
             }
             "kvm_exit" => {
-                // VMX has a name for it, SVM calls it by what was executed.
-                let spins = line.rest.contains("PAUSE_INSTRUCTION") || line.rest.contains("reason pause");
-                if let Some(vcpu) = self.slots.get(&line.pid).copied().filter(|_| spins) {
+                let Some(vcpu) = slot(line.pid) else { return };
+                self.halts[usize::from(vcpu)] = line.is_halt();
+                if line.is_pause_loop() {
                     self.put(line, vcpu, line.cpu, Kind::Ple);
                 }
             }
@@ -220,59 +173,4 @@ impl Teller<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TEXT: &str = "\
-cpus=2
-       CPU 0/KVM-101   [000]  1.000000100: kvm_entry:            vcpu 0, rip 0xffffffff81000000
-       CPU 1/KVM-102   [001]  1.000000100: kvm_exit:             vcpu 1 reason PAUSE_INSTRUCTION rip 0x0 info 0 0
-       CPU 0/KVM-201   [001]  1.000000200: kvm_entry:            vcpu 0, rip 0x0
-       CPU 0/KVM-101   [000]  1.000001000: sched_switch:         prev_comm=CPU 0/KVM prev_pid=101 prev_prio=120 prev_state=R+ ==> next_comm=x next_pid=9 next_prio=120
-            x-9        [000]  1.000001500: sched_wakeup:         comm=CPU 0/KVM pid=201 prio=120 target_cpu=001
-            x-9        [000]  1.000001600: sched_migrate_task:   comm=CPU 0/KVM pid=101 prio=120 orig_cpu=0 dest_cpu=1
-            x-9        [000]  1.000001700: sched_migrate_task:   comm=CPU 1/KVM pid=102 prio=120 orig_cpu=0 dest_cpu=1
-            x-9        [000] d..2.  1.000002000: sched_switch:         x:9 [120] S ==> CPU 0/KVM:101 [120]
-";
-
-    #[test]
-    fn threads_become_vcpus_of_vms_and_lines_events() {
-        let recording = read(TEXT).unwrap();
-        let vms: Vec<Vec<u32>> =
-            recording.end.vms.iter().map(|vm| vm.vcpus.iter().map(|vcpu| vcpu.tid).collect()).collect();
-        assert_eq!(vms, [vec![101, 102], vec![201]]);
-        assert_eq!(recording.header.pcpus.len(), 2);
-        let told: Vec<(u64, u16, u16, Kind)> =
-            recording.events.iter().map(|e| (e.time_ns % NS_PER_S, e.cpu, e.vcpu, e.kind)).collect();
-        assert_eq!(
-            told,
-            [
-                (100, 1, 1, Kind::Ple),
-                (1_000, 0, 0, Kind::Preempted),
-                (1_500, 1, 2, Kind::Woken),
-                (1_600, 1, 0, Kind::Moved),
-                (2_000, 0, 0, Kind::Run),
-            ]
-        );
-    }
-
-    #[test]
-    fn of_a_merged_report_the_lines_of_the_host_count() {
-        let merged: String = TEXT
-            .lines()
-            .flat_map(|line| {
-                [format!("  trace.dat: {line}\n"), format!("guest.dat: {}\n", line.replace("kvm_", "vmk_"))]
-            })
-            .collect();
-        assert_eq!(read(&merged).unwrap().events, read(TEXT).unwrap().events);
-    }
-
-    #[test]
-    fn what_is_no_report_is_one_line() {
-        for text in ["", "nonsense", "a-1 [000] 1.0: sched_switch: a:1 [1] R ==> b:2 [1]", "\u{0}\n[[]]]--::"]
-        {
-            let error = read(text).unwrap_err();
-            assert!(error.contains("trace-cmd record") && !error.contains('\n'), "{error}");
-        }
-    }
-}
+mod tests;
