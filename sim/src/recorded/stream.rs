@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A recording as the stream of events that observers read.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use cohort_recording::{Kind, Recording};
 
 use crate::ids::{CpuId, TaskId, VcpuId};
@@ -28,7 +30,9 @@ struct Player<'a> {
 
 /// Tell all that is in the recording, in order. Return how many events were nobody's.
 pub fn play(recording: &Recording, who: &Who, tell: &mut dyn FnMut(Ns, &What)) -> u64 {
-    let kernel = preempted_in_kernel(recording);
+    let (kernel, yields) = (preempted_in_kernel(recording), yields_by_leaving(recording));
+    // Their own place says when the kernel has returned from them.
+    let moved: BTreeSet<usize> = yields.values().copied().collect();
     let mut player = Player {
         who,
         tell,
@@ -53,6 +57,10 @@ pub fn play(recording: &Recording, who: &Who, tell: &mut dyn FnMut(Ns, &What)) -
         match event.kind {
             Kind::Run => player.runs(now_ns, vcpu, cpu),
             Kind::Preempted => {
+                if let Some(given) = yields.get(&at).map(|given| recording.events[*given]) {
+                    let to = who.vcpu(given.b, given.time_ns).filter(|other| other.vm == vcpu.vm);
+                    player.yields(now_ns, vcpu, to, true);
+                }
                 let kernel = kernel[at];
                 (player.tell)(now_ns, &What::Mode { vcpu, kernel });
                 player.stops(now_ns, vcpu, Stop::Preempted);
@@ -66,11 +74,8 @@ pub fn play(recording: &Recording, who: &Who, tell: &mut dyn FnMut(Ns, &What)) -
             Kind::Blocked => player.stops(now_ns, vcpu, Stop::Blocked),
             Kind::Gone => player.stops(now_ns, vcpu, Stop::Exited),
             Kind::Ple => (player.tell)(now_ns, &What::Ple { vcpu, kernel: event.a != 0 }),
-            Kind::Yield => {
-                if let Some(to) = sibling() {
-                    (player.tell)(now_ns, &What::DirectedYield { from: vcpu, to, granted: event.a != 0 });
-                }
-            }
+            Kind::Yield if moved.contains(&at) => {}
+            Kind::Yield => player.yields(now_ns, vcpu, sibling(), event.a != 0),
             Kind::Ipi => {
                 if let Some(to) = sibling() {
                     player.interrupts(now_ns, vcpu, to, event.a);
@@ -95,6 +100,36 @@ fn preempted_in_kernel(recording: &Recording) -> Vec<bool> {
         }
     }
     kernel
+}
+
+/// By the event with which a vCPU leaves its pCPU: the directed yield for which it does.
+///
+/// The kernel's yield_to() leaves the pCPU itself and returns when it has one again; only then does the probe know that it was granted, and tells it.
+/// The simulator tells it before.
+fn yields_by_leaving(recording: &Recording) -> BTreeMap<usize, usize> {
+    #[derive(Clone, Copy, Default)]
+    struct Exit {
+        /// It is where it may come to a yield, and has left its pCPU since.
+        asks: bool,
+        left: Option<usize>,
+    }
+    let mut exits: BTreeMap<u16, Exit> = BTreeMap::new();
+    let mut yields = BTreeMap::new();
+    for (at, event) in recording.events.iter().enumerate() {
+        let exit = exits.entry(event.vcpu).or_default();
+        match event.kind {
+            Kind::Ple | Kind::Hypercall => *exit = Exit { asks: true, left: None },
+            Kind::Preempted if exit.asks => exit.left = Some(at),
+            Kind::Yield if event.a == 0 => exit.left = None,
+            Kind::Yield => {
+                yields.extend(exit.left.map(|left| (left, at)));
+                *exit = Exit::default();
+            }
+            Kind::Run | Kind::Moved | Kind::Woken | Kind::Preempted => {}
+            _ => *exit = Exit::default(),
+        }
+    }
+    yields
 }
 
 impl Player<'_> {
@@ -172,6 +207,12 @@ impl Player<'_> {
                 self.leave(now_ns, vcpu, before, Stop::Preempted);
                 self.waits(now_ns, vcpu, cpu);
             }
+        }
+    }
+
+    fn yields(&mut self, now_ns: Ns, from: VcpuId, to: Option<VcpuId>, granted: bool) {
+        if let Some(to) = to {
+            (self.tell)(now_ns, &What::DirectedYield { from, to, granted });
         }
     }
 

@@ -7,6 +7,7 @@ use proptest::test_runner::RngSeed;
 
 use super::replay::{replays, Replay};
 use super::{import, Who};
+use crate::observe::What;
 use crate::time::{Ns, MS, US};
 use crate::workload::program::{Spin, Times};
 use crate::workload::{Dist, Step};
@@ -68,6 +69,46 @@ fn figures_are_what_the_events_say() {
     assert_eq!((a.guest.counts.halts, a.guest.counts.halt_polled_ns), (1, 40 * US));
     assert_eq!((b.host.run_ns, b.host.ready_ns), (30 * MS, 60 * MS));
     assert!(!imported.perfetto.is_empty() && !imported.timeline.unwrap().is_empty());
+}
+
+/// When who yielded to whom, and who got a pCPU when.
+fn turns(recording: &Recording) -> Vec<(Ns, &'static str, u32)> {
+    let who = Who::of(recording).unwrap();
+    let mut told = Vec::new();
+    super::stream::play(recording, &who, &mut |now_ns, what| match *what {
+        What::DirectedYield { to, granted, .. } => {
+            told.push((now_ns, if granted { "yields to" } else { "refused by" }, to.id));
+        }
+        What::Switch { next: Some(task), .. } => told.push((now_ns, "runs", task.0)),
+        _ => {}
+    });
+    told
+}
+
+#[test]
+fn a_yield_comes_before_the_turn_that_it_gave() {
+    // The kernel says of a yield that it was granted when the vCPU runs again.
+    let told = |trigger: Kind, between: &[(Ns, u16, u16, Kind, u8, u16)]| {
+        let begin = [(0, 1, 0, Kind::Woken, 0, 0), (0, 0, 0, Kind::Run, 0, 0), (MS, 0, 0, trigger, 1, 0)];
+        let left = [
+            (3 * MS, 0, 0, Kind::Preempted, 0, 0),
+            (3 * MS, 1, 0, Kind::Run, 0, 0),
+            (5 * MS, 1, 0, Kind::Preempted, 0, 0),
+            (5 * MS, 0, 0, Kind::Run, 0, 0),
+        ];
+        let end = [(6 * MS, 0, 0, Kind::Yield, 1, 1)];
+        turns(&recording(&[&begin, &left[..], between, &end].concat()))
+    };
+    let first = [(3 * MS, "yields to", 1), (3 * MS, "runs", 1), (5 * MS, "runs", 0)];
+    for trigger in [Kind::Ple, Kind::Hypercall] {
+        assert_eq!(told(trigger, &[])[1..], first);
+    }
+    // Preempted; it yielded to nobody until it was back, and there is nobody who runs instead.
+    let last = [(3 * MS, "runs", 1), (5 * MS, "runs", 0), (6 * MS, "yields to", 1)];
+    assert_eq!(told(Kind::Ipi, &[])[1..], last);
+    assert_eq!(told(Kind::Ple, &[(5 * MS, 0, 0, Kind::Hypercall, 5, 0)])[1..], last);
+    let refused = told(Kind::Ple, &[(5 * MS, 0, 0, Kind::Yield, 0, 1)]);
+    assert_eq!(refused[3..], [(5 * MS, "refused by", 1), (6 * MS, "yields to", 1)]);
 }
 
 #[test]

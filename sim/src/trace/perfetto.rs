@@ -3,8 +3,8 @@
 //! without length, and be ten times as large.)
 //!
 //! Each pCPU has a track: who runs. Each vCPU has two: what the host does with it (running, waiting), and what happens in the guest (spins, TLB
-//! shootdowns, pause-loop exits), because a spin goes on across preemptions and slices of one track must nest. Flows lead from a directed yield
-//! to the turn that it got its target, and from an interrupt's sending to its taking.
+//! shootdowns, pause-loop exits), because a spin goes on across preemptions and slices of one track must nest. Flows lead from a pause-loop exit
+//! by way of its directed yield to the turn that this got its target, and from an interrupt's sending to its taking.
 
 use crate::ids::{TaskId, VcpuId};
 use crate::metrics::guest::{spin_index, SPINS};
@@ -38,6 +38,8 @@ struct Vcpu {
     /// The slice "running" or "waiting" is open.
     scheduled: bool,
     guest: Vec<Slice>,
+    /// The flow of its last pause-loop exit, as long as it has neither yielded, nor left its pCPU, nor gone on in its guest.
+    ple: Option<u64>,
     /// Flows of directed yields to it, until it runs; of interrupts to it by vector, until they are taken.
     yields: Vec<u64>,
     interrupts: Vec<(u8, u64)>,
@@ -177,6 +179,7 @@ impl Perfetto {
     fn schedule(&mut self, now_ns: Ns, vcpu: VcpuId, name: Option<&str>, cpu: Option<u32>) {
         let at = self.at(vcpu);
         let track = VCPU + at as u64;
+        self.vcpus[at].ple = None;
         if std::mem::replace(&mut self.vcpus[at].scheduled, name.is_some()) {
             self.writer.put(now_ns, event::END, track, About::default());
         }
@@ -266,15 +269,17 @@ impl Observer for Perfetto {
                 }
             }
             What::Ple { vcpu, kernel } => {
+                let (flow, at) = (self.new_flow(), self.at(vcpu));
                 let value = Some(("kernel", kernel.into()));
-                self.instant(
-                    now_ns,
-                    vcpu,
-                    About { category: "kvm", name: "PAUSE exit", value, ..About::default() },
-                );
+                let about =
+                    About { category: "kvm", name: "PAUSE exit", value, flow: Some(flow), flows_end: &[] };
+                self.instant(now_ns, vcpu, about);
+                self.vcpus[at].ple = Some(flow);
             }
             What::DirectedYield { from, to, granted } => {
-                let flow = granted.then(|| self.new_flow());
+                // KVM looks for somebody else if this one cannot be had. A guest may ask for a yield by a hypercall, too.
+                let of = self.at(from);
+                let flow = granted.then(|| self.vcpus[of].ple.take().unwrap_or_else(|| self.new_flow()));
                 let (name, at) = (if granted { "yield" } else { "yield refused" }, self.at(to));
                 let value = Some(("to", to.id.into()));
                 self.instant(now_ns, from, About { category: "kvm", name, value, flow, flows_end: &[] });
@@ -286,6 +291,8 @@ impl Observer for Perfetto {
                 let about =
                     About { category: "guest", name: "IPI sent", value, flow: Some(flow), flows_end: &[] };
                 self.instant(now_ns, from, about);
+                let of = self.at(from);
+                self.vcpus[of].ple = None;
                 self.vcpus[at].interrupts.push((vector, flow));
             }
             What::GuestIpiTaken { vcpu, vector } => {

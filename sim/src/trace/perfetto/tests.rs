@@ -42,7 +42,8 @@ struct Read {
     /// Track, name, start, end; in the order of the ends.
     slices: Vec<(u64, String, Ns, Ns)>,
     instants: Vec<(u64, String, Ns)>,
-    flows: BTreeMap<u64, (u64, Option<u64>)>,
+    /// By their ids: where each was, as track and time, and whether it has ended.
+    flows: BTreeMap<u64, (Vec<(u64, Ns)>, bool)>,
 }
 
 fn read(bytes: &[u8]) -> Read {
@@ -86,11 +87,14 @@ fn read(bytes: &[u8]) -> Read {
                 _ => panic!("an event of no type"),
             }
             for flow in numbers(&event, event::FLOW) {
-                assert!(read.flows.insert(flow, (track, None)).is_none(), "a flow begins twice");
+                let (places, ended) = read.flows.entry(flow).or_default();
+                assert!(!*ended, "a flow goes on after its end");
+                places.push((track, now_ns));
             }
             for flow in numbers(&event, event::FLOW_END) {
-                let flow = read.flows.get_mut(&flow).expect("a flow that has begun");
-                assert!(flow.1.replace(track).is_none(), "a flow ends twice");
+                let (places, ended) = read.flows.get_mut(&flow).expect("a flow that has begun");
+                assert!(!std::mem::replace(ended, true), "a flow ends twice");
+                places.push((track, now_ns));
             }
         }
     }
@@ -165,7 +169,34 @@ fn a_spin_goes_on_across_preemptions_and_a_yield_leads_to_its_target() {
     let names: Vec<_> = read.instants.iter().map(|(_, name, at_ns)| (name.as_str(), *at_ns)).collect();
     assert_eq!(names, [("IPI sent", 2), ("PAUSE exit", 5), ("yield", 5), ("IPI taken", 7)]);
     let flows: Vec<_> = read.flows.into_values().collect();
-    assert_eq!(flows, [(GUEST, Some(GUEST + 1)), (GUEST, Some(VCPU + 1))]);
+    let of_ple = vec![(GUEST, 5), (GUEST, 5), (VCPU + 1, 6)];
+    assert_eq!(flows, [(vec![(GUEST, 2), (GUEST + 1, 7)], true), (of_ple, true)]);
+}
+
+#[test]
+fn a_pause_loop_exit_leads_to_the_turn_that_its_yield_gave_and_to_no_other() {
+    let ple = What::Ple { vcpu: V0, kernel: true };
+    let asks = |granted| What::DirectedYield { from: V0, to: V1, granted };
+    let ipi = What::GuestIpiSent { from: V0, to: V1, vector: 250 };
+    let flows = |events: &[(Ns, What)]| -> Vec<_> {
+        let begin = [(0, switch(None, Stop::Preempted, Some(0)))];
+        let end = [(8, switch(Some(0), Stop::Preempted, Some(1)))];
+        read(&trace(&[&begin, events, &end].concat(), usize::MAX, 9).0).flows.into_values().collect()
+    };
+    let turn = (VCPU + 1, 8);
+    // Refused, then granted: one exit. Between them lies what KVM needs.
+    let found = flows(&[(1, ple), (2, asks(false)), (3, asks(true))]);
+    assert_eq!(found, [(vec![(GUEST, 1), (GUEST, 3), turn], true)]);
+    // Nobody could be had: it leads nowhere. The next one does.
+    let found = flows(&[(1, ple), (2, asks(false)), (4, ple), (5, asks(true))]);
+    assert_eq!(found, [(vec![(GUEST, 1)], false), (vec![(GUEST, 4), (GUEST, 5), turn], true)]);
+    // A hypercall's yield: the guest went on after the exit, or was away.
+    let found = flows(&[(1, ple), (2, ipi), (3, asks(true))]);
+    let sent = (vec![(GUEST, 2)], false);
+    assert_eq!(found, [(vec![(GUEST, 1)], false), sent, (vec![(GUEST, 3), turn], true)]);
+    let away = [(1, ple), (2, switch(Some(0), Stop::Preempted, None)), (3, switch(None, Stop::Preempted, Some(0)))];
+    let found = flows(&[&away[..], &[(4, asks(true))]].concat());
+    assert_eq!(found, [(vec![(GUEST, 1)], false), (vec![(GUEST, 4), turn], true)]);
 }
 
 #[test]
