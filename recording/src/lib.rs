@@ -9,11 +9,13 @@
 //! | [`writer`] | writes one, never more than so many bytes: a ring of slots |
 //! | [`reader`] | reads one; whatever the bytes, an error is one line |
 //! | [`tracecmd`] | the same from the text of `trace-cmd report` |
+//! | [`tasks`] | what guests ran, if they were traced as well |
 
 pub mod about;
 pub mod event;
 pub mod format;
 pub mod reader;
+pub mod tasks;
 pub mod tracecmd;
 pub mod writer;
 

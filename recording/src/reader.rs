@@ -11,6 +11,7 @@ use crate::format::{
     header_crc, END_HEAD_BYTES, END_MAGIC, HEADER_BYTES_MAX, MAGIC, PREAMBLE_BYTES, SLOT_BYTES_MAX,
     SLOT_BYTES_MIN, SLOT_HEAD_BYTES, SLOT_MAGIC, VERSION,
 };
+use crate::tasks::Tasks;
 
 /// pCPUs and slots that the probe can have (bpf/probe/intf.h); so a wrong number does not cost all of the memory.
 pub const PCPUS_MAX: u32 = 4096;
@@ -22,6 +23,8 @@ pub struct Recording {
     pub end: End,
     /// In the order of their times.
     pub events: Vec<Event>,
+    /// Empty unless guests were traced, too.
+    pub tasks: Tasks,
 }
 
 /// The recording in these bytes, or what is wrong with them: one line, without the file's name.
@@ -85,7 +88,7 @@ pub fn read(bytes: &[u8]) -> Result<Recording, String> {
     check(&header, &end)?;
     // Each pCPU's clock is its own, and who got a place in the ring buffer first need not have looked at the clock first.
     events.sort_by_key(|event| event.time_ns);
-    Ok(Recording { header, end, events })
+    Ok(Recording { header, end, events, tasks: Tasks::default() })
 }
 
 fn end(bytes: &[u8], at: usize) -> Result<End, String> {

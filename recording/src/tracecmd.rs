@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A recording from the text that `trace-cmd report` prints, of a host alone or merged with its guests: of the scheduler `sched_switch`,
-//! `sched_wakeup` and `sched_migrate_task`, and of KVM `kvm_entry` and `kvm_exit`, by which vCPUs' threads are known.
+//! `sched_wakeup` and `sched_migrate_task`, and of KVM `kvm_entry` and `kvm_exit`, by which vCPUs' threads are known; of guests `sched_switch`.
 //!
 //! The text does not say which VM a vCPU is of. VMMs make the threads of one VM's vCPUs one after the other, so a VM begins, in the order of the threads'
 //! numbers, where a vCPU's number is not above the last one's.
@@ -11,8 +11,10 @@ use crate::about::{End, Header, Pcpu, VcpuAbout, VmAbout};
 use crate::event::{Event, Kind};
 use crate::reader::{Recording, PCPUS_MAX};
 
+mod guests;
 mod line;
 
+use self::guests::Inside;
 use self::line::{files, File, Line};
 
 const VCPUS_MAX: u16 = 16_384;
@@ -21,10 +23,13 @@ const VCPUS_MAX: u16 = 16_384;
 pub fn read(text: &str) -> Result<Recording, String> {
     let files = files(text);
     // Guests may have guests: the host's file comes first.
-    let host = files.iter().find(|file| file.lines.iter().any(of_kvm)).ok_or_else(|| {
+    let host = files.iter().position(|file| file.lines.iter().any(of_kvm)).ok_or_else(|| {
         "has no vCPU: record with `trace-cmd record -e sched -e kvm`, which has kvm_entry".to_string()
     })?;
-    let (vms, slots) = vms(&threads(host))?;
+    let others: Vec<&File<'_>> =
+        files.iter().enumerate().filter(|(at, _)| *at != host).map(|(_, file)| file).collect();
+    let host = &files[host];
+    let (mut vms, slots) = vms(&threads(host))?;
     let mut teller = Teller::new(host, &slots);
     let mut pcpus = host.cpus.clamp(1, PCPUS_MAX);
     for line in &host.lines {
@@ -43,7 +48,14 @@ pub fn read(text: &str) -> Result<Recording, String> {
         let times = host.dropped_some;
         header.notes.push(format!("trace-cmd lost events {times} times of which it does not say how many"));
     }
-    Ok(Recording { header, end: End { clock_ns: last, dropped: host.dropped, vms, ..End::default() }, events })
+    let (tasks, notes) = guests::read(host, &others, &Inside::of(host, &slots), &mut vms);
+    header.notes.extend(notes);
+    Ok(Recording {
+        header,
+        end: End { clock_ns: last, dropped: host.dropped, vms, ..End::default() },
+        events,
+        tasks,
+    })
 }
 
 fn of_kvm(line: &Line<'_>) -> bool {
@@ -172,5 +184,7 @@ impl<'a> Teller<'a> {
     }
 }
 
+#[cfg(test)]
+mod guests_tests;
 #[cfg(test)]
 mod tests;

@@ -228,6 +228,66 @@ def test_a_file_of_trace_cmd_needs_trace_cmd(tmp_path: Path, monkeypatch: pytest
         recording.load(path)
 
 
+# A host with a VM that runs all of the time, and what `trace-cmd report` prints of its guest; both on CPU 0.
+HOST_LINES = [
+    "CPU 0/KVM-101 [000] 1.500000000: kvm_entry: vcpu 0 rip 0x0",
+    "x-9 [000] 1.600000000: sched_switch: x:9 [120] S ==> CPU 0/KVM:101 [120]",
+    "CPU 0/KVM-101 [000] 1.900000000: sched_switch: CPU 0/KVM:101 [120] R ==> x:9 [120]",
+]
+GUEST_LINES = [
+    f"make-{pid} [000] 1.{700 + at}000000: sched_switch: {name}:{pid} [120] S ==> {other}:{other_pid} [120]"
+    for at in range(30)
+    for name, pid, other, other_pid in [("make", 7, "cc1\udcff", 8) if at % 2 else ("cc1\udcff", 8, "make", 7)]
+]
+
+
+def test_host_and_guests_are_merged(cohortlab: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, guest = tmp_path / "trace.dat", tmp_path / "trace-work.dat"
+    for file in (host, guest):
+        file.write_bytes(b"\x17\x08\x44tracing6\x00")
+    merged = [f"     trace.dat: {line}" for line in ("cpus=1", *HOST_LINES)]
+    merged += [f"trace-work.dat: {line}" for line in ("cpus=1", *GUEST_LINES)]
+    text = tmp_path / "merged.txt"
+    text.write_bytes("\n".join(merged).encode(errors="surrogateescape"))
+    script = tmp_path / "trace-cmd"
+    script.write_text(f'#!/bin/sh\n[ "$*" = "report -t -i {host} -i {guest}" ] && exec cat {text}\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    ran = cohortlab("import", str(host), str(guest), "--hardware", "lab")
+    assert ran.code == 0, ran.err
+    assert "trace-work.dat: is the VM work; 30 switches of its tasks are in the trace, its other 0 lines" in ran.out
+    # What its tasks were called, and on which track.
+    names: dict[int, str] = {}
+    tracks: dict[int, str] = {}
+    told = []
+    for packet in Trace.FromString((tmp_path / "trace" / "trace.perfetto").read_bytes()).packet:
+        names |= {name.iid: name.name for name in packet.interned_data.event_names}
+        if packet.HasField("track_descriptor"):
+            tracks[packet.track_descriptor.uuid] = packet.track_descriptor.name
+        if packet.track_event.type == TrackEvent.TYPE_SLICE_BEGIN:
+            told.append((tracks[packet.track_event.track_uuid], names[packet.track_event.name_iid]))
+    of_tasks = [name for track, name in told if track == "vCPU 0, tasks"]
+    assert of_tasks == ["make", "cc1\ufffd"] * 15
+    # The text alone is as good.
+    read = recording.load(host, guest)
+    assert read.about["names"] == ["work"]
+    text.write_text("\n".join(merged).encode(errors="replace").decode())
+    assert recording.load(text).about["names"] == ["work"]
+
+
+def test_files_that_cannot_be_merged_are_one_line(cohortlab: Run, file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    host, twin = tmp_path / "trace.dat", folder / "trace.dat"
+    for path in (host, twin):
+        path.write_bytes(b"\x17\x08\x44tracing6\x00")
+    refused(cohortlab("import", str(host), str(file)), "host.rec: is no file of `trace-cmd record`: several files must")
+    refused(cohortlab("import", str(file), str(host)), "host.rec: is no file of `trace-cmd record`")
+    refused(cohortlab("import", str(host), str(twin)), f"has the same name as {host}")
+    refused(cohortlab("import", str(host), str(host)), "has the same name as")
+    refused(cohortlab("import", str(host), str(tmp_path / "none.dat")), "none.dat: cannot be read")
+
+
 def test_a_thread_stays_on_its_vcpu(tmp_path: Path) -> None:
     folder = tmp_path / "workloads" / "models"
     folder.mkdir(parents=True)

@@ -20,7 +20,7 @@ TIMELINE_ROWS_MAX = 4_000_000
 
 
 @click.command("import")
-@click.argument("recording", type=click.Path(path_type=Path))
+@click.argument("recording", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder. Default: the file's name.")
 @click.option("--from-s", type=click.FloatRange(0), default=0.0, show_default=True, help="The scenario begins there.")
 @click.option("--for-s", type=click.FloatRange(0.01, 3600), default=10.0, show_default=True, help="How much of it.")
@@ -28,7 +28,7 @@ TIMELINE_ROWS_MAX = 4_000_000
 @click.option("--kernel", help="Version of the host's kernel. Default: as recorded.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was recorded as JSON, nothing else.")
 def import_recording(
-    recording: Path,
+    recording: tuple[Path, ...],
     out: Path | None,
     from_s: float,
     for_s: float,
@@ -38,7 +38,8 @@ def import_recording(
 ) -> None:
     """Turn a recording into a Perfetto trace, tables, and a scenario to simulate.
 
-    RECORDING is a file of `cohort record`, of `trace-cmd record`, or the text of `trace-cmd report`.
+    RECORDING is a file of `cohort record`, of `trace-cmd record`, or the text of `trace-cmd report`. Several files of
+    `trace-cmd record` are the host's, which comes first, and its guests'.
 
     The folder then has trace.perfetto for ui.perfetto.dev, tables/*.parquet, and recorded.toml with its workloads.
     """
@@ -48,13 +49,14 @@ def import_recording(
     from cohortlab.sim.result import Traces
 
     hardwares.load(hardware)
-    read = recordings.load(recording)
+    first, *guests = recording
+    read = recordings.load(first, *guests)
     from_ns = int(from_s * NS_PER_S)
     if from_ns >= read.length_ns:
         raise BadInput(f"--from-s: {from_s:g} is not allowed: the recording has {read.length_ns / NS_PER_S:.3f} s")
     part = makes.Part(from_ns, min(from_ns + int(for_s * NS_PER_S), read.length_ns))
-    folder = out or recording.with_suffix("")
-    if folder == recording or (folder.exists() and not folder.is_dir()):
+    folder = out or first.with_suffix("")
+    if folder == first or (folder.exists() and not folder.is_dir()):
         raise BadInput(f"--out: {folder}: is a file: must be a folder")
     figures = read.figures(Traces(perfetto_bytes_max=TRACE_BYTES_MAX, timeline_rows_max=TIMELINE_ROWS_MAX))
     try:
@@ -99,7 +101,7 @@ def _tell(about: dict[str, Any], vms: list[dict[str, Any]], part_s: float, writt
             f" of it co-stop {shares['costop']:.2f}; {vm['ple']} pause-loop exits,"
             f" {vm['ipis_sent']} interrupts to siblings"
         )
-    for remark in written.remarks:
+    for remark in (*about["header"]["notes"], *written.remarks):
         click.echo(f"  {remark}")
     click.echo(f"scenario: {part_s:.1f} s of it; measured is what {', '.join(written.measured)} did: {written.path}")
 

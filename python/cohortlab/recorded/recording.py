@@ -99,18 +99,19 @@ class Recording:
         return pa.table(arrays)
 
 
-def load(path: Path) -> Recording:
+def load(path: Path, *guests: Path) -> Recording:
     """Return the recording in ``path``: of ``cohort record``, of ``trace-cmd record``, or text of ``trace-cmd report``.
+
+    Args:
+        guests: files that the same ``trace-cmd record`` has written of guests; ``path`` is then the host's.
 
     Raises:
         BadInput: it is none, or damaged.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
-    if content.startswith(_TRACE_DAT):
-        content = _report(path)
+    of_trace_cmd = [_read(file, len(_TRACE_DAT)) == _TRACE_DAT for file in (path, *guests)]
+    if guests:
+        _check_merge((path, *guests), of_trace_cmd)
+    content = _report(path, *guests) if of_trace_cmd[0] else _read(path)
     try:
         module = native()
     except PlaceError as error:
@@ -127,16 +128,35 @@ def load(path: Path) -> Recording:
         raise BadInput(f"{path}: {one_line(str(error))}") from None
 
 
-def _report(path: Path) -> bytes:
-    """Return what ``trace-cmd report`` makes of its own file, whose format is its own business."""
+def _read(path: Path, size: int = -1) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(size)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _check_merge(files: Sequence[Path], of_trace_cmd: Sequence[bool]) -> None:
+    """``trace-cmd report`` tells the lines of several files apart by the files' names, without folders."""
+    for at, file in enumerate(files):
+        if not of_trace_cmd[at]:
+            raise BadInput(f"{file}: is no file of `trace-cmd record`: several files must be a host's and its guests'")
+        if twins := [other for other in files[:at] if other.name == file.name]:
+            raise BadInput(f"{file}: has the same name as {twins[0]}: must have another, by which lines are told apart")
+
+
+def _report(path: Path, *guests: Path) -> bytes:
+    """Return what ``trace-cmd report`` makes of its own files, whose format is its own business."""
     program = shutil.which("trace-cmd")
     if program is None:
         raise BadInput(
             f"{path}: is a file of trace-cmd, which is not installed here: install it (Debian: apt-get install"
             " trace-cmd), or import the text of `trace-cmd report`"
         )
-    done = subprocess.run([program, "report", "-t", "-i", str(path)], capture_output=True, check=False)
+    inputs = [text for file in (path, *guests) for text in ("-i", str(file))]
+    done = subprocess.run([program, "report", "-t", *inputs], capture_output=True, check=False)
     if done.returncode:
         told = one_line(done.stderr.decode(errors="replace")) or f"exit code {done.returncode}"
         raise BadInput(f"{path}: trace-cmd cannot read it: {told}")
-    return done.stdout
+    # A task's name may be any bytes.
+    return done.stdout.decode(errors="replace").encode()

@@ -148,7 +148,10 @@ impl<'a> Line<'a> {
     }
 
     fn exit_reason(&self) -> &'a str {
-        self.rest.split_once("reason ").and_then(|(_, rest)| rest.split_whitespace().next()).unwrap_or_default()
+        self.rest
+            .split_once("reason ")
+            .and_then(|(_, rest)| rest.split_whitespace().next())
+            .unwrap_or_default()
     }
 
     pub fn is_pause_loop(&self) -> bool {

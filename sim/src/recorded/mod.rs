@@ -16,6 +16,9 @@ pub mod stream;
 pub mod tape;
 pub mod who;
 
+use std::collections::BTreeSet;
+
+use cohort_recording::tasks::Switch;
 use cohort_recording::Recording;
 
 use crate::error::SimError;
@@ -48,12 +51,18 @@ pub fn import(
 ) -> Result<Imported, SimError> {
     let who = Who::of(recording)?;
     let mut metrics = Metrics::new(who.layout.clone());
-    let mut perfetto =
-        (perfetto_bytes_max > 0).then(|| Perfetto::new(who.layout.clone(), perfetto_bytes_max).with_costop());
+    let traced: BTreeSet<_> =
+        recording.tasks.switches.iter().filter_map(|to| who.vcpu(to.slot, to.time_ns)).collect();
+    let mut perfetto = (perfetto_bytes_max > 0)
+        .then(|| Perfetto::new(who.layout.clone(), perfetto_bytes_max).with_costop().with_tasks(traced));
+    let mut tasks = recording.tasks.switches.iter().peekable();
     let mut timeline = (timeline_rows_max > 0).then(|| Timeline::new(who.layout.clone(), timeline_rows_max));
     let unknown = stream::play(recording, &who, &mut |now_ns, what| {
         metrics.record(now_ns, what);
         if let Some(perfetto) = &mut perfetto {
+            while let Some(to) = tasks.next_if(|to| who.since_start_ns(to.time_ns) <= now_ns) {
+                task(perfetto, recording, &who, to);
+            }
             perfetto.record(now_ns, what);
         }
         if let Some(timeline) = &mut timeline {
@@ -67,6 +76,7 @@ pub fn import(
         ..Imported::default()
     };
     if let Some(mut perfetto) = perfetto {
+        tasks.for_each(|to| task(&mut perfetto, recording, &who, to));
         imported.perfetto = perfetto.finish(who.length_ns);
         imported.truncated |= perfetto.is_truncated();
     }
@@ -76,6 +86,14 @@ pub fn import(
         imported.timeline = Some(timeline);
     }
     Ok(imported)
+}
+
+fn task(perfetto: &mut Perfetto, recording: &Recording, who: &Who, switch: &Switch) {
+    let name = |at: u32| recording.tasks.names.get(at as usize).map_or("?", String::as_str);
+    if let Some(vcpu) = who.vcpu(switch.slot, switch.time_ns) {
+        let to = switch.to.map(|(at, pid)| (name(at), pid));
+        perfetto.task(who.since_start_ns(switch.time_ns), vcpu, to);
+    }
 }
 
 #[cfg(test)]

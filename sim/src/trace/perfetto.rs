@@ -14,6 +14,7 @@ use crate::time::Ns;
 
 mod costop;
 mod fields;
+mod tasks;
 mod writer;
 
 use self::costop::{CoStop, Does};
@@ -26,6 +27,7 @@ const VM: u64 = 2 << 32;
 const VCPU: u64 = 3 << 32;
 const GUEST: u64 = 4 << 32;
 const COSTOP: u64 = 5 << 32;
+const TASKS: u64 = 6 << 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slice {
@@ -38,6 +40,8 @@ struct Vcpu {
     /// The slice "running" or "waiting" is open.
     scheduled: bool,
     guest: Vec<Slice>,
+    /// A slice of a guest's task is open.
+    task: bool,
     /// The flow of its last pause-loop exit, as long as it has neither yielded, nor left its pCPU, nor gone on in its guest.
     ple: Option<u64>,
     /// Flows of directed yields to it, until it runs; of interrupts to it by vector, until they are taken.
@@ -123,6 +127,12 @@ impl Perfetto {
         self.truncated
     }
 
+    /// Nothing more may be added.
+    fn is_full(&mut self) -> bool {
+        self.truncated |= self.writer.len() >= self.bytes_max;
+        self.truncated
+    }
+
     /// The run is over: close what is open, and hand out the trace.
     pub fn finish(&mut self, now_ns: Ns) -> Vec<u8> {
         for cpu in 0..self.pcpus.len() {
@@ -135,6 +145,7 @@ impl Perfetto {
             while self.vcpus[at].guest.pop().is_some() {
                 self.writer.put(now_ns, event::END, GUEST + at as u64, About::default());
             }
+            self.end_task(now_ns, at);
             if self.costop.as_mut().is_some_and(|costop| costop.close(at)) {
                 self.writer.put(now_ns, event::END, COSTOP + at as u64, About::default());
             }
@@ -253,8 +264,7 @@ impl Perfetto {
 
 impl Observer for Perfetto {
     fn record(&mut self, now_ns: Ns, what: &What) {
-        if self.writer.len() >= self.bytes_max {
-            self.truncated = true;
+        if self.is_full() {
             return;
         }
         match *what {

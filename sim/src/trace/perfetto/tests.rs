@@ -194,9 +194,28 @@ fn a_pause_loop_exit_leads_to_the_turn_that_its_yield_gave_and_to_no_other() {
     let found = flows(&[(1, ple), (2, ipi), (3, asks(true))]);
     let sent = (vec![(GUEST, 2)], false);
     assert_eq!(found, [(vec![(GUEST, 1)], false), sent, (vec![(GUEST, 3), turn], true)]);
-    let away = [(1, ple), (2, switch(Some(0), Stop::Preempted, None)), (3, switch(None, Stop::Preempted, Some(0)))];
+    let away =
+        [(1, ple), (2, switch(Some(0), Stop::Preempted, None)), (3, switch(None, Stop::Preempted, Some(0)))];
     let found = flows(&[&away[..], &[(4, asks(true))]].concat());
     assert_eq!(found, [(vec![(GUEST, 1)], false), (vec![(GUEST, 4), turn], true)]);
+}
+
+#[test]
+fn a_guests_tasks_go_on_whether_or_not_their_vcpu_runs() {
+    let mut perfetto = Perfetto::new(layout(), usize::MAX).with_tasks([V1]);
+    perfetto.task(1, V1, Some(("make", 77)));
+    perfetto.record(2, &switch(None, Stop::Preempted, Some(1)));
+    perfetto.record(4, &switch(Some(1), Stop::Preempted, Some(0)));
+    perfetto.task(5, V1, Some(("cc1", 78)));
+    perfetto.task(6, V1, None);
+    perfetto.task(8, V1, Some(("make", 77)));
+    let read = read(&perfetto.finish(9));
+    let tracks: Vec<_> = read.tracks.iter().filter(|(_, name)| name.ends_with("tasks")).collect();
+    assert_eq!(tracks, [(&(TASKS + 1), &"vCPU 1, tasks".to_string())]);
+    let slices: Vec<_> = read.slices.iter().filter(|(track, ..)| *track == TASKS + 1).collect();
+    let told: Vec<_> =
+        slices.iter().map(|(_, name, begin_ns, end_ns)| (name.as_str(), *begin_ns, *end_ns)).collect();
+    assert_eq!(told, [("make", 1, 5), ("cc1", 5, 6), ("make", 8, 9)]);
 }
 
 #[test]
