@@ -12,7 +12,8 @@ use cohort_recording::format::{header_crc, PREAMBLE_BYTES, SLOT_HEAD_BYTES};
 use cohort_recording::reader::Owners;
 use cohort_recording::{read, End, Header, Pcpu, Recording, VcpuAbout, VmAbout, Writer};
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
+
+mod cases;
 
 const SLOT_BYTES: usize = SLOT_HEAD_BYTES + 4 * 16;
 
@@ -130,15 +131,8 @@ fn mended(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// The same cases each time, unless PROPTEST_RNG_SEED says otherwise.
-fn cases() -> ProptestConfig {
-    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
-    let rng_seed = if config.rng_seed == RngSeed::Random { RngSeed::Fixed(20_263) } else { config.rng_seed };
-    ProptestConfig { rng_seed, ..config }
-}
-
 proptest! {
-    #![proptest_config(cases())]
+    #![proptest_config(cases::cases())]
 
     #[test]
     fn damage_never_panics(
