@@ -11,8 +11,6 @@ recording, lengths of chains those of the probe.
 
 from __future__ import annotations
 
-import base64
-import gzip
 import signal
 import sys
 import tempfile
@@ -156,8 +154,8 @@ def _record(host: Machine, to: Path) -> None:
     job = host.spawn(name, f"exec nice -n -20 cohort record --seconds {RECORDED_S} --out /tmp/{name}.rec")
     if job.wait(PATIENCE_S, PATIENCE_S) != 0:
         raise SystemExit(f"cohort record: {job.output('stderr')[0]}")
-    text = host.check(f"gzip -c /tmp/{name}.rec | base64 -w0; rm /tmp/{name}.rec", PATIENCE_S)
-    to.write_bytes(gzip.decompress(base64.b64decode(text)))
+    to.write_bytes(host.get(f"/tmp/{name}.rec", PATIENCE_S))
+    host.check(f"rm /tmp/{name}.rec")
 
 
 def main(kind: str, kernel: str) -> None:

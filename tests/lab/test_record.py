@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +39,7 @@ SAME = {
 
 def fetch(bench: Bench, remote: str, to: Path) -> Path:
     """Bring a file of the host here."""
-    to.write_bytes(gzip.decompress(base64.b64decode(bench.host.check(f"gzip -c {remote} | base64 -w0", 300))))
+    to.write_bytes(bench.host.get(remote))
     return to
 
 

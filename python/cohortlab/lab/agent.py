@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gzip
 import itertools
 import json
 import os
@@ -214,6 +215,10 @@ class Machine:
         # Not written in place: it may be running.
         self.check(f"base64 -d {path}.base64 >{path}.new && chmod +x {path}.new && mv {path}.new {path}")
         self.check(f"rm {path}.base64")
+
+    def get(self, path: str, timeout_s: float = 300) -> bytes:
+        """Return what a file has."""
+        return gzip.decompress(base64.b64decode(self.check(f"gzip -c {path} | base64 -w0", timeout_s)))
 
     def at_end(self, name: str, sh: str | None) -> None:
         """Have a shell command run when nobody asks this machine any more, however that comes; None takes it back.
