@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A recording from the text that `trace-cmd report` prints, of a host alone or merged with its guests: of the scheduler `sched_switch`,
 //! `sched_wakeup` and `sched_migrate_task`, and of KVM `kvm_entry` and `kvm_exit`, by which vCPUs' threads are known; of guests `sched_switch`.
+//! Interrupts, hypercalls and TLB flushes are taken from the tracepoints from which the probe has them (bpf/probe/probe.bpf.c).
 //!
 //! The text does not say which VM a vCPU is of. VMMs make the threads of one VM's vCPUs one after the other, so a VM begins, in the order of the threads'
 //! numbers, where a vCPU's number is not above the last one's.
@@ -8,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use crate::about::{End, Header, Pcpu, VcpuAbout, VmAbout};
-use crate::event::{Event, Kind};
+use crate::event::{Event, Kind, NOBODY};
 use crate::reader::{Recording, PCPUS_MAX};
 
 mod guests;
@@ -30,7 +31,7 @@ pub fn read(text: &str) -> Result<Recording, String> {
         files.iter().enumerate().filter(|(at, _)| *at != host).map(|(_, file)| file).collect();
     let host = &files[host];
     let (mut vms, slots) = vms(&threads(host))?;
-    let mut teller = Teller::new(host, &slots);
+    let mut teller = Teller::new(host, &slots, &vms);
     let mut pcpus = host.cpus.clamp(1, PCPUS_MAX);
     for line in &host.lines {
         pcpus = pcpus.max(line.cpu + 1);
@@ -107,6 +108,9 @@ enum Doing {
 /// What lines say of vCPUs becomes what the probe would have told of them.
 struct Teller<'a> {
     slots: &'a Slots,
+    /// By slot: its VM, in the order of the list; and by VM and the vCPU's number: the slot.
+    vms: Vec<usize>,
+    siblings: BTreeMap<(usize, u32), u16>,
     doing: Vec<Doing>,
     /// By vCPU: the last time that it left its guest, it was to halt. Nobody knows: so it was.
     halts: Vec<bool>,
@@ -116,10 +120,16 @@ struct Teller<'a> {
 }
 
 impl<'a> Teller<'a> {
-    fn new(host: &File<'_>, slots: &'a Slots) -> Self {
+    fn new(host: &File<'_>, slots: &'a Slots, vms: &[VmAbout]) -> Self {
+        let all =
+            || vms.iter().enumerate().flat_map(|(vm, about)| about.vcpus.iter().map(move |vcpu| (vm, vcpu)));
+        let mut of_slot: Vec<(u16, usize)> = all().map(|(vm, vcpu)| (vcpu.slot, vm)).collect();
+        of_slot.sort_unstable();
         let done = host.lines.iter().any(|line| line.name == "sched_wakeup");
         Self {
             slots,
+            vms: of_slot.into_iter().map(|(_, vm)| vm).collect(),
+            siblings: all().map(|(vm, vcpu)| ((vm, vcpu.vcpu), vcpu.slot)).collect(),
             doing: vec![Doing::Sleeps; slots.len()],
             halts: vec![true; slots.len()],
             wakes: if done { "sched_wakeup" } else { "sched_waking" },
@@ -128,8 +138,7 @@ impl<'a> Teller<'a> {
     }
 
     fn put(&mut self, line: &Line<'_>, vcpu: u16, cpu: u32, kind: Kind) {
-        let cpu = cpu.min(PCPUS_MAX - 1) as u16;
-        self.events.push(Event { time_ns: line.time_ns, cpu, vcpu, kind, a: 0, b: 0 });
+        self.put_with(line, vcpu, cpu, kind, 0, 0);
         let doing = match kind {
             Kind::Run => Doing::Runs,
             Kind::Preempted | Kind::Woken | Kind::Moved => Doing::Waits,
@@ -137,6 +146,50 @@ impl<'a> Teller<'a> {
             _ => return,
         };
         self.doing[usize::from(vcpu)] = doing;
+    }
+
+    fn put_with(&mut self, line: &Line<'_>, vcpu: u16, cpu: u32, kind: Kind, a: u8, b: u16) {
+        let cpu = cpu.min(PCPUS_MAX - 1) as u16;
+        self.events.push(Event { time_ns: line.time_ns, cpu, vcpu, kind, a, b });
+    }
+
+    /// What the vCPU's own thread does in KVM.
+    fn take_of_kvm(&mut self, line: &Line<'_>, vcpu: u16) {
+        match line.name {
+            "kvm_exit" => {
+                self.halts[usize::from(vcpu)] = line.is_halt();
+                if line.is_pause_loop() {
+                    self.put(line, vcpu, line.cpu, Kind::Ple);
+                }
+            }
+            // What a vCPU's thread brings to another APIC is an interrupt for its sibling.
+            "kvm_apic_accept_irq" => {
+                let Some((apic, vector)) = line.interrupt() else { return };
+                let to = self.siblings.get(&(self.vms[usize::from(vcpu)], apic)).copied().unwrap_or(NOBODY);
+                if to != vcpu {
+                    self.put_with(line, vcpu, line.cpu, Kind::Ipi, vector, to);
+                }
+            }
+            "kvm_hypercall" => {
+                if let Some(number) = line.hypercall() {
+                    self.put_with(line, vcpu, line.cpu, Kind::Hypercall, number, 0);
+                }
+            }
+            "kvm_hv_flush_tlb" | "kvm_hv_flush_tlb_ex" => self.put(line, vcpu, line.cpu, Kind::TlbHypercall),
+            "kvm_pv_tlb_flush" => {
+                if let Some(of) = line.flush_put_off() {
+                    self.put_with(
+                        line,
+                        vcpu,
+                        line.cpu,
+                        Kind::TlbDeferred,
+                        0,
+                        u16::try_from(of).unwrap_or(NOBODY),
+                    );
+                }
+            }
+            _ => {}
+        }
     }
 
     fn is(&self, vcpu: u16, doing: Doing) -> bool {
@@ -172,11 +225,9 @@ impl<'a> Teller<'a> {
                     self.put(line, moved, cpu, Kind::Moved);
                 }
             }
-            "kvm_exit" => {
-                let Some(vcpu) = slot(line.pid) else { return };
-                self.halts[usize::from(vcpu)] = line.is_halt();
-                if line.is_pause_loop() {
-                    self.put(line, vcpu, line.cpu, Kind::Ple);
+            name if name.starts_with("kvm_") => {
+                if let Some(vcpu) = slot(line.pid) {
+                    self.take_of_kvm(line, vcpu);
                 }
             }
             _ => {}

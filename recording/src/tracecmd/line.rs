@@ -183,6 +183,24 @@ impl<'a> Line<'a> {
         Some((pid, cpu.unwrap_or(self.cpu)))
     }
 
+    /// Whose APIC takes an interrupt, and which: `kvm_apic_accept_irq`'s `apicid 1 vec 253 (Fixed|edge)`.
+    pub fn interrupt(&self) -> Option<(u32, u8)> {
+        let (_, rest) = self.rest.split_once("apicid ")?;
+        let (apic, rest) = rest.split_once(" vec ")?;
+        Some((u32::from_str_radix(apic, 16).ok()?, rest.split_whitespace().next()?.parse().ok()?))
+    }
+
+    /// The number in `kvm_hypercall`'s `nr 0x5 a0 0x0 …`, as the probe tells it.
+    pub fn hypercall(&self) -> Option<u8> {
+        let (_, rest) = self.rest.split_once("nr 0x")?;
+        Some(u64::from_str_radix(rest.split_whitespace().next()?, 16).ok()? as u8)
+    }
+
+    /// For which vCPU `kvm_pv_tlb_flush` puts a flush off: `vcpu 1 need_flush_tlb true`.
+    pub fn flush_put_off(&self) -> Option<u32> {
+        self.vcpu().filter(|_| self.rest.contains("need_flush_tlb true"))
+    }
+
     /// Whom `sched_migrate_task` moves, and where to; it has no plugin.
     pub fn moved(&self) -> Option<(u32, u32)> {
         let (_, pid) = who(self.rest, "")?;

@@ -101,6 +101,28 @@ fn who_sleeps_has_halted_unless_it_left_its_guest_for_another_reason() {
 }
 
 #[test]
+fn what_the_probe_has_from_tracepoints_is_there_too() {
+    let by = |thread: &str, what: &str| {
+        let text = format!("{PLUGIN}  {thread}   [001]  1.000003000: {what}\n");
+        let last = *read(&text).unwrap().events.last().unwrap();
+        (last.kind, last.vcpu, last.a, last.b)
+    };
+    let none = (Kind::Run, 0, 0, 0);
+    let (v0, v1) = ("CPU 0/KVM-101", "CPU 1/KVM-102");
+    assert_eq!(by(v0, "kvm_apic_accept_irq:  apicid 1 vec 253 (Fixed|edge)"), (Kind::Ipi, 0, 253, 1));
+    assert_eq!(by(v1, "kvm_apic_accept_irq:  apicid 0 vec 251 (Fixed|edge)"), (Kind::Ipi, 1, 251, 0));
+    assert_eq!(by(v1, "kvm_apic_accept_irq:  apicid 1f vec 2 (NMI|edge)"), (Kind::Ipi, 1, 2, u16::MAX));
+    // Its own timer; a device, which another thread brings.
+    assert_eq!(by(v1, "kvm_apic_accept_irq:  apicid 1 vec 236 (Fixed|edge)"), none);
+    assert_eq!(by("vhost-7", "kvm_apic_accept_irq:  apicid 1 vec 37 (Fixed|edge)"), none);
+    assert_eq!(by(v0, "kvm_hypercall:  nr 0xa a0 0x2 a1 0x0 a2 0x0 a3 0xfb"), (Kind::Hypercall, 0, 10, 0));
+    assert_eq!(by(v0, "kvm_pv_tlb_flush:  vcpu 1 need_flush_tlb true"), (Kind::TlbDeferred, 0, 0, 1));
+    assert_eq!(by(v0, "kvm_pv_tlb_flush:  vcpu 1 need_flush_tlb false"), none);
+    let flush = "kvm_hv_flush_tlb:  processor_mask 0x2 address_space 0x0 flags 0x0";
+    assert_eq!(by(v0, flush), (Kind::TlbHypercall, 0, 0, 0));
+}
+
+#[test]
 fn whatever_tasks_are_called_they_are_known_by_their_numbers() {
     for other in ["tmux: server", "a [1] b", "x:7 [120] S", "pid=7", "next_pid=7", "CPU:7"] {
         let plugin = format!("sched_switch: {other}:9 [120] S ==> CPU 0/KVM:7 [120]");
