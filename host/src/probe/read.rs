@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Reads what the probe has counted, up to now: what a vCPU is in the middle of counts as far as it has gone.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use libbpf_rs::{MapCore, MapFlags};
@@ -313,11 +313,10 @@ impl Reader {
     }
 
     fn forget_all_but(&mut self, sample: &Sample) {
-        let alive: Vec<(i32, u64)> = sample.vms.iter().map(|vm| (vm.pid, vm.id)).collect();
-        self.names.keep(|pid, id| alive.contains(&(pid, id)));
-        let is_alive = |id: &u64| alive.iter().any(|(_, alive)| alive == id);
-        self.skew_max_ns.retain(|id, _| is_alive(id));
-        self.shown.retain(|(id, _), _| is_alive(id));
+        let alive: HashSet<u64> = sample.vms.iter().map(|vm| vm.id).collect();
+        self.names.keep(|_, id| alive.contains(&id));
+        self.skew_max_ns.retain(|id, _| alive.contains(id));
+        self.shown.retain(|(id, _), _| alive.contains(id));
     }
 }
 
