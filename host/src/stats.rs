@@ -13,7 +13,7 @@ use crate::checks::Host;
 use crate::groups::{self, GroupNames, Groups};
 use crate::intf;
 use crate::maps;
-use crate::vmname::VmNames;
+use crate::vmname::{shortened, VmNames};
 
 /// All counters at one moment.
 #[derive(Clone, Debug)]
@@ -191,7 +191,7 @@ impl Vm {
         let vcpus = f64::from(c.nr_vcpus.max(1));
         let cpu = rate(c.runtime_ns, then.runtime_ns) / 1e9 * 100.0;
         let wait = rate(c.wait_ns, then.wait_ns) / 1e9 * 100.0 / vcpus;
-        let name: String = self.name.chars().take(24).collect();
+        let name = shortened(&self.name, 24);
         format!(
             "{name:<24} {:>5} {:>6} {cpu:>7.1} {wait:>7.1} {:>10} {:>8} {:>8} {:>9}",
             c.nr_vcpus,

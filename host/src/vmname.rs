@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What to call a virtual machine: the name its VMM was given, else that of its cgroup, else the VMM program's own.
+//! What to call a virtual machine: the name its VMM was given, else that of its cgroup, else the VMM program's own with its process number.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,9 @@ impl VmNames {
         let find = || {
             let comm = host.comm(tgid).filter(|comm| !comm.is_empty());
             let cgroup = || from_cgroup(&host.read(&format!("/proc/{tgid}/cgroup"))?);
-            let name = from_cmdline(&host.cmdline(tgid)).or_else(cgroup).or(comm);
+            // Many VMs may be of one program, and one that looks like another is of no use to anybody.
+            let program = || comm.map(|comm| format!("{comm}:{tgid}"));
+            let name = from_cmdline(&host.cmdline(tgid)).or_else(cgroup).or_else(program);
             name.map(|name| printable(&name)).filter(|name| !name.is_empty())
         };
         if let Some(name) = self.known.get(&(tgid, kvm)) {
@@ -86,6 +88,18 @@ pub fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { '?' } else { c }).take(NAME_MAX).collect()
 }
 
+/// In so many characters: a name that is longer loses its middle, for names of one host often differ in their ends.
+pub fn shortened(name: &str, chars_max: usize) -> String {
+    let count = name.chars().count();
+    if count <= chars_max {
+        return name.to_string();
+    }
+    let tail = chars_max.saturating_sub(1) / 2;
+    let head = chars_max.saturating_sub(1 + tail);
+    let cut = if chars_max == 0 { "" } else { "…" };
+    name.chars().take(head).collect::<String>() + cut + &name.chars().skip(count - tail).collect::<String>()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,13 +136,24 @@ mod tests {
     }
 
     #[test]
-    fn without_a_name_the_programs_own_and_then_the_number() {
-        let host = FakeHost::new()
-            .file("/proc/7/comm", "cloud-hyperviso\n")
-            .file("/proc/7/cmdline", "ch\0--kernel\0x\0");
+    fn two_without_a_name_are_their_programs_and_told_apart() {
+        let host = ["/proc/7", "/proc/12345"].iter().fold(FakeHost::new(), |host, dir| {
+            host.file(&format!("{dir}/comm"), "cloud-hyperviso\n")
+                .file(&format!("{dir}/cmdline"), "ch\0--kernel\0x\0")
+        });
         let mut names = VmNames::default();
-        assert_eq!(names.get(&host.host(), 7, 1), "cloud-hyperviso");
+        assert_eq!(names.get(&host.host(), 7, 1), "cloud-hyperviso:7");
+        assert_eq!(names.get(&host.host(), 12345, 2), "cloud-hyperviso:12345");
         assert_eq!(names.get(&host.host(), 8, 1), "pid 8");
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_loses_its_middle() {
+        assert_eq!(shortened("web", 3), "web");
+        assert_eq!(shortened("qemu-system-x86:1234", 16), "qemu-sys…86:1234");
+        assert_ne!(shortened("cloud-hyperviso:4194303", 16), shortened("cloud-hyperviso:4194302", 16));
+        let lengths = |name: &str| (0..8).map(|n| shortened(name, n).chars().count()).collect::<Vec<_>>();
+        assert_eq!(lengths("日本語日本語日本語"), [0, 1, 2, 3, 4, 5, 6, 7]);
     }
 
     #[test]

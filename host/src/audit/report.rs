@@ -96,8 +96,7 @@ impl Report {
         for (rule, hits) in &self.findings {
             text += &format!("\n{:<9} {}\n", rule.severity.name(), rule.id);
             for hit in hits.iter().take(LISTED_MAX) {
-                let place =
-                    hit.vm.as_ref().map(|(pid, name)| format!("{name} ({pid}): ")).unwrap_or_default();
+                let place = hit.vm.as_ref().map(|(pid, name)| place(*pid, name)).unwrap_or_default();
                 text += &format!("  - {place}{}\n", hit.detail);
             }
             if hits.len() > LISTED_MAX {
@@ -115,6 +114,14 @@ impl Report {
         }
         text
     }
+}
+
+/// The VM before what was seen of it. The name of one that was given none ends with its process number.
+fn place(pid: i32, name: &str) -> String {
+    if name.ends_with(&format!(":{pid}")) {
+        return format!("{name}: ");
+    }
+    format!("{name} ({pid}): ")
 }
 
 /// `  why     …`, broken into lines.

@@ -139,6 +139,19 @@ fn what_a_vmm_does_not_say_is_said_to_be_unknown() {
 }
 
 #[test]
+fn guests_without_a_name_have_their_process_number_once() {
+    let mut host = good();
+    for pid in [100, 200] {
+        let line = "qemu-system-x86_64 -smp 2 -cpu qemu64";
+        host = opens(vmm(host, pid, line, &["qemu-system-x86", "CPU 0/KVM", "CPU 1/KVM"]), pid, &TWO_VCPUS)
+            .file(&format!("/proc/{pid}/comm"), "qemu-system-x86\n")
+            .file(&format!("/proc/{pid}/cgroup"), "0::/\n");
+    }
+    let text = Report::of(&read(&host)).text();
+    assert!(text.contains("- qemu-system-x86:100: ") && text.contains("- qemu-system-x86:200: "), "{text}");
+}
+
+#[test]
 fn libvirts_name_is_taken() {
     let host = one_guest().file("/proc/sys/kernel/sched_schedstats", "0\n").file(
         "/run/libvirt/qemu/shop.xml",

@@ -9,6 +9,7 @@ use super::columns::Column;
 use super::rates::{Interval, Row};
 use super::sample::Sample;
 use super::words;
+use crate::vmname::shortened;
 
 /// The sample, with the figures of the interval that ends with it: one line.
 pub fn json(sample: &Sample, interval: &Interval, columns: &[&Column]) -> String {
@@ -85,7 +86,7 @@ pub fn table(sample: &Sample, interval: &Interval, columns: &[&Column]) -> Strin
     let mut vms: Vec<&Row> = interval.vms.iter().collect();
     vms.sort_by_key(|vm| std::cmp::Reverse(vm.lost_ns()));
     for vm in vms {
-        let name: String = vm.name.chars().take(16).collect();
+        let name = shortened(&vm.name, 16);
         let _ = write!(text, "{name:<16} {:>5}", vm.vcpus);
         for column in columns {
             let _ = write!(text, " {:>width$}", column.text(vm), width = column.width as usize);

@@ -11,6 +11,7 @@ use super::app::{App, Order, Over};
 use super::columns::{Column, Grade, COLUMNS};
 use super::rates::Row;
 use super::words;
+use crate::vmname::shortened;
 
 /// From this width on what a VM loses to stands in its own line's end; below it in a line of its own.
 const WIDE: u16 = 150;
@@ -224,19 +225,18 @@ fn row_line(app: &App, row: &Row, widths: &Widths) -> Line<'static> {
     Line::from(parts)
 }
 
-/// Cut or padded to so many columns of the terminal.
+/// Shortened or padded to so many columns of the terminal.
 fn fit(text: &str, width: u16) -> String {
-    let mut fitted = String::new();
-    let mut used = 0;
-    for c in text.chars() {
-        let wide = Span::raw(c.to_string()).width();
-        if used + wide > usize::from(width) {
-            break;
-        }
-        used += wide;
-        fitted.push(c);
-    }
-    fitted + &" ".repeat(usize::from(width) - used)
+    let width = usize::from(width);
+    // A character may take two columns.
+    let fitted = (0..=width).rev().map(|chars| shortened(text, chars)).find(|text| columns_of(text) <= width);
+    let fitted = fitted.unwrap_or_default();
+    let padding = " ".repeat(width - columns_of(&fitted));
+    fitted + &padding
+}
+
+fn columns_of(text: &str) -> usize {
+    Span::raw(text).width()
 }
 
 /// A box in the middle, of the screen's size if that is smaller.

@@ -200,6 +200,9 @@ fn no_size_is_too_small() {
 
 #[test]
 fn wide_characters_and_long_names_are_cut_to_fit() {
-    assert_eq!(fit("日本語", 5), "日本 ");
-    assert_eq!(fit("abcdef", 3), "abc");
+    assert_eq!(fit("日本語", 6), "日本語");
+    assert_eq!(fit("日本語", 5), "日…  ");
+    assert_eq!(fit("日本", 3), "…  ");
+    assert_eq!(fit("abcdef", 3), "a…f");
+    assert_eq!(fit("ab", 3), "ab ");
 }
