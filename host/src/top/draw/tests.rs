@@ -206,3 +206,37 @@ fn wide_characters_and_long_names_are_cut_to_fit() {
     assert_eq!(fit("abcdef", 3), "a…f");
     assert_eq!(fit("ab", 3), "ab ");
 }
+
+#[test]
+fn figures_have_their_thresholds_colours_on_the_screen() {
+    // %RDY and %CSTP in tenths of a percent, and their colours.
+    let cases = [
+        ((49, 14), (Color::Reset, Color::Reset)),
+        ((50, 15), (Color::Yellow, Color::Yellow)),
+        ((99, 29), (Color::Yellow, Color::Yellow)),
+        ((100, 30), (Color::Red, Color::Red)),
+        ((49, 30), (Color::Reset, Color::Red)),
+    ];
+    let vms = cases.iter().enumerate().map(|(i, ((ready, costop), _))| {
+        let tenth = S / 1000;
+        let mut vm = vm(&format!("vm{i}"), 1000 * (i as u64 + 1), [(300 * tenth, ready * tenth); 2]);
+        vm.vcpus.iter_mut().for_each(|vcpu| vcpu.counters.costop_ns = costop * tenth);
+        vm
+    });
+    let mut app = app(vms.collect());
+    press(&mut app, "Nwe");
+    let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+    terminal.draw(|frame| draw(frame, &mut app)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let heads: String = (0..80).map(|x| buffer[(x, 2)].symbol()).collect();
+    // Figures end where their heads do; each VM has a line and each of its two vCPUs.
+    let cell = |head: &str, y| &buffer[((heads.find(head).unwrap() + head.len() - 1) as u16, y)];
+    for (i, (_, (ready, costop))) in cases.iter().enumerate() {
+        for y in 3 + 3 * i as u16..6 + 3 * i as u16 {
+            assert_eq!((cell("%RDY", y).fg, cell("%CSTP", y).fg), (*ready, *costop), "VM {i}, line {y}");
+            assert_eq!(cell("%RUN", y).fg, Color::Reset);
+            let bold = cell("%CSTP", y).modifier.contains(Modifier::BOLD);
+            assert!(y == 3 || bold == (*costop == Color::Red), "all of the selected line is bold: {y}");
+        }
+    }
+}
