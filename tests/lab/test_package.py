@@ -44,7 +44,14 @@ exec env container=lab unshare --pid --fork --cgroup --mount --mount-proc sh -c 
 """
 # Where the lab's own programs are, there is a cohort, too.
 PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
-FILES = ("/usr/bin/cohort", "/usr/lib/systemd/system/cohort.service", "/usr/share/man/man1/cohort-run.1.gz")
+FILES = (
+    "/usr/bin/cohort",
+    "/usr/lib/systemd/system/cohort.service",
+    "/usr/share/man/man1/cohort-run.1.gz",
+    "/usr/share/doc/cohort/top.md",
+    "/usr/share/cohort/grafana/dashboard.json",
+    "/usr/share/cohort/grafana/alerts.yml",
+)
 SETTINGS = "/etc/default/cohort"
 SCHEDULER = "/sys/kernel/sched_ext/state"
 

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`make install`, `make uninstall`: what lies where; docs/install.md and the Debian package say the same."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SETTINGS = "/etc/default/cohort"
+
+pytestmark = pytest.mark.skipif(
+    not (REPOSITORY / "build/bin/cohort").exists(), reason="the program is not built: `make build`"
+)
+
+
+def make(target: str, root: Path | None, prefix: str, *more: str) -> str:
+    """Run a target of the Makefile, with or without DESTDIR."""
+    argv = ["make", "--no-print-directory", target, f"DESTDIR={root or ''}", f"PREFIX={prefix}", *more]
+    # Perhaps another make runs the tests.
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
+    }
+    done = subprocess.run(argv, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def files(root: Path) -> set[str]:
+    return {f"/{path.relative_to(root)}" for path in root.rglob("*") if not path.is_dir()}
+
+
+def documented(prefix: str) -> list[str]:
+    """Return the paths of docs/install.md's table of what lies where; one that ends with / is a folder."""
+    page = (REPOSITORY / "docs/install.md").read_text()
+    places = [row.split("|")[2] for row in page.split("| what | where |")[1].split("\n\n")[0].splitlines()[2:]]
+    return [path.replace("PREFIX", prefix) for place in places for path in re.findall(r"`((?:PREFIX)?/[^`]+)`", place)]
+
+
+def is_at(path: str, place: str) -> bool:
+    return path.startswith(place) if place.endswith("/") else fnmatch.fnmatchcase(path, place)
+
+
+@pytest.mark.parametrize("prefix", ["/usr/local", "/usr"])
+def test_what_is_installed_is_documented_and_removed_again(tmp_path: Path, prefix: str) -> None:
+    make("install", tmp_path, prefix)
+    installed, places = files(tmp_path), documented(prefix)
+    assert len(installed) > 15
+    assert [path for path in installed if not any(is_at(path, place) for place in places)] == []
+    # The completions of zsh lie in one of two folders.
+    unused = {place for place in places if not any(is_at(path, place) for path in installed)}
+    assert len(unused) == 1
+    assert "/zsh/" in unused.pop()
+    page = (REPOSITORY / "docs/install.md").read_text()
+    guides = {path.name for path in (tmp_path / prefix[1:] / "share/doc/cohort").iterdir()}
+    assert "top.md" in guides
+    assert {guide for guide in guides if f"`{guide}`" not in page} == set()
+    unit = (tmp_path / prefix[1:] / "lib/systemd/system/cohort.service").read_text()
+    assert f"ExecStart={prefix}/bin/cohort run" in unit
+
+    assert make("uninstall", tmp_path, prefix) == f"left as it is: {tmp_path}{SETTINGS}\n"
+    assert files(tmp_path) == {SETTINGS}
+    assert not (tmp_path / prefix[1:] / "share/doc/cohort").exists()
+    assert not (tmp_path / prefix[1:] / "share/cohort").exists()
+
+
+def test_the_operators_settings_stay(tmp_path: Path) -> None:
+    make("install", tmp_path, "/usr/local")
+    settings = tmp_path / SETTINGS[1:]
+    settings.write_text("mine\n")
+    make("install", tmp_path, "/usr/local")
+    assert settings.read_text() == "mine\n"
+
+
+def test_what_else_is_there_stays(tmp_path: Path) -> None:
+    others = {"/usr/local/bin/other", "/usr/local/share/man/man1/cohorts.1.gz", "/usr/local/share/doc/other/x.md"}
+    for other in others:
+        (tmp_path / other[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / other[1:]).touch()
+    make("install", tmp_path, "/usr/local")
+    make("uninstall", tmp_path, "/usr/local")
+    assert files(tmp_path) == others | {SETTINGS}
+
+
+def test_the_debian_package_has_all_of_it(tmp_path: Path) -> None:
+    make("install", tmp_path, "/usr")
+    packed = tomllib.loads((REPOSITORY / "host/Cargo.toml").read_text())["package"]["metadata"]["deb"]
+    patterns = [source.removeprefix("../build/deb") for source, _, _ in packed["assets"]]
+    patterns.append(packed["systemd-units"]["unit-scripts"].removeprefix("../build/deb") + "/*")
+    installed = files(tmp_path)
+    assert [path for path in installed if not any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)] == []
+    assert [pattern for pattern in patterns if not any(fnmatch.fnmatchcase(path, pattern) for path in installed)] == []
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd-analyze")
+def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+    # Where it says: what it starts has to be there.
+    make("install", None, f"{tmp_path}/usr", f"SYSCONFDIR={tmp_path}/etc")
+    unit = tmp_path / "usr/lib/systemd/system/cohort.service"
+    argv = ["systemd-analyze", "verify", "--man=no", unit]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    # What it does not know it only remarks.
+    assert (done.returncode, [line for line in done.stderr.splitlines() if "cohort.service" in line]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("argv", "environment", "said"),
+    [
+        (["--remov"], {}, "install: '--remov' is unknown; allowed: --remove"),
+        ([], {"DESTDIR": "root"}, "install: 'root': PREFIX, SYSCONFDIR and DESTDIR must begin with /"),
+    ],
+)
+def test_a_mistake_is_one_line(argv: list[str], environment: dict[str, str], said: str, tmp_path: Path) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "DESTDIR": str(tmp_path), **environment}
+    script = [REPOSITORY / "scripts/install", *argv]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode != 0, done.stderr) == (True, f"{said}\n")
+    assert files(tmp_path) == set()
