@@ -71,18 +71,20 @@ fn build() -> Result<(), Box<dyn Error>> {
     // The <bpf/...> headers are libbpf-sys' own, those of the libbpf that is linked; the system's may be older.
     let gangs = policies::names(&bpf_dir, "GANGS")?;
     objects::build(&bpf_dir.join("cohort.bpf.c"), &tools::clang()?, &clang_args, &gangs, &out_dir)?;
-    SkeletonBuilder::new()
-        .source(probe_dir.join("probe.bpf.c"))
-        .clang(tools::clang()?)
-        .clang_args([
-            "-I".into(),
-            probe_dir.into_os_string(),
-            "-mcpu=v3".into(),
-            "-Wall".into(),
-            "-Werror".into(),
-        ])
-        .build_and_generate(out_dir.join("probe.skel.rs"))
-        .map_err(|e| format!("{e:#}"))?;
+    for (source, skeleton) in [("probe.bpf.c", "probe.skel.rs"), ("guest.bpf.c", "guest.skel.rs")] {
+        SkeletonBuilder::new()
+            .source(probe_dir.join(source))
+            .clang(tools::clang()?)
+            .clang_args([
+                "-I".into(),
+                probe_dir.clone().into_os_string(),
+                "-mcpu=v3".into(),
+                "-Wall".into(),
+                "-Werror".into(),
+            ])
+            .build_and_generate(out_dir.join(skeleton))
+            .map_err(|e| format!("{e:#}"))?;
+    }
     fs::write(out_dir.join("sources.rs"), sources::generate(&depfile, &bpf_dir)?)?;
 
     tools::complete_libelf();

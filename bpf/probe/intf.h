@@ -119,4 +119,13 @@ struct probe_vcpu {
 	u64 seq_begin;
 };
 
+/* What a vCPU's guest is told, by its CPUID. */
+struct probe_told {
+	u32 tgid;
+	u32 features;	    /* KVM's: bits KVM_FEATURE_... */
+	u32 hyper_v;	    /* 1: it is told of Hyper-V, too */
+	u32 hv_recommended; /* bits HV_X64_..._RECOMMENDED */
+	u32 hv_spins;	    /* of a lock before it calls; all ones: it never does */
+};
+
 #endif

@@ -82,8 +82,25 @@ struct task_struct___cpu_outside {
 
 struct kvm;
 
+/* Inside kvm_vcpu_arch they have no names; CO-RE goes by those of the fields. */
+struct kvm_pv_cpuid {
+	u32 features; /* eax of KVM's CPUID leaf; since 5.10 */
+};
+
+struct kvm_hv_cpuid_cache {
+	u32 enlightenments_eax;
+	u32 enlightenments_ebx;
+};
+
+struct kvm_vcpu_hv {
+	struct kvm_hv_cpuid_cache cpuid_cache;
+};
+
 struct kvm_vcpu_arch {
 	bool preempted_in_kernel;
+	struct kvm_pv_cpuid pv_cpuid;
+	bool hyperv_enabled;
+	struct kvm_vcpu_hv *hyperv;
 };
 
 struct kvm_vcpu_stat_generic {

@@ -6,9 +6,11 @@
 mod hooks;
 mod load;
 mod read;
+mod told;
 
 pub use load::{Probe, Storage};
 pub use read::{monotonic_ns, slots, Reader};
+pub use told::{told, Told};
 
 /// What the probe's headers define; see build/headers.rs.
 #[allow(dead_code)]
@@ -27,4 +29,17 @@ mod bpf {
         dead_code
     )]
     include!(concat!(env!("OUT_DIR"), "/probe.skel.rs"));
+}
+
+/// The look at what guests are told, likewise.
+mod guest_bpf {
+    #![allow(
+        clippy::all,
+        clippy::pedantic,
+        clippy::undocumented_unsafe_blocks,
+        clippy::unwrap_used,
+        non_camel_case_types,
+        dead_code
+    )]
+    include!(concat!(env!("OUT_DIR"), "/guest.skel.rs"));
 }

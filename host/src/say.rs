@@ -66,6 +66,11 @@ pub fn start_log(verbose: u8) {
         .with_max_level(level)
         .with_writer(io::stderr)
         .try_init();
+    keep_libbpf_quiet();
+}
+
+/// What libbpf says goes to the log, if there is one, and not to stderr by itself.
+pub fn keep_libbpf_quiet() {
     libbpf_rs::set_print(Some((PrintLevel::Debug, on_libbpf)));
 }
 

@@ -115,7 +115,8 @@ def bare() -> BareBoot:
     """Boots of a host alone: ``lab = bare(files=...)``, to be closed by who asks."""
 
     def lab(**options: Any) -> Lab:
-        return until_up(lambda: bring_up([], pcpus=2, ple=True, fresh=True, progress=say, **options))
+        options = {"pcpus": 2, "ple": True, **options}
+        return until_up(lambda: bring_up([], fresh=True, progress=say, **options))
 
     return lab
 

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::probe::Told;
+
 /// The hints and calls that a guest finds in its CPUID. `hyper_v`: it is offered Hyper-V's instead, as for Windows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GuestCpu {
@@ -19,6 +21,17 @@ pub struct GuestCpu {
     pub hv_ipi: bool,
     pub hv_spinlocks: bool,
 }
+
+// Linux's asm/kvm_para.h: bits of what KVM tells a guest.
+const KVM_FEATURE_STEAL_TIME: u32 = 5;
+const KVM_FEATURE_PV_UNHALT: u32 = 7;
+const KVM_FEATURE_PV_TLB_FLUSH: u32 = 9;
+const KVM_FEATURE_PV_SEND_IPI: u32 = 11;
+const KVM_FEATURE_PV_SCHED_YIELD: u32 = 13;
+// Hyper-V's specification (TLFS), leaf 0x40000004: bits of what is recommended, and how long to spin before calling.
+const HV_REMOTE_TLB_FLUSH: u32 = 2;
+const HV_CLUSTER_IPI: u32 = 10;
+const HV_NEVER: u32 = u32::MAX;
 
 /// What QEMU gives to `host` and `max`: all that KVM has.
 const EVERYTHING: GuestCpu = GuestCpu {
@@ -77,6 +90,24 @@ impl GuestCpu {
             hv_spinlocks: hv("hv-spinlocks"),
         };
         cpu.visible()
+    }
+
+    /// What a vCPU's CPUID says. The hint that its pCPUs are its own is not among what KVM keeps.
+    pub fn from_cpuid(told: &Told) -> Self {
+        let kvm = |bit: u32| told.features & 1 << bit != 0;
+        let hyper_v = |bit: u32| told.hyper_v.is_some_and(|(recommended, _)| recommended & 1 << bit != 0);
+        GuestCpu {
+            tlb_flush: kvm(KVM_FEATURE_PV_TLB_FLUSH),
+            unhalt: kvm(KVM_FEATURE_PV_UNHALT),
+            ipi: kvm(KVM_FEATURE_PV_SEND_IPI),
+            sched_yield: kvm(KVM_FEATURE_PV_SCHED_YIELD),
+            steal_time: kvm(KVM_FEATURE_STEAL_TIME),
+            hyper_v: told.hyper_v.is_some(),
+            hv_tlb_flush: hyper_v(HV_REMOTE_TLB_FLUSH),
+            hv_ipi: hyper_v(HV_CLUSTER_IPI),
+            hv_spinlocks: told.hyper_v.is_some_and(|(_, spins)| spins != HV_NEVER),
+            ..GuestCpu::default()
+        }
     }
 
     /// Without what `kvm=off` hides.
@@ -175,6 +206,26 @@ mod tests {
         assert!(cpu.hyper_v && cpu.hv_tlb_flush && cpu.hv_ipi && cpu.hv_spinlocks);
         let all = GuestCpu::from_model("host,hv-passthrough=on");
         assert!(all.hyper_v && all.hv_tlb_flush && all.hv_ipi && all.hv_spinlocks);
+    }
+
+    #[test]
+    fn what_the_kernel_keeps_is_read_as_what_qemu_sets() {
+        let told = |features, hyper_v| GuestCpu::from_cpuid(&Told { pid: 1, features, hyper_v });
+        assert_eq!(told(0, None), GuestCpu::default());
+        assert_eq!(told(0x1 << 5, None), GuestCpu::from_model("qemu64"));
+        assert_eq!(told(0x2aa0, None), EVERYTHING);
+        for (bit, model) in [
+            (7, "qemu64,+kvm-pv-unhalt"),
+            (9, "qemu64,+kvm-pv-tlb-flush"),
+            (11, "qemu64,+kvm-pv-ipi"),
+            (13, "qemu64,+kvm-pv-sched-yield"),
+        ] {
+            assert_eq!(told(1 << 5 | 1 << bit, None), GuestCpu::from_model(model), "{model}");
+        }
+        let windows = told(1 << 5, Some((1 << 2 | 1 << 10, 0x1fff)));
+        assert_eq!(windows, GuestCpu::from_model("qemu64,hv-tlbflush,hv-ipi,hv-spinlocks=0x1fff"));
+        let bare = told(1 << 5, Some((0, u32::MAX)));
+        assert!(bare.hyper_v && !bare.hv_tlb_flush && !bare.hv_ipi && !bare.hv_spinlocks);
     }
 
     #[test]

@@ -90,7 +90,7 @@ pub struct Quota {
 }
 
 impl Snapshot {
-    pub fn read(host: &Host) -> Self {
+    pub fn read(host: &Host, ask: vms::Ask) -> Self {
         let mut unknown = Vec::new();
         let cpus = cpus(host);
         if cpus.online.is_empty() {
@@ -104,7 +104,7 @@ impl Snapshot {
                     .to_string(),
             );
         }
-        let vms = vms::read(host, &mut unknown);
+        let vms = vms::read(host, ask, &mut unknown);
         Snapshot { kernel, cpus, kvm: kvm(host), sched, vms, unknown }
     }
 

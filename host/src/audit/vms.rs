@@ -9,6 +9,7 @@ use crate::audit::guest_cpu::{is_qemu, GuestCpu, QemuArgs};
 use crate::audit::libvirt;
 use crate::audit::snapshot::{Quota, Thread, Vm};
 use crate::checks::{numbered, Host};
+use crate::probe::Told;
 use crate::vmname::{printable, VmNames};
 
 /// The model that QEMU takes when it is told none.
@@ -21,10 +22,12 @@ const GUEST_TIME: usize = 43 - 3;
 /// KVM's own threads in a VMM's process. They have copied the creator's registers, which say KVM_RUN.
 const HELPERS: [&str; 3] = ["kvm-nx-lpage", "vhost-", "iou-"];
 
-pub fn read(host: &Host, unknown: &mut Vec<String>) -> Vec<Vm> {
+/// Asks the kernel what guests are told; or why it cannot be asked.
+pub type Ask = fn(&Host) -> Result<Vec<Told>, String>;
+
+pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
     let domains = libvirt::domains(host);
     let mut closed = 0;
-    let mut untold = BTreeSet::new();
     let mut vms = Vec::new();
     for pid in numbered(&host.path("/proc")) {
         let named = vcpus_by_name(host, pid);
@@ -47,9 +50,6 @@ pub fn read(host: &Host, unknown: &mut Vec<String>) -> Vec<Vm> {
         let from_args =
             is_qemu(&cmdline).then(|| args.cpu.unwrap_or_else(|| GuestCpu::from_model(QEMU_DEFAULT)));
         let cpu = from_args.or_else(|| domain.and_then(|domain| domain.cpu.clone()));
-        if cpu.is_none() {
-            untold.insert(host.comm(pid).map_or("?".to_string(), |comm| printable(&comm)));
-        }
         let threads = if named.is_empty() { vcpus_by_deed(host, pid) } else { named };
         let threads: Vec<Thread> =
             threads.into_iter().map(|tid| Thread { tid, allowed: allowed(host, pid, tid) }).collect();
@@ -73,14 +73,35 @@ pub fn read(host: &Host, unknown: &mut Vec<String>) -> Vec<Vm> {
             "what {closed} processes of other users have open, and so which are VMs: needs root"
         ));
     }
-    for vmm in untold {
-        unknown.push(format!("what guests of {vmm} are told of KVM: its command line does not say"));
-    }
+    ask_of_the_untold(host, ask, &mut vms, unknown);
     let lost = vms.iter().filter(|vm| vm.threads.len() < vm.vcpus).count();
     if lost > 0 {
         unknown.push(format!("which threads are the vCPUs of {lost} VMs, and so where they may run"));
     }
     vms
+}
+
+/// Of VMMs that do not say what their guests are told, KVM may.
+fn ask_of_the_untold(host: &Host, ask: Ask, vms: &mut [Vm], unknown: &mut Vec<String>) {
+    if vms.iter().all(|vm| vm.cpu.is_some()) {
+        return;
+    }
+    let (told, why) = match ask(host) {
+        Ok(told) => (told, "none of its vCPUs is inside KVM, or this kernel does not keep it".to_string()),
+        Err(why) => (Vec::new(), why),
+    };
+    let mut untold = BTreeSet::new();
+    for vm in vms.iter_mut().filter(|vm| vm.cpu.is_none()) {
+        vm.cpu = told.iter().find(|told| told.pid == vm.pid).map(GuestCpu::from_cpuid);
+        if vm.cpu.is_none() {
+            untold.insert(host.comm(vm.pid).map_or("?".to_string(), |comm| printable(&comm)));
+        }
+    }
+    for vmm in untold {
+        unknown.push(format!(
+            "what guests of {vmm} are told of KVM: its command line does not say, nor the kernel: {why}"
+        ));
+    }
 }
 
 struct Files {

@@ -34,7 +34,7 @@ pub struct Probe<'obj> {
 }
 
 /// What stands in the way of any probe, with its remedy.
-fn refusal(host: &Host) -> Option<String> {
+pub(super) fn refusal(host: &Host) -> Option<String> {
     if !host.exists("/sys/kernel/btf/vmlinux") {
         return Some(
             "this kernel does not describe its types (/sys/kernel/btf/vmlinux is missing): boot one built with CONFIG_DEBUG_INFO_BTF=y"
