@@ -78,12 +78,19 @@ def _vm(number: int, second: int, vcpus: int, kind: tuple[int, ...]) -> dict[str
         "pid": 1000 + number,
         "id": number + 1,
         "weight": 100.0,
+        # Who waits much is behind its due, who waits little ahead; who wants little has it.
+        "lag_ns": (ready - 15 * second) * part_ns * vcpus if ready else 0,
         "total": {name: value * vcpus for name, value in counters.items()},
         "vcpus": [
             {"vcpu": vcpu, "tid": 2000 + 10 * number + vcpu, "state": state, "pcpu": (number + vcpu) % 64} | counters
             for vcpu in range(vcpus)
         ],
     }
+
+
+def without(folder: str) -> str:
+    """Return what a command begins with that must not see what is in ``folder``."""
+    return f"unshare --mount sh -c 'mount -t tmpfs none {folder} && exec \"$@\"' sh"
 
 
 def capture(columns: int, rows: int, command: str, keys: Sequence[str] = (), wait_s: float = 2.5) -> str:
@@ -123,8 +130,10 @@ def main() -> None:
         for title, shown in (
             ("200 VMs, 80 columns", capture(80, 24, many)),
             ("200 VMs, 200 columns, the first one opened", capture(200, 24, many, ["Enter"])),
-            ("One VM", capture(80, 10, top(feed(1, 60)))),
-            ("No VM", capture(80, 10, top(feed(0, 60)))),
+            ("One VM, 80 columns", capture(80, 10, top(feed(1, 60)))),
+            ("One VM, 200 columns", capture(200, 8, top(feed(1, 60)))),
+            ("No VM, 80 columns", capture(80, 10, top(feed(0, 60)))),
+            ("No VM, 200 columns", capture(200, 8, top(feed(0, 60)))),
             ("The second of three VMs is selected, and opened", capture(80, 12, top(feed(3, 60)), ["Down", "Enter"])),
             (
                 "It has gone while it was selected; what Enter then opens",
@@ -132,6 +141,8 @@ def main() -> None:
             ),
             ("Its keys", capture(80, 24, many, ["h"])),
             ("Not root", capture(80, 6, f"{NOBODY} {shlex.quote(str(COHORT))} top")),
+            ("A kernel without BTF", capture(80, 6, f"{without('/sys/kernel/btf')} {shlex.quote(str(COHORT))} top")),
+            ("KVM is not loaded", capture(80, 6, f"{without('/sys/module')} {shlex.quote(str(COHORT))} top")),
             (
                 "Root, on the machine where this page was made",
                 capture(80, 6, f"{shlex.quote(str(COHORT))} top", wait_s=9),

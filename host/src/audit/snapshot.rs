@@ -104,6 +104,12 @@ impl Snapshot {
                     .to_string(),
             );
         }
+        if !host.kvm_is_live() {
+            unknown.push(
+                "KVM's settings: it is not loaded, so that no VM can run here (modprobe kvm_intel, or kvm_amd)"
+                    .to_string(),
+            );
+        }
         let vms = vms::read(host, ask, &mut unknown);
         Snapshot { kernel, cpus, kvm: kvm(host), sched, vms, unknown }
     }

@@ -199,6 +199,12 @@ fn libvirts_name_is_taken() {
 }
 
 #[test]
+fn kvm_that_is_not_loaded_is_said() {
+    let snapshot = read(&good().file("/sys/module/kvm/initstate", "coming\n"));
+    assert!(matches!(snapshot.unknown.as_slice(), [line] if line.contains("modprobe kvm_intel")));
+}
+
+#[test]
 fn quotas_of_a_guest_and_above_it() {
     let host = one_guest()
         .file("/sys/fs/cgroup/machine.slice/cpu.max", "300000 100000\n")
