@@ -65,7 +65,7 @@ impl Host {
     }
 
     fn sched_ext(&self) -> Option<String> {
-        (!self.exists("/sys/kernel/sched_ext")).then(|| {
+        (!self.exists("/sys/kernel/sched_ext/state")).then(|| {
             format!(
                 "this kernel ({}) has no sched_ext: boot one of version {OLDEST_TESTED} or newer built with CONFIG_SCHED_CLASS_EXT=y \
                  (on Debian 13: linux-image-amd64 from trixie-backports)",

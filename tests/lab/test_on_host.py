@@ -105,6 +105,31 @@ def test_it_measures_guests_on_the_host_and_leaves_it_as_it_was(host: Machine) -
     assert state(host) == before
 
 
+def test_without_sched_ext_settings_and_tlb_modes_are_compared(host: Machine) -> None:
+    before = state(host)
+    args = ("compare", "smp-2x2", "--on", "host", "--programs", "hackbench", "--rounds", "1", "--no-warm-up", "--json")
+    more = ("--policies", POLICIES, "--policy-args", SHORT, "--tlb", "ipi,kvm-pv", "--out", "/tmp/without")
+    hidden = "unshare --mount sh -c 'mount -t tmpfs none /sys/kernel/sched_ext && exec \"$@\"' sh"
+    job = host.spawn("without", f"exec {hidden} {portable.command(*args, *more).removeprefix('exec ')}")
+    rc = job.wait(2 * PATIENCE_S)
+    out, err = job.output("stdout")[0], job.output("stderr")[0]
+    print(err)
+    # What was asked for and cannot be measured is a failure, though the rest is there.
+    assert rc == 1, err
+    assert "has no sched_ext: without cohort, only eevdf, eevdf@short can be compared" in err
+    found = {(one["tlb"], one["policy"]): one for one in json.loads(out)}
+    assert set(found) == {(tlb, policy) for tlb in ("ipi", "kvm-pv") for policy in POLICIES.split(",")}
+    for (tlb, policy), one in found.items():
+        print(tlb, policy, one["slowdown"], one["error"])
+        if policy == "cohort":
+            assert "no sched_ext" in one["error"]
+        else:
+            assert (one["rounds"], one["error"]) == (1, None)
+            assert one["slowdown"] > 0.5
+            assert set(one["why"]) == {"work", "hog"}
+    assert state(host) == before
+
+
 @pytest.mark.parametrize(
     ("number", "where", "policies"),
     [

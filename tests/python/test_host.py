@@ -81,6 +81,8 @@ def test_guests_that_need_more_memory_than_there_is(host: Path, two: Scenario) -
 def test_without_sched_ext_the_kernels_own_scheduler_is_compared(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both = parse_policies("eevdf,eevdf@short,cohort", ())
     assert checks.policies(both) == ""
+    (host / "sched_ext/state").unlink()
+    assert "no sched_ext: without cohort, only eevdf, eevdf@short can be compared" in checks.policies(both)
     monkeypatch.setattr(checks, "SCHED_EXT", host / "none")
     assert "no sched_ext: without cohort, only eevdf, eevdf@short can be compared" in checks.policies(both)
     assert checks.policies(parse_policies("eevdf", ())) == ""

@@ -49,7 +49,7 @@ def policies(wanted: Sequence[Policy]) -> str:
     Raises:
         BadInput: nothing can.
     """
-    if SCHED_EXT.exists() or all(policy.name == KERNEL for policy in wanted):
+    if (SCHED_EXT / "state").exists() or all(policy.name == KERNEL for policy in wanted):
         return ""
     left = [policy.label for policy in wanted if policy.name == KERNEL]
     out = ", ".join(policy.label for policy in wanted if policy.name != KERNEL)
