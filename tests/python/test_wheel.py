@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The wheel: what is in it, and that it works without the repository."""
+"""The wheel: what is in it, that pip takes it, and that it works without the repository."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -72,6 +73,43 @@ def test_it_simulates_without_the_repository(tmp_path: Path) -> None:
     done = subprocess.run(lab, cwd=elsewhere, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "set COHORT_BIN" in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not SIMULATORS, reason="the simulator is not built: `make build`")
+def test_pip_installs_it_and_it_simulates_from_an_empty_folder(tmp_path: Path) -> None:
+    wheel = build(tmp_path, SIMULATORS[0])
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "COHORT_"))
+    }
+    environment["COHORT_CACHE"] = str(tmp_path / "cache")
+    environment["PIP_DISABLE_PIP_VERSION_CHECK"] = environment["PIP_NO_INPUT"] = "1"
+    # The versions that this repository is tested with. Their hashes are left out: the wheel itself has none.
+    pins = re.findall(r"^[\w.-]+==[^\s;\\]+", (REPOSITORY / "requirements.lock").read_text(), re.MULTILINE)
+    constraints, empty = tmp_path / "constraints", tmp_path / "empty"
+    constraints.write_text("\n".join(pins))
+    empty.mkdir()
+
+    def run(*argv: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(argv, cwd=empty, env=environment, capture_output=True, text=True, check=False)
+
+    venv = tmp_path / "venv"
+    made = run(sys.executable, "-m", "venv", venv)
+    assert made.returncode == 0, made.stdout + made.stderr
+    pip = (venv / "bin/pip", "--retries", "1", "--timeout", "20")
+    some = next(pin for pin in pins if pin.startswith("click=="))
+    reached = run(*pip, "download", "--no-deps", "--no-cache-dir", "--dest", tmp_path / "some", some)
+    if reached.returncode:
+        pytest.skip(f"no package index can be reached for what the wheel needs: {reached.stderr.splitlines()[-1:]}")
+    installed = run(*pip, "install", "--constraint", constraints, wheel)
+    assert installed.returncode == 0, installed.stderr
+    assert run(*pip, "check").returncode == 0
+
+    done = run(venv / "bin/cohortlab", "compare", "smp-2x2", "--on", "sim", "--programs", "hackbench", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {one["policy"] for one in found} >= {"eevdf", "cohort"}
+    assert all(one["slowdown"] > 0.5 for one in found)
 
 
 def test_a_scenario_of_the_project_needs_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
