@@ -2,6 +2,8 @@
 /*
  * The kernel, as far as the probe reads it: the fields used, relocated by CO-RE to where the running kernel has them. The scheduler has a set of its
  * own: the probe runs beside any scheduler, on kernels without sched_ext too, and must not change with it.
+ *
+ * What is asked for with bpf_core_field_exists() of struct kvm_vcpu is in FIELDS of host/src/probe/hooks.rs as well, which says what is lost without it.
  */
 #ifndef PROBE_KERNEL_H
 #define PROBE_KERNEL_H
@@ -197,7 +199,8 @@ static __always_inline bool vcpu_is_halted(struct kvm_vcpu *v)
 /* Time that KVM polled before the vCPU's thread slept, all of it so far. */
 static __always_inline u64 vcpu_halt_polled_ns(struct kvm_vcpu *v)
 {
-	if (!bpf_core_field_exists(v->stat.generic.halt_poll_success_ns))
+	if (!bpf_core_field_exists(v->stat.generic.halt_poll_success_ns) ||
+	    !bpf_core_field_exists(v->stat.generic.halt_poll_fail_ns))
 		return 0;
 	return BPF_CORE_READ(v, stat.generic.halt_poll_success_ns) + BPF_CORE_READ(v, stat.generic.halt_poll_fail_ns);
 }

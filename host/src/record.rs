@@ -181,8 +181,8 @@ fn header(host: &Host, probe: &Probe<'_>) -> Header {
         machine: host.read("/proc/sys/kernel/hostname").unwrap_or_default(),
         scheduler: host.loaded_scheduler().unwrap_or_else(|| "fair".into()),
         pcpus,
-        missing: probe.missing.iter().map(ToString::to_string).collect(),
-        notes: probe.notes.clone(),
+        missing: probe.lost.counters.iter().map(ToString::to_string).collect(),
+        notes: probe.lost.notes.clone(),
     }
 }
 

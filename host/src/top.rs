@@ -27,7 +27,7 @@ use rates::between;
 use sample::Sample;
 use source::Source;
 
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::checks::Host;
 use crate::output::Output;
@@ -99,6 +99,9 @@ fn batch(
     }
     let mut before = source.first()?;
     show(&before);
+    if !args.json {
+        before.notes.iter().for_each(|note| warn!("{note}"));
+    }
     let mut left = args.iterations;
     while left != Some(0) && !output.is_closed() {
         let Some(sample) = source.next(args.interval, stops)? else { break };

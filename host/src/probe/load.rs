@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Brings the probe into the kernel, without what this kernel has no hook for.
+//! Brings the probe into the kernel, without what this kernel has no hook for, or refuses.
 
+use std::fmt;
 use std::mem::MaybeUninit;
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -8,16 +9,15 @@ use libbpf_rs::{ErrorKind, Iter, Link, MapCore, MapFlags, OpenObject};
 use tracing::debug;
 
 use super::bpf::{ProbeSkel, ProbeSkelBuilder};
-use super::hooks::{Kernel, OPTIONAL};
+use super::hooks::{Hook, Kernel, Lost, OPTIONAL};
 use super::intf;
 use crate::checks::Host;
 use crate::say::{self, Failure};
 
-/// The memory that libbpf-rs keeps its object in; a second place for the second try.
+/// The memory that libbpf-rs keeps its object in, for each try to load it.
 #[derive(Default)]
 pub struct Storage {
-    first: Option<Box<MaybeUninit<OpenObject>>>,
-    second: Option<Box<MaybeUninit<OpenObject>>>,
+    places: Vec<MaybeUninit<OpenObject>>,
 }
 
 /// The probe at work. Dropped, it leaves the kernel.
@@ -27,10 +27,8 @@ pub struct Probe<'obj> {
     pub skel: ProbeSkel<'obj>,
     /// 1 + the highest possible CPU number.
     pub nr_cpus: u32,
-    /// Counters that this kernel cannot count.
-    pub missing: Vec<&'static str>,
-    /// Why, one sentence each.
-    pub notes: Vec<String>,
+    /// What this kernel cannot count.
+    pub lost: Lost,
 }
 
 /// What stands in the way of any probe, with its remedy.
@@ -77,27 +75,26 @@ impl<'obj> Probe<'obj> {
         let kernel = Kernel::running().ok_or_else(|| {
             Failure::refused("cannot read the kernel's types from /sys/kernel/btf/vmlinux: mount /sys")
         })?;
-        let present: Vec<&str> =
-            OPTIONAL.iter().filter(|hook| kernel.has(hook.point)).map(|hook| hook.program).collect();
+        let mut lost = Lost::of(&kernel);
+        let present: Vec<&Hook> = OPTIONAL.iter().filter(|hook| kernel.has(hook.point)).collect();
         let state = kernel.switch_tells_state();
         drop(kernel);
 
-        let first = storage.first.insert(Box::new(MaybeUninit::uninit()));
-        let second = storage.second.insert(Box::new(MaybeUninit::uninit()));
+        // Each try but the first has one program less.
+        storage.places = (0..=present.len()).map(|_| MaybeUninit::uninit()).collect();
         say::take_libbpf_warnings();
-        let (skel, loaded) = match load(first, (nr_cpus, ring_bytes), state, &present) {
-            Ok(skel) => (skel, present),
-            Err(error) => {
-                debug!("loading failed ({error:#}); trying again without what not every kernel has");
-                let told = say::take_libbpf_warnings();
-                let skel = load(second, (nr_cpus, ring_bytes), state, &[])
-                    .map_err(|_| refused_by_kernel(&error, &told))?;
-                (skel, Vec::new())
-            }
-        };
-        let mut probe = Probe { _links: Vec::new(), skel, nr_cpus, missing: Vec::new(), notes: Vec::new() };
+        let loaded = load_what_goes(&mut storage.places, present, |place, hooks| {
+            load(place, (nr_cpus, ring_bytes), state, hooks)
+                .map_err(|error| (error, say::take_libbpf_warnings()))
+        });
+        let Loaded { object: skel, refused } =
+            loaded.map_err(|(error, told)| refused_by_kernel(&error, &told))?;
+        for (hook, why) in refused {
+            lost.add(hook.counters, format!("{} cannot be watched: {why}", hook.point.name()));
+        }
+        let mut probe = Probe { _links: Vec::new(), skel, nr_cpus, lost };
         probe.fill_slots().map_err(|e| Failure::failed(format!("cannot prepare the probe's maps: {e:#}")))?;
-        probe.attach(&loaded)?;
+        probe.attach()?;
         probe.find()?;
         Ok(probe)
     }
@@ -118,7 +115,7 @@ impl<'obj> Probe<'obj> {
         Ok(())
     }
 
-    fn attach(&mut self, loaded: &[&str]) -> Result<(), Failure> {
+    fn attach(&mut self) -> Result<(), Failure> {
         let optional = |name: &str| OPTIONAL.iter().find(|hook| hook.program == name);
         for prog in self.skel.object().progs_mut() {
             let name = prog.name().to_string_lossy().into_owned();
@@ -128,20 +125,14 @@ impl<'obj> Probe<'obj> {
             match (prog.attach(), optional(&name)) {
                 (Ok(link), _) => self._links.push(link),
                 (Err(error), Some(hook)) => {
-                    self.missing.extend(hook.counters);
-                    self.notes.push(format!("{} cannot be watched: {error:#}", hook.point.name()));
+                    self.lost
+                        .add(hook.counters, format!("{} cannot be watched: {error:#}", hook.point.name()));
                 }
                 (Err(error), None) => {
                     return Err(Failure::failed(format!(
                         "the kernel did not let the probe start: {name}: {error:#}"
                     )));
                 }
-            }
-        }
-        for hook in OPTIONAL.iter().filter(|hook| !loaded.contains(&hook.program)) {
-            self.missing.extend(hook.counters);
-            if !hook.counters.is_empty() {
-                self.notes.push(format!("this kernel has no {}", hook.point.name()));
             }
         }
         Ok(())
@@ -160,11 +151,55 @@ impl<'obj> Probe<'obj> {
 /// Not attached but run.
 const FINDER: &str = "probe_find";
 
+/// What the kernel took, and what it did not, with the reason.
+struct Loaded<T> {
+    object: T,
+    refused: Vec<(&'static Hook, String)>,
+}
+
+/// Load with all hooks; without those whose programs the kernel refuses, one more with each try. There is a place for each try.
+fn load_what_goes<P, T, E: fmt::Display>(
+    places: impl IntoIterator<Item = P>,
+    mut hooks: Vec<&'static Hook>,
+    mut load: impl FnMut(P, &[&'static Hook]) -> Result<T, (E, String)>,
+) -> Result<Loaded<T>, (E, String)> {
+    let mut places = places.into_iter();
+    let mut refused = Vec::new();
+    loop {
+        // Each try that goes on has a hook less than the one before, and there is one place more than hooks.
+        let place = places.next().expect("a place for each try");
+        let (error, told) = match load(place, &hooks) {
+            Ok(object) => return Ok(Loaded { object, refused }),
+            Err(error) => error,
+        };
+        debug!("loading failed ({error:#})");
+        match refused_program(&told) {
+            Some((program, why)) => {
+                // One that the probe cannot do without is the end.
+                let Some(at) = hooks.iter().position(|hook| hook.program == program) else {
+                    return Err((error, told));
+                };
+                refused.push((hooks.remove(at), format!("the kernel refused the program for it ({why})")));
+            }
+            None if hooks.is_empty() => return Err((error, told)),
+            None => {
+                let why = format!("the kernel refused the probe with this and more, without saying what is wrong ({error:#})");
+                refused.extend(hooks.drain(..).map(|hook| (hook, why.clone())));
+            }
+        }
+    }
+}
+
+/// The program that could not be loaded, by libbpf's warnings: the one that it speaks of last; and why.
+fn refused_program(told: &str) -> Option<(&str, &str)> {
+    told.lines().rev().find_map(|line| line.strip_prefix("libbpf: prog '")?.split_once("': "))
+}
+
 fn load<'obj>(
     storage: &'obj mut MaybeUninit<OpenObject>,
     (nr_cpus, ring_bytes): (u32, u32),
     switch_tells_state: bool,
-    present: &[&str],
+    hooks: &[&Hook],
 ) -> libbpf_rs::Result<ProbeSkel<'obj>> {
     let mut open = ProbeSkelBuilder::default().open(storage)?;
     if let Some(knobs) = open.maps.rodata_data.as_deref_mut() {
@@ -180,7 +215,7 @@ fn load<'obj>(
     for mut prog in open.open_object_mut().progs_mut() {
         let name = prog.name().to_string_lossy().into_owned();
         if OPTIONAL.iter().any(|hook| hook.program == name) {
-            prog.set_autoload(present.contains(&name.as_str()));
+            prog.set_autoload(hooks.iter().any(|hook| hook.program == name));
         }
     }
     open.load()
@@ -197,4 +232,74 @@ fn refused_by_kernel(error: &libbpf_rs::Error, told: &str) -> Failure {
     Failure::failed(format!(
         "the kernel refused the probe: {error:#}; {told}; run again with -v for the whole log"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What libbpf says of a program that the kernel's verifier refuses.
+    fn said_of(program: &str) -> String {
+        format!(
+            "libbpf: prog 'probe_exit': failed to bind map '.rodata': -EPERM\n\
+             libbpf: prog '{program}': BPF program load failed: -EINVAL\n\
+             libbpf: prog '{program}': -- BEGIN PROG LOAD LOG --\n\
+             0: R1=ctx() R10=fp0\n\
+             -- END PROG LOAD LOG --\n\
+             libbpf: prog '{program}': failed to load: -EINVAL\n\
+             libbpf: failed to load object 'probe_bpf'\n"
+        )
+    }
+
+    /// Load with all hooks into a kernel that refuses these programs. Return with how many hooks each try was, too.
+    fn loaded(refuses: &[&str], told: impl Fn(&str) -> String) -> (Result<Loaded<()>, String>, Vec<usize>) {
+        let mut tries = Vec::new();
+        let hooks: Vec<&Hook> = OPTIONAL.iter().collect();
+        let places = 0..=hooks.len();
+        let result = load_what_goes(places, hooks, |_, hooks| {
+            tries.push(hooks.len());
+            let always = ["probe_switch", "probe_exit"].into_iter();
+            let refused =
+                always.chain(hooks.iter().map(|hook| hook.program)).find(|program| refuses.contains(program));
+            refused.map_or(Ok(()), |program| Err(("Invalid argument", told(program))))
+        });
+        (result.map_err(|(error, _)| error.to_string()), tries)
+    }
+
+    fn programs(loaded: &Loaded<()>) -> Vec<&str> {
+        loaded.refused.iter().map(|(hook, _)| hook.program).collect()
+    }
+
+    #[test]
+    fn only_what_the_kernel_refuses_is_left_out() {
+        let all = OPTIONAL.len();
+        let (result, tries) = loaded(&[], said_of);
+        assert_eq!((programs(&result.unwrap()), tries), (vec![], vec![all]));
+        let (result, tries) = loaded(&["probe_irq", "probe_spin"], said_of);
+        let result = result.unwrap();
+        assert_eq!(
+            (programs(&result), tries),
+            (vec!["probe_spin", "probe_irq"], vec![all, all - 1, all - 2])
+        );
+        assert_eq!(result.refused[0].1, "the kernel refused the program for it (failed to load: -EINVAL)");
+        let every: Vec<&str> = OPTIONAL.iter().map(|hook| hook.program).collect();
+        assert_eq!(programs(&loaded(&every, said_of).0.unwrap()), every);
+    }
+
+    #[test]
+    fn without_what_is_always_needed_there_is_no_probe() {
+        let (result, tries) = loaded(&["probe_exit"], said_of);
+        assert_eq!((result.err(), tries), (Some("Invalid argument".to_string()), vec![OPTIONAL.len()]));
+    }
+
+    #[test]
+    fn where_the_kernel_names_nothing_that_is_not_claimed() {
+        let nothing = |_: &str| "libbpf: Error in bpf_create_map_xattr(probe_events): -ENOMEM\n".to_string();
+        let (result, tries) = loaded(&["probe_irq"], nothing);
+        let result = result.unwrap();
+        assert_eq!((result.refused.len(), tries), (OPTIONAL.len(), vec![OPTIONAL.len(), 0]));
+        assert!(result.refused[0].1.contains("without saying"), "{}", result.refused[0].1);
+        let (result, tries) = loaded(&["probe_exit"], nothing);
+        assert_eq!((result.err(), tries), (Some("Invalid argument".to_string()), vec![OPTIONAL.len(), 0]));
+    }
 }

@@ -239,8 +239,8 @@ impl Reader {
             switches,
             scheduler: host.loaded_scheduler().unwrap_or_else(|| "fair".to_string()),
             kernel: host.read("/proc/sys/kernel/osrelease").unwrap_or_default(),
-            missing: probe.missing.iter().map(ToString::to_string).collect(),
-            notes: probe.notes.clone(),
+            missing: probe.lost.counters.iter().map(ToString::to_string).collect(),
+            notes: probe.lost.notes.clone(),
             vms: Vec::new(),
         };
         if let Some(bss) = probe.skel.maps.bss_data.as_deref() {

@@ -18,17 +18,18 @@ pub fn json(sample: &Sample, interval: &Interval, columns: &[&Column]) -> String
     let rows = interval.vms.iter();
     for (vm, row) in value["vms"].as_array_mut().into_iter().flatten().zip(rows) {
         vm["loses"] = json!(words::of(row));
-        vm["figures"] = figures(row, columns);
+        vm["figures"] = figures(row, columns, &sample.missing);
         for (vcpu, row) in vm["vcpus"].as_array_mut().into_iter().flatten().zip(&row.children) {
-            vcpu["figures"] = figures(row, columns);
+            vcpu["figures"] = figures(row, columns, &sample.missing);
         }
     }
     format!("{value}\n")
 }
 
-fn figures(row: &Row, columns: &[&Column]) -> Value {
+fn figures(row: &Row, columns: &[&Column], missing: &[String]) -> Value {
     let round = |value: f64| (value * 1e3).round() / 1e3;
-    let all = columns.iter().filter_map(|column| Some((column.field(), json!(round((column.of)(row)?)))));
+    let all =
+        columns.iter().filter_map(|column| Some((column.field(), json!(round(column.value(row, missing)?)))));
     Value::Object(all.collect::<Map<_, _>>())
 }
 
@@ -46,7 +47,7 @@ pub fn csv(sample: &Sample, interval: &Interval, columns: &[&Column]) -> String 
             let place = place.unwrap_or_else(|| format!(",{},,", row.vcpus));
             let _ = write!(text, "{:.3},{},{},{place}", sample.time_s, quoted(&vm.name), row.pid);
             for column in columns {
-                let _ = match (column.of)(row) {
+                let _ = match column.value(row, &sample.missing) {
                     Some(value) => write!(text, ",{value:.3}"),
                     None => write!(text, ","),
                 };
@@ -89,7 +90,8 @@ pub fn table(sample: &Sample, interval: &Interval, columns: &[&Column]) -> Strin
         let name = shortened(&vm.name, 16);
         let _ = write!(text, "{name:<16} {:>5}", vm.vcpus);
         for column in columns {
-            let _ = write!(text, " {:>width$}", column.text(vm), width = column.width as usize);
+            let _ =
+                write!(text, " {:>width$}", column.text(vm, &sample.missing), width = column.width as usize);
         }
         let _ = writeln!(text, "\n  {}", words::of(vm));
     }
@@ -99,7 +101,7 @@ pub fn table(sample: &Sample, interval: &Interval, columns: &[&Column]) -> Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::top::columns::COLUMNS;
+    use crate::top::columns::{by_head, COLUMNS};
     use crate::top::rates::{between, tests::vm};
 
     fn two() -> (Sample, Interval) {
@@ -135,6 +137,17 @@ mod tests {
             .lines()
             .skip(1)
             .all(|line| line.starts_with("7.250,\"") || line.split(',').count() == fields));
+    }
+
+    #[test]
+    fn what_the_kernel_cannot_count_is_left_out_and_no_zero() {
+        let (mut sample, interval) = two();
+        sample.missing = vec!["preemptions_kernel".into()];
+        let columns = [by_head("PREK/s").unwrap(), by_head("%RDY").unwrap()];
+        let value: Value = serde_json::from_str(&json(&sample, &interval, &columns)).unwrap();
+        assert_eq!(value["vms"][0]["figures"], json!({"rdy_percent": 25.0}));
+        assert!(csv(&sample, &interval, &columns).contains(",1,,2,,,,25.000,"));
+        assert!(table(&sample, &interval, &columns).contains("     -   25.0\n"));
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub struct Column {
 }
 
 const NOTHING: &[&str] = &[];
+const IN_KERNEL: &[&str] = &["preemptions_kernel"];
 
 /// A quotient, or nothing of nothing.
 fn mean(sum: u64, count: u64, unit: f64) -> Option<f64> {
@@ -72,7 +73,7 @@ pub const COLUMNS: &[Column] = &[
     column!("%IDLE", "halted by the guest, per vCPU", 6, 1, None, NOTHING, |r| {
         Some(r.per_vcpu_percent(r.counters.halted_ns))
     }),
-    column!("%WAIT", "asleep in the VMM or waiting for a page, per vCPU", 6, 1, None, NOTHING, |r| {
+    column!("%WAIT", "asleep in the VMM or waiting for a page, per vCPU", 6, 1, None, &["blocked_ns"], |r| {
         Some(r.per_vcpu_percent(r.counters.blocked_ns))
     }),
     column!(
@@ -102,10 +103,10 @@ pub const COLUMNS: &[Column] = &[
     column!("LAG", "ms that the VM is behind its fair share since the probe started; negative: ahead", 7, 0, None, NOTHING, |r| {
         r.vcpu.is_none().then_some(r.lag_ns as f64 / 1e6)
     }),
-    column!("PREK/s", "preemptions in the guest's kernel, where locks are held", 6, 0, None, NOTHING, |r| {
+    column!("PREK/s", "preemptions in the guest's kernel, where locks are held", 6, 0, None, IN_KERNEL, |r| {
         Some(r.per_s(r.counters.preemptions_kernel))
     }),
-    column!("KWAIT", "ms until it ran again after one, on average", 6, 1, Some((5.0, 20.0)), NOTHING, |r| {
+    column!("KWAIT", "ms until it ran again after one, on average", 6, 1, Some((5.0, 20.0)), IN_KERNEL, |r| {
         mean(r.counters.wait_kernel_ns, r.counters.preemptions_kernel, 1e6)
     }),
     column!("PLE/s", "pause-loop exits: the guest spins, and the processor noticed", 7, 0, None, &["ple"], |r| {
@@ -167,8 +168,15 @@ impl Column {
         }
     }
 
-    pub fn text(&self, row: &Row) -> String {
-        (self.of)(row).map_or_else(|| "-".to_string(), |value| number(value, self.digits, self.width))
+    /// What it shows of a row; nothing where one of these counters, which the kernel cannot count, is needed.
+    pub fn value(&self, row: &Row, missing: &[String]) -> Option<f64> {
+        let known = !self.needs.iter().any(|need| missing.iter().any(|name| name == need));
+        (self.of)(row).filter(|_| known)
+    }
+
+    pub fn text(&self, row: &Row, missing: &[String]) -> String {
+        self.value(row, missing)
+            .map_or_else(|| "-".to_string(), |value| number(value, self.digits, self.width))
     }
 
     /// How it is called where a blank or a percent sign would not do: `%RDY` is rdy_percent, `PLE/s` ple_per_s.
@@ -229,7 +237,7 @@ mod tests {
             let value = (column.of)(&row);
             assert!(value.is_none_or(|value| value == 0.0), "{}: {value:?}", column.head);
         }
-        assert_eq!(by_head("KWAIT").unwrap().text(&row), "-");
+        assert_eq!(by_head("KWAIT").unwrap().text(&row, &[]), "-");
     }
 
     #[test]
@@ -243,7 +251,7 @@ mod tests {
             counters: Counters { ple: u64::MAX, ..Counters::default() },
             ..Row::default()
         };
-        assert!(by_head("PLE/s").unwrap().text(&row).len() <= 7);
+        assert!(by_head("PLE/s").unwrap().text(&row, &[]).len() <= 7);
     }
 
     #[test]

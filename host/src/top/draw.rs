@@ -208,10 +208,8 @@ fn row_line(app: &App, row: &Row, widths: &Widths) -> Line<'static> {
     };
     let mut parts = vec![Span::raw(format!("{} {vcpus:>5}", fit(&name, widths.name)))];
     for column in &widths.columns {
-        let unknown =
-            column.needs.iter().any(|need| app.sample.missing.iter().any(|missing| missing == need));
-        let text = if unknown { "-".to_string() } else { column.text(row) };
-        let style = match (column.of)(row).map(|value| column.grade(value)) {
+        let text = column.text(row, &app.sample.missing);
+        let style = match column.value(row, &app.sample.missing).map(|value| column.grade(value)) {
             Some(Grade::Alarm) => Style::new().fg(Color::Red).add_modifier(Modifier::BOLD),
             Some(Grade::Warning) => Style::new().fg(Color::Yellow),
             _ => Style::new(),
