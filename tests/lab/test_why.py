@@ -80,6 +80,7 @@ def test_the_probe_takes_little_of_what_is_measured(place: LabPlace) -> None:
 def wrong_by(counted: dict[str, dict[str, float]]) -> dict[str, float]:
     """Return how far figures are from what must hold on pCPU 0, whoever has how much of it."""
     pair, single = (why.of(counted[name]) for name in ("pair", "single"))
+    of_pair, of_single = counted["pair"], counted["single"]
     return {
         # Of the pair at most one runs, and then the other waits.
         "pair co-stop": pair["costop"] - pair["run"],
@@ -88,6 +89,12 @@ def wrong_by(counted: dict[str, dict[str, float]]) -> dict[str, float]:
         "single co-stop": single["costop"],
         "single stacked": single["stacked"],
         "single time": single["run"] + single["ready"] - 1,
+        # Nobody sleeps.
+        "pair asleep": pair["halted"] + pair.get("blocked", 0.0),
+        # Who never sleeps gets a pCPU as often as it loses one.
+        "pair switches": of_pair["switches"] / of_pair["preemptions"] - 1,
+        "single switches": of_single["switches"] / of_single["preemptions"] - 1,
+        "single asleep": single["halted"] + single.get("blocked", 0.0),
         # All of them are always busy; the host itself needs a little.
         "pCPU 0": min(0.0, 2 * pair["run"] + single["run"] - 0.95) + max(0.0, 2 * pair["run"] + single["run"] - 1),
     }
