@@ -21,6 +21,11 @@ ALL = "all"
 CGROUP_MODES = ("up", "smp", "concur", "max", "tasks")
 # Of base_slice_ns, for which the kernel itself has no bounds: those of a task's own slice (sched_setattr).
 BASE_SLICE_US = range(100, 100_001)
+# Of sched_latency_ns and sched_min_granularity_ns: 0.1 ms to 1 s, as kernel/sysctl.c has them.
+CFS_US = range(100, 1_000_001)
+
+# In the order of KernelSettings' fields.
+_NUMBERS = {"--base-slice-us": BASE_SLICE_US, "--latency-us": CFS_US, "--min-granularity-us": CFS_US}
 
 
 @dataclass(frozen=True)
@@ -56,27 +61,34 @@ def parse_policies(listed: str, arguments: Sequence[str]) -> tuple[Policy, ...]:
 
 @dataclass(frozen=True)
 class KernelSettings:
-    """What the kernel's own scheduler can be told, in /sys/kernel/debug/sched; None: as it is."""
+    """What the kernel's own scheduler can be told, in /sys/kernel/debug/sched; None: as it is.
+
+    The last two are CFS', of kernels before 6.6: the period in which everybody should run, and the least turn.
+    """
 
     cgroup_mode: str | None = None
     base_slice_us: int | None = None
+    latency_us: int | None = None
+    min_granularity_us: int | None = None
 
 
 def kernel_settings(args: Sequence[str]) -> KernelSettings:
     """Return what the arguments of the kernel's own scheduler say, or raise BadInput."""
     words = [word for arg in args for word in arg.split("=", 1)]
-    mode, slice_us = None, None
+    mode = None
+    numbers: dict[str, int] = {}
     for flag, value in zip(words[::2], [*words[1::2], ""], strict=False):
         if flag == "--cgroup-mode" and value in CGROUP_MODES:
             mode = value
-        elif flag == "--base-slice-us" and re.fullmatch("[0-9]{1,6}", value) and int(value) in BASE_SLICE_US:
-            slice_us = int(value)
+        elif flag in _NUMBERS and re.fullmatch("[0-9]{1,7}", value) and int(value) in _NUMBERS[flag]:
+            numbers[flag] = int(value)
         else:
             given, modes = shlex.join(args), ", ".join(CGROUP_MODES)
-            slices = f"from {BASE_SLICE_US[0]} to {BASE_SLICE_US[-1]}"
-            allowed = f"--cgroup-mode MODE, one of {modes}, and --base-slice-us N, {slices}"
+            allowed = f"--cgroup-mode MODE, one of {modes}, and " + ", ".join(
+                f"{known} N, from {of[0]} to {of[-1]}" for known, of in _NUMBERS.items()
+            )
             raise BadInput(f'--policy-args: "{given}" is not allowed for {KERNEL}: must be of {allowed}')
-    return KernelSettings(mode, slice_us)
+    return KernelSettings(mode, *(numbers.get(flag) for flag in _NUMBERS))
 
 
 def _split_arguments(text: str) -> tuple[str, tuple[str, ...]]:

@@ -128,7 +128,8 @@ WRONG = {
     "arguments for the kernel's own": (
         ["compare", "SCENARIO", "--policy-args", "eevdf=--boost off"],
         '--policy-args: "--boost off" is not allowed for eevdf: must be of --cgroup-mode MODE, one of up, smp, concur, '
-        "max, tasks, and --base-slice-us N, from 100 to 100000",
+        "max, tasks, and --base-slice-us N, from 100 to 100000, --latency-us N, from 100 to 1000000, "
+        "--min-granularity-us N, from 100 to 1000000",
     ),
     "arguments of nobody": (
         ["compare", "SCENARIO", "--policy-args", "--boost"],

@@ -66,3 +66,10 @@ def test_an_older_kernel_refuses_and_nothing_has_changed() -> None:
     host.slice_ns = ""
     with pytest.raises(PlaceError, match="mount debugfs"):
         undoing(host, KernelSettings(base_slice_us=16_000))
+
+
+@pytest.mark.parametrize("settings", [KernelSettings(latency_us=20_000), KernelSettings(min_granularity_us=4_000)])
+def test_a_kernel_of_the_lab_has_no_cfs(settings: KernelSettings) -> None:
+    host: Any = Host()
+    with pytest.raises(PlaceError, match="this kernel has EEVDF"):
+        undoing(host, settings)

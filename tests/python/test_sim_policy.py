@@ -136,9 +136,23 @@ def test_the_kernel_divides_weights_as_it_is_told() -> None:
     assert (changed["group_weight"], changed["slice_ns"]) == ("smp", 3_000_000)
 
 
+def test_cfs_turns_are_as_long_as_it_is_told() -> None:
+    assert policy.host_class("eevdf", (), "2.6.34") == {"class": "fair", "variant": "cfs"}
+    told = policy.host_class("eevdf", ["--latency-us", "20000", "--min-granularity-us=4000"], "2.6.34")
+    assert (told["latency_ns"], told["slice_ns"]) == (20_000_000, 4_000_000)
+
+
 @pytest.mark.parametrize(
     "args",
-    [["--cgroup-mode"], ["--cgroup-mode", "best"], ["--base-slice-us", "99"], ["--base-slice-us", "٣٠٠٠"], ["smp"]],
+    [
+        ["--cgroup-mode"],
+        ["--cgroup-mode", "best"],
+        ["--base-slice-us", "99"],
+        ["--base-slice-us", "٣٠٠٠"],
+        ["--latency-us", "1000001"],
+        ["--min-granularity-us", "0"],
+        ["smp"],
+    ],
 )
 def test_the_kernel_takes_no_other_arguments(args: list[str]) -> None:
     with pytest.raises(BadInput, match="is not allowed for eevdf: must be of --cgroup-mode MODE"):
@@ -182,6 +196,8 @@ def test_the_kernel_takes_no_other_arguments(args: list[str]) -> None:
         ("eevdf", ["--cgroup-mode", "max"], "7.3", '--cgroup-mode: "max" is not known to the simulator for kernel 7.3'),
         ("eevdf", ["--cgroup-mode", "smp"], "6.18", '--cgroup-mode: "smp" is not known to the simulator for kernel 6'),
         ("eevdf", ["--base-slice-us", "3000"], "6.5", "--base-slice-us: kernel 6.5 has CFS, which has no base slice"),
+        ("eevdf", ["--latency-us", "20000"], "6.6", "--latency-us, --min-granularity-us: kernel 6.6 has EEVDF"),
+        ("eevdf", ["--min-granularity-us", "500"], "7.3", "kernel 7.3 has EEVDF: must be older than 6.6"),
         ("eevdf", [], "2.4.20", 'kernel "2.4.20" is not known to the simulator: must be a kernel'),
         ("eevdf", [], "6.99999", 'kernel "6.99999" is not known to the simulator'),
         ("eevdf", [], "newest", 'kernel "newest" is not known to the simulator'),

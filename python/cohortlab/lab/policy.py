@@ -45,6 +45,10 @@ def undoing(host: Machine, settings: KernelSettings) -> str:
         PlaceError: this kernel cannot be told that.
     """
     commands = ["true"]
+    if settings.latency_us or settings.min_granularity_us:
+        raise PlaceError(
+            "--latency-us, --min-granularity-us: this kernel has EEVDF: only simulated CFS can be told that"
+        )
     if settings.cgroup_mode:
         modes = host.check(f"cat {_SCHED}/cgroup_mode 2>/dev/null || true")
         if settings.cgroup_mode not in modes.replace("(", " ").replace(")", " ").split():

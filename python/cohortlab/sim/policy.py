@@ -105,7 +105,9 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
     if version < (6, 6, 0):
         if slice_ns:
             raise PlaceError(f"--base-slice-us: kernel {kernel} has CFS, which has no base slice: must be 6.6 or newer")
-        return {"class": "fair", "variant": "cfs"}
+        return {"class": "fair", "variant": "cfs", **_cfs_turns(settings)}
+    if settings.latency_us or settings.min_granularity_us:
+        raise PlaceError(f"--latency-us, --min-granularity-us: kernel {kernel} has EEVDF: must be older than 6.6")
     variant = "eevdf" if version < (6, 19, 0) else "eevdf-forfeit" if version < (7, 3, 0) else "eevdf-flat"
     return {
         "class": "fair",
@@ -120,6 +122,12 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
         "slice_ns": slice_ns,
         "normalized_slice_ns": _normalized_slice_ns(version),
     }
+
+
+def _cfs_turns(settings: KernelSettings) -> dict[str, int]:
+    """Return what was said of CFS' turns; what was not, the simulator has from Linux 6.1 and the number of pCPUs."""
+    given = {"latency_ns": settings.latency_us, "slice_ns": settings.min_granularity_us}
+    return {name: 1000 * us for name, us in given.items() if us}
 
 
 def _normalized_slice_ns(version: tuple[int, ...]) -> int:
