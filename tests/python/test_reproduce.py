@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from cohortlab.errors import BadInput
-from cohortlab.reproduce import load, outcome, report, runs
+from cohortlab.reproduce import load, outcome, report, runs, traced
 from cohortlab.reproduce.commands import reproduce
 from cohortlab.reproduce.formula import Formula
 
@@ -34,6 +36,7 @@ title = "a title"
 source = "a source"
 parameters = "none"
 rounds = 2
+policies = { short = "cohort --slice-us 4000" }
 
 [[run]]
 name = "alone"
@@ -43,7 +46,7 @@ set = { alone = true }
 [[run]]
 name = "beside"
 scenario = "two"
-each = { "scenario.guest.tlb" = ["ipi", "kvm-pv"], policy = ["eevdf", "cohort --slice-us 4000"] }
+each = { "scenario.guest.tlb" = ["ipi", "kvm-pv"], policy = ["eevdf", "short"] }
 
 [[figure]]
 name = "slowdown"
@@ -68,11 +71,11 @@ check = "beside.ipi.eevdf.value > alone.value"
 [[finding]]
 says = "sharing gains"
 place = "section 1"
-check = "beside.kvm-pv.cohort_slice-us_4000.value < alone.value"
+check = "beside.kvm-pv.short.value < alone.value"
 
 [[own]]
 name = "with a policy's arguments"
-ours = "beside.ipi.cohort_slice-us_4000.value / alone.value"
+ours = "beside.ipi.short.value / alone.value"
 
 [[cdf]]
 title = "latency"
@@ -129,6 +132,8 @@ def test_a_division_by_zero_is_no_figure() -> None:
         ("paper = 2\n", 'paper = "2"\n', 'figure[0].paper: "2" is not allowed: must be a number'),
         ('name = "beside"', 'name = "alone"', 'run[1].name: "alone" is not allowed: must be unique'),
         ("beside.ipi.eevdf.value > alone.value", "besides.value > 1", 'finding[0].check: "besides.value" is of no run'),
+        ("within = 5", 'bound = "about"', 'figure[0].bound: "about" is not allowed: must be "at least" or "at most"'),
+        ("within = 5", 'counts = ["1", "nothing.x"]', 'figure[0].counts[1]: "nothing.x" is of no run'),
         ("rounds = 2", "rounds = 0", "rounds: 0 is not allowed: must be an integer from 1 to 100"),
     ],
 )
@@ -158,6 +163,86 @@ def test_a_mistake_in_a_run_is_known_before_anything_is_simulated(papers: Path, 
     assert str(error.value).startswith(f"{path}: {said}")
 
 
+def test_a_policy_may_have_a_name_in_the_file(papers: Path) -> None:
+    jobs = runs.jobs(load.find("paper:first")[0], 1)
+    plan = next(job.plan for job in jobs if job.key == "beside.ipi.short")
+    run = plan.point(next(job.point for job in jobs if job.key == "beside.ipi.short")).run
+    assert (run.policy, run.args) == ("cohort", ("--slice-us", "4000"))
+
+
+def test_what_is_counted_is_added_up_over_seeds(papers: Path) -> None:
+    measured = runs.run(runs.jobs(load.find("paper:first")[0]), 2, lambda: None)
+    each = [runs._figures(job)[0]["switches"] for job in runs.jobs(load.find("paper:first")[0]) if job.key == "alone"]
+    assert measured.figures["alone.switches.total"] == sum(each)
+    assert measured.figures["alone.switches"] == sum(each) / 2, "the median of two"
+
+
+@pytest.mark.parametrize(
+    ("hits", "trials", "low", "high"), [(0, 2167, 0, 0.00177), (17, 43340, 0.000245, 0.000628), (10, 10, 0.7225, 1)]
+)
+def test_the_interval_of_a_part_is_wilsons(hits: int, trials: int, low: float, high: float) -> None:
+    assert outcome.wilson(hits, trials) == pytest.approx((low, high), rel=2e-3, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("hits", "trials", "said"),
+    [
+        (10, 43_340, "near, 95 %"),
+        (0, 43_340, "misses, 95 %: 0 to"),
+        # 0.04 % of 2,167 is less than one: nothing can be said of it.
+        (0, 2_167, "misses, 95 %: 0 to"),
+    ],
+)
+def test_the_papers_part_within_ours_interval_is_near(hits: int, trials: int, said: str) -> None:
+    figure = _figure(paper=0.04, unit="%", counts=["a.hits", "a.trials"], ours="100 * a.hits / a.trials")
+    shown = outcome._figure(figure, runs.Measured({"a.hits": hits, "a.trials": trials}))
+    assert report.verdict(shown).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("bound", "ours", "is_near"),
+    [("", 4, False), ("at least", 4, True), ("at least", 1, False), ("at most", 1, True), ("at most", 4, False)],
+)
+def test_a_bound_is_missed_on_one_side_only(bound: str, ours: float, is_near: bool) -> None:
+    figure = outcome._figure(_figure(paper=2, unit="%", bound=bound), runs.Measured({"a.x": ours}))
+    assert figure.is_near == is_near
+    assert report.published(figure) == f"{bound} 2".strip()
+
+
+def test_what_the_paper_only_expected_does_not_count() -> None:
+    figure = outcome._figure(_figure(kind="expected"), runs.Measured({"a.x": 2}))
+    assert (figure.is_scored, report.verdict(figure)) == (False, "expected, not measured")
+
+
+def _figure(**fields: Any) -> load.FigureTable:
+    return load.FigureTable.model_validate({"name": "a name", "place": "Table 1", "paper": 2.0, "ours": "a.x"} | fields)
+
+
+def test_two_at_once_in_a_queue_are_stacked() -> None:
+    start, end = np.array([0, 5, 10, 20]), np.array([10, 8, 30, 25])
+    begins, ends = traced.times_of_two(start, end)
+    assert traced.length_ns([(begins, ends)]) == 3 + 5
+    both = [(begins, ends), (np.array([6, 22]), np.array([9, 40]))]
+    assert traced.length_ns(both) == 4 + 20, "what overlaps counts once"
+    assert traced.length_ns([]) == 0
+
+
+def test_cpu_time_until_a_look() -> None:
+    start, end = np.array([0, 5, 20]), np.array([10, 8, 30])
+    assert list(traced.used_ns(start, end, np.array([0, 6, 10, 25, 99]))) == [0, 6 + 1, 10 + 3, 10 + 3 + 5, 23]
+
+
+def test_stacking_is_looked_at_where_a_formula_asks_for_it(papers: Path) -> None:
+    path = papers / "paper" / "first.toml"
+    path.write_text(EXPERIMENT.replace("beside.ipi.eevdf.value > alone.value", "beside.ipi.eevdf.host.stacked_any < 1"))
+    jobs = runs.jobs(load.find("paper:first")[0], 1)
+    assert {job.key for job in jobs if job.is_traced} == {"beside.ipi.eevdf"}
+    figures = runs._figures(next(job for job in jobs if job.is_traced))[0]
+    both = figures["work.stacked_ns"] + figures["hog.stacked_ns"]
+    assert 0 < figures["host.stacked_any"] <= both / figures["host.end_ns"] * 1.001
+    assert figures["host.stacked_any"] / 2 <= figures["host.stacked_queues"] * 1.001
+
+
 def test_figures_are_the_same_for_any_number_of_workers(papers: Path) -> None:
     jobs = runs.jobs(load.find("paper:first")[0])
     one, four = (runs.run(jobs, workers, lambda: None) for workers in (1, 4))
@@ -166,8 +251,8 @@ def test_figures_are_the_same_for_any_number_of_workers(papers: Path) -> None:
         "alone",
         "beside.ipi.eevdf",
         "beside.kvm-pv.eevdf",
-        "beside.ipi.cohort_slice-us_4000",
-        "beside.kvm-pv.cohort_slice-us_4000",
+        "beside.ipi.short",
+        "beside.kvm-pv.short",
     }
 
 
@@ -218,9 +303,7 @@ def test_every_figure_of_the_project_is_of_a_run_that_there_is() -> None:
     for label in load.labels():
         experiment = load.find(label)[0]
         keys = tuple(f"{job.key}." for job in runs.jobs(experiment, 1))
-        tables = (*experiment.file.figure, *experiment.file.own)
-        texts = [table.ours for table in tables] + [table.check for table in experiment.file.finding]
-        for name in {name for text in texts for name in Formula(text).names}:
+        for name in experiment.names:
             assert name.startswith(keys), f"{label}: {name}"
         for cdf in experiment.file.cdf:
             assert {f"{key}." for key in cdf.of.values()} <= set(keys)

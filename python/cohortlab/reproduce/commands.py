@@ -90,7 +90,7 @@ def _show(console: Console, found: object) -> None:
         table.add_column(name, justify="right")
     table.add_column("")
     for figure in found.figures:
-        numbers = [report.number(value) for value in (figure.table.paper, figure.ours, figure.ratio)]
+        numbers = [report.published(figure), report.number(figure.ours), report.number(figure.ratio)]
         name = f"{figure.table.name}, {figure.table.unit}" if figure.table.unit else figure.table.name
         table.add_row(name, figure.table.place, *numbers, report.verdict(figure))
     for own in found.own:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -42,8 +43,16 @@ class FigureTable(Model):
     paper: Number = Field(description="a number")
     ours: str = Field(min_length=1, description="a formula of the runs' figures")
     unit: str = Field("", description="a text")
-    # "parameter": what the model was given. "baseline": 1 by definition, drawn only.
-    kind: Literal["predicted", "parameter"] = Field("predicted", description='"predicted" or "parameter"')
+    # "parameter": what the model was given. "expected": what the paper expected and did not measure.
+    kind: Literal["predicted", "parameter", "expected"] = Field(
+        "predicted", description='"predicted", "parameter" or "expected"'
+    )
+    # The paper gives no more than a bound: "over half", "at least 3 % fewer".
+    bound: Literal["", "at least", "at most"] = Field("", description='"at least" or "at most"')
+    # Ours is a part: how many of how many.
+    counts: Annotated[tuple[str, str] | None, Strict(False)] = Field(
+        None, description="a list of two formulas: how many, and of how many"
+    )
     within: Number = Field(1.5, gt=1, description="a number above 1")
     group: str = Field("", description="a text: figures of one group are drawn together")
     why: str = Field("", description="a text")
@@ -82,6 +91,7 @@ class File(Model):
     title: str = Field(min_length=1, description="a text")
     source: str = Field(min_length=1, description="a text: the paper")
     parameters: str = Field(min_length=1, description="a text: which column of the paper parameters came from")
+    policies: dict[str, str] = Field({}, description="a table: what each policy of [[run]] stands for")
     # Seeds; the figure is the median.
     rounds: int = Field(3, ge=1, le=100, description="an integer from 1 to 100")
     run: Annotated[tuple[RunTable, ...], Strict(False)] = Field(min_length=1, description="one or more [[run]] tables")
@@ -103,6 +113,22 @@ class Experiment:
     @property
     def label(self) -> str:
         return f"{self.paper}:{self.name}"
+
+    @functools.cached_property
+    def names(self) -> frozenset[str]:
+        """All figures of runs that its formulas need."""
+        return frozenset(name for _, text in formulas(self.file) for name in Formula(text).names)
+
+
+def formulas(file: File) -> list[tuple[tuple[str | int, ...], str]]:
+    """Return every formula of a file with its place in it."""
+    found: list[tuple[tuple[str | int, ...], str]] = []
+    found += [(("figure", at, "ours"), figure.ours) for at, figure in enumerate(file.figure)]
+    for at, figure in enumerate(file.figure):
+        found += [(("figure", at, "counts", place), text) for place, text in enumerate(figure.counts or ())]
+    found += [(("finding", at, "check"), finding.check) for at, finding in enumerate(file.finding)]
+    found += [(("own", at, "ours"), own.ours) for at, own in enumerate(file.own)]
+    return found
 
 
 def labels(folder: Path = SHIPPED) -> list[str]:
@@ -128,10 +154,7 @@ def load(path: Path) -> Experiment:
     for index, run in enumerate(file.run):
         if run.name in names[:index]:
             refuse(path, ("run", index, "name"), f"{shown(run.name)} is not allowed", "unique")
-    formulas = [(("figure", at, "ours"), figure.ours) for at, figure in enumerate(file.figure)]
-    formulas += [(("finding", at, "check"), finding.check) for at, finding in enumerate(file.finding)]
-    formulas += [(("own", at, "ours"), own.ours) for at, own in enumerate(file.own)]
-    for location, text in formulas:
+    for location, text in formulas(file):
         try:
             used = Formula(text).names
         except BadInput as error:

@@ -11,6 +11,9 @@ from cohortlab.reproduce.formula import Formula
 from cohortlab.reproduce.load import Experiment, FigureTable, FindingTable, OwnTable
 from cohortlab.reproduce.runs import Measured
 
+# So many hits must be expected, by the paper's figure, for an interval to say something.
+_HITS_MIN = 5
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -19,6 +22,17 @@ class Figure:
     table: FigureTable
     ours: float | None
     missing: str = ""
+    # Ours is one of so many counts: how many hits, of how many.
+    counts: tuple[float, float] | None = None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of what is counted, in the figure's unit."""
+        if self.counts is None or self.ours is None:
+            return None
+        scale = 100 if self.table.unit.startswith("%") else 1
+        low, high = wilson(*self.counts)
+        return low * scale, high * scale
 
     @property
     def ratio(self) -> float | None:
@@ -37,9 +51,21 @@ class Figure:
         return not self.table.unit and self.ours is not None and paper != 1 and (self.ours - 1) * (paper - 1) <= 0
 
     @property
+    def _is_enough(self) -> bool:
+        """Whether so many counts would have shown the paper's part: an interval of few contains anything."""
+        scale = 100 if self.table.unit.startswith("%") else 1
+        return self.counts is not None and self.counts[1] * self.table.paper / scale >= _HITS_MIN
+
+    @property
     def is_near(self) -> bool:
-        ratio = self.ratio
-        return ratio is not None and 1 / self.table.within <= ratio <= self.table.within and not self.is_other_way
+        ratio, within = self.ratio, self.table.within
+        if ratio is None or self.is_other_way:
+            return False
+        if self.interval and self._is_enough and self.interval[0] <= self.table.paper <= self.interval[1]:
+            return True
+        return (ratio >= 1 / within or self.table.bound == "at most") and (
+            ratio <= within or self.table.bound == "at least"
+        )
 
 
 @dataclass(frozen=True)
@@ -85,17 +111,35 @@ class Outcome:
         return sum(finding.holds is True for finding in self.findings)
 
 
+def wilson(hits: float, trials: float) -> tuple[float, float]:
+    """Return the 95 % interval (Wilson's) of a part, from 0 to 1, of which ``hits`` of ``trials`` were seen."""
+    if trials <= 0:
+        return 0.0, 1.0
+    z = 1.959964
+    part, square = hits / trials, z * z / trials
+    middle = (part + square / 2) / (1 + square)
+    half = z / (1 + square) * math.sqrt(part * (1 - part) / trials + square / trials / 4)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
 def of(experiment: Experiment, measured: Measured, rounds: int) -> Outcome:
     """Judge what was measured."""
     file = experiment.file
     return Outcome(
         experiment,
-        tuple(Figure(table, *_number(table.ours, measured)) for table in file.figure),
+        tuple(_figure(table, measured) for table in file.figure),
         tuple(_finding(table, measured) for table in file.finding),
         tuple(Own(table, *_number(table.ours, measured)) for table in file.own),
         measured,
         rounds,
     )
+
+
+def _figure(table: FigureTable, measured: Measured) -> Figure:
+    ours, missing = _number(table.ours, measured)
+    hits, trials = (_number(text, measured)[0] for text in table.counts or ("0", "0"))
+    counted = None if table.counts is None or hits is None or trials is None else (hits, trials)
+    return Figure(table, ours, missing, counted)
 
 
 def _number(text: str, measured: Measured) -> tuple[float | None, str]:

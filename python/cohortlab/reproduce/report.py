@@ -28,10 +28,19 @@ def verdict(figure: Figure) -> str:
     if figure.ours is None:
         return figure.missing
     if not figure.is_scored:
-        return "given"
+        return "given" if figure.table.kind == "parameter" else "expected, not measured"
     if figure.is_other_way:
         return "other direction"
-    return "near" if figure.is_near else "misses"
+    said = "near" if figure.is_near else "misses"
+    if figure.interval is None:
+        return said
+    low, high = map(number, figure.interval)
+    return f"{said}, 95 %: {low} to {high}"
+
+
+def published(figure: Figure) -> str:
+    """Return the paper's figure; with the word for a bound."""
+    return " ".join(filter(None, (figure.table.bound, number(figure.table.paper))))
 
 
 def holds(finding: Finding) -> str:
@@ -68,7 +77,7 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
             for figure in outcome.figures:
                 table = figure.table
                 said = "; ".join(filter(None, (verdict(figure), why(figure))))
-                cells = (_named(table.name, table.unit), table.place, number(table.paper), number(figure.ours))
+                cells = (_named(table.name, table.unit), table.place, published(figure), number(figure.ours))
                 lines.append(f"| {' | '.join(cells)} | {number(figure.ratio)} | {said} |")
             lines.append("")
         if outcome.own:
@@ -98,7 +107,9 @@ def html(outcomes: Sequence[Outcome]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals.update(number=number, verdict=verdict, holds=holds, why=why, score=score, named=_named)
+    environment.globals.update(
+        number=number, published=published, verdict=verdict, holds=holds, why=why, score=score, named=_named
+    )
     shown = [(outcome, draw.pictures(outcome)) for outcome in outcomes]
     return environment.get_template("report.html.j2").render(shown=shown, outcomes=outcomes)
 

@@ -3,6 +3,7 @@
 
 A figure is called ``RUN.VALUES.FIGURE``: the [[run]] table, the values of its ``each`` in their order, and what was
 measured. The same for any number of workers: a run depends on its seed alone, and a figure is the median over seeds.
+``RUN.VALUES.FIGURE.total`` is the sum over seeds, for what is counted.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import shlex
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from math import fsum
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from cohortlab.errors import BadInput, one_line
 from cohortlab.places import PlaceError
+from cohortlab.reproduce import traced
 from cohortlab.reproduce.load import Experiment, RunTable
-from cohortlab.sim.result import DISTRIBUTIONS, Result
+from cohortlab.sim.result import DISTRIBUTIONS, Result, Traces
 from cohortlab.sweep import plan as plans
 from cohortlab.sweep.axes import FILES, PLAIN, Axis
 from cohortlab.sweep.plan import Plan
@@ -28,17 +31,20 @@ from cohortlab.workloads import WorkloadError
 # What the kernel's own scheduler is called; the scenario says which kernel.
 KERNEL = "eevdf"
 _QUANTILES = ("mean", "p50", "p90", "p99", "max")
+# 25 bytes each.
+_ROWS_MAX = 8_000_000
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run: where its figures go, which is its plan's point."""
+    """One run: where its figures go, which is its plan's point, whether figures of its timeline are needed."""
 
     key: str
     plan: Plan
     point: int
     seed: int
     vm: str | None
+    is_traced: bool
 
 
 @dataclass
@@ -73,6 +79,9 @@ def _of_table(experiment: Experiment, table: RunTable, rounds: int) -> list[Job]
         if not values:
             raise BadInput(f"{name}: is not allowed: must have a value or more")
     folder = experiment.path.parent / "scenarios"
+    named = experiment.file.policies
+    called = {_located(arguments, folder): name for name, arguments in named.items()}
+    given["policy"] = [named.get(value, value) if isinstance(value, str) else value for value in given["policy"]]
     axes = tuple(Axis(name, tuple(_located(value, folder) for value in values)) for name, values in given.items())
     axes = (*axes, Axis("seed", tuple(range(1, rounds + 1))))
     plan = plans.make(folder / f"{table.scenario}.toml", axes)
@@ -81,8 +90,11 @@ def _of_table(experiment: Experiment, table: RunTable, rounds: int) -> list[Job]
     made = []
     for point in range(plan.points):
         values = plan.values(point)
-        key = ".".join([table.name, *(_word(values[position], folder) for position in varied)])
-        made.append(Job(key, plan, point, values[-1], table.vm))
+        chosen = [values[at] if fields[at] != "policy" else called.get(values[at], values[at]) for at in varied]
+        key = ".".join([table.name, *(_word(value, folder) for value in chosen)])
+        figures = [name.removeprefix(f"{key}.") for name in experiment.names if name.startswith(f"{key}.")]
+        is_traced = any(map(traced.is_traced, figures))
+        made.append(Job(key, plan, point, values[-1], table.vm, is_traced))
     return made
 
 
@@ -125,14 +137,16 @@ def run(wanted: Iterable[Job], workers: int, done: Callable[[], None]) -> Measur
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
     failed = tuple(f"{key}." for key in measured.errors)
-    measured.figures = {name: median(values) for name, values in seen.items() if not name.startswith(failed)}
+    whole = {name: values for name, values in seen.items() if not name.startswith(failed)}
+    measured.figures = {name: median(values) for name, values in whole.items()}
+    measured.figures |= {f"{name}.total": fsum(values) for name, values in whole.items()}
     return measured
 
 
 def _figures(job: Job) -> tuple[dict[str, float], dict[str, list[tuple[float, int]]]]:
     """Return a run's figures by name, and its histograms."""
     about_run = job.plan.point(job.point).run
-    result = Result.of(about_run)
+    result = Result.of(about_run, Traces(timeline_rows_max=_ROWS_MAX if job.is_traced else 0))
     names = [vm.name for vm in about_run.scenario.vms]
     programs = [vm.name for vm in about_run.scenario.program_vms if vm.name in about_run.running]
     chosen = job.vm or programs[0]
@@ -146,6 +160,10 @@ def _figures(job: Job) -> tuple[dict[str, float], dict[str, list[tuple[float, in
         if name == chosen:
             figures |= about | {"idle_s": measurement.host["idle_s"], "window_s": measurement.window_s}
     host = result.about["figures"]["host"]
+    if job.is_traced:
+        if result.is_truncated:
+            raise BadInput(f"the timeline has more than {_ROWS_MAX} rows: what is computed from it is not known")
+        figures |= traced.figures(result)
     figures |= {f"host.{name}": float(value) for name, value in host.items() if isinstance(value, int | float)}
     for vm in result.about["figures"]["vms"]:
         # A VM by its name, the chosen one without.
@@ -158,6 +176,8 @@ def _figures(job: Job) -> tuple[dict[str, float], dict[str, list[tuple[float, in
 
 def _of_vm(vm: dict[str, Any], prefix: str) -> dict[str, float]:
     found = {name: float(value) for name, value in vm.items() if isinstance(value, int | float)}
+    if lengths := vm.get("ple_chain_lengths"):
+        found |= {"ple_chains_33_64": float(lengths[-2]), "ple_chains_over_64": float(lengths[-1])}
     for what in DISTRIBUTIONS:
         found[f"{what}.count"] = float(vm[what]["count"])
         for quantile in _QUANTILES:
