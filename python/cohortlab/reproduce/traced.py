@@ -18,9 +18,10 @@ from cohortlab.sim.model import NS_PER_S
 from cohortlab.sim.result import TIMELINE_KINDS, Result
 
 # stacked_any: of the time, some VM's siblings were stacked somewhere; stacked_queues: of the time of all queues,
-# siblings were stacked in it. lag_5s_ns: what the VM with the most CPU time since the first look had more than the one
-# with the least, on average over looks every 5 s; lag_5s_rsd: the looks' standard deviation over that.
-_FIGURES = re.compile(r"host\.(stacked_any|stacked_queues|lag_\d+s_(ns|rsd))")
+# siblings were stacked in it. lag_5s_ns: how much more CPU time the first VM got than the last between two looks 5 s
+# apart, on average; lag_5s_rsd: the standard deviation of that over its mean; lag_since_ns: what the first has had more
+# than the last since the first look, on average over looks every second.
+_FIGURES = re.compile(r"host\.(stacked_any|stacked_queues|lag_\d+s_(ns|rsd)|lag_since_ns)")
 LOOKS_S = (1, 5, 10, 30, 60, 120)
 # A thread that sleeps so long between two looks comes a little later each time. Without that all looks would be at the
 # same instant of the VMs' turns, where these divide a second.
@@ -92,18 +93,24 @@ def length_ns(intervals: list[tuple[_Times, _Times]]) -> int:
 
 
 def _lags(vm: _Times, start: _Times, end: _Times, end_ns: int) -> dict[str, float]:
-    found = {}
+    found: dict[str, float] = {}
     numbers = np.unique(vm)
     for period_s in LOOKS_S:
         looks = np.arange(NS_PER_S, end_ns + 1, period_s * NS_PER_S + _LATE_NS)
         if len(looks) < 2 or len(numbers) < 2:
             continue
         used = np.array([used_ns(start[vm == number], end[vm == number], looks) for number in numbers])
-        used = used[:, 1:] - used[:, :1]
-        lag = used.max(axis=0) - used.min(axis=0)
+        lag = _spread(np.diff(used))
         found[f"host.lag_{period_s}s_ns"] = float(lag.mean())
         found[f"host.lag_{period_s}s_rsd"] = float(lag.std() / lag.mean()) if lag.mean() else 0.0
+        found.setdefault("host.lag_since_ns", float(_spread(used[:, 1:] - used[:, :1]).mean()))
     return found
+
+
+def _spread(of_vms: _Times) -> _Times:
+    """Return what the first VM has more than the last, for each look."""
+    spread: _Times = of_vms.max(axis=0) - of_vms.min(axis=0)
+    return spread
 
 
 def used_ns(start: _Times, end: _Times, looks: _Times) -> _Times:
