@@ -234,13 +234,13 @@ def test_cpu_time_until_a_look() -> None:
 
 def test_lag_is_what_one_vm_got_more_in_a_window() -> None:
     second = 1_000_000_000
-    vm, start, end = np.array([0, 1]), np.array([0, 0]), np.array([21, 12]) * second
-    found = traced._lags(vm, start, end, 21 * second)
-    # Looks every 5 s and a little, from 1 s on: at 6 and 11 s both have run all the time, then one alone.
+    vm, start, end = np.array([0, 1]), np.array([0, 0]), np.array([27, 12]) * second
+    found = traced._lags(vm, start, end, 27 * second)
+    # Looks every 5 s and a little, from 1 s on: both have run until 12 s, in the third window, then one alone.
     late = traced._LATE_NS
-    assert found["host.lag_5s_ns"] == pytest.approx((0 + 0 + 4 * second + 3 * late) / 3)
+    assert found["host.lag_5s_ns"] == pytest.approx((4 * second + 3 * late + 2 * (5 * second + late)) / 5)
     assert "host.lag_30s_ns" not in found
-    assert traced._lags(vm[:1], start[:1], end[:1], 21 * second) == {}, "one VM lags behind nobody"
+    assert traced._lags(vm[:1], start[:1], end[:1], 27 * second) == {}, "one VM lags behind nobody"
 
 
 def test_stacking_is_looked_at_where_a_formula_asks_for_it(papers: Path) -> None:
