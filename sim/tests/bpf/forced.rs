@@ -3,6 +3,7 @@
 
 use crate::common::*;
 use crate::spec::{knob, Knobs, Spec};
+use crate::view::State;
 use crate::world::{TaskId, World};
 
 fn forced(gang: u32) -> Knobs {
@@ -77,6 +78,82 @@ fn cpuco_throws_out_who_works_when_pcpu_0_turns_to_another_vm() {
     w.sleep(leads);
     w.settle();
     assert!(vms[1].iter().all(|id| w.is_running(*id)), "all pCPUs follow pCPU 0");
+}
+
+/// VM a of four vCPUs, and VM b, which weighs a hundred times as much and computes on every pCPU. Each vCPU is bound to a pCPU of its own: a's number `first` to
+/// pCPU 0. All of b run, all of a wait.
+fn beside_a_heavy_vm(gang: u32, first: usize) -> (World, Vec<TaskId>, Vec<TaskId>) {
+    let mut w = world_with(4, forced(gang));
+    let cgroups = [100, 10_000].map(|weight| w.new_cgroup(0, weight));
+    let [a, b] = cgroups.map(|cgroup| {
+        let vm = w.new_vm(4);
+        let on = |id| Spec::busy().vcpu(vm, id).cgroup(cgroup).on(&[(id + 4 - first) % 4]);
+        (0..4).map(|id| w.spawn(on(id))).collect::<Vec<_>>()
+    });
+    introduce(&mut w, &[a.clone(), b.clone()].concat());
+    w.run(300 * MS);
+    while !b.iter().all(|id| w.is_running(*id)) {
+        w.run(MS);
+    }
+    (w, a, b)
+}
+
+/// vCPU `first` of the light VM gets pCPU 0, because who had it sleeps. How many of its three siblings run a moment later?
+fn siblings_that_follow(gang: u32, first: usize) -> usize {
+    let (mut w, a, b) = beside_a_heavy_vm(gang, first);
+    w.sleep(b[first]);
+    w.settle();
+    assert!(w.is_running(a[first]), "test");
+    a.iter().filter(|id| w.is_running(**id)).count() - 1
+}
+
+#[test]
+fn every_sibling_that_waits_is_forced_when_the_leader_is_scheduled() {
+    for first in 0..4 {
+        assert_eq!(siblings_that_follow(knob::GANG_OFF, first), 0, "without a gang: test");
+        assert_eq!(
+            siblings_that_follow(knob::GANG_PROCCO, first),
+            if first == 0 { 3 } else { 0 },
+            "vCPU {first}"
+        );
+        assert_eq!(siblings_that_follow(knob::GANG_CPUCO, first), 3, "vCPU {first}");
+    }
+}
+
+#[test]
+fn who_was_thrown_out_is_kept_off_until_the_turn_ends() {
+    for gang in [knob::GANG_PROCCO, knob::GANG_CPUCO] {
+        let (mut w, a, b) = beside_a_heavy_vm(gang, 0);
+        w.sleep(b[0]);
+        // Once the leader sleeps nobody is forced anew; the turn goes on for a slice, 16 ms.
+        w.run(2 * MS);
+        w.sleep(a[0]);
+        w.run(11 * MS);
+        assert!(a[1..].iter().all(|id| w.is_running(*id)), "gang {gang}: after 13 ms");
+        w.run(8 * MS);
+        assert!(b[1..].iter().all(|id| w.is_running(*id)), "gang {gang}: after 21 ms");
+    }
+}
+
+#[test]
+fn who_wakes_in_the_turn_of_pcpu_0s_vm_is_forced_as_well() {
+    for (gang, runs) in [(knob::GANG_OFF, false), (knob::GANG_PROCCO, false), (knob::GANG_CPUCO, true)] {
+        let (mut w, a, b) = beside_a_heavy_vm(gang, 0);
+        // It sleeps as soon as it runs.
+        w.sleep(a[3]);
+        while w.task(a[3]).state != State::Asleep {
+            w.run(MS);
+        }
+        while !b.iter().all(|id| w.is_running(*id)) {
+            w.run(MS);
+        }
+        w.sleep(b[0]);
+        w.run(MS);
+        assert!(w.is_running(a[0]) && !w.is_running(a[3]), "test");
+        w.wake(a[3]);
+        w.settle();
+        assert_eq!(w.is_running(a[3]), runs, "gang {gang}");
+    }
 }
 
 #[test]

@@ -100,6 +100,96 @@ fn siblings_far_apart_are_brought_together_and_share_what_they_lend() {
     assert!(owed > 10 && lent > 10, "seen: {owed} debts, {lent} loans: test");
 }
 
+/// Three queues, each with somebody who has the pCPU and then those that wait, in the order of their virtual times, given in us. Letters are vCPUs of one VM, all others host tasks.
+const QUEUES: [&[(&str, u64)]; 3] = [
+    &[("x0", 0), ("a", 100), ("h1", 2_000), ("h2", 3_000), ("h3", 60_000)],
+    &[("x1", 0), ("h4", 1_000), ("h5", 2_000), ("h6", 3_000), ("h7", 4_000), ("b", 40_000)],
+    &[("x2", 0), ("c", 100), ("h8", 2_000), ("h9", 3_000), ("d", 5_000)],
+];
+
+/// Those queues, and who is who in them.
+fn three_queues() -> (World, impl Fn(&str) -> TaskId) {
+    let mut w = sbco(3);
+    let vm = w.new_vm(4);
+    let mut by_name = Vec::new();
+    for (cpu, queue) in QUEUES.iter().enumerate() {
+        for (name, vtime_us) in *queue {
+            let vcpu = ["a", "b", "c", "d"].iter().position(|letter| letter == name);
+            let spec = Spec::busy().on(&[cpu]);
+            let spec = if let Some(id) = vcpu { spec.vcpu(vm, id) } else { spec };
+            by_name.push((*name, w.spawn(spec), *vtime_us));
+        }
+    }
+    let all: Vec<TaskId> = by_name.iter().map(|(_, id, _)| *id).collect();
+    introduce(&mut w, &all);
+    all.iter().for_each(|id| w.sleep(*id));
+    while !all.iter().all(|id| w.task(*id).state == State::Asleep) {
+        w.run(MS);
+    }
+    let base = all.iter().map(|id| w.peek_sbco(*id).place).max().unwrap();
+    for (_, id, vtime_us) in &by_name {
+        w.set_vtime(*id, base + vtime_us * 1_000);
+    }
+    // Who comes first has the pCPU, and nobody after it deserves that more.
+    for (_, id, _) in &by_name {
+        w.wake(*id);
+    }
+    let find = move |name: &str| by_name.iter().find(|(known, ..)| *known == name).unwrap().1;
+    for queue in QUEUES {
+        for (ordinate, (name, _)) in queue.iter().enumerate() {
+            let task = w.peek_sbco(find(name));
+            assert_eq!(task.ordinate as usize, ordinate, "{name}: test");
+        }
+    }
+    (w, find)
+}
+
+#[test]
+fn a_dirty_vcpu_is_skipped() {
+    // a is first in its queue of four, b has five ahead of it in another, more than two thirds of that: a is passed over, and both are dirty.
+    let (mut w, id) = three_queues();
+    w.sleep(id("x0"));
+    w.settle();
+    assert_eq!(w.stats().sbco_balanced, 1);
+    assert!(w.is_running(id("h1")), "a's successor");
+    assert_eq!(["a", "b", "c", "d"].map(|name| w.peek_sbco(id(name)).dirty), [1, 1, 0, 0]);
+    // c is first in its queue. The one that is far back for it is dirty: c runs.
+    w.sleep(id("x2"));
+    w.settle();
+    assert_eq!(w.stats().sbco_balanced, 1);
+    assert!(w.is_running(id("c")));
+    audit_loans(&mut w, &["a", "b", "c", "d"].map(&id));
+    // When b's queue is looked at next, b receives what a has lent, and nobody is dirty.
+    w.sleep(id("x1"));
+    w.settle();
+    assert_eq!(["a", "b", "c", "d"].map(|name| w.peek_sbco(id(name)).dirty), [0; 4]);
+
+    // Had b's queue been looked at before, c would have been passed over: b has moved, and is still far back.
+    let (mut w, id) = three_queues();
+    for name in ["x0", "x1", "x2"] {
+        w.sleep(id(name));
+        w.settle();
+    }
+    assert_eq!(w.stats().sbco_balanced, 2);
+    assert!(w.is_running(id("h8")), "c's successor");
+    audit_loans(&mut w, &["a", "b", "c", "d"].map(&id));
+}
+
+#[test]
+fn a_dirty_vcpu_that_is_first_in_its_queue_runs() {
+    let (mut w, id) = three_queues();
+    // Whoever was between a and where it is now is gone before b's queue has been looked at.
+    for name in ["x0", "h1", "h2"] {
+        w.sleep(id(name));
+        w.settle();
+    }
+    assert_eq!(w.peek_sbco(id("b")).dirty, 1, "test");
+    assert!(w.peek_sbco(id("d")).ordinate >= 2, "far back for a queue of two: test");
+    assert!(w.is_running(id("a")));
+    assert_eq!(w.stats().sbco_balanced, 1);
+    audit_loans(&mut w, &["a", "b", "c", "d"].map(&id));
+}
+
 /// The part of the time that a VM has a pCPU in which it has all of them.
 fn together(w: &mut World, vm: &[TaskId], looks: usize) -> f64 {
     let (mut all, mut some) = (0, 0);

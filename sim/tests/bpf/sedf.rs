@@ -82,6 +82,34 @@ fn no_deadline_is_missed_below_full_load() {
     }
 }
 
+/// So many VMs of one vCPU, all in all wanting that part of the host, in 100 ms each less than its slice; each begins at another time. Returns the deadlines missed in ten seconds.
+fn missed(cpus: usize, vms: u64, load: f64) -> u64 {
+    let mut w = xen(cpus);
+    let run_ns = (PERIOD as f64 * load * cpus as f64 / vms as f64) as u64;
+    for _ in 0..vms {
+        lone(&mut w, 100, Spec::cycle(run_ns, PERIOD - run_ns));
+        w.run(17 * MS);
+    }
+    w.run(3 * SECOND);
+    let before = w.stats().deadlines_missed;
+    w.run(10 * SECOND);
+    audit(&mut w);
+    w.stats().deadlines_missed - before
+}
+
+#[test]
+fn no_deadline_is_missed_below_full_load_on_several_pcpus() {
+    for cpus in [2, 4] {
+        for (per_cpu, load) in [(2, 0.5), (2, 0.7), (2, 0.9), (3, 0.7), (3, 0.9), (5, 0.9)] {
+            let missed = missed(cpus, per_cpu * cpus as u64, load);
+            println!(
+                "{cpus} pCPUs, {per_cpu} VMs each, load {load}: {missed} deadlines missed of 100 for each VM"
+            );
+            assert_eq!(missed, 0, "{cpus} pCPUs, {per_cpu} VMs each, load {load}");
+        }
+    }
+}
+
 #[test]
 fn who_wants_less_than_its_slice_has_it_by_the_deadline() {
     // A fourth of 95 ms is due to each; one wants 20 in each period, the others all they can get.
