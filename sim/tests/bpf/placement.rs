@@ -2,7 +2,7 @@
 //! Where tasks are queued, and what idle pCPUs do about it.
 
 use crate::common::*;
-use crate::spec::{knob, Knobs, Spec};
+use crate::spec::{knob, Config, Knobs, Spec};
 use crate::view::{Queue, State};
 use crate::world::{TaskId, World};
 
@@ -37,6 +37,29 @@ fn siblings_are_never_queued_together_while_there_is_room() {
         }
     }
     audit(&mut w);
+}
+
+#[test]
+fn a_core_without_a_sibling_is_better_than_one_with() {
+    // Two cores of two threads, and somebody computes on each thread. Both vCPUs were on the first core.
+    for threads_per_core in [1, 2] {
+        let mut w = World::new(Config { threads_per_core, ..Config::cpus(4) });
+        for cpu in 0..4 {
+            w.spawn(Spec::busy().on(&[cpu]));
+        }
+        let vm = w.new_vm(2);
+        let vcpus = [0, 1].map(|id| w.spawn(Spec::busy().vcpu(vm, id).on(&[id])));
+        introduce(&mut w, &vcpus);
+        w.sleep(vcpus[1]);
+        while w.task(vcpus[1]).state != State::Asleep {
+            w.run(MS);
+        }
+        w.set_affinity(vcpus[1], &[0, 1, 2, 3]);
+        w.wake(vcpus[1]);
+        // Where pCPU 1 is a core of its own it has no reason to leave it.
+        let allowed = if threads_per_core == 1 { 1..2 } else { 2..4 };
+        assert!(allowed.contains(&pcpu_of(&w, vcpus[1])), "on pCPU {}", pcpu_of(&w, vcpus[1]));
+    }
 }
 
 #[test]

@@ -73,6 +73,8 @@ knobs! {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub cpus: usize,
+    /// SMT: pCPUs of one core are next to each other.
+    pub threads_per_core: usize,
     pub knobs: Knobs,
     pub tick_ns: u64,
     /// From a reschedule request until the other pCPU acts on it.
@@ -89,6 +91,7 @@ impl Config {
     pub fn cpus(cpus: usize) -> Self {
         Self {
             cpus,
+            threads_per_core: 1,
             knobs: Knobs::default(),
             tick_ns: 4_000_000,
             ipi_ns: 2_000,

@@ -41,15 +41,16 @@ impl World {
             ipi_remote_ns: config.ipi_ns,
             ..Costs::free()
         };
-        let machine = MachineConfig { costs, ..MachineConfig::ideal(config.cpus as u32) };
+        let threads_per_core = config.threads_per_core as u32;
+        let cores = config.cpus as u32 / threads_per_core;
+        let machine = MachineConfig { costs, threads_per_core, ..MachineConfig::ideal(cores) };
         let ext_config = ExtConfig {
             knobs: config.knobs.by_name(),
             ktime_ahead_ns: config.ktime_ahead_ns,
             cpu_skew_ns: config.skew_ns.clone(),
             sched_switch: config.sched_switch,
             preempt_rcu: config.preempt_rcu,
-            sets: String::new(),
-            fall_back: false,
+            ..ExtConfig::default()
         };
         let class = AnyClass::Ext(Ext::new(ext_config, &machine).unwrap());
         let host = Host::new(&machine, class, 0).unwrap();
