@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use cohort_sets::Sets;
 use serde::Serialize;
 
 use crate::class::ext::{PeekStats, SetsTeller};
@@ -55,6 +56,8 @@ pub struct Report {
     pub programs: Vec<ProgramReport>,
     /// Counters of the scheduler of `bpf/`, as `cohort run --json` names them; empty under other classes.
     pub stats: BTreeMap<&'static str, u64>,
+    /// Of each VM, where the scheduler is told of sets: its sets of more than one vCPU as the scheduler has them at the end.
+    pub sets: Vec<Sets>,
     pub fingerprint: Option<String>,
     pub figures: Option<Figures>,
     pub perfetto: Vec<u8>,
@@ -106,7 +109,9 @@ pub fn run(scenario: &Scenario, watch: Watch) -> Result<Report, SimError> {
             break;
         }
     }
+    let vms = if sets.is_some() { 0..scenario.vms.len() } else { 0..0 };
     let mut report = Report {
+        sets: vms.map(|vm| simulation.host.sets_of(VmId::from(vm))).collect(),
         outcome: Outcome::of(&simulation.host),
         programs: programs(&mut simulation.host, &simulation.bodies),
         stats: stats(&mut simulation.host),

@@ -60,13 +60,13 @@ use self::timers::Timers;
 pub use self::costs::{Cost, Costs};
 pub use self::ops::OpKind;
 pub use self::peek::{PeekEntity, PeekSbco, PeekStats, PeekTask, PeekVm};
-pub use self::sets::SetsTeller;
+pub use self::sets::{wrong_with, SetsTeller};
 pub use self::task::Queue;
 
 /// The scheduler's clock when the simulation starts: to it, a time of 0 means "never".
 pub const BOOT_NS: Ns = 1_000_000_000;
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExtConfig {
     /// The scheduler's knobs by their names in bpf/state.h; those not named keep their defaults.
@@ -83,6 +83,8 @@ pub struct ExtConfig {
     pub preempt_rcu: bool,
     /// Sets of vCPUs for gang partial, as in the file of `cohort run --sets`.
     pub sets: String,
+    /// For gang partial-auto, as `cohort run --split`: how many times more a part must depend on itself than the whole does to be a set of its own.
+    pub split: f64,
     /// A scheduler that does what the kernel refuses is ejected, and the fair class goes on, as on a host; otherwise the run ends with the reason.
     pub fall_back: bool,
 }
@@ -96,6 +98,7 @@ impl Default for ExtConfig {
             sched_switch: true,
             preempt_rcu: true,
             sets: String::new(),
+            split: cohort_sets::SPLIT_DEFAULT,
             fall_back: false,
         }
     }

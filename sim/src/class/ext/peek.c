@@ -218,6 +218,16 @@ void poke_set(u32 number, s32 vcpu, u64 entry)
 		*to = entry;
 }
 
+/* Its entry as it is. */
+u64 peek_set(u32 number, s32 vcpu)
+{
+	struct vm_ctx *vm = vm_at(number);
+	u32 index = vm ? vcpu_index(vm, vcpu) : -1;
+	u64 *entry = bpf_map_lookup_elem(&set_of, &index);
+
+	return entry ? *entry : 0;
+}
+
 /* What two of a VM's vCPUs have told each other; x is the lower. */
 u64 peek_traffic(u32 number, u32 x, u32 y)
 {

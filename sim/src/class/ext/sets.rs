@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Sets of vCPUs (gang partial), as user space tells the scheduler; and what it does to find them.
 
-use cohort_sets::{entry, first_of_each, Finder, Given, PERIOD_S, SPLIT_DEFAULT};
+use std::collections::BTreeMap;
+
+use cohort_sets::{entry, first_of_each, Finder, Given, Sets, PERIOD_S};
 
 use crate::class::AnyClass;
 use crate::error::SimError;
@@ -18,7 +20,13 @@ const PERIOD_NS: Ns = PERIOD_S * SEC;
 
 extern "C" {
     fn poke_set(number: u32, vcpu: i32, entry: u64);
+    fn peek_set(number: u32, vcpu: i32) -> u64;
     fn peek_traffic(number: u32, x: u32, y: u32) -> u64;
+}
+
+/// What is wrong with a file of `cohort run --sets`, as one line; `None`: nothing.
+pub fn wrong_with(sets: &str) -> Option<String> {
+    Given::parse(sets).err().map(|error| error.to_string())
 }
 
 /// Is the gang one whose sets are found?
@@ -41,6 +49,23 @@ impl Host {
             }
         });
         true
+    }
+
+    /// A VM's sets of more than one vCPU, as the scheduler has them now.
+    pub fn sets_of(&mut self, vm: VmId) -> Sets {
+        let Some(slot) = self.slot_of(vm) else { return Sets::new() };
+        let vcpus = self.vm(vm).vcpus;
+        let mut by_entry: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+        self.peek(|| {
+            for vcpu in 0..vcpus {
+                // SAFETY: a look-up with bounds.
+                by_entry.entry(unsafe { peek_set(slot, vcpu as i32) }).or_default().push(vcpu);
+            }
+        });
+        let mut sets: Sets =
+            by_entry.into_iter().filter(|(entry, _)| *entry != 0).map(|(_, set)| set).collect();
+        sets.sort();
+        sets
     }
 
     /// How often each two of a VM's vCPUs have sent each other an interrupt.
@@ -69,6 +94,7 @@ pub struct SetsTeller {
     given: Option<Given>,
     /// One for each VM, if sets are found.
     finders: Vec<Finder>,
+    split: f64,
     due_ns: Ns,
 }
 
@@ -82,7 +108,11 @@ impl SetsTeller {
         let finders = if ext.watches_irqs { vec![Finder::default(); names.len()] } else { Vec::new() };
         let due_ns = if finders.is_empty() { LOOK_NS } else { PERIOD_NS };
         let wanted = given.is_some() || !finders.is_empty();
-        Ok(wanted.then_some(Self { names, given, finders, due_ns }))
+        let split = ext.config.split;
+        if !(1.0..=100.0).contains(&split) {
+            return Err(SimError::Config(format!("policy.split: {split}; allowed: numbers from 1 to 100")));
+        }
+        Ok(wanted.then_some(Self { names, given, finders, split, due_ns }))
     }
 
     /// When there is something to do next.
@@ -99,7 +129,7 @@ impl SetsTeller {
             let sets = match (&self.given, self.finders.get_mut(index)) {
                 (Some(given), _) => given.of(name, vcpus),
                 (None, Some(finder)) => {
-                    finder.look(vcpus, host.traffic_of(vm), SPLIT_DEFAULT);
+                    finder.look(vcpus, host.traffic_of(vm), self.split);
                     finder.sets().clone()
                 }
                 (None, None) => continue,
