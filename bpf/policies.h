@@ -76,4 +76,29 @@
 	X(credit, any, credit, off, yield, off, off, "Xen's credit scheduler, to compare with")                  \
 	X(sedf, any, sedf, off, yield, off, off, "Xen's simple earliest deadline first, to compare with")
 
+/*
+ * What goes together: X(what, needs, why). Whoever offers policies refuses the rest, with the reason. `--flag`: that flag is given. `--axis a|b`: it has one of these in the end,
+ * by its flag or by the preset; `other than` a|b: none of these. `given` before it: by its flag. `of-vms`: those whose headers say .of_vms = true.
+ */
+#define NEEDS(X)                                                                                                     \
+	X("--gang of-vms", "--order of-vms", "tasks that are scheduled each for itself have no turn together")       \
+	X("--spin boost", "--boost other than off", "the kinds of boost say who runs")                               \
+	X("--boost other than off", "--spin boost", "they are its kinds")                                            \
+	X("--spin prefer", "--order other than credit|sedf",                                                         \
+	  "there no virtual time says who goes first, and nobody can stand back by it")                              \
+	X("--order sbco", "--placement balance", "siblings in one queue cannot be brought together")                 \
+	X("given --gang partial", "--sets", "without, nobody is in a set")                                           \
+	X("--sets", "--gang partial", "no other is told sets")                                                       \
+	X("--split", "--gang partial-auto", "no other looks for sets")                                               \
+	X("--sbco-alpha", "--order sbco", "no other has an alpha")                                                   \
+	X("--skew-us", "--gang relaxed", "no other looks at how far one is ahead")                                   \
+	X("--guard-grace-us", "--guard kernel-mode", "nobody is spared")                                             \
+	X("--boost-slice-us", "--spin boost|prefer or --gang aligned", "nothing else lends a part of a turn")        \
+	X("--slice-us", "--order other than credit or --gang other than off or --spin boost or --placement balance", \
+	  "turns are Xen's")                                                                                         \
+	X("--lag-us", "--order other than credit|sedf or --boost unfair",                                            \
+	  "there no sleeper has a claim by virtual time")                                                            \
+	X("--wakeup-gran-us", "--order other than credit or --gang strict|partial|partial-auto",                     \
+	  "classes say who goes before whom")
+
 #endif

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::parser::ValueSource;
+use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::audit::Audit;
 use crate::man;
@@ -136,8 +137,8 @@ impl Run {
         if self.json && self.stats.is_none() && self.monitor.is_none() {
             return Err(Failure::refused("--json needs --stats SECS or --monitor SECS"));
         }
-        self.policy.axes()?;
-        self.timing.validate()
+        let axes = self.policy.axes()?;
+        self.timing.validate(|flag| axes.is_idle(flag))
     }
 }
 
@@ -159,8 +160,24 @@ pub enum Stop {
     Failure(Failure),
 }
 
+fn matched(args: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Cli, clap::Error> {
+    let matches = Cli::command().try_get_matches_from(args)?;
+    let mut cli = Cli::from_arg_matches(&matches)?;
+    if let (Command::Run(run), Some((_, of_run))) = (&mut cli.command, matches.subcommand()) {
+        run.policy.given = given(of_run);
+    }
+    Ok(cli)
+}
+
+/// The flags that the command line has, without their dashes.
+fn given(matches: &ArgMatches) -> Vec<String> {
+    let ids = matches.ids().map(clap::Id::as_str);
+    let given = ids.filter(|id| matches.value_source(id) == Some(ValueSource::CommandLine));
+    given.map(|id| id.replace('_', "-")).collect()
+}
+
 pub fn parse(args: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Cli, Stop> {
-    let cli = Cli::try_parse_from(args).map_err(|error| match error.kind() {
+    let cli = matched(args).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Text(error.render().to_string()),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             Stop::Failure(Failure::refused("say what to do: `cohort run`, `cohort top`, or `cohort --help`"))
@@ -196,7 +213,6 @@ mod tests {
     use super::*;
     use crate::policy::tests::no_knobs;
     use crate::policy::{Axes, Boost, Placement};
-    use clap::CommandFactory;
 
     fn run(args: &str) -> Result<Run, Stop> {
         let args = ["cohort", "run"].into_iter().chain(args.split_whitespace()).map(Into::into);
@@ -270,9 +286,39 @@ mod tests {
             ("--boost unfair", ["--boost", "unfair", "add candidate"]),
             ("--gang aligned --order task", ["--gang aligned", "--order vm", ""]),
             ("--policy vtime --gang aligned", ["--gang aligned", "--order vm", ""]),
-            ("--spin boost --boost off", ["--spin boost", "--boost off", "do not go together"]),
-            ("--spin off --boost candidate", ["--spin off", "--boost candidate", "do not go together"]),
-            ("--policy vtime --spin boost", ["--spin boost", "--boost off", "do not go together"]),
+            (
+                "--spin boost --boost off",
+                ["--spin boost needs --boost other than off", "(it is off)", "kinds"],
+            ),
+            ("--spin off --boost candidate", ["--boost candidate needs --spin boost", "(it is off)", ""]),
+            ("--policy vtime --spin boost", ["--spin boost needs --boost other than off", "(it is off)", ""]),
+            (
+                "--spin prefer --order credit --gang off",
+                ["--spin prefer", "--order other than credit or sedf", ""],
+            ),
+            ("--policy vtime --order sbco", ["--order sbco", "--placement balance", "(it is any)"]),
+            ("--gang partial", ["--gang partial needs --sets", "nobody is in a set", ""]),
+            ("--policy strict --sets x", ["--sets needs --gang partial", "(it is strict)", ""]),
+            ("--policy partial --split 2", ["--split needs --gang partial-auto", "(it is partial)", ""]),
+            ("--skew-us 3000", ["--skew-us needs --gang relaxed", "(it is aligned)", ""]),
+            ("--guard-grace-us 1000", ["--guard-grace-us needs --guard kernel-mode", "(it is off)", ""]),
+            (
+                "--policy strict --boost-slice-us 400",
+                [
+                    "--boost-slice-us needs --spin boost or prefer (it is off)",
+                    "or --gang aligned (it is strict)",
+                    "",
+                ],
+            ),
+            (
+                "--policy credit --slice-us 9000",
+                ["--slice-us needs --order other than credit", "(it is credit)", ""],
+            ),
+            (
+                "--policy credit --wakeup-gran-us 9",
+                ["--wakeup-gran-us needs --order other than credit", "", ""],
+            ),
+            ("--policy sedf --lag-us 9000", ["--lag-us needs --order other than credit or sedf", "", ""]),
             ("--slice-us 99", ["--slice-us", "99", "from 100 to 100000"]),
             ("--slice-us=-5", ["--slice-us", "-5", "from 100 to 100000"]),
             ("--starve-us 1000001", ["--starve-us", "1000001", "from 1000 to 1000000"]),
@@ -300,6 +346,39 @@ mod tests {
             let line = refusal(args);
             for part in wanted {
                 assert!(line.contains(part), "{args}: {part:?} is not in {line:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_of_use_is_accepted() {
+        for args in [
+            "--policy partial",
+            "--policy partial --sets x",
+            "--gang partial --sets x",
+            "--policy partial-auto --split 2",
+            "--policy relaxed --skew-us 1000",
+            "--guard kernel-mode --guard-grace-us 500",
+            "--boost off --boost-slice-us 300",
+            "--policy ple-prefer --boost-slice-us 300",
+            "--policy credit --gang strict --slice-us 9000",
+            "--policy sedf --boost candidate,unfair --lag-us 9000",
+            // What nobody asks for contradicts nothing: no boost, no turn of ours.
+            "--policy strict --slice-us 300 --wakeup-gran-us 100",
+            "--policy credit --starve-us 1000",
+        ] {
+            assert!(run(args).is_ok(), "{args}: {:?}", run(args));
+        }
+    }
+
+    /// The list is the scheduler's; what it names are this program's flags.
+    #[test]
+    fn whatever_needs_something_is_a_flag() {
+        let command = Cli::command();
+        let run = command.find_subcommand("run").unwrap();
+        for [what, needs, _] in crate::policies::NEEDS {
+            for flag in what.split(' ').chain(needs.split(' ')).filter_map(|word| word.strip_prefix("--")) {
+                assert!(run.get_arguments().any(|arg| arg.get_long() == Some(flag)), "--{flag}");
             }
         }
     }

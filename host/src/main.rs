@@ -40,6 +40,10 @@ mod policies {
     include!(concat!(env!("OUT_DIR"), "/policies.rs"));
 }
 
+/// Which of them go together: the simulator's file, so that both refuse the same.
+#[path = "../../sim/src/together.rs"]
+mod together;
+
 /// What the scheduler was compiled from.
 mod sources {
     include!(concat!(env!("OUT_DIR"), "/sources.rs"));

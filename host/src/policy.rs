@@ -12,6 +12,7 @@ use clap::{Args, ValueEnum};
 use crate::bpf::types::rodata;
 use crate::say::Failure;
 use crate::sbco::Alpha;
+use crate::together::Chosen;
 use crate::{intf, policies};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -142,6 +143,10 @@ pub struct PolicyArgs {
     /// With --gang partial-auto: a set is split where a part depends so many times more on itself than the whole does [1..100]
     #[arg(long, value_name = "T", value_parser = parse_split, default_value_t = cohort_sets::SPLIT_DEFAULT)]
     pub split: f64,
+
+    /// Which flags of `cohort run` the command line has, without their dashes: a default is told from the same value given.
+    #[arg(skip)]
+    pub given: Vec<String>,
 }
 
 pub fn parse_split(text: &str) -> Result<f64, String> {
@@ -195,20 +200,11 @@ impl PolicyArgs {
             spin,
             guard: self.guard.unwrap_or(preset.guard),
         };
-        axes.validate()?;
-        if self.sbco_alpha.is_some() && axes.order.name != "sbco" {
-            return Err(Failure::refused(format!(
-                "--sbco-alpha needs --order sbco: --order {} has no alpha",
-                axes.order.name
-            )));
+        let given: Vec<_> = self.given.iter().map(String::as_str).collect();
+        match axes.refusal(&given) {
+            Some(line) => Err(Failure::refused(line)),
+            None => Ok(axes),
         }
-        if self.sets.is_some() && axes.gang() != "partial" {
-            return Err(Failure::refused(format!(
-                "--sets needs --gang partial: --gang {} looks for no sets",
-                axes.gang()
-            )));
-        }
-        Ok(axes)
     }
 }
 
@@ -218,27 +214,33 @@ impl Axes {
         self.gang.name
     }
 
-    /// What clap cannot express: axes that do not go together.
-    fn validate(&self) -> Result<(), Failure> {
-        let knows_vms = |axis: &str, choice: Choice| {
-            policies::OF_VMS.contains(&format!("{axis} {}", choice.name).as_str())
-        };
-        if knows_vms("gang", self.gang) && !knows_vms("order", self.order) {
-            let allowed: Vec<_> =
-                policies::OF_VMS.iter().filter_map(|of| of.strip_prefix("order ")).collect();
-            return Err(Failure::refused(format!(
-                "--gang {} needs --order {}: tasks that are scheduled each for itself have no turn together",
-                self.gang.name,
-                allowed.join(" or ")
-            )));
-        }
-        if (self.spin.name == "boost") != (self.boost != Boost::OFF) {
-            return Err(Failure::refused(format!(
-                "--spin {} and --boost {} do not go together: --spin boost needs kinds of boost, which no other has",
-                self.spin.name, self.boost
-            )));
-        }
-        Ok(())
+    /// Each axis by its flag, with its value as that is written.
+    fn words(&self) -> [(&'static str, String); 6] {
+        let placement = self.placement.to_possible_value().map(|v| v.get_name().to_string());
+        [
+            ("placement", placement.unwrap_or_default()),
+            ("order", self.order.name.to_string()),
+            ("gang", self.gang.name.to_string()),
+            ("spin", self.spin.name.to_string()),
+            ("boost", self.boost.to_string()),
+            ("guard", self.guard.name.to_string()),
+        ]
+    }
+
+    fn asked<T>(&self, given: &[&str], ask: impl FnOnce(Chosen) -> T) -> T {
+        let words = self.words();
+        let axes = words.each_ref().map(|(axis, value)| (*axis, value.as_str()));
+        ask(Chosen { axes: &axes, given })
+    }
+
+    /// What clap cannot express: what does not go together, of the axes and the flags that are given.
+    fn refusal(&self, given: &[&str]) -> Option<String> {
+        self.asked(given, |chosen| chosen.refusal())
+    }
+
+    /// Would that flag, named without its dashes, change nothing?
+    pub fn is_idle(&self, flag: &str) -> bool {
+        self.asked(&[], |chosen| chosen.is_idle(flag))
     }
 
     /// Is there a guard, which must hear how vCPUs lose their pCPUs?
@@ -261,8 +263,7 @@ impl Axes {
 
 impl fmt::Display for Axes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let placement =
-            self.placement.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default();
+        let [(_, placement), ..] = self.words();
         let Axes { order, gang, spin, boost, guard, .. } = self;
         write!(f, "placement {placement}, order {}, gang {}, spin {}", order.name, gang.name, spin.name)?;
         if *boost != Boost::OFF {
@@ -317,7 +318,7 @@ pub mod tests {
     fn every_preset_is_made_of_what_the_tables_have() {
         for preset in policies::PRESETS {
             let axes = Axes::of_preset(preset[0]).unwrap_or_else(|| panic!("{preset:?}"));
-            axes.validate().unwrap_or_else(|error| panic!("{preset:?}: {error:?}"));
+            assert_eq!(axes.refusal(&["policy"]), None, "{preset:?}");
         }
     }
 
@@ -328,6 +329,16 @@ pub mod tests {
         assert_eq!((knobs.placement, knobs.order, knobs.gang, knobs.spin, knobs.boost), (1, 0, 1, 1, 11));
         Axes::of_preset("vtime").unwrap().apply(&mut knobs);
         assert_eq!((knobs.placement, knobs.order, knobs.gang, knobs.spin, knobs.boost), (0, 1, 0, 0, 0));
+    }
+
+    #[test]
+    fn the_user_guide_has_what_goes_together() {
+        let guide = include_str!("../../docs/cohort.md");
+        for row in policies::NEEDS {
+            let [what, needs, why] = row.map(|term| term.replace('|', " or "));
+            let row = format!("| `{what}` | `{needs}` | {why} |");
+            assert!(guide.contains(&row), "docs/cohort.md lacks {row}");
+        }
     }
 
     #[test]

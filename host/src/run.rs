@@ -65,6 +65,10 @@ pub fn run(args: &Run, host: &Host) -> Result<(), Failure> {
     let mut teller = match (&args.policy.sets, config.axes.gang()) {
         (Some(path), _) => Some(Teller::from_file(path.clone())?),
         (None, "partial-auto") => Some(Teller::auto(Auto::new(args.policy.split))),
+        (None, "partial") => {
+            warn!("no --sets: nobody is in a set, and each vCPU runs for itself");
+            None
+        }
         (None, _) => None,
     };
     let result = keep_scheduling(&config, host, &stops, &mut reporter, &mut teller);

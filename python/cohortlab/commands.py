@@ -25,7 +25,7 @@ from cohortlab import scenario as scenarios
 from cohortlab.compare import INTERRUPTED, OpenPlace, Plan
 from cohortlab.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 from cohortlab.places import PlaceError
-from cohortlab.policies import ALL, KNOWN, Policy, parse_policies
+from cohortlab.policies import ALL, KERNEL, KNOWN, Policy, parse_policies
 from cohortlab.progress import Bar, Forecast, Lines, Progress
 from cohortlab.results import Results, write_parquet
 from cohortlab.scenario import TLB_MODES, Scenario
@@ -46,6 +46,8 @@ BEFORE_LAB_S = {
     "booting": 25.0,
 }
 BUILT_ONCE = frozenset(name for name in BEFORE_LAB_S if name.startswith("the lab's"))
+# What a policy may be given on real kernels and is no part of it.
+TALKATIVE = frozenset({"-v", "-vv", "--verbose"})
 DEFAULT_POLICIES = ("eevdf", "cohort")
 POLICIES = f"With commas, of {', '.join(KNOWN)}; or {ALL}. NAME@VARIANT is NAME once more, with other --policy-args."
 
@@ -122,6 +124,8 @@ def compare(
         open_place = _simulator(chosen, plan, hardware)
     elif hardware is not None:
         raise BadInput("--hardware: only a simulated host can be chosen: --on sim")
+    else:
+        _check_arguments(plan)
     remark = _on_this_host(plan) if where == "host" else ""
     _check_picture(picture)
     folder = _folder(out, chosen.name)
@@ -228,6 +232,19 @@ def place_named(name: str, *, probe: bool = True) -> OpenPlace:
     from cohortlab.lab import open_lab
 
     return functools.partial(open_lab, probe=probe)
+
+
+def _check_arguments(plan: Plan) -> None:
+    """Raise BadInput for what ``cohort run`` would refuse on a real kernel, which would be told only after its boot."""
+    from cohortlab.sim.policy import knobs
+
+    for policy in plan.policies:
+        if policy.name == KERNEL:
+            continue
+        try:
+            knobs(policy.name, [arg for arg in policy.args if arg not in TALKATIVE])
+        except PlaceError as error:
+            raise BadInput(f"{policy.label}: {error}") from None
 
 
 def _on_this_host(plan: Plan) -> str:

@@ -47,6 +47,12 @@ pub fn generate(bpf_dir: &Path, out_dir: &Path) -> Result<String, Box<dyn Error>
     }
     writeln!(rust, "/// Those that know VMs (policy.h, of_vms): a gang of these needs an order of these.")?;
     writeln!(rust, "pub const OF_VMS: &[&str] = &{of_vms:?};")?;
+    writeln!(rust, "/// NEEDS of policies.h: what, what it needs, why.")?;
+    writeln!(rust, "pub const NEEDS: &[[&str; 3]] = &[")?;
+    for row in needs(&text)? {
+        writeln!(rust, "    {:?},", row.map(|term| with_names(&term, &of_vms)))?;
+    }
+    writeln!(rust, "];")?;
     fs::write(out_dir.join("policy_headers.h"), headers)?;
     Ok(rust)
 }
@@ -60,8 +66,28 @@ pub fn names(bpf_dir: &Path, table: &str) -> Result<Vec<String>, Box<dyn Error>>
     Ok(rows(&text, table, *columns)?.into_iter().map(|row| row[0].clone()).collect())
 }
 
-/// The lines `X(a, b, "c")` of a table, names as they are written on the command line.
-fn rows(text: &str, table: &str, columns: usize) -> Result<Vec<Vec<String>>, Box<dyn Error>> {
+/// `--gang of-vms` as `--gang a|b`, with those of that axis that know VMs (policy.h, of_vms).
+fn with_names(term: &str, of_vms: &[String]) -> String {
+    let Some(axis) = term.strip_suffix(" of-vms") else { return term.to_string() };
+    let of_axis = format!("{} ", axis.trim_start_matches('-'));
+    let names: Vec<_> = of_vms.iter().filter_map(|policy| policy.strip_prefix(&of_axis)).collect();
+    format!("{axis} {}", names.join("|"))
+}
+
+/// The lines `X("a", "b", "c")` of NEEDS.
+fn needs(text: &str) -> Result<Vec<[String; 3]>, Box<dyn Error>> {
+    let mut found = Vec::new();
+    for entry in body(text, "NEEDS")?.split("X(").skip(1) {
+        let columns: Vec<_> = entry.split('"').skip(1).step_by(2).map(str::to_string).collect();
+        let row =
+            columns.try_into().map_err(|_| format!("policies.h: NEEDS: cannot read X({}", entry.trim()))?;
+        found.push(row);
+    }
+    Ok(found)
+}
+
+/// What a table's macro says, as one line.
+fn body(text: &str, table: &str) -> Result<String, Box<dyn Error>> {
     let start = format!("#define {table}(X)");
     let body = text.split_once(&start).ok_or_else(|| format!("policies.h: {table} not found"))?.1;
     // A macro ends with the first line that has no backslash.
@@ -74,8 +100,13 @@ fn rows(text: &str, table: &str, columns: usize) -> Result<Vec<Vec<String>>, Box
             break;
         }
     }
+    Ok(lines)
+}
+
+/// The lines `X(a, b, "c")` of a table, names as they are written on the command line.
+fn rows(text: &str, table: &str, columns: usize) -> Result<Vec<Vec<String>>, Box<dyn Error>> {
     let mut found = Vec::new();
-    for entry in lines.split("X(").skip(1) {
+    for entry in body(text, table)?.split("X(").skip(1) {
         // The last column is a string, which may have commas.
         let fail = || format!("policies.h: {table}: cannot read X({}", entry.trim());
         let (left, quoted) = entry.split_once('"').ok_or_else(fail)?;

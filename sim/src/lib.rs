@@ -39,6 +39,7 @@ pub mod run;
 pub mod scenario;
 pub mod sim;
 pub mod time;
+pub mod together;
 pub mod trace;
 pub mod tree;
 pub mod workload;

@@ -19,6 +19,7 @@ from cohortlab import __version__, workloads
 from cohortlab.places import PlaceCrashed, PlaceError
 from cohortlab.policies import KNOWN
 from cohortlab.results import read_parquet
+from cohortlab.sim.policy import FLAGS
 
 Run = Callable[..., Any]
 
@@ -130,6 +131,14 @@ WRONG = {
         '--policy-args: "--boost off" is not allowed for eevdf: must be of --cgroup-mode MODE, one of up, smp, concur, '
         "max, tasks, and --base-slice-us N, from 100 to 100000, --latency-us N, from 100 to 1000000, "
         "--min-granularity-us N, from 100 to 1000000",
+    ),
+    "arguments that do not go together, before anything boots": (
+        ["compare", "SCENARIO", "--on", "lab", "--policy-args", "cohort=-v --skew-us 1000"],
+        "cohort: --skew-us needs --gang relaxed (it is aligned): no other looks at how far one is ahead",
+    ),
+    "arguments that no policy has": (
+        ["compare", "SCENARIO", "--on", "lab", "--policy-args", "cohort=--wibble 1"],
+        f"cohort: --wibble is not known: must be of {', '.join(FLAGS)}",
     ),
     "arguments of nobody": (
         ["compare", "SCENARIO", "--policy-args", "--boost"],

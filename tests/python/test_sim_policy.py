@@ -48,7 +48,9 @@ def test_values_are_those_of_the_scheduler(enum: str) -> None:
 
 def test_knobs_exist_in_the_scheduler() -> None:
     names = set(re.findall(r"^KNOB u\d+ (\w+)", STATE, re.MULTILINE))
-    args = [part for name in policy.TIMING for part in (f"--{name}", "5000")]  # equal, so they contradict nothing
+    # Equal, so they contradict nothing; and each has something to say.
+    args = [part for name in policy.TIMING for part in (f"--{name}", "5000")]
+    args += ["--gang", "relaxed", "--guard", "kernel-mode"]
     assert set(policy.knobs("cohort", args)) <= names
 
 
@@ -68,6 +70,33 @@ def test_alpha_is_a_number_or_a_fraction() -> None:
     for text, parts in (("2/3", 43_690), ("0.5", 32_768), ("1", 65_536)):
         assert policy.knobs("sbco", ["--sbco-alpha", text])["sbco_alpha"] == parts
     assert "sbco_alpha" not in policy.knobs("sbco", [])
+
+
+def test_every_preset_goes_together() -> None:
+    for name in policy.PRESETS:
+        policy.knobs(name, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("cohort", ["--boost", "off", "--boost-slice-us", "300"]),
+        ("credit", ["--gang", "strict", "--slice-us", "9000"]),
+        # What nobody asks for contradicts nothing: no boost, no turn of ours.
+        ("strict", ["--slice-us", "300", "--wakeup-gran-us", "100"]),
+        ("credit", ["--starve-us", "1000"]),
+    ],
+)
+def test_what_is_of_use_is_accepted(name: str, args: list[str]) -> None:
+    assert policy.knobs(name, args)
+
+
+def test_sets_and_their_split_reach_the_simulator(tmp_path: Path) -> None:
+    file = tmp_path / "sets"
+    file.write_text("*: all\n")
+    assert policy.host_class("partial", ["--sets", str(file)], "7.3")["sets"] == "*: all\n"
+    assert policy.host_class("partial-auto", ["--split=2.5"], "7.3")["split"] == 2.5
+    assert "split" not in policy.host_class("partial-auto", [], "7.3")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +192,7 @@ def test_the_kernel_takes_no_other_arguments(args: list[str]) -> None:
     ("name", "args", "kernel", "said"),
     [
         ("nobody", [], "7.3", 'policy "nobody" is not known to the simulator: must be one of eevdf, cohort, '),
-        ("cohort", ["--stats", "1"], "7.3", "--stats is not known to the simulator: must be of --placement, "),
+        ("cohort", ["--stats", "1"], "7.3", "--stats is not known: must be of --placement, "),
         ("cohort", ["--slice-us"], "7.3", "--slice-us: its value is missing"),
         ("cohort", ["--slice-us", "99"], "7.3", '--slice-us: "99" is not allowed: must be whole microseconds from 100'),
         ("cohort", ["--slice-us", "١٢٣"], "7.3", "must be whole microseconds from 100"),
@@ -187,11 +216,29 @@ def test_the_kernel_takes_no_other_arguments(args: list[str]) -> None:
             "cohort",
             ["--spin", "off", "--boost", "candidate"],
             "7.3",
-            "--spin off and --boost candidate do not go together",
+            "--boost candidate needs --spin boost (it is off): they are its kinds",
         ),
         ("sbco", ["--sbco-alpha", "3/2"], "7.3", '--sbco-alpha: "3/2" is not allowed: must be a number from 0.01 to 1'),
         ("sbco", ["--sbco-alpha", "1/0"], "7.3", '--sbco-alpha: "1/0" is not allowed: must be a number from 0.01 to 1'),
-        ("cohort", ["--sbco-alpha", "1/2"], "7.3", "--sbco-alpha needs --order sbco: --order vm has no alpha"),
+        ("cohort", ["--sbco-alpha", "1/2"], "7.3", "--sbco-alpha needs --order sbco (it is vm): no other has an alpha"),
+        ("vtime", ["--spin", "prefer", "--order", "sedf"], "7.3", "--spin prefer needs --order other than credit or s"),
+        ("vtime", ["--order", "sbco"], "7.3", "--order sbco needs --placement balance (it is any)"),
+        ("cohort", ["--gang", "partial"], "7.3", "--gang partial needs --sets: without, nobody is in a set"),
+        ("strict", ["--sets", "x"], "7.3", "--sets needs --gang partial (it is strict)"),
+        ("partial", ["--split", "2"], "7.3", "--split needs --gang partial-auto (it is partial)"),
+        ("partial-auto", ["--split", "0.9"], "7.3", '--split: "0.9" is not allowed: must be a number from 1 to 100'),
+        ("partial-auto", ["--split", "x"], "7.3", '--split: "x" is not allowed: must be a number from 1 to 100'),
+        ("cohort", ["--skew-us", "3000"], "7.3", "--skew-us needs --gang relaxed (it is aligned)"),
+        ("cohort", ["--guard-grace-us", "999"], "7.3", "--guard-grace-us needs --guard kernel-mode (it is off)"),
+        (
+            "strict",
+            ["--boost-slice-us", "400"],
+            "7.3",
+            "--boost-slice-us needs --spin boost or prefer (it is off), or --gang aligned (it is strict): nothing else",
+        ),
+        ("credit", ["--slice-us", "9000"], "7.3", "--slice-us needs --order other than credit (it is credit), or --g"),
+        ("credit", ["--wakeup-gran-us", "9"], "7.3", "--wakeup-gran-us needs --order other than credit (it is credit)"),
+        ("sedf", ["--lag-us", "9000"], "7.3", "--lag-us needs --order other than credit or sedf (it is sedf), or --b"),
         ("cohort", ["slice", "5"], "7.3", '"slice" is not allowed: must be a flag'),
         ("eevdf", ["--cgroup-mode", "max"], "7.3", '--cgroup-mode: "max" is not known to the simulator for kernel 7.3'),
         ("eevdf", ["--cgroup-mode", "smp"], "6.18", '--cgroup-mode: "smp" is not known to the simulator for kernel 6'),

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Which scheduling class the simulated host has, from a policy's name and the arguments of ``cohort run``.
 
-Presets and axes come from the tables that the scheduler was compiled with. The other flags and the ranges are those of
-the program ``cohort``; a test holds them against its guide, docs/cohort.md.
+Presets and axes come from the tables that the scheduler was compiled with, and so does what goes together. The other
+flags and the ranges are those of the program ``cohort``; a test holds them against its guide, docs/cohort.md.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,7 +57,10 @@ AT_MOST = (
     ("wakeup-gran-us", "lag-us"),
 )
 SBCO_ALPHA = "sbco-alpha"
-FLAGS = (*(f"--{axis}" for axis in _AXES), *(f"--{name}" for name in TIMING), f"--{SBCO_ALPHA}", "--sets")
+SPLIT = "split"
+SPLIT_RANGE = (1, 100)
+_OTHERS = (SBCO_ALPHA, SPLIT, "sets")
+FLAGS = tuple(f"--{name}" for name in (*_AXES, *TIMING, *_OTHERS))
 
 # The kernel's own scheduler: which form of the fair class a kernel has.
 KERNEL_RULE = "a kernel's version, 2.6.34 or newer, as in 6.12"
@@ -77,18 +81,21 @@ def host_class(name: str, args: Sequence[str], kernel: str) -> dict[str, Any]:
         raise PlaceError(
             f'policy "{name}" is not known to the simulator: must be one of {KERNEL}, {", ".join(PRESETS)}'
         )
-    return {"class": "ext", "knobs": knobs(name, args), **_sets(args)}
+    return {"class": "ext", "knobs": knobs(name, args), **_of_sets(args)}
 
 
-def _sets(args: Sequence[str]) -> dict[str, str]:
-    """Return what the file of ``--sets`` says; what is wrong with it the simulator says."""
-    files = [value for flag, value in _pairs(args) if flag == "--sets"]
-    if not files:
-        return {}
-    try:
-        return {"sets": Path(files[-1]).read_text(encoding="utf-8")}
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlaceError(f"--sets: cannot read {files[-1]}: {error}") from error
+def _of_sets(args: Sequence[str]) -> dict[str, Any]:
+    """Return what the file of ``--sets`` says, what is wrong with which the simulator says; and ``--split``."""
+    given = dict(_pairs(args))
+    found: dict[str, Any] = {}
+    if file := given.get("--sets"):
+        try:
+            found["sets"] = Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise PlaceError(f"--sets: cannot read {file}: {error}") from error
+    if value := given.get(f"--{SPLIT}"):
+        found[SPLIT] = _split(value)
+    return found
 
 
 def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str, Any]:
@@ -174,28 +181,24 @@ def knobs(name: str, args: Sequence[str]) -> dict[str, int]:
     others: dict[str, int] = {}
     for flag, value in _pairs(args):
         option = flag.removeprefix("--")
-        if option in _AXES:
-            given[option] = value
-        elif option in TIMING:
+        given[option] = value
+        if option in TIMING:
             timing[option] = _micros(flag, value)
         elif option == SBCO_ALPHA:
             others["sbco_alpha"] = _alpha(flag, value)
-        elif option == "sets":
-            continue
-        else:
-            raise PlaceError(f"{flag} is not known to the simulator: must be of {', '.join(FLAGS)}")
-    axes = _axes(PRESETS[name], given)
-    if axes["gang"] != "partial" and any(flag == "--sets" for flag, _ in _pairs(args)):
-        raise PlaceError(f"--sets needs --gang partial: --gang {axes['gang']} looks for no sets")
+        elif option == SPLIT:
+            _split(value)
+        elif option not in (*_AXES, *_OTHERS):
+            raise PlaceError(f"{flag} is not known: must be of {', '.join(FLAGS)}")
+    axes = _axes(PRESETS[name], {axis: value for axis, value in given.items() if axis in _AXES})
     chosen = {
         "placement": _choice("--placement", axes["placement"], PLACEMENT),
         "boost": _boost(axes["boost"]),
         **{axis: _choice(f"--{axis}", axes[axis], table) for axis, table in TABLES.items()},
     }
-    _together(axes)
-    if others and axes["order"] != "sbco":
-        raise PlaceError(f"--{SBCO_ALPHA} needs --order sbco: --order {axes['order']} has no alpha")
-    _contradictions(timing)
+    if refusal := cohort_sim.refusal(axes, list(given)):
+        raise PlaceError(refusal)
+    _contradictions(timing, axes)
     return (
         chosen
         | others
@@ -213,19 +216,6 @@ def _axes(preset: dict[str, str], given: dict[str, str]) -> dict[str, str]:
         spin = "off" if given["boost"] == "off" else "boost"
     boost = given.get("boost", preset["boost"] if spin == "boost" else "off")
     return preset | given | {"spin": spin, "boost": boost}
-
-
-def _together(axes: dict[str, str]) -> None:
-    """Refuse axes that do not go together, in the words of ``cohort``."""
-    of_vms = [policy for (policy,) in _TABLES["of vms"]]
-    if f"gang {axes['gang']}" in of_vms and f"order {axes['order']}" not in of_vms:
-        orders = " or ".join(policy.removeprefix("order ") for policy in of_vms if policy.startswith("order "))
-        raise PlaceError(f"--gang {axes['gang']} needs --order {orders}")
-    if (axes["spin"] == "boost") != (axes["boost"] != "off"):
-        raise PlaceError(
-            f"--spin {axes['spin']} and --boost {axes['boost']} do not go together: --spin boost needs kinds of boost, "
-            "which no other has"
-        )
 
 
 def _pairs(args: Sequence[str]) -> list[tuple[str, str]]:
@@ -273,6 +263,17 @@ def _alpha(flag: str, value: str) -> int:
     return int(alpha * 65536)
 
 
+def _split(value: str) -> float:
+    low, high = SPLIT_RANGE
+    try:
+        split = float(value)
+    except ValueError:
+        split = math.nan
+    if not low <= split <= high:
+        raise PlaceError(f'--{SPLIT}: "{value}" is not allowed: must be a number from {low} to {high}')
+    return split
+
+
 def _micros(flag: str, value: str) -> int:
     low, high = TIMING[flag.removeprefix("--")]
     if not (value.isascii() and value.isdecimal() and low <= int(value) <= high):
@@ -280,14 +281,17 @@ def _micros(flag: str, value: str) -> int:
     return int(value)
 
 
-def _contradictions(given: dict[str, int]) -> None:
-    """Refuse timing that contradicts itself, or the defaults of what is not given, in the words of ``cohort``."""
-    timing = DEFAULTS | given
+def _contradictions(given: dict[str, int], axes: dict[str, str]) -> None:
+    """Refuse timing that contradicts itself, or the defaults of what is not given, in the words of ``cohort``.
+
+    What changes nothing beside these axes contradicts nothing.
+    """
+    timing = {name: us for name, us in (DEFAULTS | given).items() if not cohort_sim.refusal(axes, [name])}
 
     def said(option: str) -> str:
         default = " (the default)" if timing[option] == DEFAULTS[option] else ""
         return f"--{option} {timing[option]}{default}"
 
     for less, more in AT_MOST:
-        if timing[less] > timing[more]:
+        if less in timing and more in timing and timing[less] > timing[more]:
             raise PlaceError(f"{said(less)} contradicts {said(more)}: --{less} must be at most --{more}")

@@ -155,19 +155,26 @@ fn sources() -> Vec<(&'static str, &'static str)> {
     cohort_sim::SOURCES.to_vec()
 }
 
-/// The tables of bpf/policies.h: for each its rows, as they are on the command line of `cohort run`; the last column says what it is. And which of
-/// them know VMs (`of vms`): such a gang needs such an order.
+/// The tables of bpf/policies.h: for each its rows, as they are on the command line of `cohort run`; the last column says what it is.
 #[pyfunction]
 fn policies() -> BTreeMap<&'static str, Vec<Vec<&'static str>>> {
-    use cohort_sim::policies::{GANGS, GUARDS, OF_VMS, ORDERS, PRESETS, SPINS};
+    use cohort_sim::policies::{GANGS, GUARDS, ORDERS, PRESETS, SPINS};
 
     let mut tables: BTreeMap<_, Vec<Vec<_>>> =
         [("order", ORDERS), ("gang", GANGS), ("spin", SPINS), ("guard", GUARDS)]
             .map(|(name, table)| (name, table.iter().map(|row| row.to_vec()).collect()))
             .into();
-    tables.insert("of vms", OF_VMS.iter().map(|policy| vec![*policy]).collect());
     tables.insert("preset", PRESETS.iter().map(|row| row.to_vec()).collect());
     tables
+}
+
+/// What of a policy does not go together, as one line with the reason; None: all does. `axes`: each with its value; `given`: the flags that the command
+/// line has. All without dashes.
+#[pyfunction]
+fn refusal(axes: BTreeMap<String, String>, given: Vec<String>) -> Option<String> {
+    let axes: Vec<_> = axes.iter().map(|(axis, value)| (axis.as_str(), value.as_str())).collect();
+    let given: Vec<_> = given.iter().map(String::as_str).collect();
+    cohort_sim::together::Chosen { axes: &axes, given: &given }.refusal()
 }
 
 #[pymodule]
@@ -184,6 +191,7 @@ fn python_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(models, m)?)?;
     m.add_function(wrap_pyfunction!(sources, m)?)?;
     m.add_function(wrap_pyfunction!(policies, m)?)?;
+    m.add_function(wrap_pyfunction!(refusal, m)?)?;
     m.add("ConfigError", m.py().get_type::<ConfigError>())?;
     m.add("RunError", m.py().get_type::<RunError>())?;
     m.add("__version__", env!("CARGO_PKG_VERSION"))
