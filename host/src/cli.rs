@@ -91,6 +91,10 @@ pub struct Sets {
     #[arg(long, value_name = "NAME")]
     pub vm: Option<String>,
 
+    /// Draw matrix and tree into FILE as well: shades, rows in the tree's order, a frame around each set
+    #[arg(long, value_name = "FILE")]
+    pub png: Option<PathBuf>,
+
     /// A set is split where a part depends so many times more on itself than the whole does [1..100]
     #[arg(long, value_name = "T", value_parser = parse_split, default_value_t = cohort_sets::SPLIT_DEFAULT)]
     pub split: f64,

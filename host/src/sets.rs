@@ -3,7 +3,10 @@
 
 mod auto;
 mod board;
+mod canvas;
 mod file;
+mod picture;
+mod png;
 pub mod show;
 
 use std::path::PathBuf;

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use cohort_sets::{Matrix, Tree};
 
-use super::auto;
+use super::canvas::Canvas;
+use super::{auto, picture};
 use crate::checks::Host;
 use crate::cli::Sets;
 use crate::monitor;
@@ -20,7 +21,7 @@ pub fn run(args: &Sets, host: &Host, out: &mut impl Write) -> Result<(), Failure
     say::start_log(0);
     if let Some(path) = &args.matrix {
         let matrix = read(path).map_err(Failure::refused)?;
-        return show(&matrix, args.split, out).or_else(crate::unless_closed);
+        return show_all(args, &[(String::new(), matrix)], out);
     }
     let failed = |e| Failure::failed(format!("cannot read the scheduler's maps: {e:#}"));
     let (vms, traffic) = monitor::find_traffic(host)?;
@@ -37,10 +38,23 @@ pub fn run(args: &Sets, host: &Host, out: &mut impl Write) -> Result<(), Failure
             _ => "no VM runs".to_string(),
         }));
     }
-    for vm in wanted {
-        let told = writeln!(out, "# {}", vm.name)
-            .and_then(|()| show(&auto::matrix_between(vm, &before, &after), args.split, out));
-        told.or_else(crate::unless_closed)?;
+    let matrix = |vm: &&stats::Vm| (vm.name.clone(), auto::matrix_between(vm, &before, &after));
+    show_all(args, &wanted.iter().copied().map(|vm| matrix(&vm)).collect::<Vec<_>>(), out)
+}
+
+/// Print, and draw if that is wanted, what is found in each VM's matrix.
+fn show_all(args: &Sets, all: &[(String, Matrix)], out: &mut impl Write) -> Result<(), Failure> {
+    if let Some(path) = &args.png {
+        let draw = |(name, matrix): &(String, Matrix)| {
+            Tree::of(matrix).map(|tree| picture::draw(name, matrix, &tree, &tree.sets(args.split)))
+        };
+        let parts: Vec<_> = all.iter().filter_map(draw).collect();
+        fs::write(path, Canvas::stacked(&parts).to_png())
+            .map_err(|e| Failure::refused(format!("--png: cannot write {}: {e}", path.display())))?;
+    }
+    for (name, matrix) in all {
+        let told = if name.is_empty() { Ok(()) } else { writeln!(out, "# {name}") };
+        told.and_then(|()| show(matrix, args.split, out)).or_else(crate::unless_closed)?;
     }
     Ok(())
 }
