@@ -25,7 +25,7 @@ from cohortlab import scenario as scenarios
 from cohortlab.compare import INTERRUPTED, OpenPlace, Plan
 from cohortlab.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 from cohortlab.places import PlaceError
-from cohortlab.policies import ALL, KERNEL, KNOWN, Policy, parse_policies
+from cohortlab.policies import ALL, KERNEL, KNOWN, Policy, parse_policies, read_sets, sets_file
 from cohortlab.progress import Bar, Forecast, Lines, Progress
 from cohortlab.results import Results, write_parquet
 from cohortlab.scenario import TLB_MODES, Scenario
@@ -243,6 +243,8 @@ def _check_arguments(plan: Plan) -> None:
             continue
         try:
             knobs(policy.name, [arg for arg in policy.args if arg not in TALKATIVE])
+            if file := sets_file(policy.args):
+                read_sets(file)
         except PlaceError as error:
             raise BadInput(f"{policy.label}: {error}") from None
 

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import cohort_sim
 
 from cohortlab.errors import BadInput
+from cohortlab.places import PlaceError
 
 KERNEL = "eevdf"  # the kernel's own scheduler: nothing is loaded
 # The presets of `cohort run --policy`, from the scheduler's own table: a typing error is told before anything boots.
@@ -89,6 +92,37 @@ def kernel_settings(args: Sequence[str]) -> KernelSettings:
             )
             raise BadInput(f'--policy-args: "{given}" is not allowed for {KERNEL}: must be of {allowed}')
     return KernelSettings(mode, *(numbers.get(flag) for flag in _NUMBERS))
+
+
+def sets_file(args: Sequence[str]) -> str | None:
+    """Return the file of ``--sets``, as ``cohort run`` would understand the arguments."""
+    words = [word for arg in args for word in (arg.split("=", 1) if arg.startswith("--sets=") else [arg])]
+    found = [value for flag, value in itertools.pairwise(words) if flag == "--sets"]
+    return found[-1] if found else None
+
+
+def with_sets_file(args: Sequence[str], file: str) -> tuple[str, ...]:
+    """Return the arguments with another file of ``--sets``."""
+    others = list(args)
+    while "--sets" in others:
+        at = others.index("--sets")
+        del others[at : at + 2]
+    return (*(arg for arg in others if not arg.startswith("--sets=")), "--sets", file)
+
+
+def read_sets(file: str) -> str:
+    """Return what a file of ``--sets`` says.
+
+    Raises:
+        PlaceError: it cannot be read, or says what no set is; in the words of ``cohort run``.
+    """
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlaceError(f"--sets: cannot read {file}: {error}") from None
+    if wrong := cohort_sim.wrong_with_sets(text):
+        raise PlaceError(f"--sets: {file}: {wrong}")
+    return text
 
 
 def _split_arguments(text: str) -> tuple[str, tuple[str, ...]]:

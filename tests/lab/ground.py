@@ -135,9 +135,11 @@ class Cgroups(ExitStack):
 class Ground(Cgroups):
     """The same under one policy, and what each got of the pCPUs; nobody may complain, and no policy be ejected."""
 
-    def __init__(self, bench: Bench, policy: str) -> None:
+    def __init__(self, bench: Bench, policy: str, *args: str) -> None:
+        """``args``: more arguments of ``cohort run``."""
         super().__init__(bench)
         self.policy = policy
+        self.args = args
         self.daemon: Job | None = None
         # The part of the last window for which this machine kept the host's pCPUs waiting.
         self.away = 0.0
@@ -169,7 +171,7 @@ class Ground(Cgroups):
             with self.place.policy("eevdf", ["--cgroup-mode", "smp"] if has_modes else []):
                 yield
             return
-        with self.bench.cohort("--policy", self.policy, "--stats", "1", "--json") as self.daemon:
+        with self.bench.cohort("--policy", self.policy, *self.args, "--stats", "1", "--json") as self.daemon:
             before = self.host.read("/sys/kernel/sched_ext/enable_seq")
             yield
             assert self.daemon.wait(0) is None, f"it ended: {self.daemon.output('stderr')[0][-600:]}"

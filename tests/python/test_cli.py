@@ -140,6 +140,14 @@ WRONG = {
         ["compare", "SCENARIO", "--on", "lab", "--policy-args", "cohort=--wibble 1"],
         f"cohort: --wibble is not known: must be of {', '.join(FLAGS)}",
     ),
+    "a file of sets that is not there": (
+        ["compare", "SCENARIO", "--on", "lab", "--policies", "partial", "--policy-args", "partial=--sets none"],
+        "partial: --sets: cannot read none: [Errno 2] No such file or directory: 'none'",
+    ),
+    "a file of sets that says what no set is": (
+        ["compare", "SCENARIO", "--on", "sim", "--policies", "partial", "--policy-args", "partial=--sets=SCENARIO"],
+        None,
+    ),
     "arguments of nobody": (
         ["compare", "SCENARIO", "--policy-args", "--boost"],
         '--policy-args: "--boost" is not allowed: must be LABEL=ARGS, as in "cohort=--boost candidate"',

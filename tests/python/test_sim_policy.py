@@ -95,6 +95,9 @@ def test_sets_and_their_split_reach_the_simulator(tmp_path: Path) -> None:
     file = tmp_path / "sets"
     file.write_text("*: all\n")
     assert policy.host_class("partial", ["--sets", str(file)], "7.3")["sets"] == "*: all\n"
+    file.write_text("# two\nweb: 0-\n")
+    with pytest.raises(PlaceError, match=re.escape(f'--sets: {file}: line 2: vCPUs "0-"; allowed: numbers from 0')):
+        policy.host_class("partial", ["--sets", str(file)], "7.3")
     assert policy.host_class("partial-auto", ["--split=2.5"], "7.3")["split"] == 2.5
     assert "split" not in policy.host_class("partial-auto", [], "7.3")
 

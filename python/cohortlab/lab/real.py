@@ -20,11 +20,13 @@ from cohortlab.lab.policy import PolicyRun, applying, sched_ext_state, undoing
 from cohortlab.lab.probe import ProbeRun
 from cohortlab.lab.programs import Programs
 from cohortlab.places import Measurement, PlaceCrashed, PlaceError, ProgressFn
-from cohortlab.policies import KERNEL, KernelSettings, kernel_settings
+from cohortlab.policies import KERNEL, KernelSettings, kernel_settings, read_sets, sets_file, with_sets_file
 from cohortlab.scenario import Scenario
 from cohortlab.workloads import WorkloadError, WorkloadTimeout
 
 _DYING_S = 1
+# Where the file of `cohort run --sets` is there, below the place's folder.
+SETS = "policy.sets"
 # The guest's answer to a program's end may be late on a busy host; it is not lost before this.
 _ANSWER_TIMEOUT_S = 120
 
@@ -167,6 +169,11 @@ class RealPlace(ABC):
     def _under_cohort(self, name: str, args: Sequence[str]) -> Iterator[None]:
         self._needs_cohort()
         with self._crash_if_lost():
+            if file := sets_file(args):
+                # There it may be changed while the policy runs.
+                there = f"{self.folder_there}/{SETS}"
+                self.host.write(there, read_sets(file))
+                args = with_sets_file(args, there)
             self._policy = PolicyRun.start(self.host, name, args, self.cohort_there)
         try:
             yield

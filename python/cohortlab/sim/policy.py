@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import cohort_sim
 
 from cohortlab.places import PlaceError
-from cohortlab.policies import KERNEL, KernelSettings, kernel_settings
+from cohortlab.policies import KERNEL, KernelSettings, kernel_settings, read_sets
 
 _TABLES = cohort_sim.policies()
 # Values of the knobs: those of bpf/intf.h, and for the others the place in their table.
@@ -85,14 +84,11 @@ def host_class(name: str, args: Sequence[str], kernel: str) -> dict[str, Any]:
 
 
 def _of_sets(args: Sequence[str]) -> dict[str, Any]:
-    """Return what the file of ``--sets`` says, what is wrong with which the simulator says; and ``--split``."""
+    """Return what the file of ``--sets`` says, and ``--split``."""
     given = dict(_pairs(args))
     found: dict[str, Any] = {}
     if file := given.get("--sets"):
-        try:
-            found["sets"] = Path(file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise PlaceError(f"--sets: cannot read {file}: {error}") from error
+        found["sets"] = read_sets(file)
     if value := given.get(f"--{SPLIT}"):
         found[SPLIT] = _split(value)
     return found

@@ -177,6 +177,12 @@ fn refusal(axes: BTreeMap<String, String>, given: Vec<String>) -> Option<String>
     cohort_sim::together::Chosen { axes: &axes, given: &given }.refusal()
 }
 
+/// What is wrong with a file of `cohort run --sets`, as one line; None: nothing.
+#[pyfunction]
+fn wrong_with_sets(text: &str) -> Option<String> {
+    cohort_sim::class::ext::wrong_with(text)
+}
+
 #[pymodule]
 #[pyo3(name = "cohort_sim")]
 fn python_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -192,6 +198,7 @@ fn python_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(sources, m)?)?;
     m.add_function(wrap_pyfunction!(policies, m)?)?;
     m.add_function(wrap_pyfunction!(refusal, m)?)?;
+    m.add_function(wrap_pyfunction!(wrong_with_sets, m)?)?;
     m.add("ConfigError", m.py().get_type::<ConfigError>())?;
     m.add("RunError", m.py().get_type::<RunError>())?;
     m.add("__version__", env!("CARGO_PKG_VERSION"))
