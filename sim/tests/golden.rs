@@ -15,13 +15,13 @@ const BPF: &str = "";
 
 /// Program, locks, TLB flushes, interrupts, policy, fingerprint.
 const RUNS: [(&str, &str, &str, &str, &str, &str); 10] = [
-    ("hackbench", "tas", "ipi", "trapped", FLAT, "66d959ede60e9c3f"),
+    ("hackbench", "tas", "ipi", "trapped", FLAT, "5f535f2f8f9b667b"),
     ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, BPF),
-    ("hackbench", "ticket", "ipi", "virtualized", CFS, "0e27396f516cc8b7"),
+    ("hackbench", "ticket", "ipi", "virtualized", CFS, "873893f0233f2f48"),
     ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "0172362a79c4b3c5"),
     ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "9c7e2d4e76871bfd"),
     ("tlb-flush", "tas", "hypercall", "trapped", COHORT, BPF),
-    ("ebizzy", "queued", "ipi", "trapped", EEVDF, "77e60c775727af4d"),
+    ("ebizzy", "queued", "ipi", "trapped", EEVDF, "612b4b63f92b5c77"),
     ("dbench", "queued", "ipi", "posted", COHORT, BPF),
     ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "fe01a1e145043efc"),
     ("user-spin", "pv-ticket", "ipi", "trapped", COHORT, BPF),

@@ -21,9 +21,9 @@ TSC_MHZ = 2_500
 PAUSE_CYCLES = 100
 # SVM's window, and what it may grow to: it is counted in 16 bits (KVM_SVM_DEFAULT_PLE_WINDOW).
 PAUSES, PAUSES_MAX = 3_000, 65_535
-# A guest flushes by hypercall if it believes that it is Hyper-V's (the lab: kvm=off,hv-tlbflush,hv-ipi). It knows nothing
-# of KVM's steal time then, and sends interrupts by hypercall, too. A hardware file can say otherwise, for a guest with a
-# hypercall of its own (Shoot4U).
+# A guest flushes by hypercall if it believes that it is Hyper-V's (the lab: kvm=off,hv-tlbflush,hv-ipi). It knows
+# nothing of KVM's steal time then, and sends interrupts by hypercall, too. A hardware file can say otherwise, for a
+# guest with a hypercall of its own (Shoot4U).
 HYPERV: tuple[dict[str, Any], dict[str, Any]] = ({"steal_time": False}, {"send_ipi": "hypercall"})
 # Of cpu.max.
 PERIOD_US = 100_000
