@@ -33,6 +33,7 @@ fn recording(events: &[(Ns, u16, u16, Kind, u8, u16)]) -> Recording {
             ..End::default()
         },
         events: events.iter().map(event).collect(),
+        ..Recording::default()
     }
 }
 
