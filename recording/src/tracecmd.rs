@@ -3,8 +3,8 @@
 //! `sched_wakeup` and `sched_migrate_task`, and of KVM `kvm_entry` and `kvm_exit`, by which vCPUs' threads are known; of guests `sched_switch`.
 //! Interrupts, hypercalls and TLB flushes are taken from the tracepoints from which the probe has them (bpf/probe/probe.bpf.c).
 //!
-//! The text does not say which VM a vCPU is of. VMMs make the threads of one VM's vCPUs one after the other, so a VM begins, in the order of the threads'
-//! numbers, where a vCPU's number is not above the last one's.
+//! The text does not say which VM a vCPU is of. VMMs make the threads of one VM's vCPUs one after the other, so in the order of the threads' numbers a
+//! vCPU is of the VM that began last of those that lack its number. If VMs began at the same time, that is a guess, and a note says so.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub fn read(text: &str) -> Result<Recording, String> {
     let others: Vec<&File<'_>> =
         files.iter().enumerate().filter(|(at, _)| *at != host).map(|(_, file)| file).collect();
     let host = &files[host];
-    let (mut vms, slots) = vms(&threads(host))?;
+    let (mut vms, slots, guessed) = vms(&threads(host))?;
     let mut teller = Teller::new(host, &slots, &vms);
     let mut pcpus = host.cpus.clamp(1, PCPUS_MAX);
     for line in &host.lines {
@@ -45,6 +45,12 @@ pub fn read(text: &str) -> Result<Recording, String> {
     };
     let pcpus = (0..pcpus).map(|cpu| Pcpu { cpu, core: cpu, ..Pcpu::default() }).collect();
     let mut header = Header { clock_ns: first, scheduler: "unknown".into(), pcpus, ..Header::default() };
+    if !guessed.is_empty() {
+        let names = guessed.join(", ");
+        header
+            .notes
+            .push(format!("which of the vCPUs are whose is a guess: VMs began at the same time: {names}"));
+    }
     if host.dropped_some > 0 {
         let times = host.dropped_some;
         header.notes.push(format!("trace-cmd lost events {times} times of which it does not say how many"));
@@ -77,24 +83,33 @@ fn threads(host: &File<'_>) -> BTreeMap<u32, u32> {
 /// By thread: its slot.
 type Slots = BTreeMap<u32, u16>;
 
-fn vms(threads: &BTreeMap<u32, u32>) -> Result<(Vec<VmAbout>, Slots), String> {
+/// The VMs, whose slot each thread is, and the names of those that are guessed.
+fn vms(threads: &BTreeMap<u32, u32>) -> Result<(Vec<VmAbout>, Slots, Vec<String>), String> {
     let mut vms: Vec<VmAbout> = Vec::new();
     let mut slots = Slots::new();
-    let mut last = None;
+    let mut guessed = Vec::new();
     for (slot, (tid, vcpu)) in threads.iter().enumerate() {
         let slot = u16::try_from(slot).ok().filter(|slot| *slot < VCPUS_MAX);
         let slot = slot.ok_or_else(|| format!("has {} vCPUs; allowed: {VCPUS_MAX}", threads.len()))?;
-        if last.is_none_or(|last| *vcpu <= last) {
+        let last = |vm: &VmAbout| vm.vcpus.last().map(|last| last.vcpu);
+        // Of one that was never seen to run the number is missing.
+        let next = vms.iter().rposition(|vm| last(vm).is_some_and(|last| last + 1 == *vcpu));
+        let vm = next.or_else(|| vms.iter().rposition(|vm| last(vm).is_some_and(|last| last < *vcpu)));
+        let vm = vm.unwrap_or_else(|| {
             let name = format!("vm{}", vms.len());
             vms.push(VmAbout { name, pid: *tid, weight: 100.0, ..VmAbout::default() });
+            vms.len() - 1
+        });
+        if vm + 1 < vms.len() {
+            // Another one has begun before this one was complete.
+            guessed.extend(vms[vm..].iter().map(|vm| vm.name.clone()));
         }
-        last = Some(*vcpu);
-        if let Some(vm) = vms.last_mut() {
-            vm.vcpus.push(VcpuAbout { slot, vcpu: *vcpu, tid: *tid, ..VcpuAbout::default() });
-        }
+        vms[vm].vcpus.push(VcpuAbout { slot, vcpu: *vcpu, tid: *tid, ..VcpuAbout::default() });
         slots.insert(*tid, slot);
     }
-    Ok((vms, slots))
+    guessed.sort();
+    guessed.dedup();
+    Ok((vms, slots, guessed))
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

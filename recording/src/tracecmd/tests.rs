@@ -68,6 +68,27 @@ fn threads_become_vcpus_of_vms_and_lines_events() {
     }
 }
 
+/// The vCPUs' numbers of each VM, if threads with these numbers of vCPUs follow each other; and what is said of them.
+fn vms(numbers: &[u32]) -> (Vec<Vec<u32>>, Vec<String>) {
+    let enter =
+        |(vcpu, tid): (&u32, u32)| format!("   x-{tid}   [000]  1.0: kvm_entry:  vcpu {vcpu} rip 0x0\n");
+    let run = "   x-9 [000]  1.1: sched_switch: x:9 [120] S ==> x:100 [120]\n";
+    let recording = read(&(numbers.iter().zip(100..).map(enter).collect::<String>() + run)).unwrap();
+    let of = |vm: &crate::VmAbout| vm.vcpus.iter().map(|vcpu| vcpu.vcpu).collect();
+    (recording.end.vms.iter().map(of).collect(), recording.header.notes)
+}
+
+#[test]
+fn a_vcpu_is_of_the_vm_that_lacks_it() {
+    assert_eq!(vms(&[0, 1, 2, 0, 0, 1]), (vec![vec![0, 1, 2], vec![0], vec![0, 1]], vec![]));
+    assert_eq!(vms(&[0, 2, 0, 1]).0, [vec![0, 2], vec![0, 1]], "one is never seen");
+    assert_eq!(vms(&[1, 0, 1]).0, [vec![1], vec![0, 1]]);
+    // Two began at the same time.
+    let (found, notes) = vms(&[0, 0, 0, 1, 1]);
+    assert_eq!(found, [vec![0], vec![0, 1], vec![0, 1]]);
+    assert_eq!(notes, ["which of the vCPUs are whose is a guess: VMs began at the same time: vm1, vm2"]);
+}
+
 #[test]
 fn a_pause_loop_exit_has_a_name_on_each_processor_and_in_each_way() {
     for reason in ["PAUSE_INSTRUCTION", "EXIT_PAUSE", "pause"] {
