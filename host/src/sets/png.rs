@@ -167,7 +167,7 @@ mod tests {
         data.extend(0..=255);
         assert_eq!(inflate(&deflate(&data)), data);
         assert!(deflate(&vec![7; 100_000]).len() < 1_000);
-        assert_eq!(inflate(&deflate(&[])), []);
+        assert!(inflate(&deflate(&[])).is_empty());
     }
 
     #[test]
