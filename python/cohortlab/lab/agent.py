@@ -22,6 +22,8 @@ from typing import Any, Protocol
 
 # How often a waiting caller looks whether the machine behind the agent still lives.
 _LOOK_S = 0.5
+# How much of a file is asked for at a time.
+_PART_BYTES = 1 << 19
 
 
 class AgentError(Exception):
@@ -218,7 +220,13 @@ class Machine:
 
     def get(self, path: str, timeout_s: float = 300) -> bytes:
         """Return what a file has."""
-        return gzip.decompress(base64.b64decode(self.check(f"gzip -c {path} | base64 -w0", timeout_s)))
+        self.check(f"gzip -c {path} | base64 -w0 >{path}.base64", timeout_s)
+        text = ""
+        # Of what a command prints, the agent keeps the end only.
+        while part := self.check(f"tail -c +{len(text) + 1} {path}.base64 | head -c {_PART_BYTES}", timeout_s):
+            text += part
+        self.check(f"rm {path}.base64")
+        return gzip.decompress(base64.b64decode(text))
 
     def at_end(self, name: str, sh: str | None) -> None:
         """Have a shell command run when nobody asks this machine any more, however that comes; None takes it back.
