@@ -1,18 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Mistakes that the simulator's tests of `bpf/` must find: one line of the scheduler each, changed for the worse."""
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """One line of the scheduler, changed for the worse."""
-
-    about: str
-    file: str
-    right: str
-    wrong: str
-
+from tests.mutations.mutation import Mutation
 
 # At least one for each file that decides something, two for each mechanism.
 MUTATIONS = [
@@ -267,12 +256,14 @@ MUTATIONS = [
         "spin_boost.h",
         "found = wish_is_outranked(&runner, &rank, wish_margin());",
         "found = true;",
+        "boost migrate",
     ),
     Mutation(
         "a boosted vCPU stays where its turn does not come",
         "spin_boost.h",
         "found = wish_is_outranked(&runner, &rank, wish_margin());",
         "found = false;",
+        "boost migrate",
     ),
     Mutation(
         "who may not migrate is stopped all the same",
@@ -420,6 +411,7 @@ MUTATIONS = [
         "wish.h",
         "!(order_is_of_vms() && rank_same_leaf(rival, rank))",
         "!rank_same_leaf(rival, rank)",
+        "order task",
     ),
     Mutation("a spinner does not stand back", "spin_prefer.h", "t->vtime += least - own.own;", ";"),
     Mutation(
@@ -466,7 +458,9 @@ MUTATIONS = [
         "if (rest || (s->left_ns > 0 &&",
     ),
     Mutation("who spins goes on", "spin_yield.h", "t->steps_back = true;", ";"),
-    Mutation("who yields may be next", "cohort.bpf.c", "(!steps_back && !order_before(", "(!order_before("),
+    Mutation(
+        "who yields may be next", "cohort.bpf.c", "(!steps_back && !order_before(", "(!order_before(", "spin yield"
+    ),
     Mutation(
         "who borrows receives more than its sibling lends",
         "order_sbco.h",

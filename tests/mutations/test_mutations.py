@@ -11,9 +11,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.mutations.mistakes import MUTATIONS, Mutation
+from tests.mutations.mistakes import MUTATIONS as OF_CORE
+from tests.mutations.mutation import OWN_FILES, Mutation
+from tests.mutations.policy_mistakes import OF_POLICIES, OF_SETS
 from tests.python.test_policies_example import with_example
 
+from cohortlab.sim.policy import PRESETS
+
+MUTATIONS = [*OF_CORE, *OF_POLICIES]
 REPO = Path(__file__).parents[2]
 WORK = Path(os.environ.get("CARGO_TARGET_DIR", REPO / "build" / "target")) / "mutations"
 
@@ -84,6 +89,51 @@ def test_each_line_to_be_changed_is_there_once() -> None:
 @pytest.mark.parametrize("mutation", MUTATIONS[1:], ids=lambda mutation: mutation.about)
 def test_every_mistake_is_found(mutation: Mutation, bpf: Path) -> None:
     find(mutation, bpf)
+
+
+def test_each_line_of_sets_to_be_changed_is_there_once() -> None:
+    for mutation in OF_SETS:
+        count = (REPO / "sets" / "src" / mutation.file).read_text().count(mutation.right)
+        assert count == 1, f"sets/src/{mutation.file} has `{mutation.right}` {count} times: change this list"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mutation", OF_SETS, ids=lambda mutation: mutation.about)
+def test_every_mistake_in_sets_is_found(mutation: Mutation) -> None:
+    passed, output = _test_sets(mutation)
+    # Neither is a mistake that does not compile one that tests have found.
+    assert passed or "test result: FAILED" in output, output
+    assert not passed, f"no test of sets/ finds that {mutation.about}"
+
+
+def _test_sets(mutation: Mutation) -> tuple[bool, str]:
+    """Run the tests of a copy of sets/ with this mistake in it."""
+    copy = WORK / "sets"
+    shutil.copytree(REPO / "sets" / "src", copy / "src", dirs_exist_ok=True)
+    # It stands alone: it depends on nothing.
+    (copy / "Cargo.toml").write_text(
+        '[package]\nname = "cohort-sets"\nversion = "0.0.0"\nedition = "2021"\n[workspace]\n'
+    )
+    path = copy / "src" / mutation.file
+    path.write_text(path.read_text().replace(mutation.right, mutation.wrong))
+    argv = ["scripts/in-toolchain", "cargo", "test", "--offline", "--manifest-path", str(copy / "Cargo.toml")]
+    environment = os.environ | {"CARGO_TARGET_DIR": str(WORK / "target-sets")}
+    done = subprocess.run(argv, cwd=REPO, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+def choices(preset: str) -> list[str]:
+    """Return what a preset chooses, in the words of OWN_FILES and Mutation.of."""
+    off = {"placement any", "gang off", "spin off", "boost off", "guard off"}
+    axes = [(axis, value) for axis, values in PRESETS[preset].items() for value in values.split(",")]
+    return [f"{axis} {value}" for axis, value in axes if f"{axis} {value}" not in off]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_has_two_mistakes(preset: str) -> None:
+    own = {file for choice in choices(preset) for file in OWN_FILES.get(choice, ())}
+    about = [mutation.about for mutation in MUTATIONS if mutation.of in choices(preset) or mutation.file in own]
+    assert len(about) >= 2, f"{preset} has {about}"
 
 
 def test_every_file_that_decides_something_has_its_mistake() -> None:
