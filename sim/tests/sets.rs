@@ -25,8 +25,9 @@ fn pair(name: &str, vcpus: [u32; 2], after: &[Value]) -> [Value; 2] {
 
 /// The sets that a VM of 4 vCPUs has after 11 s, beside one that computes: (0, 2) and (1, 3) are pairs, which tell each other something every other time.
 fn found(split: Option<f64>) -> Vec<Vec<u32>> {
-    let threads = [pair("a", [0, 2], &[json!({"send": "x"})]), pair("b", [1, 3], &[json!({"recv": "x"})])];
-    let pipes: serde_json::Map<_, _> = ["a-ping", "a-pong", "b-ping", "b-pong", "x"]
+    let meets = |first: &str, then: &str| [json!({first: "x"}), json!({then: "y"})];
+    let threads = [pair("a", [0, 2], &meets("send", "recv")), pair("b", [1, 3], &meets("recv", "send"))];
+    let pipes: serde_json::Map<_, _> = ["a-ping", "a-pong", "b-ping", "b-pong", "x", "y"]
         .map(|name| (name.to_string(), json!({"capacity": 1})))
         .into_iter()
         .collect();
