@@ -82,7 +82,7 @@ def test_tuned_on_one_judged_by_another(cohortlab: Run, folder: Path) -> None:
         (["--knob", "slice-us"], '--knob: "slice-us" is not allowed: must be KNOB=VALUES'),
         (["--knob", "slice-us=1,"], '--knob: "slice-us=1," is not allowed: must be KNOB=VALUES'),
         (["--knob", "slice-us=1"], "--knob: --slice-us: "),
-        (["--knob", "colour=1"], "--knob: --colour is not known to the simulator"),
+        (["--knob", "colour=1"], "--knob: --colour is not known: must be of --placement, "),
         (["--knob", "slice-us=4000", "--policy", "none"], '--knob: policy "none" is not known'),
         (["--knob", "slice-us=4000", "--hardware", "none"], '"none" does not exist'),
         (["--knob", "slice-us=4000", "--held-out", "TRAIN"], "is a training scenario as well: must be another"),
