@@ -76,9 +76,16 @@ class Probe(AbstractContextManager["Probe"]):
         """Return what the kernel has counted of a thread by itself, by the probe's names."""
         folder = f"/proc/{pid}/task/{tid}"
         run_ns, ready_ns, _ = map(int, self.host.read(f"{folder}/schedstat").split())
-        switches = sum(map(int, re.findall(r"ctxt_switches:\s+(\d+)", self.host.read(f"{folder}/status"))))
+        # It sleeps; or it loses its CPU, and could go on.
+        slept, preemptions = map(int, re.findall(r"ctxt_switches:\s+(\d+)", self.host.read(f"{folder}/status")))
         (migrations,) = map(int, re.findall(r"nr_migrations\s*:\s*(\d+)", self.host.read(f"{folder}/sched")))
-        return {"run_ns": run_ns, "ready_ns": ready_ns, "switches": switches, "migrations": migrations}
+        return {
+            "run_ns": run_ns,
+            "ready_ns": ready_ns,
+            "switches": slept + preemptions,
+            "preemptions": preemptions,
+            "migrations": migrations,
+        }
 
 
 @contextmanager
@@ -96,6 +103,17 @@ def counted(bench: Bench, *events: str, where: str = "", key: str = "common_pid"
     finally:
         for event in events:
             bench.host.run(f"echo '!{trigger}' >{TRACING}/{event}/trigger")
+
+
+@contextmanager
+def returning(bench: Bench, name: str, function: str) -> Iterator[str]:
+    """Make an event, of the group ``truth``, of a kernel function's return, with its result as ``result``."""
+    probes = "/sys/kernel/tracing/kprobe_events"
+    bench.host.check(f"echo 'r:truth/{name} {function} result=$retval:s32' >>{probes}")
+    try:
+        yield f"truth/{name}"
+    finally:
+        bench.host.run(f"echo '-:truth/{name}' >>{probes}")
 
 
 def grown(before: dict[str, Any], after: dict[str, Any], counter: str) -> int:

@@ -52,6 +52,7 @@ def test_times_and_counts_are_the_kernels_own(bench: Bench) -> None:
             print(f"vCPU {now['vcpu']}: probe {got}, kernel {says}")
             assert got["switches"] == says["switches"] > 100
             assert got["migrations"] == says["migrations"]
+            assert got["preemptions"] == close_to(says["preemptions"])
             # The kernel takes its times a little earlier and later in a switch.
             assert got["run_ns"] == close_to(says["run_ns"])
             assert got["ready_ns"] == close_to(says["ready_ns"], 5e6)

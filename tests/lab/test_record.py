@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 from ground import Cgroups
+from recount import Recount
 
 from cohortlab import scenario as scenarios
 from cohortlab.recorded.advice import advise
@@ -24,6 +25,11 @@ pytestmark = pytest.mark.lab
 EXACT = 0.02
 # Loading the probe takes long on a busy machine; who is too slow is no failure.
 PATIENCE_S = 300
+# What the probe counts, and what its events say by the definitions alone.
+RECOUNTED = (
+    *("run_ns", "ready_ns", "costop_ns", "preemptions_kernel", "ple", "ple_chains", "yields_asked", "yields_granted"),
+    *("ipis_sent", "ipis_preempted", "ipi_wait_ns"),
+)
 # What the recording is made of, and what the probe counts; both are of the same time.
 SAME = {
     "run_ns": "run_ns",
@@ -88,6 +94,25 @@ def between_stops(events: list[dict[str, Any]]) -> tuple[int, int]:
     return ran_ns, sum(ns for kind, ns in inside if kind in ("preempted", "woken"))
 
 
+def recounted(recording: Recording, events: list[dict[str, Any]]) -> None:
+    """Count the events anew, and compare that with what the probe has counted and the import has found."""
+    counted = {vm["name"]: vm for vm in recording.about["end"]["counted"]["vms"]}
+    recount = Recount(events, recording.length_ns)
+    for number, (name, vm) in enumerate(
+        zip(recording.about["names"], recording.figures().about["figures"]["vms"], strict=True)
+    ):
+        got = {counter: counted[name]["total"][counter] for counter in RECOUNTED}
+        wanted = {counter: recount.totals[number][counter] for counter in RECOUNTED}
+        more = [counted[name]["skew_ns"], counted[name]["ple_chain_max"], vm["distances"], vm["distances_far"]]
+        again = [recount.skew_ns[number], recount.chain_max[number], *recount.distances.get(number, (0, 0))]
+        print(f"{name}: counted {got}, recounted {wanted}; skew, longest chain, distances {more}, recounted {again}")
+        assert got == {counter: pytest.approx(value, rel=EXACT, abs=1) for counter, value in wanted.items()}
+        assert more == [pytest.approx(value, rel=EXACT, abs=1) for value in again]
+        if name == "work":
+            assert min(wanted.values()) > 0
+            assert vm["distances"] > 100
+
+
 def test_a_recording_adds_up(bench: Bench, tmp_path: Path) -> None:
     with Cgroups(bench) as ground:
         ground.busy("pv")
@@ -105,9 +130,10 @@ def test_a_recording_adds_up(bench: Bench, tmp_path: Path) -> None:
         wanted = {name: counted[vm["name"]][name] for name in got}
         print(vm["name"], got, wanted, sep="\n")
         assert got == {name: pytest.approx(value, rel=EXACT) for name, value in wanted.items()}
+    events = recording.events.to_pylist()
+    recounted(recording, events)
     # The kernel's own books, of the time between the two stops: the recording is cut there.
     index = about["names"].index("work")
-    events = recording.events.to_pylist()
     for vcpu, row in enumerate(about["end"]["vms"][index]["vcpus"]):
         ran_ns, ready_ns, turns = kernel[row["tid"]]
         own = [event for event in events if (event["vm"], event["vcpu"]) == (index, vcpu)]

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Provokes on purpose what the probe counts, so often and for so long: on the lab's host and in its guests.
+ *
+ *   everybody MASK                    all threads may run on these CPUs alone
+ *   bursts CPU COUNT ON_US OFF_US     after SIGUSR1, takes a CPU from all others, again and again
+ *   spins CPU COUNT PAUSES            chains of pause-loop exits: see below
+ *   calls ipi|flush STILL_US          interrupts its sibling whenever that stands still; until SIGTERM
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PRIORITY 50
+#define REST_US 5000
+#define COMPUTE_NS 3000000
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000000000ULL + now.tv_nsec;
+}
+
+static void fail(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static void compute(uint64_t ns)
+{
+	uint64_t until = now_ns() + ns;
+
+	while (now_ns() < until)
+		;
+}
+
+static void pin(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set))
+		fail("sched_setaffinity");
+}
+
+/* Threads that belong to a CPU stay there. */
+static void everybody(unsigned long mask)
+{
+	struct dirent *process, *thread;
+	DIR *processes = opendir("/proc"), *threads;
+	char path[300];
+
+	if (!processes)
+		fail("/proc");
+	while ((process = readdir(processes))) {
+		if (!atoi(process->d_name))
+			continue;
+		snprintf(path, sizeof(path), "/proc/%s/task", process->d_name);
+		threads = opendir(path);
+		if (!threads)
+			continue; /* it has ended */
+		while ((thread = readdir(threads)))
+			if (atoi(thread->d_name))
+				syscall(SYS_sched_setaffinity, atoi(thread->d_name), sizeof(mask), &mask);
+		closedir(threads);
+	}
+	closedir(processes);
+}
+
+static void bursts(int cpu, int count, uint64_t on_ns, int off_us)
+{
+	struct sched_param param = { .sched_priority = PRIORITY };
+	sigset_t go;
+	int i, signal;
+
+	sigemptyset(&go);
+	sigaddset(&go, SIGUSR1);
+	sigprocmask(SIG_BLOCK, &go, NULL);
+	/* First: on that CPU nobody else has a chance. */
+	if (sched_setscheduler(0, SCHED_FIFO, &param))
+		fail("sched_setscheduler");
+	pin(cpu);
+	puts("ready");
+	fflush(stdout);
+	sigwait(&go, &signal);
+	for (i = 0; i < count; i++) {
+		if (i)
+			usleep(off_us);
+		compute(on_ns);
+	}
+}
+
+static void spin(int pauses)
+{
+	while (pauses--)
+		__builtin_ia32_pause();
+}
+
+/*
+ * KVM catches a vCPU after so many PAUSEs, and after twice as many each time until its thread has slept. So five times as many are two exits, at 1 and
+ * at 3; an interrupt on the way begins the count anew, and cannot put them off beyond 5. Then it computes, which ends the chain, and makes another one of
+ * a single exit, at 4.
+ */
+static void spins(int cpu, int count, int pauses)
+{
+	pin(cpu);
+	while (count--) {
+		spin(5 * pauses);
+		compute(COMPUTE_NS);
+		spin(9 * pauses);
+		usleep(REST_US);
+	}
+}
+
+static volatile uint64_t beats;
+static volatile sig_atomic_t ended;
+
+static void *beat(void *unused)
+{
+	pin(1);
+	for (;;)
+		beats++;
+	return unused;
+}
+
+static void end(int signal)
+{
+	(void)signal;
+	ended = 1;
+}
+
+/* Prints how often, and how long it took until it could go on, all together. */
+static void calls(bool flush, uint64_t still_ns)
+{
+	volatile char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint64_t now, last = 0, moved, took = 0;
+	bool called = true;
+	pthread_t sibling;
+	int count = 0;
+
+	if (page == MAP_FAILED)
+		fail("mmap");
+	if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0))
+		fail("membarrier");
+	signal(SIGTERM, end);
+	pin(0);
+	if (pthread_create(&sibling, NULL, beat, NULL))
+		fail("pthread_create");
+	while (!beats)
+		usleep(1000);
+	puts("ready");
+	fflush(stdout);
+	moved = now_ns();
+	while (!ended) {
+		now = now_ns();
+		if (beats != last) {
+			last = beats;
+			moved = now;
+			called = false;
+		} else if (!called && now - moved >= still_ns) {
+			called = true;
+			if (flush) {
+				*page = 1;
+				madvise((void *)page, 4096, MADV_DONTNEED);
+			} else {
+				syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+			}
+			took += now_ns() - now;
+			count++;
+		}
+	}
+	printf("%d %llu\n", count, (unsigned long long)took);
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "";
+
+	if (!strcmp(what, "everybody") && argc == 3)
+		everybody(strtoul(argv[2], NULL, 0));
+	else if (!strcmp(what, "bursts") && argc == 6)
+		bursts(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]) * 1000ULL, atoi(argv[5]));
+	else if (!strcmp(what, "spins") && argc == 5)
+		spins(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]));
+	else if (!strcmp(what, "calls") && argc == 4)
+		calls(!strcmp(argv[2], "flush"), atoi(argv[3]) * 1000ULL);
+	else
+		return 2;
+	return 0;
+}
