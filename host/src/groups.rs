@@ -12,9 +12,7 @@ use crate::bpf::types::entity_ctx;
 use crate::checks::Host;
 use crate::intf;
 use crate::maps;
-use crate::vmname::printable;
 
-const CGROUPS: &str = "/sys/fs/cgroup";
 /// enum cohort_entity_kind
 const ENTITY_GROUP: u32 = 1;
 const ENTITY_VM: u32 = 2;
@@ -49,17 +47,12 @@ impl GroupNames {
             return;
         }
         self.known.clear();
-        let root = host.path(CGROUPS);
-        let mut todo = vec![root.clone()];
-        while let Some(dir) = todo.pop() {
-            // A cgroup may be gone by now. No symbolic link is followed: see file_type().
-            if let Ok(about) = fs::symlink_metadata(&dir) {
-                let path = dir.strip_prefix(&root).unwrap_or(&dir);
-                self.known.insert(about.ino(), printable(&format!("/{}", path.display())));
+        host.each_cgroup(|dir, path| {
+            // One may be gone by now.
+            if let Ok(about) = fs::symlink_metadata(dir) {
+                self.known.insert(about.ino(), path());
             }
-            let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
-            todo.extend(entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()));
-        }
+        });
     }
 }
 

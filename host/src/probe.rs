@@ -18,28 +18,27 @@ pub mod intf {
     include!(concat!(env!("OUT_DIR"), "/probe_intf.rs"));
 }
 
-/// The probe as libbpf-cargo generated it.
-mod bpf {
-    #![allow(
-        clippy::all,
-        clippy::pedantic,
-        clippy::undocumented_unsafe_blocks,
-        clippy::unwrap_used,
-        non_camel_case_types,
-        dead_code
-    )]
-    include!(concat!(env!("OUT_DIR"), "/probe.skel.rs"));
+/// What libbpf-cargo generated, in modules of its own.
+macro_rules! generated {
+    ($($name:ident = $file:literal;)*) => {
+        $(
+            #[allow(
+                clippy::all,
+                clippy::pedantic,
+                clippy::undocumented_unsafe_blocks,
+                clippy::unwrap_used,
+                non_camel_case_types,
+                dead_code
+            )]
+            mod $name {
+                include!(concat!(env!("OUT_DIR"), $file));
+            }
+        )*
+    };
 }
 
-/// The look at what guests are told, likewise.
-mod guest_bpf {
-    #![allow(
-        clippy::all,
-        clippy::pedantic,
-        clippy::undocumented_unsafe_blocks,
-        clippy::unwrap_used,
-        non_camel_case_types,
-        dead_code
-    )]
-    include!(concat!(env!("OUT_DIR"), "/guest.skel.rs"));
+// The probe, and the look at what guests are told.
+generated! {
+    bpf = "/probe.skel.rs";
+    guest_bpf = "/guest.skel.rs";
 }

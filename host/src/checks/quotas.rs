@@ -34,20 +34,27 @@ impl Host {
 
     /// The cgroups that have a quota, by their paths below the mount, in order.
     fn limited_cgroups(&self) -> Vec<String> {
-        let root = self.path(CGROUPS);
         let mut limited = Vec::new();
+        self.each_cgroup(|dir, path| {
+            if has_quota(dir) {
+                limited.push(path());
+            }
+        });
+        limited.sort();
+        limited
+    }
+
+    /// Call `each` with the folder of every cgroup, and what gives its path below the mount.
+    pub fn each_cgroup(&self, mut each: impl FnMut(&Path, &dyn Fn() -> String)) {
+        let root = self.path(CGROUPS);
         let mut todo = vec![root.clone()];
         while let Some(dir) = todo.pop() {
-            if has_quota(&dir) {
-                let path = dir.strip_prefix(&root).unwrap_or(&dir);
-                limited.push(printable(&format!("/{}", path.display())));
-            }
+            let path = dir.strip_prefix(&root).unwrap_or(&dir);
+            each(&dir, &|| printable(&format!("/{}", path.display())));
             // A cgroup may be gone by now. What file_type() says of a symbolic link is not that it is a folder: none is followed.
             let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
             todo.extend(entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()));
         }
-        limited.sort();
-        limited
     }
 }
 

@@ -11,6 +11,16 @@ use cohort_sim::scenario::VmConfig;
 
 use crate::common::*;
 
+/// One flushes at 1.5 ms; the other computes.
+const FLUSHER: &str = "
+    [[thread]]
+    name = 'flusher'
+    steps = [{ compute = '1500us' }, { shootdown = {} }]
+    [[thread]]
+    name = 'other'
+    background = true
+    steps = [{ compute = '1s' }]";
+
 fn eevdf() -> AnyClass {
     AnyClass::Fair(Fair::new(FairConfig { slice_ns: MS, ..FairConfig::of(Variant::Eevdf) }))
 }
@@ -162,16 +172,8 @@ fn only_who_was_preempted_in_kernel_mode_is_asked() {
 /// vCPU 0 flushes at 1.5 ms and waits for vCPU 1, which was preempted in user mode and has the interrupt waiting.
 #[test]
 fn one_with_an_interrupt_waiting_is_asked_in_any_mode_if_the_apic_is_virtualized() {
-    let text = "
-        [[thread]]
-        name = 'flusher'
-        steps = [{ compute = '1500us' }, { shootdown = {} }]
-        [[thread]]
-        name = 'other'
-        background = true
-        steps = [{ compute = '1s' }]";
     let asked = |ipi| {
-        let mut config = with_ple(vm(2, text), PleMode::Kernel);
+        let mut config = with_ple(vm(2, FLUSHER), PleMode::Kernel);
         config.kvm.ipi = ipi;
         let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], &[hog(1)], 1)
             .pin(&[0, 1])
@@ -247,17 +249,9 @@ fn a_yield_by_hypercall_brings_the_one_that_has_to_answer() {
 
 /// vCPU 0 flushes at 1.5 ms, while vCPU 1 waits for its pCPU, which a hog has. Whom it asks to run, and when; round robin grants nothing.
 fn asked_by_hypercall(lone_yields_not: bool, hogs: &[u32]) -> Vec<(u64, (u32, u32, bool))> {
-    let text = "
-        [[thread]]
-        name = 'flusher'
-        steps = [{ compute = '1500us' }, { shootdown = {} }]
-        [[thread]]
-        name = 'other'
-        background = true
-        steps = [{ compute = '1s' }]";
     let mut machine = MachineConfig::ideal(2);
     machine.costs.vm_exit_ns = 700;
-    let mut config = vm(2, text);
+    let mut config = vm(2, FLUSHER);
     config.kvm.costs.hypercall_ns = 100;
     config.kvm.sched_yield = true;
     config.kvm.lone_yields_not = lone_yields_not;
