@@ -19,7 +19,8 @@ from cohortlab.lab import sampling
 if TYPE_CHECKING:
     from conftest import Bench
 
-pytestmark = [pytest.mark.lab, KERNELS]
+# Within 2 % asks for a machine that does little else, so these are not among what `make test` runs.
+pytestmark = [pytest.mark.lab, pytest.mark.long, KERNELS]
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -156,12 +157,14 @@ def test_chains_of_exits_are_as_many_as_spins(bench: Bench) -> None:
         got = {name: grown(before["vcpus"][1], after["vcpus"][1], name) for name in names}
         lengths = [now - was for was, now in zip(before["ple_chain_lengths"], after["ple_chain_lengths"], strict=True)]
         print(f"{SPINS} spins of {pauses} PAUSEs: {got}, chains of {lengths}; the emulator waited for {away:.1%} of it")
-        # Two spins each time, of two exits and of one. An emulator that is elsewhere seems to compute meanwhile.
-        slack = away * SPINS
-        assert got["ple"] == close_to(3 * SPINS, slack)
+        # Two spins each time, of two exits and of one. An emulator that is elsewhere seems to compute meanwhile,
+        # and the guest's kernel may spin for a sibling of its own: each exit there can be a chain, or part one.
+        kernel = got["ple_kernel"]
+        slack = away * SPINS + kernel
+        assert got["ple"] - kernel == close_to(3 * SPINS, away * SPINS)
         assert got["ple_chains"] == close_to(2 * SPINS, slack)
         assert lengths[:2] == [close_to(SPINS, 2 * slack), close_to(SPINS, 2 * slack)]
-        assert got["ple_kernel"] <= EXACT * SPINS
+        assert kernel <= 0.1 * got["ple"]
 
 
 def test_yields_and_interrupts_are_as_many_as_the_kernel_counts(bench: Bench) -> None:
