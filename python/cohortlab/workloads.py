@@ -51,6 +51,7 @@ class Workload(Model):
     title: Text = Field(description="a short text")
     command: Text | None = Field(None, description="a command line for the guest's sh")
     setup: Text | None = Field(None, description="a command line for the guest's sh, run first and not timed")
+    setup_timeout_s: int = Field(120, ge=1, le=3600, description="an integer from 1 to 3600")
     timeout_s: int = Field(120, ge=1, le=3600, description="an integer from 1 to 3600")
     provokes: str = Field("", description="a short text: what it makes the guest kernel do")
     packages: Annotated[tuple[Package, ...], Strict(False)] = Field((), description="a list of Debian packages")

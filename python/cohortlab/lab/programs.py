@@ -15,7 +15,6 @@ from cohortlab.places import PlaceCrashed, PlaceError
 from cohortlab.scenario import Scenario, Vm
 from cohortlab.workloads import Workload, WorkloadError, WorkloadTimeout
 
-SETUP_TIMEOUT_S = 120
 # A background load that is wrong (unknown option, missing program) ends at once.
 LOAD_SETTLE_S = 0.5
 LOAD_END_S = 90
@@ -80,9 +79,9 @@ class Programs:
             machine.check("busybox ip link set lo up")
         if workload.setup is None:
             return
-        ended = machine.run(command(workload, workload.setup), SETUP_TIMEOUT_S)
+        ended = machine.run(command(workload, workload.setup), workload.setup_timeout_s)
         if ended.timed_out:
-            raise WorkloadTimeout(f"the setup of {name} in {vm} did not end in {SETUP_TIMEOUT_S} s")
+            raise WorkloadTimeout(f"the setup of {name} in {vm} did not end in {workload.setup_timeout_s} s")
         if ended.rc != 0:
             said = one_line(ended.stderr or ended.stdout)[-_WORDS_MAX:]
             raise WorkloadError(f"the setup of {name} in {vm} ended with {ended.rc}: {said}")
