@@ -32,7 +32,7 @@ static void traffic_add(const struct task_ctx *t, s32 to)
 	struct traffic *known, first = {};
 	u32 pair, low, high;
 
-	if (!vm || t->vcpu < 0 || to < 0 || to >= MAX_VCPUS || to == t->vcpu)
+	if (!vm || t->vcpu < 0 || to < 0 || to >= MAX_VCPUS || to >= vm->vcpu_end || to == t->vcpu)
 		return;
 	low = t->vcpu < to ? t->vcpu : to;
 	high = t->vcpu < to ? to : t->vcpu;
@@ -52,15 +52,19 @@ static void traffic_add(const struct task_ctx *t, s32 to)
 	atomic_add(&known->events, 1);
 }
 
-/* KVM delivers an interrupt to that vCPU, which did not come from its own timer. */
-SEC("fentry/kvm_apic_set_irq")
-int BPF_PROG(cohort_on_irq, struct kvm_vcpu *vcpu)
+/*
+ * KVM gives that vCPU's APIC an interrupt. The tracepoint is on the way of all of them; of KVM's functions that are on it some callers have copies of their
+ * own. It does not say of which VM: of the current vCPU's, unless a doorbell that it rings is another VM's interrupt (ivshmem), or a device's
+ * interrupt comes while it runs. Such a number counts where the VM has that vCPU.
+ */
+SEC("tp_btf/kvm_apic_accept_irq")
+int BPF_PROG(cohort_on_irq, u32 to)
 {
 	struct task_ctx *t = task_get(bpf_get_current_task_btf());
 
-	/* Not from a device: then the current task is not the VM's vCPU, or only by chance, in an interrupt. */
-	if (t && t->vcpu >= 0 && t->kvm == vcpu_kvm(vcpu))
-		traffic_add(t, vcpu_id(vcpu));
+	/* A vCPU's own timer is a message to itself. */
+	if (t && t->vcpu >= 0)
+		traffic_add(t, to);
 	return 0;
 }
 

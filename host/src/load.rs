@@ -10,9 +10,11 @@ use libbpf_rs::{ErrorKind, Link, OpenObject};
 use tracing::{debug, warn};
 
 use crate::bpf::{self, CohortSkel, OpenCohortSkel};
+use crate::checks::Host;
 use crate::intf;
 use crate::kernel_ops;
 use crate::policy::Axes;
+use crate::probe::{Kernel, Point};
 use crate::say::{self, Failure};
 use crate::sbco::Alpha;
 use crate::timing::Timing;
@@ -27,6 +29,9 @@ pub struct Config {
     pub verbose: u8,
 }
 
+/// Where KVM gives a vCPU an interrupt.
+const IRQ_TRACEPOINT: &str = "kvm_apic_accept_irq";
+
 /// What this host looks like, as far as loading depends on it.
 #[derive(Clone, Debug)]
 pub struct Place {
@@ -34,11 +39,25 @@ pub struct Place {
     pub nr_cpus: u32,
     /// KVM is there, so its functions can be watched.
     pub kvm: bool,
+    /// Its tracepoint of interrupts is there.
+    pub sees_irqs: bool,
     /// The operations of its kernel's sched_ext, if that is known.
     pub ops: Option<kernel_ops::Names>,
 }
 
 impl Place {
+    pub fn of(host: &Host) -> Result<Place, Failure> {
+        let kvm = host.kvm_is_live();
+        let tells =
+            |tracepoint| Kernel::running().is_some_and(|kernel| kernel.has(Point::Tracepoint(tracepoint)));
+        Ok(Place {
+            nr_cpus: host.cpus().map_err(Failure::refused)?,
+            kvm,
+            sees_irqs: kvm && tells(IRQ_TRACEPOINT),
+            ops: host.kernel_ops(),
+        })
+    }
+
     /// Real-time tasks are noticed by a program on each switch, not by an operation.
     fn sees_switches(&self) -> bool {
         self.ops.as_ref().is_some_and(|ops| ops.contains(kernel_ops::REENQUEUE))
@@ -51,6 +70,7 @@ pub struct Storage {
     first: Option<Box<MaybeUninit<OpenObject>>>,
     second: Option<Box<MaybeUninit<OpenObject>>>,
     third: Option<Box<MaybeUninit<OpenObject>>>,
+    fourth: Option<Box<MaybeUninit<OpenObject>>>,
 }
 
 /// The scheduler, at work. Dropped, it leaves the kernel.
@@ -71,10 +91,12 @@ struct Watch {
     spin: bool,
     /// How vCPUs lose their pCPUs: for a guard.
     put: bool,
+    /// Interrupts between vCPUs: to find sets.
+    irq: bool,
 }
 
 impl Watch {
-    const NOTHING: Watch = Watch { spin: false, put: false };
+    const NOTHING: Watch = Watch { spin: false, put: false, irq: false };
 }
 
 /// Load the scheduler. Without watching what the kernel does not let it watch.
@@ -86,11 +108,16 @@ pub fn load<'obj>(
     let first = storage.first.insert(Box::new(MaybeUninit::uninit()));
     let second = storage.second.insert(Box::new(MaybeUninit::uninit()));
     let third = storage.third.insert(Box::new(MaybeUninit::uninit()));
+    let fourth = storage.fourth.insert(Box::new(MaybeUninit::uninit()));
     say::take_libbpf_warnings();
     if !place.kvm {
         return open_and_load(first, config, place, Watch::NOTHING).map_err(|e| explain(&e));
     }
-    let all = Watch { spin: true, put: config.axes.guards() };
+    let finds_sets = config.axes.gang() == "partial-auto";
+    if finds_sets && !place.sees_irqs {
+        no_irq(&format!("this kernel has no tracepoint {IRQ_TRACEPOINT}"));
+    }
+    let all = Watch { spin: true, put: config.axes.guards(), irq: finds_sets && place.sees_irqs };
     let error = match open_and_load(first, config, place, all) {
         Ok(skel) => return Ok(skel),
         Err(error) => explain(&error),
@@ -102,11 +129,21 @@ pub fn load<'obj>(
             return Ok(skel);
         }
     }
+    if all.irq {
+        debug!("loading failed ({}); trying again without watching interrupts", error.line);
+        if let Ok(skel) = open_and_load(third, config, place, Watch { irq: false, ..all }) {
+            no_irq("the kernel refuses the program that watches them");
+            return Ok(skel);
+        }
+    }
     debug!("loading failed ({}); trying again without watching KVM", error.line);
-    let skel = open_and_load(third, config, place, Watch::NOTHING).map_err(|_| error)?;
+    let skel = open_and_load(fourth, config, place, Watch::NOTHING).map_err(|_| error)?;
     no_spin("the kernel refuses the program that watches them");
     if all.put {
         no_guard("KVM cannot be watched at all");
+    }
+    if all.irq {
+        no_irq("KVM cannot be watched at all");
     }
     Ok(skel)
 }
@@ -147,7 +184,7 @@ fn open<'obj>(
     open.progs.cohort_vcpu_put.set_autoload(watch.put);
     open.maps.sbco_cpus.set_max_entries(place.nr_cpus)?;
     only_what_is_used(&mut open, config)?;
-    open.progs.cohort_on_irq.set_autoload(config.axes.gang() == "partial-auto" && place.kvm);
+    open.progs.cohort_on_irq.set_autoload(watch.irq);
     open.progs.cohort_sched_switch.set_autoload(place.sees_switches());
     if config.verbose > 1 {
         for mut prog in open.open_object_mut().progs_mut() {
@@ -193,7 +230,7 @@ pub fn attach<'obj>(mut skel: CohortSkel<'obj>, place: &Place) -> Result<Running
         _ => None,
     };
     let on_irq = match skel.progs.cohort_on_irq.autoload() {
-        true => skel.progs.cohort_on_irq.attach().map_err(|e| no_irq(&e)).ok(),
+        true => skel.progs.cohort_on_irq.attach().map_err(|e| no_irq(&format!("{e:#}"))).ok(),
         false => None,
     };
     let on_switch = match place.sees_switches() {
@@ -207,8 +244,8 @@ fn no_switch(why: &libbpf_rs::Error) {
     warn!("switches cannot be watched ({why:#}): a vCPU whose pCPU a real-time task takes waits there");
 }
 
-fn no_irq(why: &libbpf_rs::Error) {
-    warn!("interrupts between vCPUs cannot be watched ({why:#}): no sets will be found");
+fn no_irq(why: &str) {
+    warn!("interrupts between vCPUs cannot be watched ({why}): no sets will be found");
 }
 
 fn no_spin(why: &str) {
@@ -353,7 +390,8 @@ mod tests {
             verbose: 0,
         };
         let mut storage = MaybeUninit::uninit();
-        let place = Place { nr_cpus: 24, kvm: true, ops: Some(["enqueue".to_string()].into()) };
+        let place =
+            Place { nr_cpus: 24, kvm: true, sees_irqs: true, ops: Some(["enqueue".to_string()].into()) };
         let open = open(&mut storage, &config, &place, Watch::NOTHING).unwrap();
         let knobs = open.maps.rodata_data.as_deref().unwrap();
         assert_eq!((knobs.nr_cpus, knobs.slice_ns, knobs.boost), (24, 1_234_000, 0));

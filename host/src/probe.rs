@@ -8,6 +8,7 @@ mod load;
 mod read;
 mod told;
 
+pub use hooks::{Kernel, Point};
 pub use load::{Probe, Storage};
 pub use read::{monotonic_ns, slots, Reader};
 pub use told::{told, Told};

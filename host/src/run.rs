@@ -145,11 +145,7 @@ fn schedule(
     service: &mut Service,
     teller: &mut Option<Teller>,
 ) -> Result<End, Failure> {
-    let place = Place {
-        nr_cpus: host.cpus().map_err(Failure::refused)?,
-        kvm: host.kvm_is_live(),
-        ops: host.kernel_ops(),
-    };
+    let place = Place::of(host)?;
     if !place.kvm {
         warn!("the kvm module is not loaded: there is no vCPU to see until it is; the scheduler will then be loaded again by itself");
     }

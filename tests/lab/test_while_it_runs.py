@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from ground import Ground
+from ground import KERNELS, Ground
 
 from cohortlab.lab.command import PAYLOAD
 from cohortlab.lab.real import SETS
@@ -74,10 +74,7 @@ def test_alpha_changes_while_it_runs(bench: Bench) -> None:
         assert most > 2 * least + 10
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the matrix stays empty in the lab: no interrupt between these vCPUs is counted, and why is not known",
-)
+@KERNELS
 def test_pairs_that_communicate_are_found(bench: Bench) -> None:
     with Ground(bench, "partial-auto") as ground:
         guest = bench.extra_guest("four", vcpus=4)

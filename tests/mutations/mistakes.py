@@ -379,9 +379,7 @@ MUTATIONS = [
         "(u32)(value >> 32) != vm->generation || ",
         "",
     ),
-    Mutation(
-        "interrupts to another VM count", "traffic.h", "if (t && t->vcpu >= 0 && t->kvm == vcpu_kvm(vcpu))", "if (t)"
-    ),
+    Mutation("interrupts to a vCPU that is not there count", "traffic.h", "to >= vm->vcpu_end || ", ""),
     Mutation("only those to lower vCPUs count", "traffic.h", "to == t->vcpu)", "to >= t->vcpu)"),
     Mutation("nobody calls its siblings", "gang_procco.h", "if (t->vcpu == 0)", "if (t->vcpu == 99)"),
     Mutation("another pCPU leads", "gang_cpuco.h", "if (cpu == 0 && t->vcpu >= 0)", "if (cpu == 1 && t->vcpu >= 0)"),

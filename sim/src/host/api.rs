@@ -169,7 +169,7 @@ impl Host {
         });
     }
 
-    /// The program on `fentry/kvm_apic_set_irq`: KVM delivers an interrupt from running vCPU `from` to vCPU `to`.
+    /// The program on the tracepoint `kvm_apic_accept_irq`: KVM delivers an interrupt from running vCPU `from` to vCPU `to`.
     pub fn on_irq(&mut self, from: TaskId, to: TaskId) {
         self.class.on_irq(&mut self.core, from, to);
     }

@@ -230,10 +230,10 @@ fn interrupts_between_siblings_are_counted() {
     }
     assert_eq!(w.traffic_of(vm), [(0, 1, 4), (1, 2, 2)]);
 
-    // Another VM's vCPU is nobody's sibling.
-    let (_, b) = busy_vm(&mut w, 1);
+    // A doorbell for another VM's vCPU: of a number that this VM does not have.
+    let (_, b) = busy_vm(&mut w, 4);
     introduce(&mut w, &b);
     let runs = a.iter().find(|id| w.is_running(**id)).copied().expect("one of the first VM");
-    w.send_irq(runs, b[0]);
+    w.send_irq(runs, b[3]);
     assert_eq!(w.traffic_of(vm), [(0, 1, 4), (1, 2, 2)]);
 }

@@ -401,11 +401,11 @@ impl Class for Ext {
         if !self.watches_irqs || !core.task(from).kvm.in_kvm {
             return;
         }
-        let Some(kern) = self.tasks[to.index()].vcpu.as_ref().map(|vcpu| vcpu.kern.ptr()) else { return };
+        let Some(id) = self.tasks[to.index()].vcpu.as_ref().map(|vcpu| vcpu.id) else { return };
         let cpu = core.task(from).cpu;
         let before = std::mem::replace(&mut core.this_cpu, cpu);
-        // SAFETY: the vCPU is alive, and no reference to it is held.
-        self.call(core, OpKind::Tracing, NOBODY, || unsafe { ffi::cohort_on_irq(kern) });
+        // SAFETY: takes a number.
+        self.call(core, OpKind::Tracing, NOBODY, || unsafe { ffi::cohort_on_irq(id) });
         core.this_cpu = before;
     }
 

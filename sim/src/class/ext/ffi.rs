@@ -177,8 +177,8 @@ extern "C" {
     pub fn cohort_on_spin(vcpu: *mut u64, in_kernel: bool) -> i32;
     /// The program on fexit/kvm_arch_vcpu_put.
     pub fn cohort_vcpu_put(vcpu: *mut u64) -> i32;
-    /// The program on fentry/kvm_apic_set_irq.
-    pub fn cohort_on_irq(vcpu: *mut u64) -> i32;
+    /// The program on the tracepoint kvm_apic_accept_irq.
+    pub fn cohort_on_irq(to: u32) -> i32;
     pub static vm_on_cpu: u8;
     pub static neighbours: u8;
     static native_neighbours_size: u32;

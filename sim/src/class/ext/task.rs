@@ -179,6 +179,7 @@ impl Drop for Opaque {
 /// `struct kvm_vcpu` and its APIC.
 pub struct Vcpu {
     pub kern: Opaque,
+    pub id: u32,
     /// Its address is in `kern`.
     _apic: Opaque,
     link: *mut ListNode,
@@ -190,7 +191,7 @@ impl Vcpu {
         unsafe {
             let (kern, apic) = (Opaque::new(ffi::native_vcpu_size), Opaque::new(ffi::native_apic_size));
             let link = ffi::poke_vcpu(kern.ptr(), kvm.ptr(), id as i32, apic.ptr());
-            Self { kern, _apic: apic, link }
+            Self { kern, id, _apic: apic, link }
         }
     }
 }
