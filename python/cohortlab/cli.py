@@ -61,13 +61,15 @@ def main() -> int:
 def _add_commands() -> None:
     """Add the subcommands; each lives in its own module."""
     from cohortlab.commands import compare, doctor
+    from cohortlab.heldout.commands import held_out
     from cohortlab.recorded.commands import advise, import_recording
     from cohortlab.reproduce.commands import reproduce
     from cohortlab.sim.commands import explain, fidelity
     from cohortlab.sweep.commands import sweep
     from cohortlab.sweep.tune_cli import tune
 
-    for command in (compare, doctor, explain, fidelity, reproduce, sweep, tune, import_recording, advise):
+    commands = (compare, doctor, explain, fidelity, held_out, reproduce, sweep, tune, import_recording, advise)
+    for command in commands:
         cli.add_command(command)
     if importlib.util.find_spec("cohortlab.lab.cli") is not None:
         cli.add_command(importlib.import_module("cohortlab.lab.cli").cli, "lab")

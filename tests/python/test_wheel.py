@@ -37,7 +37,7 @@ def test_everything_that_comes_with_the_project_is_in_it(tmp_path: Path) -> None
     names = set(zipfile.ZipFile(wheel).namelist())
     wanted = [
         f"cohortlab/_shipped/{path.relative_to(REPOSITORY)}"
-        for folder in ("scenarios", "workloads", "hardware", "papers")
+        for folder in ("scenarios", "workloads", "hardware", "papers", "fidelity")
         for path in (REPOSITORY / folder).rglob("*.toml")
     ]
     wanted += [

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The rounds of a comparison as `cohortlab held-out` reads them (fidelity/rounds/).
+
+    build/venv/bin/python bench/rounds.py FOLDER [ROUNDS] >fidelity/rounds/NAME.toml
+
+FOLDER is what `cohortlab compare --on lab --out FOLDER` wrote, with one TLB mode; ROUNDS: only the first so many, where
+later ones are not to be kept.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cohortlab.results import ALONE, Results, read_parquet
+
+
+def main(folder: str, rounds: int) -> None:
+    results = read_parquet(Path(folder) / "measurements.parquet")
+    (tlb,) = results.tlb_modes
+    place = results.places[tlb]
+    version = re.match(r"\d+\.\d+(\.\d+)?", place["kernel"])
+    print("# SPDX-License-Identifier: GPL-2.0-only")
+    print(f'about = """\n{results.command}\n{place["emulator"]}; PLE {place["ple"]}.\n"""')
+    print(f'scenario = "{results.scenario}"')
+    if tlb != "ipi":
+        print(f'tlb = "{tlb}"')
+    print(f'kernel = "{version[0] if version else place["kernel"]}"\nple_window_us = {place["ple_window_us"]}')
+    for program in results.programs:
+        _print(results, program, rounds)
+
+
+def _print(results: Results, program: str, rounds: int) -> None:
+    rows = [row for row in results.rows if row.program == program and row.round <= rounds]
+    print(f'\n[[measured]]\nprogram = "{program}"')
+    if rows[0].rate:
+        print("rate = true")
+    print(f"alone = {_list([row.value for row in rows if row.policy == ALONE])}\n\n[measured.under]")
+    for policy in results.policies:
+        found = [row.value for row in rows if row.policy == policy]
+        if found:
+            print(f'"{policy}" = {_list(found)}' if "@" in policy else f"{policy} = {_list(found)}")
+
+
+def _list(values: Sequence[float]) -> str:
+    return f"[{', '.join(f'{value:.4g}' for value in values)}]"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) == 3 else sys.maxsize)

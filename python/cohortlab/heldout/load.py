@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Which programs, shapes and policies are held out, and the lab's rounds, as their files say it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, Strict
+
+from cohortlab import scenario as scenarios
+from cohortlab import shipped
+from cohortlab.errors import BadInput
+from cohortlab.policies import Policy, parse_policies
+from cohortlab.scenario import TLB_RULE, Scenario, Tlb
+from cohortlab.scenario_check import fetch
+from cohortlab.tomlmodel import Location, Model, parse, read_toml, refuse, shown
+
+SHIPPED = shipped.folder("fidelity") / "lab.toml"
+
+Class = Literal["parameters", "looked-at", "held-out"]
+CLASS_RULE = '"parameters", "looked-at" or "held-out"'
+WHY_RULE = "a text: why it is of that class"
+# A mean and its uncertainty need as many.
+ROUNDS_MIN = 2
+# Figures, not their logarithms: a round of nothing is none.
+Figure = Annotated[float, Strict(False), Field(gt=0, allow_inf_nan=False)]
+Rounds = Annotated[tuple[Figure, ...], Strict(False)]
+ROUNDS_RULE = f"a list of {ROUNDS_MIN} or more numbers above 0"
+
+
+class ProgramTable(Model):
+    """What was known of a program while it was modelled."""
+
+    name: str = Field(min_length=1, description="the name of a program")
+    kind: Class = Field(alias="class", description=CLASS_RULE)
+    why: str = Field(min_length=1, description=WHY_RULE)
+
+
+class ShapeTable(Model):
+    """A scenario in one TLB mode."""
+
+    scenario: str = Field(min_length=1, description="the name of a scenario that comes with cohortlab, or a file")
+    tlb: Tlb = Field("ipi", description=TLB_RULE)
+    kind: Class = Field(alias="class", description=CLASS_RULE)
+    why: str = Field(min_length=1, description=WHY_RULE)
+
+
+class PolicyTable(Model):
+    """A policy, as `cohortlab compare` takes it."""
+
+    label: str = Field(min_length=1, description="a policy, as --policies has it")
+    args: str = Field("", description="its arguments, as --policy-args has them")
+    kind: Class = Field(alias="class", description=CLASS_RULE)
+    why: str = Field(min_length=1, description=WHY_RULE)
+
+
+class RoundsTable(Model):
+    """A file with rounds of the lab."""
+
+    file: str = Field(min_length=1, description="the name of a file beside this one")
+    kind: Literal["looked-at", "held-out"] = Field(alias="class", description='"looked-at" or "held-out"')
+    why: str = Field(min_length=1, description=WHY_RULE)
+
+
+class File(Model):
+    """The split."""
+
+    title: str = Field(min_length=1, description="a text")
+    hardware: str = Field("lab", min_length=1, description="a name in hardware/, or a file")
+    seeds: int = Field(100, ge=ROUNDS_MIN, le=10_000, description=f"an integer from {ROUNDS_MIN} to 10000")
+    program: Annotated[tuple[ProgramTable, ...], Strict(False)] = Field(
+        min_length=1, description="one or more [[program]] tables"
+    )
+    shape: Annotated[tuple[ShapeTable, ...], Strict(False)] = Field(
+        min_length=1, description="one or more [[shape]] tables"
+    )
+    policy: Annotated[tuple[PolicyTable, ...], Strict(False)] = Field(
+        min_length=1, description="one or more [[policy]] tables"
+    )
+    rounds: Annotated[tuple[RoundsTable, ...], Strict(False)] = Field(
+        min_length=1, description="one or more [[rounds]] tables"
+    )
+
+
+class Measured(Model):
+    """The rounds of one program: its figure in each, alone and under each policy."""
+
+    program: str = Field(min_length=1, description="the name of a program")
+    rate: bool = Field(False, description="true (more is better) or false")
+    alone: Rounds = Field(min_length=ROUNDS_MIN, description=ROUNDS_RULE)
+    under: dict[str, Annotated[Rounds, Field(min_length=ROUNDS_MIN)]] = Field(
+        min_length=1, description=f"a table of policies' labels, each with {ROUNDS_RULE}"
+    )
+
+
+class RoundsFile(Model):
+    """What one run of the lab measured."""
+
+    about: str = Field(min_length=1, description="a text: the command, the machine, which rounds are kept")
+    scenario: str = Field(min_length=1, description="a scenario that a [[shape]] names")
+    tlb: Tlb = Field("ipi", description=TLB_RULE)
+    kernel: str = Field(pattern=r"^\d+\.\d+(\.\d+)?$", description='a version of Linux, as "7.3.4"')
+    ple_window_us: int = Field(ge=1, le=10_000, description="an integer from 1 to 10000")
+    measured: Annotated[tuple[Measured, ...], Strict(False)] = Field(
+        min_length=1, description="one or more [[measured]] tables"
+    )
+
+
+@dataclass(frozen=True)
+class Group:
+    """What is simulated at once: a rounds file's programs in its shape.
+
+    Attributes:
+        scenario: with the lab's TLB mode, pause filter and programs.
+    """
+
+    shape: ShapeTable
+    table: RoundsTable
+    file: RoundsFile
+    scenario: Scenario
+    policies: tuple[Policy, ...]
+
+
+@dataclass(frozen=True)
+class Split:
+    """A checked file."""
+
+    path: Path
+    file: File
+    groups: tuple[Group, ...]
+
+    def program(self, name: str) -> ProgramTable:
+        return next(table for table in self.file.program if table.name == name)
+
+    def policy(self, label: str) -> PolicyTable:
+        return next(table for table in self.file.policy if table.label == label)
+
+
+def load(path: Path) -> Split:
+    """Return the split in ``path`` with the rounds that it names, or raise BadInput."""
+    file = parse(File, read_toml(path), path)
+    _unique(path, "program", "name", [table.name for table in file.program])
+    _unique(path, "policy", "label", [table.label for table in file.policy])
+    _unique(path, "shape", "scenario", [(table.scenario, table.tlb) for table in file.shape])
+    _unique(path, "rounds", "file", [table.file for table in file.rounds])
+    policies = {}
+    for at, table in enumerate(file.policy):
+        try:
+            arguments = [f"{table.label}={table.args}"] if table.args else []
+            (policies[table.label],) = parse_policies(table.label, arguments)
+        except (BadInput, ValueError) as error:
+            raise BadInput(f"{path}: policy[{at}]: {error}") from None
+    groups: list[Group] = []
+    for at, rounds in enumerate(file.rounds):
+        if Path(rounds.file).is_absolute() or ".." in Path(rounds.file).parts:
+            refuse(path, ("rounds", at, "file"), f"{shown(rounds.file)} is not allowed", "a file beside this one")
+        group = _group(path, file, rounds, policies)
+        first = next((other for other in groups if other.shape == group.shape), group)
+        for field in ("kernel", "ple_window_us"):
+            was, value = getattr(first.file, field), getattr(group.file, field)
+            if value != was:
+                wrong = f"{shown(value)} is not allowed"
+                refuse(path.parent / rounds.file, (field,), wrong, f"{shown(was)}, as in {first.table.file}")
+        groups.append(group)
+    return Split(path, file, tuple(groups))
+
+
+def _unique(path: Path, table: str, field: str, values: Sequence[object]) -> None:
+    for at, value in enumerate(values):
+        if value in values[:at]:
+            text = value if isinstance(value, str) else " with flushes by ".join(map(str, value))  # type: ignore[call-overload]
+            refuse(path, (table, at, field), f"{shown(text)} is named twice", "named once")
+
+
+def _group(split: Path, file: File, table: RoundsTable, policies: dict[str, Policy]) -> Group:
+    path = split.parent / table.file
+    rounds = parse(RoundsFile, read_toml(path), path)
+    shape = next((s for s in file.shape if (s.scenario, s.tlb) == (rounds.scenario, rounds.tlb)), None)
+    if shape is None:
+        known = ", ".join(f"{s.scenario} with flushes by {s.tlb}" for s in file.shape)
+        wrong = f"{shown(rounds.scenario)} with flushes by {rounds.tlb} has no [[shape]] in {split}"
+        refuse(path, ("scenario",), wrong, f"one of {known}")
+    programs = [measured.program for measured in rounds.measured]
+    _unique(path, "measured", "program", programs)
+    for at, measured in enumerate(rounds.measured):
+        _known(path, ("measured", at, "program"), measured.program, [p.name for p in file.program], split)
+        for label in measured.under:
+            _known(path, ("measured", at, "under", label), label, list(policies), split)
+    scenario = scenarios.load(Path(shape.scenario))
+    try:
+        chosen = scenario.with_programs(tuple(programs), lambda name: fetch(scenario.path, name))
+    except BadInput as error:
+        raise BadInput(f"{path}: measured: {error}") from None
+    used = dict.fromkeys(label for measured in rounds.measured for label in measured.under)
+    return Group(
+        shape,
+        table,
+        rounds,
+        chosen.with_tlb(rounds.tlb).with_ple(rounds.ple_window_us),
+        tuple(policy for label, policy in policies.items() if label in used),
+    )
+
+
+def _known(path: Path, where: Location, name: str, known: Sequence[str], split: Path) -> None:
+    if name not in known:
+        refuse(path, where, f"{shown(name)} is not in {split}", f"one of {', '.join(known)}")
