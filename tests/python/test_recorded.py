@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
+from cohortlab import policies
 from cohortlab import scenario as scenarios
 from cohortlab.errors import BadInput
 from cohortlab.recorded import advice, recording
@@ -135,6 +136,23 @@ def test_import_writes_a_trace_tables_and_a_scenario(file: Path, cohortlab: Run,
     assert "95 %" in sentences[2]
     ran = cohortlab("advise", imported, "--policies", "cohort", "--rounds", "2", "--json")
     assert json.loads(ran.out)["slowdown"].keys() == {"eevdf", "cohort"}
+
+
+def test_every_policy_can_be_tried_on_a_recording(file: Path, cohortlab: Run, tmp_path: Path) -> None:
+    assert cohortlab("import", str(file), "--hardware", "lab", "--from-s", "1", "--for-s", "0.3").code == 0
+    imported, out = str(tmp_path / "host" / "recorded.toml"), str(tmp_path / "compared")
+    arguments = ("--on", "sim", "--policies", "all", "--rounds", "1", "--json", "--out", out)
+    ran = cohortlab("compare", imported, *arguments)
+    assert ran.code == 0, ran.err
+    found = {row["policy"]: row for row in json.loads(ran.out)}
+    assert list(found) == list(policies.KNOWN)
+    for policy, row in found.items():
+        assert row["error"] is None, policy
+        assert row["slowdown"] > 0.9, policy
+        # And what it was lost to, of each VM.
+        for vm in ("work", "hog"):
+            why = row["why"][vm]
+            assert sum(why[state] for state in ("run", "ready", "halted")) == pytest.approx(1, abs=0.01)
 
 
 @pytest.mark.parametrize("program", ["tlb-flush", "hackbench", "tlb-shootdown"])
