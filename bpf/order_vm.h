@@ -47,8 +47,14 @@ static __always_inline u64 turns_rest_ns(const struct entity_ctx *e, u64 now)
 	return (u64)rest_ns < count * slice_ns ? (u64)rest_ns : count * slice_ns;
 }
 
-/* The place of one that is part of that entity. */
-static __always_inline void rank_of_leaf(u32 leaf, u64 own, u64 now, struct rank *r)
+/* The weight that t had in its last turn, 0 before the first: no operation that ranks t has it at hand. */
+static __always_inline u64 *last_weight(struct task_ctx *t)
+{
+	return &t->order_state[0];
+}
+
+/* The place of one of that weight that is part of that entity. */
+static __always_inline void rank_of_leaf(u32 leaf, u64 own, u64 weight, u64 now, struct rank *r)
 {
 	struct entity_ctx *e = entity_get(leaf);
 
@@ -57,10 +63,10 @@ static __always_inline void rank_of_leaf(u32 leaf, u64 own, u64 now, struct rank
 	if (!leaf || !e)
 		return;
 	__builtin_memcpy(r->path, e->path, sizeof(r->path));
+	if (time_before(own, e->child_clock))
+		r->behind_ns = (e->child_clock - own) * (weight ?: WEIGHT_DEFAULT) / WEIGHT_DEFAULT;
 	if (e->kind != ENTITY_VM)
 		return;
-	if (time_before(own, e->child_clock))
-		r->behind_ns = e->child_clock - own;
 	/* What its siblings have paid for this turn does not keep a vCPU from joining it. */
 	if (chosen_gang() == GANG_aligned)
 		r->unused_ns = turns_rest_ns(e, now);
@@ -77,7 +83,7 @@ static __always_inline u64 borrows_ns(const struct task_ctx *t)
 
 static void vtime_rank(struct task_ctx *t, u64 now, struct rank *r)
 {
-	rank_of_leaf(t->leaf, t->vtime, now, r);
+	rank_of_leaf(t->leaf, t->vtime, *last_weight(t), now, r);
 	r->credit_ns = borrows_ns(t);
 }
 
@@ -86,7 +92,7 @@ static void vtime_rank_of_runner(const struct cpu_ctx *c, u64 now, struct rank *
 	u64 unused = elapsed_ns(c->turn_end_ns, now);
 
 	/* Its own time as of now; that of its entities as of now by what is left of its turn, and of those with it. */
-	rank_of_leaf(c->curr_leaf, c->curr_vtime - scale_by_weight(unused, c->curr_weight), now, r);
+	rank_of_leaf(c->curr_leaf, c->curr_vtime - scale_by_weight(unused, c->curr_weight), c->curr_weight, now, r);
 	if (r->unused_ns < unused)
 		r->unused_ns = unused;
 }
@@ -109,16 +115,46 @@ static __always_inline u64 rank_turn(u32 slot)
 	return slot && e ? scale_by_entity(slice_ns, e) : slice_ns;
 }
 
+/* How far the one of that rank, and each entity that it is part of below this level of its path, is behind the furthest of its siblings: the most, in time. */
+static u64 rank_behind(struct rank *r, u32 level)
+{
+	u64 vtime, behind, most = r->behind_ns;
+	struct entity_ctx *e, *up;
+	u32 i, slot, above = 0;
+
+	for (i = 0; i < MAX_DEPTH; i++) {
+		slot = r->path[i];
+		if (i < level)
+			continue;
+		e = entity_get(slot);
+		if (!slot || !e)
+			break;
+		up = entity_get(above);
+		if (above && up) {
+			vtime = rank_vtime(r, slot);
+			if (time_before(vtime, up->child_clock)) {
+				behind = (up->child_clock - vtime) * e->weight / WEIGHT_DEFAULT;
+				if (behind > most)
+					most = behind;
+			}
+		}
+		above = slot;
+	}
+	/* Where the ways part at its own time nothing is below. */
+	return above ? most : 0;
+}
+
 /*
  * Return true if a deserves the pCPU more than b, by at least margin_ns of virtual time.
  *
  * Where their ways part within less than a turn, neither deserves it more than the other, for turns are what is given. Then that one goes first
- * which its own siblings have left behind. Otherwise threads of two VMs that are pinned in the same way would never take turns: that of one VM here and
- * that of the other there could go on for ever, each VM having its share.
+ * which its siblings, at any level below, have left behind. Otherwise a cgroup that has two turns at once would give one of them to a child that is due
+ * none, and threads of two VMs that are pinned in the same way would never take turns: that of one VM here and that of the other there could go on for
+ * ever, each VM having its share.
  */
 static bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
 {
-	u64 of_a, of_b, turn;
+	u64 of_a, of_b, behind_a, behind_b;
 	u32 i;
 
 	for (i = 0; i < MAX_DEPTH; i++) {
@@ -126,11 +162,11 @@ static bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
 			continue;
 		of_a = rank_vtime(a, a->path[i]);
 		of_b = rank_vtime(b, b->path[i]);
-		turn = rank_turn(b->path[i]);
-		if (b->behind_ns > a->behind_ns + 2 * slice_ns && time_before(of_b, of_a + turn))
+		behind_a = rank_behind(a, i);
+		behind_b = rank_behind(b, i);
+		if (behind_b > behind_a + 2 * slice_ns && time_before(of_b, of_a + rank_turn(b->path[i])))
 			return 0;
-		turn = rank_turn(a->path[i]);
-		if (!margin_ns && a->behind_ns > b->behind_ns + 2 * slice_ns && time_before(of_a, of_b + turn))
+		if (!margin_ns && behind_a > behind_b + 2 * slice_ns && time_before(of_a, of_b + rank_turn(a->path[i])))
 			return 1;
 		return time_before(of_a + margin_ns, of_b);
 	}
@@ -255,6 +291,15 @@ static __always_inline void clock_follow(u32 entity, s32 cpu, u64 vtime, bool ev
 		e->free_clock = vtime;
 }
 
+/* The furthest child of that entity: what the others are behind is measured against it. */
+static __always_inline void child_clock_follow(u32 entity, u64 vtime)
+{
+	struct entity_ctx *e = entity_get(entity);
+
+	if (entity && e && time_before(e->child_clock + CLOCK_STEP_NS, vtime))
+		e->child_clock = vtime;
+}
+
 /* How far e has come, without what it has paid for beyond now. */
 static __always_inline u64 settled_vtime(const struct entity_ctx *e, u64 now)
 {
@@ -271,6 +316,7 @@ VERIFIED_ONCE vtime_advance_clocks(struct task_ctx *t, s32 cpu, u64 now)
 {
 	struct entity_ctx *e;
 	u32 parent = 0, slot;
+	u64 vtime;
 	s32 i;
 
 	if (!t)
@@ -281,13 +327,13 @@ VERIFIED_ONCE vtime_advance_clocks(struct task_ctx *t, s32 cpu, u64 now)
 		if (!slot || !e)
 			break;
 		/* Not beyond what it has had: others that sleep would pay for its turns that are still to come, once for each of a large VM's vCPUs. */
-		clock_follow(parent, cpu, settled_vtime(e, now), t->everywhere);
+		vtime = settled_vtime(e, now);
+		clock_follow(parent, cpu, vtime, t->everywhere);
+		child_clock_follow(parent, vtime);
 		parent = slot;
 	}
 	clock_follow(parent, cpu, t->vtime, t->everywhere);
-	e = entity_get(parent);
-	if (parent && e && time_before(e->child_clock + CLOCK_STEP_NS, t->vtime))
-		e->child_clock = t->vtime;
+	child_clock_follow(parent, t->vtime);
 	return 0;
 }
 
@@ -325,6 +371,7 @@ static void vtime_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool
 	struct cpu_ctx *c = cpu_get(cpu);
 	u64 now = now_ns();
 
+	*last_weight(t) = weight;
 	if (by_rank)
 		vtime_advance_clocks(t, cpu, now);
 	t->paid_until_ns = t->charged_ns + slice;

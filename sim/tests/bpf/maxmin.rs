@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Every entity gets its weighted max-min share over 10 s, wherever its threads may run, and whatever was before.
 //!
-//! `PROPTEST_CASES=10000` asks for more histories, MAXMIN_LAG_MS for another bound than LAG_MS.
+//! `PROPTEST_CASES=10000` asks for more histories, `SLICE_MS=16` for longer turns, `LAG_MS=32` for another bound.
 
 use proptest::prelude::*;
 
 use crate::common::*;
-use crate::partition::{partition, weight, Affinity, Nodes, Partition};
+use crate::oracle::Tree;
+use crate::partition::{limited_partition, partition, weight, Affinity, Cgroup, Nodes, Partition, Task, Vm};
 use crate::spec::{Config, Knobs, Spec};
 use crate::view::State;
 use crate::world::{TaskId, World};
@@ -14,8 +15,15 @@ use crate::world::{TaskId, World};
 const SECOND: u64 = 1_000 * MS;
 const WINDOW_S: u64 = 10;
 
-/// How far an entity may be from its share at the end of the window, if that is more than one part in a hundred: a few turns.
-const LAG_MS: f64 = 160.0;
+/// A light entity has a few turns a second: it takes as long until what it got at the start is made up for.
+pub const SETTLE_NS: u64 = 5 * SECOND;
+
+/// What an entity gets comes in turns: the shorter they are, the nearer it can be to its share at any moment. Two of them is what it may be away.
+const SLICE_MS: u64 = 1;
+const LAG_MS: f64 = 2.0;
+
+/// cpu.max's period, the kernel's default.
+const PERIOD_US: u64 = 100_000;
 
 pub struct Shared {
     pub partition: Partition,
@@ -27,12 +35,15 @@ pub struct Shared {
 impl Shared {
     pub fn new(partition: &Partition) -> Self {
         // The limit on waiting goes before fairness; this is about fairness.
-        let slice_ns = std::env::var("MAXMIN_SLICE_US").ok().map(|us| us.parse::<u64>().unwrap() * 1_000);
-        let knobs = Knobs { starve_ns: Some(900 * MS), slice_ns, ..Knobs::default() };
+        let slice_ns = std::env::var("SLICE_MS").map_or(SLICE_MS, |ms| ms.parse().unwrap()) * MS;
+        let knobs = Knobs { starve_ns: Some(900 * MS), slice_ns: Some(slice_ns), ..Knobs::default() };
         let mut w = World::new(Config { knobs, ..Config::cpus(partition.pcpus) });
         let mut cgroups = vec![0];
         for cgroup in &partition.cgroups {
             let made = w.new_cgroup(cgroups[cgroup.parent], cgroup.weight);
+            if let Some(quota) = cgroup.quota {
+                w.set_quota(made, PERIOD_US, u64::from(quota) * PERIOD_US / 100, 0);
+            }
             cgroups.push(made);
         }
         let mut threads = Vec::new();
@@ -65,22 +76,61 @@ impl Shared {
 
 /// The entities that count: those that are divided by the root only, or those of every level.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Levels {
+pub enum Levels {
     Outermost,
     All,
 }
 
-/// Entities that are farther from their share than allowed.
-fn wrong(shared: &mut Shared, levels: Levels) -> Option<String> {
-    let (nodes, due, gets) = shared.measure();
-    let (tree, _) = shared.partition.tree();
-    let lag_ms = std::env::var("MAXMIN_LAG_MS").map_or(LAG_MS, |ms| ms.parse().unwrap());
-    let lag = lag_ms / 1_000.0 / WINDOW_S as f64;
-    let off = |node: &usize| (gets[*node] - due[*node]).abs() > (0.01 * due[*node]).max(lag);
-    let counts = |node: &usize| levels == Levels::All || tree.depth(*node) == 1;
-    let what = |node: usize| format!("node {node}: {:.4} of {:.4} pCPUs", gets[node], due[node]);
-    let wrong: Vec<String> = nodes.entities().filter(|node| counts(node) && off(node)).map(what).collect();
-    (!wrong.is_empty()).then(|| wrong.join("; "))
+pub struct Error {
+    pub ms: f64,
+    node: usize,
+    got: f64,
+    due: f64,
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "node {}: {:.4} of {:.4} pCPUs", self.node, self.got, self.due)
+    }
+}
+
+impl Shared {
+    /// Does this node's share follow from the tree, whatever the choices of the oracle?
+    fn is_certain(&self, tree: &Tree, contested: Option<usize>, node: usize) -> bool {
+        let path = tree.path(node);
+        // Inside of a cgroup that uses its quota in a part of the period it depends on which part that is.
+        let limited = path[..path.len() - 1].iter().any(|outer| tree.nodes[*outer].quota.is_some());
+        !limited && contested.is_none_or(|depth| path.len() < depth)
+    }
+
+    /// By how much more than a part of its share each entity is off, in ms; with its node, its share and what it got. The worst first.
+    pub fn errors(&mut self, levels: Levels) -> Vec<Error> {
+        let (nodes, due, gets) = self.measure();
+        let (tree, _) = self.partition.tree();
+        let contested = tree.contested();
+        let is_limited = tree.nodes.iter().any(|node| node.quota.is_some());
+        let counts = |node: &usize| {
+            self.is_certain(&tree, contested, *node) && (levels == Levels::All || tree.depth(*node) == 1)
+        };
+        let error = |node: usize| {
+            let (got, due) = (gets[node], due[node]);
+            // Quotas are enforced within two parts in a hundred; what is missing there is with the others.
+            let part = if is_limited { 0.02 * due.max(1.0) } else { 0.01 * due };
+            let off = (got - due).abs();
+            let ms = if off > part { off * 1_000.0 * WINDOW_S as f64 } else { 0.0 };
+            Error { ms, node, got, due }
+        };
+        let mut errors: Vec<Error> = nodes.entities().filter(counts).map(error).collect();
+        errors.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+        errors
+    }
+
+    /// Entities that are farther from their share than allowed, in words.
+    fn wrong(&mut self, levels: Levels) -> String {
+        let lag_ms = std::env::var("LAG_MS").map_or(LAG_MS, |ms| ms.parse().unwrap());
+        let wrong = self.errors(levels).into_iter().filter(|error| error.ms > lag_ms);
+        wrong.map(|error| error.to_string()).collect::<Vec<_>>().join("; ")
+    }
 }
 
 /// What happens before the entities settle.
@@ -164,9 +214,9 @@ fn settled(partition: &Partition, levels: Levels) -> Result<(), TestCaseError> {
 fn lived(partition: &Partition, history: &[Event], levels: Levels) -> Result<(), TestCaseError> {
     let mut shared = Shared::new(partition);
     shared.live(history);
-    shared.world.run(if history.is_empty() { SECOND } else { 2 * SECOND });
-    let wrong = wrong(&mut shared, levels);
-    prop_assert!(wrong.is_none(), "{}", wrong.unwrap_or_default());
+    shared.world.run(SETTLE_NS);
+    let wrong = shared.wrong(levels);
+    prop_assert!(wrong.is_empty(), "{}", wrong);
     Ok(())
 }
 
@@ -193,32 +243,55 @@ proptest! {
     }
 
     #[test]
-    #[ignore = "within a cgroup or VM some are further off than that; docs/fairness.md says how far"]
+    #[ignore = "does not hold yet: docs/fairness.md"]
     fn everybody_has_its_share(partition in partition(Affinity::None)) {
         settled(&partition, Levels::All)?;
     }
 
     #[test]
-    #[ignore = "within a cgroup or VM some are further off than that; docs/fairness.md says how far"]
+    #[ignore = "does not hold yet: docs/fairness.md"]
     fn everybody_in_cpusets_has_its_share(partition in partition(Affinity::Cpusets)) {
         settled(&partition, Levels::All)?;
     }
 
     #[test]
-    #[ignore = "within a cgroup or VM some are further off than that; docs/fairness.md says how far"]
+    #[ignore = "does not hold yet: docs/fairness.md"]
     fn everybody_with_any_affinity_has_its_share(partition in partition(Affinity::Any)) {
         settled(&partition, Levels::All)?;
     }
 
     #[test]
-    #[ignore = "within a cgroup or VM some are further off than that; docs/fairness.md says how far"]
+    #[ignore = "does not hold yet: docs/fairness.md"]
+    fn outermost_entities_have_their_shares_beside_quotas(partition in limited_partition(Affinity::None)) {
+        settled(&partition, Levels::Outermost)?;
+    }
+
+    #[test]
+    #[ignore = "does not hold yet: docs/fairness.md"]
+    fn everybody_has_its_share_beside_quotas(partition in limited_partition(Affinity::None)) {
+        settled(&partition, Levels::All)?;
+    }
+
+    #[test]
     fn the_past_is_forgotten(partition in partition(Affinity::None), history in history()) {
         lived(&partition, &history, Levels::Outermost)?;
     }
 
     #[test]
-    #[ignore = "within a cgroup or VM some are further off than that; docs/fairness.md says how far"]
+    #[ignore = "does not hold yet: docs/fairness.md"]
     fn the_past_is_forgotten_in_cpusets(partition in partition(Affinity::Cpusets), history in history()) {
         lived(&partition, &history, Levels::Outermost)?;
     }
+}
+
+/// A cgroup that is due nearly one of two pCPUs has both now and then. Its heavy task is to have its turns all the same, not the VM beside that.
+#[test]
+fn a_cgroup_gives_its_turns_to_the_child_that_is_behind() {
+    let partition = Partition {
+        pcpus: 2,
+        cgroups: vec![Cgroup { parent: 0, weight: 178, quota: None }],
+        vms: vec![Vm { cgroup: 0, vcpus: vec![0; 3] }, Vm { cgroup: 1, vcpus: vec![0; 2] }],
+        tasks: vec![Task { cgroup: 0, weight: 100, mask: 0 }, Task { cgroup: 1, weight: 440, mask: 0 }],
+    };
+    settled(&partition, Levels::All).unwrap();
 }

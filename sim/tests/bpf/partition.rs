@@ -13,6 +13,8 @@ pub struct Cgroup {
     /// 0 is the root, n the n-th of those before this one.
     pub parent: usize,
     pub weight: u32,
+    /// In hundredths of a pCPU.
+    pub quota: Option<u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -88,6 +90,7 @@ impl Partition {
         let mut cgroups = vec![0];
         for cgroup in &self.cgroups {
             let node = tree.entity(cgroups[cgroup.parent], cgroup.weight);
+            tree.nodes[node].quota = cgroup.quota.map(|quota| f64::from(quota) / 100.0);
             cgroups.push(node);
         }
         let (mut vms, mut threads, mut tasks) = (Vec::new(), Vec::new(), Vec::new());
@@ -138,6 +141,7 @@ fn cgroups() -> impl Strategy<Value = Vec<Cgroup>> {
         let cgroup = |(index, (parent, weight)): (usize, (usize, u32))| Cgroup {
             parent: parent % (index + 1),
             weight,
+            quota: None,
         };
         all.into_iter().enumerate().map(cgroup).collect()
     })
@@ -163,4 +167,16 @@ pub fn partition(affinity: Affinity) -> impl Strategy<Value = Partition> {
             Partition { pcpus, vms, tasks: tasks.into_iter().map(task).collect(), cgroups }
         },
     )
+}
+
+/// ... in which some cgroups, and one at least, may use so much only.
+pub fn limited_partition(affinity: Affinity) -> impl Strategy<Value = Partition> {
+    let quota = prop_oneof![1 => Just(None), 1 => (5..250u32).prop_map(Some)];
+    let quotas = prop::collection::vec(quota, 5);
+    (partition(affinity), weight(), 5..250u32, quotas).prop_map(|(mut partition, weight, first, quotas)| {
+        partition.cgroups.iter_mut().zip(quotas).for_each(|(cgroup, quota)| cgroup.quota = quota);
+        partition.cgroups.push(Cgroup { parent: 0, weight, quota: Some(first) });
+        partition.vms[0].cgroup = partition.cgroups.len();
+        partition
+    })
 }

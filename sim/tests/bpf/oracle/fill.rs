@@ -23,6 +23,25 @@ pub fn shares(tree: &Tree) -> Vec<f64> {
     shares
 }
 
+/// The depth of the outermost entities that contest pCPUs with others' children: what they have depends on how they are weighed against those. None do below
+/// the root: then each entity's children have what is best for them, whatever the others' have.
+pub fn contested(tree: &Tree, shares: &[f64]) -> Option<usize> {
+    let depths: Vec<usize> = (0..tree.nodes.len()).map(|node| tree.depth(node)).collect();
+    let of = |parent: usize| -> Vec<usize> {
+        (1..tree.nodes.len()).filter(|n| tree.nodes[*n].parent == parent && shares[*n] > EPSILON).collect()
+    };
+    let is_contested = |parent: &usize| {
+        let nodes = of(*parent);
+        let mut has: Vec<Option<f64>> = shares.iter().map(|share| Some(*share)).collect();
+        nodes.iter().for_each(|node| has[*node] = None);
+        Level { tree, weights: effective_weights(tree, &nodes, &has), nodes: nodes.clone(), depths: &depths }
+            .fill(&mut has);
+        nodes.iter().any(|node| (has[*node].unwrap_or(0.0) - shares[*node]).abs() > 0.001)
+    };
+    let parents = (1..tree.nodes.len()).filter(|parent| of(*parent).len() > 1);
+    parents.filter(is_contested).map(|parent| depths[parent] + 1).min()
+}
+
 /// What each of a level's nodes gets for one unit of filling.
 fn effective_weights(tree: &Tree, nodes: &[usize], has: &[Option<f64>]) -> Vec<f64> {
     let weight = |node: &usize| {

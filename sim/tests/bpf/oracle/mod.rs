@@ -102,6 +102,11 @@ impl Tree {
         fill::shares(self)
     }
 
+    /// The depth from which on shares are a matter of the choice above, and not of each entity's own children alone.
+    pub fn contested(&self) -> Option<usize> {
+        fill::contested(self, &self.shares())
+    }
+
     #[track_caller]
     pub fn assert_shares(&self, expected: &[(usize, f64)]) {
         let shares = self.shares();

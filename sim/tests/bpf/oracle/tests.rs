@@ -35,6 +35,7 @@ fn a_vm_of_one_vcpu_has_as_much_as_one_of_two() {
     t.thread(one, 100, &[0, 1]);
     let siblings = [t.thread(two, 100, &[0, 1]), t.thread(two, 100, &[0, 1])];
     t.assert_shares(&[(one, 1.0), (two, 1.0), (siblings[0], 0.5), (siblings[1], 0.5)]);
+    assert_eq!(t.contested(), None);
 }
 
 #[test]
@@ -129,6 +130,7 @@ fn the_insides_of_pinned_vms_are_weighed_against_each_other() {
     let a_threads = [t.thread(a, 300, &[0]), t.thread(a, 100, &[1])];
     let b_threads = [t.thread(b, 100, &[0]), t.thread(b, 100, &[1])];
     t.assert_shares(&[(a, 1.0), (b, 1.0), (a_threads[0], 0.6), (a_threads[1], 0.4), (b_threads[0], 0.4)]);
+    assert_eq!(t.contested(), Some(2));
 }
 
 #[test]
