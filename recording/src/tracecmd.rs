@@ -4,7 +4,8 @@
 //! Interrupts, hypercalls and TLB flushes are taken from the tracepoints from which the probe has them (bpf/probe/probe.bpf.c).
 //!
 //! The text does not say which VM a vCPU is of. VMMs make the threads of one VM's vCPUs one after the other, so in the order of the threads' numbers a
-//! vCPU is of the VM that began last of those that lack its number. If VMs began at the same time, that is a guess, and a note says so.
+//! vCPU is of the VM that began last of those that lack its number. If VMs began at the same time, that is a guess, which guests' files put right; else a
+//! note says so.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +31,14 @@ pub fn read(text: &str) -> Result<Recording, String> {
     let others: Vec<&File<'_>> =
         files.iter().enumerate().filter(|(at, _)| *at != host).map(|(_, file)| file).collect();
     let host = &files[host];
-    let (mut vms, slots, guessed) = vms(&threads(host))?;
+    let (mut vms, slots, mut guessed) = vms(&threads(host))?;
+    let inside = Inside::of(host, &slots);
+    if !guessed.is_empty() {
+        let known = guests::put_together(&others, &inside, &mut vms);
+        guessed.retain(|name| !known.iter().any(|at| vms[*at].name == *name));
+        // Of whom all others are known, is known.
+        guessed.truncate(if guessed.len() == 1 { 0 } else { guessed.len() });
+    }
     let mut teller = Teller::new(host, &slots, &vms);
     let mut pcpus = host.cpus.clamp(1, PCPUS_MAX);
     for line in &host.lines {
@@ -55,7 +63,7 @@ pub fn read(text: &str) -> Result<Recording, String> {
         let times = host.dropped_some;
         header.notes.push(format!("trace-cmd lost events {times} times of which it does not say how many"));
     }
-    let (tasks, notes) = guests::read(host, &others, &Inside::of(host, &slots), &mut vms);
+    let (tasks, notes) = guests::read(host, &others, &inside, &mut vms);
     header.notes.extend(notes);
     Ok(Recording {
         header,

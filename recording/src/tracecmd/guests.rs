@@ -4,7 +4,7 @@
 //! The text does not say which VM a file is of. But a guest can only trace while its vCPU is inside of it: so it is the VM that was, whenever there is a
 //! line. That also shows whether the clocks of both are the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::line::File;
 use super::Slots;
@@ -60,6 +60,44 @@ impl Inside {
         looked_at().filter(|line| fits(line.cpu, line.time_ns)).count() as f64
             / looked_at().count().max(1) as f64
     }
+}
+
+/// Where which vCPU is of which VM was guessed, guests know: put together the threads that were inside when a guest's CPUs said something. Return which
+/// VMs are known so, all of them.
+pub fn put_together(guests: &[&File<'_>], inside: &Inside, vms: &mut [VmAbout]) -> BTreeSet<usize> {
+    let mut known = BTreeSet::new();
+    for guest in guests {
+        let cpus: BTreeSet<u32> = guest.lines.iter().map(|line| line.cpu).collect();
+        let found: Vec<(usize, u32)> =
+            cpus.into_iter().filter_map(|cpu| thread(guest, cpu, inside, vms)).collect();
+        let Some((home, first)) = found.first().copied() else { continue };
+        for (vm, vcpu) in &found[1..] {
+            let at = |vm: usize| vms[vm].vcpus.iter().position(|one| one.vcpu == *vcpu);
+            if let (Some(here), Some(there), true) = (at(home), at(*vm), home != *vm) {
+                let mine = vms[home].vcpus[here].clone();
+                vms[home].vcpus[here] = std::mem::replace(&mut vms[*vm].vcpus[there], mine);
+            }
+        }
+        if first == 0 && found.len() == vms[home].vcpus.len() {
+            known.insert(home);
+        }
+    }
+    known
+}
+
+/// Whose vCPU a guest's CPU is, if its lines fit only one: the VM and the vCPU's number.
+fn thread(guest: &File<'_>, cpu: u32, inside: &Inside, vms: &[VmAbout]) -> Option<(usize, u32)> {
+    let lines = || guest.lines.iter().filter(|line| line.cpu == cpu).take(LINES_MAX);
+    let count = lines().count();
+    let mut shares: Vec<(usize, usize)> = Vec::new();
+    for (at, vm) in vms.iter().enumerate() {
+        let slot = vm.vcpus.iter().find(|vcpu| vcpu.vcpu == cpu).map(|vcpu| vcpu.slot);
+        shares.extend(slot.map(|slot| (lines().filter(|line| inside.at(slot, line.time_ns)).count(), at)));
+    }
+    shares.sort_unstable_by(|a, b| b.cmp(a));
+    let part = |at: usize| shares.get(at).map_or(0.0, |(fits, _)| *fits as f64 / count.max(1) as f64);
+    let fits = count >= LINES_MIN && part(0) >= FITS && part(1) <= part(0) - APART;
+    fits.then(|| (shares[0].1, cpu))
 }
 
 /// Find the guests' VMs, give these their guests' names, and return what their tasks did, and what is to be said of each file.

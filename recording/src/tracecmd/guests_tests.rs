@@ -17,11 +17,17 @@ fn line(file: &str, task: &str, cpu: u64, at_us: u64, what: &str) -> String {
 
 /// Two VMs of two vCPUs in turn on two pCPUs; each turn's middle is inside of the guest.
 fn host() -> String {
+    host_of([[101, 102], [201, 202]])
+}
+
+/// The same with these threads: by VM and vCPU.
+fn host_of(tids: [[u64; 2]; 2]) -> String {
     let mut text = "     trace.dat: cpus=2\n".to_string();
     for turn in 0..TURNS {
         let begin_us = START_US + turn * TURN_US;
         for cpu in 0..2 {
-            let (tid, before) = (101 + 100 * (turn % 2) + cpu, 101 + 100 * ((turn + 1) % 2) + cpu);
+            let of = |turn: u64| tids[turn as usize % 2][cpu as usize];
+            let (tid, before) = (of(turn), of(turn + 1));
             let mut put = |after_us: u64, pid: u64, what: &str| {
                 text += &line("trace.dat", &format!("CPU {cpu}/KVM-{pid}"), cpu, begin_us + after_us, what);
             };
@@ -79,6 +85,32 @@ fn a_guest_is_the_vm_that_was_inside_when_it_said_something() {
         assert!(notes.contains(&"trace-work.dat: is the VM work; 40 switches of its tasks are in the trace, its other 20 lines are not used".into()), "{notes:?}");
         assert_eq!(recording.events, read(&host()).unwrap().events);
     }
+}
+
+#[test]
+fn vcpus_of_vms_that_began_together_are_told_apart_by_their_guests() {
+    let both = |file: &str, parity: u64| {
+        guest(file, parity, 0) + &guest(file, parity, 0).replace("[001]", "[000]").replace("make", "sh")
+    };
+    // Each VM's thread follows the other's: by their order alone, the last two would be swapped.
+    let host = host_of([[101, 103], [102, 104]]);
+    let tids = |recording: &Recording| -> Vec<Vec<u32>> {
+        recording.end.vms.iter().map(|vm| vm.vcpus.iter().map(|vcpu| vcpu.tid).collect()).collect()
+    };
+    let alone = read(&host).unwrap();
+    assert_eq!(tids(&alone), [[101, 104], [102, 103]]);
+    assert!(alone.header.notes[0].starts_with("which of the vCPUs are whose is a guess"));
+    for (file, parity, wanted) in [("trace-a.dat", 0, ["a", "vm1"]), ("trace-b.dat", 1, ["vm0", "b"])] {
+        let recording = read(&(host.clone() + &both(file, parity))).unwrap();
+        assert_eq!(tids(&recording), [[101, 103], [102, 104]]);
+        assert_eq!(names(&recording), wanted);
+        assert_eq!(recording.header.notes.len(), 1, "{:?}", recording.header.notes);
+        assert_eq!(recording.tasks.switches.len() as u64, 2 * TURNS);
+    }
+    // One CPU alone says nothing of the other.
+    let recording = read(&(host + &guest("trace-a.dat", 0, 0))).unwrap();
+    assert_eq!(tids(&recording), [[101, 104], [102, 103]]);
+    assert!(recording.header.notes[0].starts_with("which of the vCPUs are whose is a guess"));
 }
 
 #[test]
