@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What SBCO's tables I and II and the pause-loop exits' figure 4 count, under EEVDF: Markdown tables.
 
-    build/venv/bin/python bench/probe/queues.py simulated [KERNEL]    seconds; 7.3 has EEVDF, 4.15 CFS
+    build/venv/bin/python bench/probe/queues.py simulated [KERNEL]    minutes; 7.3 has EEVDF, 4.15 CFS
     build/venv/bin/python bench/probe/queues.py lab [KERNEL]          a quarter of an hour
 
 VMs of 2 vCPUs on 2 pCPUs, as the lab has them, not 4 on 4: so a queue is as long as there are VMs, and a vCPU has one
@@ -27,7 +27,7 @@ from cohortlab.lab.place import LabPlace
 from cohortlab.lab.probe import ProbeRun
 from cohortlab.recorded import recording
 from cohortlab.scenario import Scenario
-from cohortlab.sim.model import Run
+from cohortlab.sim.model import NS_PER_S, Run
 from cohortlab.sim.result import Result
 
 QUEUES = (2, 3, 6, 10)
@@ -69,26 +69,36 @@ def of_chains(program: str, lengths: list[int], longest: int) -> str:
     return f"| {program} | {sum(lengths)} | {shares} | {longest} |"
 
 
+class Endless(Run):
+    """All VMs go on with what they do for as long as the lab is recorded."""
+
+    def as_dict(self) -> dict[str, Any]:
+        made = super().as_dict()
+        for vm in made["vms"]:
+            vm |= {"start_ns": 0, "repeat": True, "measured": False}
+        return made | {"duration_ns": RECORDED_S * NS_PER_S}
+
+
 class Simulated:
-    """Runs of the simulator, each of one program's length."""
+    """Runs of the simulator: queues as long as in the lab, for chains of one program's length."""
 
     def __init__(self, kernel: str) -> None:
         self.kernel = kernel
 
-    def _vms(self, of: Scenario, program: str) -> list[Found]:
+    def _vms(self, of: Scenario, program: str, kind: type[Run]) -> list[Found]:
         running = {vm.name: vm.load or program for vm in of.vms}
-        results = [Result.of(Run(of, running, "eevdf", (), seed, self.kernel)) for seed in SEEDS]
+        results = [Result.of(kind(of, running, "eevdf", (), seed, self.kernel)) for seed in SEEDS]
         return [(result.about["figures"]["vms"][0], result.end_ns) for result in results]
 
     def queues(self, vms: int) -> Iterator[str]:
         of = scenario(vms, 2, PROGRAMS, self.kernel)
-        for program in of.program_vm.programs:
-            yield of_queue(vms, program, self._vms(of, program))
+        for program in PROGRAMS:
+            yield of_queue(vms, program, self._vms(of, program, Endless))
 
     def chains(self) -> Iterator[str]:
         of = scenario(2, 4, CHAINS, self.kernel)
         for program in CHAINS:
-            found = [vm for vm, _ in self._vms(of, program)]
+            found = [vm for vm, _ in self._vms(of, program, Run)]
             lengths = [sum(of_bucket) for of_bucket in zip(*(vm["ple_chain_lengths"] for vm in found), strict=True)]
             yield of_chains(program, lengths, max(vm["ple_chain_max"] for vm in found))
 
@@ -103,9 +113,9 @@ class Lab:
         of = scenario(vms, 2, PROGRAMS, self.kernel)
         with self._place(of) as place:
             for program in PROGRAMS:
-                with self._busy(place, program), tempfile.TemporaryDirectory() as folder:
+                with busy(place, program), tempfile.TemporaryDirectory() as folder:
                     file = Path(folder) / "lab.rec"
-                    _record(place.host, file)
+                    record(place.host, file)
                     recorded = recording.load(file)
                     (vm,) = (vm for vm in recorded.figures().vms.to_pylist() if vm["name"] == "work")
                     yield of_queue(vms, program, [(vm, recorded.length_ns)])
@@ -114,7 +124,7 @@ class Lab:
         of = scenario(2, 4, CHAINS, self.kernel)
         with self._place(of) as place:
             for program in CHAINS:
-                with self._busy(place, program):
+                with busy(place, program):
                     probe = ProbeRun.start(place.host, "/tmp", name=f"chains-{program}")
                     time.sleep(RECORDED_S)
                     answer = place.host.channel.call({"ping": {}}, [probe.socket])
@@ -128,30 +138,36 @@ class Lab:
     def _place(self, of: Scenario) -> LabPlace:
         return LabPlace(of, kernel=self.kernel, probe=False, progress=lambda text, _: print(text, file=sys.stderr))
 
-    @contextmanager
-    def _busy(self, place: LabPlace, program: str) -> Iterator[None]:
-        """Let the first VM run the program again and again, and the others compute."""
-        jobs: list[Job] = []
-        loop = "while :; do :; done"
-        try:
-            for guest in place.guests.values():
-                line = " ".join(f"sh -c '{loop}' &" for _ in range(guest.config.vcpus)) + " wait"
-                if guest.config.name == "work" and program != "cpu-hog":
-                    place.measure("work", program)  # with its setup
-                    known = place.scenario.workloads[program]
-                    line = f"while :; do {programs.command(known, known.command or '')}; done"
-                jobs.append(guest.machine.spawn(f"busy-{time.monotonic_ns()}", line))
-            time.sleep(SETTLE_S)
-            yield
-        finally:
-            for job in jobs:
-                job.signal(signal.SIGKILL)
-                job.wait(PATIENCE_S, PATIENCE_S)
+
+@contextmanager
+def busy(place: LabPlace, program: str) -> Iterator[None]:
+    """Let the first VM run the program again and again, and the others compute."""
+    jobs: list[Job] = []
+    loop = "while :; do :; done"
+    try:
+        for guest in place.guests.values():
+            line = " ".join(f"sh -c '{loop}' &" for _ in range(guest.config.vcpus)) + " wait"
+            if guest.config.name == "work" and program != "cpu-hog":
+                place.measure("work", program)  # with its setup
+                known = place.scenario.workloads[program]
+                line = f"while :; do {programs.command(known, known.command or '')}; done"
+            jobs.append(guest.machine.spawn(f"busy-{time.monotonic_ns()}", line))
+        time.sleep(SETTLE_S)
+        yield
+    finally:
+        for job in jobs:
+            job.signal(signal.SIGKILL)
+            job.wait(PATIENCE_S, PATIENCE_S)
 
 
-def _record(host: Machine, to: Path) -> None:
+def record(host: Machine, to: Path, then: str = "true") -> None:
+    """Record what happens; ``then`` is done when the recorder is there."""
     name = f"record-{time.monotonic_ns()}"
     job = host.spawn(name, f"exec nice -n -20 cohort record --seconds {RECORDED_S} --out /tmp/{name}.rec")
+    until = time.monotonic() + PATIENCE_S
+    while "recording" not in job.output("stderr")[0] and job.wait(0) is None and time.monotonic() < until:
+        time.sleep(0.1)
+    host.check(then)
     if job.wait(PATIENCE_S, PATIENCE_S) != 0:
         raise SystemExit(f"cohort record: {job.output('stderr')[0]}")
     to.write_bytes(host.get(f"/tmp/{name}.rec", PATIENCE_S))
