@@ -6,7 +6,6 @@ mod board;
 mod canvas;
 mod file;
 mod picture;
-mod png;
 pub mod show;
 
 use std::path::PathBuf;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Something to draw on: areas, lines, and letters of 5 by 7 pixels.
 
-use super::png::{self, Colour};
-
 /// Indices of the palette.
 pub const PAPER: u8 = 0;
 pub const INK: u8 = 1;
@@ -12,7 +10,8 @@ pub const MARK: u8 = 3;
 const SHADE: u8 = 4;
 pub const SHADES: u8 = 16;
 
-fn palette() -> Vec<Colour> {
+/// Red, green and blue of each.
+fn palette() -> Vec<[u8; 3]> {
     let mut all = vec![[255; 3], [40, 40, 40], [222, 222, 222], [200, 40, 40]];
     // From nearly white to a dark blue.
     all.extend((0..SHADES).map(|n| {
@@ -82,10 +81,10 @@ impl Canvas {
         }
     }
 
-    /// The same below one another.
+    /// The same below one another; of none one pixel, since a picture has some.
     pub fn stacked(parts: &[Canvas]) -> Self {
         let width = parts.iter().map(|part| part.width).max().unwrap_or(1);
-        let mut all = Self::new(width, parts.iter().map(|part| part.height).sum());
+        let mut all = Self::new(width, parts.iter().map(|part| part.height).sum::<usize>().max(1));
         let mut top = 0;
         for part in parts {
             for (row, pixels) in part.pixels.chunks(part.width.max(1)).enumerate() {
@@ -97,8 +96,18 @@ impl Canvas {
         all
     }
 
-    pub fn to_png(&self) -> Vec<u8> {
-        png::encode(self.width, &self.pixels, &palette())
+    pub fn to_png(&self) -> Result<Vec<u8>, png::EncodingError> {
+        let mut file = Vec::new();
+        let mut encoder = png::Encoder::new(&mut file, self.width as u32, self.height as u32);
+        encoder.set_color(png::ColorType::Indexed);
+        encoder.set_depth(png::BitDepth::Eight);
+        encoder.set_palette(palette().concat());
+        // Each row as its difference from the one above: little changes downwards.
+        encoder.set_filter(png::Filter::Up);
+        let mut writer = encoder.write_header()?;
+        writer.write_image_data(&self.pixels)?;
+        writer.finish()?;
+        Ok(file)
     }
 
     #[cfg(test)]
@@ -171,6 +180,8 @@ const GLYPHS: &[(char, [u8; GLYPH_HEIGHT])] = &[
 
 #[cfg(test)]
 mod tests {
+    use std::io::Cursor;
+
     use super::*;
 
     #[test]
@@ -192,6 +203,30 @@ mod tests {
             (INK, PAPER, INK, INK)
         );
         assert_eq!(text_width("Il", 1), 11);
+    }
+
+    #[test]
+    fn a_file_holds_the_picture() {
+        let mut canvas = Canvas::new(300, 7);
+        for x in 0..300 {
+            canvas.fill(x, 1, 1, 5, (x % 20) as u8);
+        }
+        canvas.frame(5, 3, 9, 2, MARK);
+        let file = canvas.to_png().unwrap();
+        let mut decoder = png::Decoder::new(Cursor::new(&file));
+        decoder.set_transformations(png::Transformations::IDENTITY);
+        let mut reader = decoder.read_info().unwrap();
+        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+        let frame = reader.next_frame(&mut pixels).unwrap();
+        assert_eq!((frame.width, frame.height, frame.color_type), (300, 7, png::ColorType::Indexed));
+        assert_eq!(pixels, canvas.pixels);
+        assert_eq!(reader.info().palette.as_deref(), Some(palette().as_flattened()));
+    }
+
+    #[test]
+    fn much_of_one_colour_is_a_small_file() {
+        assert!(Canvas::new(1_000, 1_000).to_png().unwrap().len() < 5_000);
+        assert!(Canvas::stacked(&[]).to_png().is_ok(), "nothing to draw");
     }
 
     #[test]

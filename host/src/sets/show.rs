@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `cohort sets`: who communicates with whom, the tree of it, the sets.
 
+use std::fmt::Display;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -49,8 +50,10 @@ fn show_all(args: &Sets, all: &[(String, Matrix)], out: &mut impl Write) -> Resu
             Tree::of(matrix).map(|tree| picture::draw(name, matrix, &tree, &tree.sets(args.split)))
         };
         let parts: Vec<_> = all.iter().filter_map(draw).collect();
-        fs::write(path, Canvas::stacked(&parts).to_png())
-            .map_err(|e| Failure::refused(format!("--png: cannot write {}: {e}", path.display())))?;
+        let refused =
+            |e: &dyn Display| Failure::refused(format!("--png: cannot write {}: {e}", path.display()));
+        let file = Canvas::stacked(&parts).to_png().map_err(|e| refused(&e))?;
+        fs::write(path, file).map_err(|e| refused(&e))?;
     }
     for (name, matrix) in all {
         let told = if name.is_empty() { Ok(()) } else { writeln!(out, "# {name}") };
