@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Gang partial-auto: gang partial, with sets that user space finds in who communicates with whom (traffic.h).
+ * Gang partial-auto: gang partial, with sets that user space finds in who communicates with whom (traffic.h, shared_pages.h).
  */
 #ifndef COHORT_GANG_PARTIAL_AUTO_H
 #define COHORT_GANG_PARTIAL_AUTO_H
 
 #include "gang_partial.h"
-#include "traffic.h"
+#include "shared_pages.h"
 
 static const struct gang gang_partial_auto = {
 	.began = partial_began,

@@ -104,6 +104,15 @@ struct kvm_vcpu {
 	struct kvm_vcpu_arch arch;
 };
 
+struct kvm_memory_slot;
+
+/* What KVM does about a vCPU's access to memory that its tables do not have. */
+struct kvm_page_fault {
+	u64 gfn;
+	u8 goal_level;		      /* 1: mapped by 4 KiB, 2: by 2 MiB */
+	struct kvm_memory_slot *slot; /* NULL: no memory is there */
+};
+
 /* Of kvm_intel: the vCPU comes first. The low bit of `control`: interrupts have been posted that the vCPU has not taken. */
 struct pi_desc {
 	u64 control;

@@ -23,7 +23,7 @@
 	X(off, "Each pCPU chooses for itself")                                                      \
 	X(aligned, "When a VM's turn starts, its waiting vCPUs are started on other pCPUs as well") \
 	X(partial, "Sets of a VM's vCPUs run together, independent of one another")                 \
-	X(partial_auto, "The same, with sets found in who sends whom interrupts")                   \
+	X(partial_auto, "The same, with sets found in who communicates with whom")                  \
 	X(strict, "All of a VM's vCPUs that are not idle run, or none")                             \
 	X(relaxed, "A vCPU that is ahead of its slowest sibling by too much waits for it")          \
 	X(procco, "When vCPU 0 of a VM runs, its siblings are forced onto other pCPUs")             \
@@ -68,7 +68,7 @@
 	X(partial, balance, vm, partial, off, off, off,                                                          \
 	  "Partial co-scheduling: sets of vCPUs that are given (--sets) run together")                           \
 	X(partial_auto, balance, vm, partial_auto, off, off, off,                                                \
-	  "The same, with sets that are found in who sends whom interrupts")                                     \
+	  "The same, with sets that are found in who communicates with whom")                                    \
 	X(strict, balance, vm, strict, off, off, off, "Strict co-scheduling, as in ESX 2")                       \
 	X(relaxed, balance, vm, relaxed, off, off, off, "Relaxed co-scheduling, as in ESX 3 and 4")              \
 	X(procco, balance, vm, procco, off, off, off, "Co-scheduling led by vCPU 0 of each VM, to compare with") \
@@ -90,6 +90,8 @@
 	X("given --gang partial", "--sets", "without, nobody is in a set")                                           \
 	X("--sets", "--gang partial", "no other is told sets")                                                       \
 	X("--split", "--gang partial-auto", "no other looks for sets")                                               \
+	X("--traffic", "--gang partial-auto", "no other looks for sets")                                             \
+	X("--faults-per-s", "--traffic", "interrupts need no faults")                                                \
 	X("--sbco-alpha", "--order sbco", "no other has an alpha")                                                   \
 	X("--skew-us", "--gang relaxed", "no other looks at how far one is ahead")                                   \
 	X("--guard-grace-us", "--guard kernel-mode", "nobody is spared")                                             \

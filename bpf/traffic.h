@@ -2,9 +2,9 @@
 /*
  * Who of a VM's vCPUs tells another one something: the matrix of communication from which user space finds sets (gang partial_auto).
  *
- * What is counted are interrupts from one vCPU to another: a wake-up of a guest task on another vCPU, a call of a function there, a TLB flush. They pass KVM,
+ * What is counted here are interrupts from one vCPU to another: a wake-up of a guest task on another vCPU, a call of a function there, a TLB flush. They pass KVM,
  * which delivers them; where hardware delivers them by itself (AVIC, IPI virtualization) only those for a halted vCPU do. What two vCPUs tell each other
- * by shared memory alone, spinning, is not seen.
+ * by shared memory alone, spinning, shared_pages.h sees.
  */
 #ifndef COHORT_TRAFFIC_H
 #define COHORT_TRAFFIC_H

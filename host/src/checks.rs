@@ -130,6 +130,14 @@ impl Host {
         })
     }
 
+    /// Why KVM does not map guests' pages by its TDP MMU, the only one that is watched.
+    pub fn no_tdp_mmu(&self) -> Option<String> {
+        let off = |parameter: &str| self.read(parameter).is_some_and(|value| value == "N" || value == "0");
+        let parameters = ["kvm/parameters/tdp_mmu", "kvm_amd/parameters/npt", "kvm_intel/parameters/ept"];
+        let found = parameters.iter().find(|parameter| off(&format!("/sys/module/{parameter}")));
+        found.map(|parameter| format!("KVM is loaded with {}=N", parameter.replace("/parameters/", ".")))
+    }
+
     pub fn capabilities(&self) -> Option<String> {
         // CAP_SYS_ADMIN includes the right to load BPF, and is needed to find the BTF of the kvm module.
         const CAP_SYS_ADMIN: u32 = 21;

@@ -304,6 +304,19 @@ mod tests {
             ("--gang partial", ["--gang partial needs --sets", "nobody is in a set", ""]),
             ("--policy strict --sets x", ["--sets needs --gang partial", "(it is strict)", ""]),
             ("--policy partial --split 2", ["--split needs --gang partial-auto", "(it is partial)", ""]),
+            (
+                "--policy partial --traffic faults",
+                ["--traffic needs --gang partial-auto", "(it is partial)", ""],
+            ),
+            ("--policy partial-auto --traffic words", ["--traffic", "words", "interrupts, faults, both"]),
+            (
+                "--policy partial-auto --faults-per-s 500",
+                ["--faults-per-s needs --traffic", "interrupts", ""],
+            ),
+            (
+                "--policy partial-auto --traffic both --faults-per-s 99",
+                ["--faults-per-s", "99", "100..=1000000"],
+            ),
             ("--skew-us 3000", ["--skew-us needs --gang relaxed", "(it is aligned)", ""]),
             ("--guard-grace-us 1000", ["--guard-grace-us needs --guard kernel-mode", "(it is off)", ""]),
             (
@@ -361,6 +374,7 @@ mod tests {
             "--policy partial --sets x",
             "--gang partial --sets x",
             "--policy partial-auto --split 2",
+            "--policy partial-auto --traffic both --faults-per-s 500",
             "--policy relaxed --skew-us 1000",
             "--guard kernel-mode --guard-grace-us 500",
             "--boost off --boost-slice-us 300",

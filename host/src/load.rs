@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Brings the scheduler into the kernel: knobs set, loaded, attached; and says in words why it could not be.
 
-use std::fmt;
+mod ending;
+
 use std::mem::MaybeUninit;
-use std::ptr;
 
 use libbpf_rs::skel::OpenSkel;
 use libbpf_rs::{ErrorKind, Link, OpenObject};
@@ -13,11 +13,13 @@ use crate::bpf::{self, CohortSkel, OpenCohortSkel};
 use crate::checks::Host;
 use crate::intf;
 use crate::kernel_ops;
-use crate::policy::Axes;
+use crate::policy::{Axes, Traffic};
 use crate::probe::{Kernel, Point};
 use crate::say::{self, Failure};
 use crate::sbco::Alpha;
 use crate::timing::Timing;
+
+pub use ending::Ending;
 
 /// What the scheduler is to do.
 #[derive(Clone, Debug)]
@@ -25,12 +27,16 @@ pub struct Config {
     pub policy: String,
     pub axes: Axes,
     pub sbco_alpha: Option<Alpha>,
+    /// With gang partial-auto.
+    pub traffic: Traffic,
     pub timing: Timing,
     pub verbose: u8,
 }
 
 /// Where KVM gives a vCPU an interrupt.
 const IRQ_TRACEPOINT: &str = "kvm_apic_accept_irq";
+/// Where it maps a page that a vCPU has touched.
+const FAULT_FUNCTION: &str = "kvm_tdp_mmu_map";
 
 /// What this host looks like, as far as loading depends on it.
 #[derive(Clone, Debug)]
@@ -41,6 +47,8 @@ pub struct Place {
     pub kvm: bool,
     /// Its tracepoint of interrupts is there.
     pub sees_irqs: bool,
+    /// Why faults on guests' pages cannot be seen.
+    pub sees_no_faults: Option<String>,
     /// The operations of its kernel's sched_ext, if that is known.
     pub ops: Option<kernel_ops::Names>,
 }
@@ -50,10 +58,15 @@ impl Place {
         let kvm = host.kvm_is_live();
         let tells =
             |tracepoint| Kernel::running().is_some_and(|kernel| kernel.has(Point::Tracepoint(tracepoint)));
+        let sees_no_faults = match Kernel::running() {
+            Some(kernel) if kernel.has(Point::Function(FAULT_FUNCTION)) => host.no_tdp_mmu(),
+            _ => Some(format!("this kernel has no function {FAULT_FUNCTION}")),
+        };
         Ok(Place {
             nr_cpus: host.cpus().map_err(Failure::refused)?,
             kvm,
             sees_irqs: kvm && tells(IRQ_TRACEPOINT),
+            sees_no_faults,
             ops: host.kernel_ops(),
         })
     }
@@ -79,6 +92,7 @@ pub struct Running<'obj> {
     on_spin: Option<Link>,
     on_put: Option<Link>,
     on_irq: Option<Link>,
+    on_fault: Option<Link>,
     on_switch: Option<Link>,
     ops: Option<Link>,
     pub skel: CohortSkel<'obj>,
@@ -93,10 +107,12 @@ struct Watch {
     put: bool,
     /// Interrupts between vCPUs: to find sets.
     irq: bool,
+    /// Pages that are mapped: for the same.
+    fault: bool,
 }
 
 impl Watch {
-    const NOTHING: Watch = Watch { spin: false, put: false, irq: false };
+    const NOTHING: Watch = Watch { spin: false, put: false, irq: false, fault: false };
 }
 
 /// Load the scheduler. Without watching what the kernel does not let it watch.
@@ -114,10 +130,20 @@ pub fn load<'obj>(
         return open_and_load(first, config, place, Watch::NOTHING).map_err(|e| explain(&e));
     }
     let finds_sets = config.axes.gang() == "partial-auto";
-    if finds_sets && !place.sees_irqs {
+    let (irq, fault) =
+        (finds_sets && config.traffic.is_of_interrupts(), finds_sets && config.traffic.is_of_faults());
+    if irq && !place.sees_irqs {
         no_irq(&format!("this kernel has no tracepoint {IRQ_TRACEPOINT}"));
     }
-    let all = Watch { spin: true, put: config.axes.guards(), irq: finds_sets && place.sees_irqs };
+    if let Some(why) = place.sees_no_faults.as_ref().filter(|_| fault) {
+        no_fault(why);
+    }
+    let all = Watch {
+        spin: true,
+        put: config.axes.guards(),
+        irq: irq && place.sees_irqs,
+        fault: fault && place.sees_no_faults.is_none(),
+    };
     let error = match open_and_load(first, config, place, all) {
         Ok(skel) => return Ok(skel),
         Err(error) => explain(&error),
@@ -129,10 +155,10 @@ pub fn load<'obj>(
             return Ok(skel);
         }
     }
-    if all.irq {
-        debug!("loading failed ({}); trying again without watching interrupts", error.line);
-        if let Ok(skel) = open_and_load(third, config, place, Watch { irq: false, ..all }) {
-            no_irq("the kernel refuses the program that watches them");
+    if all.irq || all.fault {
+        debug!("loading failed ({}); trying again without watching who communicates", error.line);
+        if let Ok(skel) = open_and_load(third, config, place, Watch { irq: false, fault: false, ..all }) {
+            no_traffic(all, "the kernel refuses a program that watches them");
             return Ok(skel);
         }
     }
@@ -142,9 +168,7 @@ pub fn load<'obj>(
     if all.put {
         no_guard("KVM cannot be watched at all");
     }
-    if all.irq {
-        no_irq("KVM cannot be watched at all");
-    }
+    no_traffic(all, "KVM cannot be watched at all");
     Ok(skel)
 }
 
@@ -185,6 +209,7 @@ fn open<'obj>(
     open.maps.sbco_cpus.set_max_entries(place.nr_cpus)?;
     only_what_is_used(&mut open, config)?;
     open.progs.cohort_on_irq.set_autoload(watch.irq);
+    open.progs.cohort_on_fault.set_autoload(watch.fault);
     open.progs.cohort_sched_switch.set_autoload(place.sees_switches());
     if config.verbose > 1 {
         for mut prog in open.open_object_mut().progs_mut() {
@@ -203,6 +228,10 @@ fn only_what_is_used(open: &mut OpenCohortSkel<'_>, config: &Config) -> libbpf_r
     }
     if gang != "partial-auto" {
         open.maps.traffic.set_max_entries(1)?;
+    }
+    if gang != "partial-auto" || !config.traffic.is_of_faults() {
+        open.maps.touches.set_max_entries(1)?;
+        open.maps.faults.set_max_entries(1)?;
     }
     if gang != "strict" {
         open.maps.strict_vms.set_max_entries(1)?;
@@ -233,11 +262,15 @@ pub fn attach<'obj>(mut skel: CohortSkel<'obj>, place: &Place) -> Result<Running
         true => skel.progs.cohort_on_irq.attach().map_err(|e| no_irq(&format!("{e:#}"))).ok(),
         false => None,
     };
+    let on_fault = match skel.progs.cohort_on_fault.autoload() {
+        true => skel.progs.cohort_on_fault.attach().map_err(|e| no_fault(&format!("{e:#}"))).ok(),
+        false => None,
+    };
     let on_switch = match place.sees_switches() {
         true => skel.progs.cohort_sched_switch.attach().map_err(|e| no_switch(&e)).ok(),
         false => None,
     };
-    Ok(Running { on_spin, on_put, on_irq, on_switch, ops: Some(ops), skel })
+    Ok(Running { on_spin, on_put, on_irq, on_fault, on_switch, ops: Some(ops), skel })
 }
 
 fn no_switch(why: &libbpf_rs::Error) {
@@ -245,7 +278,20 @@ fn no_switch(why: &libbpf_rs::Error) {
 }
 
 fn no_irq(why: &str) {
-    warn!("interrupts between vCPUs cannot be watched ({why}): no sets will be found");
+    warn!("interrupts between vCPUs cannot be watched ({why}): no sets will be found in them");
+}
+
+fn no_fault(why: &str) {
+    warn!("faults on guests' pages cannot be watched ({why}): no sets will be found in them");
+}
+
+fn no_traffic(wanted: Watch, why: &str) {
+    if wanted.irq {
+        no_irq(why);
+    }
+    if wanted.fault {
+        no_fault(why);
+    }
 }
 
 fn no_spin(why: &str) {
@@ -262,6 +308,7 @@ impl Running<'_> {
         self.on_spin = None;
         self.on_put = None;
         self.on_irq = None;
+        self.on_fault = None;
         self.on_switch = None;
         self.ops = None;
     }
@@ -270,62 +317,6 @@ impl Running<'_> {
     pub fn ending(&self) -> Option<Ending> {
         Ending::read(&self.skel)
     }
-}
-
-/// How the kernel says that a scheduler's time is over.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ending {
-    pub kind: i32,
-    pub code: i64,
-    pub reason: String,
-    pub message: String,
-}
-
-/// Set in an exit code when the scheduler should be loaded again, as after a change of the set of CPUs.
-const SCX_ECODE_ACT_RESTART: i64 = 1 << 48;
-/// Exit kinds from here on are errors.
-const SCX_EXIT_ERROR: i32 = 1024;
-
-impl Ending {
-    fn read(skel: &CohortSkel<'_>) -> Option<Ending> {
-        let bss = skel.maps.bss_data.as_ref()?;
-        // SAFETY: bss points to the map's memory, mapped as long as skel lives. The kernel writes it at any time, hence volatile; any bytes
-        // are a valid value of these integers and arrays. The scheduler writes exit_kind last.
-        let (kind, code, reason, message) = unsafe {
-            (
-                ptr::read_volatile(&bss.exit_kind),
-                ptr::read_volatile(&bss.exit_code),
-                ptr::read_volatile(&bss.exit_reason),
-                ptr::read_volatile(&bss.exit_msg),
-            )
-        };
-        (kind != 0).then(|| Ending { kind, code, reason: c_text(&reason), message: c_text(&message) })
-    }
-
-    pub fn wants_restart(&self) -> bool {
-        self.kind < SCX_EXIT_ERROR && self.code & SCX_ECODE_ACT_RESTART != 0
-    }
-}
-
-impl fmt::Display for Ending {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.reason.as_str(), self.message.as_str()) {
-            ("", "") => write!(f, "exit kind {}", self.kind)?,
-            (reason, "") => f.write_str(reason)?,
-            ("", message) => f.write_str(message)?,
-            (reason, message) => write!(f, "{reason}: {message}")?,
-        }
-        if self.code != 0 {
-            write!(f, " (code {:#x})", self.code)?;
-        }
-        Ok(())
-    }
-}
-
-/// Text from C: up to the first NUL, on one line.
-fn c_text(bytes: &[i8]) -> String {
-    let bytes: Vec<u8> = bytes.iter().take_while(|b| **b != 0).map(|b| *b as u8).collect();
-    String::from_utf8_lossy(&bytes).trim().replace('\n', "; ")
 }
 
 /// One sentence for a failed load, from what libbpf printed.
@@ -386,12 +377,18 @@ mod tests {
             policy: run.policy.policy.clone(),
             axes: run.policy.axes().unwrap(),
             sbco_alpha: run.policy.sbco_alpha,
+            traffic: run.policy.traffic(),
             timing: run.timing,
             verbose: 0,
         };
         let mut storage = MaybeUninit::uninit();
-        let place =
-            Place { nr_cpus: 24, kvm: true, sees_irqs: true, ops: Some(["enqueue".to_string()].into()) };
+        let place = Place {
+            nr_cpus: 24,
+            kvm: true,
+            sees_irqs: true,
+            sees_no_faults: None,
+            ops: Some(["enqueue".to_string()].into()),
+        };
         let open = open(&mut storage, &config, &place, Watch::NOTHING).unwrap();
         let knobs = open.maps.rodata_data.as_deref().unwrap();
         assert_eq!((knobs.nr_cpus, knobs.slice_ns, knobs.boost), (24, 1_234_000, 0));
@@ -402,32 +399,6 @@ mod tests {
         assert!(!open.progs.cohort_vcpu_put.autoload());
         assert!(open.struct_ops.cohort_ops().cgroup_init.is_null(), "this kernel has no groups");
         assert!(!open.struct_ops.cohort_ops().enqueue.is_null());
-    }
-
-    fn ending(kind: i32, code: i64, reason: &str, message: &str) -> Ending {
-        Ending { kind, code, reason: reason.into(), message: message.into() }
-    }
-
-    #[test]
-    fn hotplug_asks_for_a_restart_and_an_error_does_not() {
-        assert!(ending(66, (1 << 48) | (1 << 32), "unregistered", "").wants_restart());
-        assert!(!ending(66, 1 << 32, "", "").wants_restart());
-        assert!(!ending(1024, 1 << 48, "", "").wants_restart());
-    }
-
-    #[test]
-    fn an_ending_reads_as_one_line() {
-        assert_eq!(
-            ending(1026, 0, "runnable task stall", "a waited 10 s").to_string(),
-            "runnable task stall: a waited 10 s"
-        );
-        assert_eq!(ending(64, 0, "", "").to_string(), "exit kind 64");
-        assert_eq!(ending(66, 16, "gone", "").to_string(), "gone (code 0x10)");
-        let mut text = [0i8; 16];
-        for (to, from) in text.iter_mut().zip(b"two\nlines\0rest") {
-            *to = *from as i8;
-        }
-        assert_eq!(c_text(&text), "two; lines");
     }
 
     #[test]

@@ -20,8 +20,8 @@ use crate::stats::{self, Names, Tables};
 
 /// What the names of the scheduler's programs begin with.
 const PROGRAMS: &str = "cohort_";
-/// The program that counts interrupts between vCPUs; the kernel keeps 15 characters of a name.
-const TRAFFIC_PROGRAM: &str = "cohort_on_irq";
+/// The programs that count who communicates, of which at least one is there; the kernel keeps 15 characters of a name.
+const TRAFFIC_PROGRAMS: [&str; 2] = ["cohort_on_irq", "cohort_on_fault"];
 /// While the scheduler is loaded anew (after CPU hotplug, or when KVM appears) there is none for a moment.
 const GONE_MAX: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -121,7 +121,9 @@ pub fn find_traffic(host: &Host) -> Result<(MapHandle, MapHandle), Failure> {
     if let Some(refusal) = host.capabilities() {
         return Err(Failure::refused(refusal));
     }
-    let found = find()?.and_then(|found| Some((found.vms, map_of(TRAFFIC_PROGRAM, "traffic")?)));
+    let found = find()?.and_then(|found| {
+        Some((found.vms, TRAFFIC_PROGRAMS.iter().find_map(|program| map_of(program, "traffic"))?))
+    });
     found.ok_or_else(|| {
         Failure::refused("nobody counts who communicates with whom: start `cohort run --policy partial-auto`")
     })

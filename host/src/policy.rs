@@ -95,6 +95,29 @@ fn choice_of(table: Table) -> impl TypedValueParser<Value = Choice> {
     names(table).map(move |name| Choice::of(table, &name).unwrap_or(Choice { number: 0, name: table[0][0] }))
 }
 
+/// What of two vCPUs counts as communication.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Traffic {
+    /// One sends the other an interrupt
+    #[default]
+    Interrupts,
+    /// Both touch the same page, which is made to fault now and then
+    Faults,
+    Both,
+}
+
+impl Traffic {
+    pub fn is_of_interrupts(self) -> bool {
+        self != Self::Faults
+    }
+
+    pub fn is_of_faults(self) -> bool {
+        self != Self::Interrupts
+    }
+}
+
+const FAULTS_DEFAULT: u64 = 5_000;
+
 /// The policy and its axes.
 #[derive(Args, Clone, Debug)]
 pub struct PolicyArgs {
@@ -144,6 +167,14 @@ pub struct PolicyArgs {
     #[arg(long, value_name = "T", value_parser = parse_split, default_value_t = cohort_sets::SPLIT_DEFAULT)]
     pub split: f64,
 
+    /// With --gang partial-auto: what counts as communication [default: interrupts]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    traffic: Option<Traffic>,
+
+    /// With --traffic faults or both: so many page faults a second are provoked in each VM [100..1000000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(100..=1_000_000), default_value_t = FAULTS_DEFAULT)]
+    faults_per_s: u64,
+
     /// Which flags of `cohort run` the command line has, without their dashes: a default is told from the same value given.
     #[arg(skip)]
     pub given: Vec<String>,
@@ -184,6 +215,16 @@ impl Axes {
 }
 
 impl PolicyArgs {
+    /// What counts as communication, if sets are to be found.
+    pub fn traffic(&self) -> Traffic {
+        self.traffic.unwrap_or_default()
+    }
+
+    /// So many faults may be provoked in each VM every second; None: none.
+    pub fn faults_per_s(&self) -> Option<u64> {
+        self.traffic().is_of_faults().then_some(self.faults_per_s)
+    }
+
     /// The preset's axes, each overridden by its flag. Kinds of boost are for --spin boost, so that naming some chooses it.
     pub fn axes(&self) -> Result<Axes, Failure> {
         let preset = Axes::of_preset(&self.policy).ok_or_else(|| {

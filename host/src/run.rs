@@ -22,7 +22,7 @@ use crate::monitor;
 use crate::output::Output;
 use crate::say::{self, Failure};
 use crate::service::Service;
-use crate::sets::{Auto, Teller};
+use crate::sets::{Auto, Teller, Told};
 use crate::stats::{self, Names, Snapshot, Tables};
 use crate::topology;
 
@@ -57,6 +57,7 @@ pub fn run(args: &Run, host: &Host) -> Result<(), Failure> {
         policy: args.policy.policy.clone(),
         axes: args.policy.axes()?,
         sbco_alpha: args.policy.sbco_alpha,
+        traffic: args.policy.traffic(),
         timing: args.timing.clone(),
         verbose: args.verbose,
     };
@@ -64,7 +65,9 @@ pub fn run(args: &Run, host: &Host) -> Result<(), Failure> {
     let mut reporter = args.stats.map(|interval| Reporter::new(interval, args.json));
     let mut teller = match (&args.policy.sets, config.axes.gang()) {
         (Some(path), _) => Some(Teller::from_file(path.clone())?),
-        (None, "partial-auto") => Some(Teller::auto(Auto::new(args.policy.split))),
+        (None, "partial-auto") => {
+            Some(Teller::auto(Auto::new(args.policy.split), args.policy.faults_per_s()))
+        }
         (None, "partial") => {
             warn!("no --sets: nobody is in a set, and each vCPU runs for itself");
             None
@@ -193,7 +196,9 @@ fn schedule(
             }
         }
         if let Some(teller) = teller.as_mut() {
-            teller.tell(&maps.vms, &maps.set_of, &maps.traffic, host);
+            let told =
+                Told { vms: &maps.vms, set_of: &maps.set_of, traffic: &maps.traffic, faults: &maps.faults };
+            teller.tell(&told, host);
         }
         if let Some(reporter) = reporter.as_mut() {
             let tables = Tables { vms: &maps.vms, stats: &maps.stats, entities: &maps.entities };

@@ -6,6 +6,7 @@ mod board;
 mod canvas;
 mod file;
 mod picture;
+mod rearm;
 pub mod show;
 
 use std::path::PathBuf;
@@ -24,6 +25,7 @@ use crate::vmname::VmNames;
 pub use auto::Auto;
 use board::Board;
 use file::SetsFile;
+use rearm::Rearm;
 
 /// How often to look for VMs that have come, and at the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -37,21 +39,32 @@ enum Source {
 /// Tells the scheduler about sets, now and then.
 pub struct Teller {
     source: Source,
+    /// Makes pages fault, if faults count.
+    rearm: Option<Rearm>,
     names: VmNames,
     due: Instant,
 }
 
+/// The scheduler's maps that this is about.
+pub struct Told<'a, M> {
+    pub vms: &'a M,
+    pub set_of: &'a M,
+    pub traffic: &'a M,
+    pub faults: &'a M,
+}
+
 impl Teller {
     pub fn from_file(path: PathBuf) -> Result<Self, Failure> {
-        Ok(Self::new(Source::File(SetsFile::open(path)?)))
+        Ok(Self::new(Source::File(SetsFile::open(path)?), None))
     }
 
-    pub fn auto(auto: Auto) -> Self {
-        Self::new(Source::Auto(auto))
+    /// `faults_per_s`: so many may be provoked in each VM, so that shared pages are seen.
+    pub fn auto(auto: Auto, faults_per_s: Option<u64>) -> Self {
+        Self::new(Source::Auto(auto), faults_per_s.map(Rearm::new))
     }
 
-    fn new(source: Source) -> Self {
-        Self { source, names: VmNames::default(), due: Instant::now() }
+    fn new(source: Source, rearm: Option<Rearm>) -> Self {
+        Self { source, rearm, names: VmNames::default(), due: Instant::now() }
     }
 
     /// The scheduler starts, knowing no sets.
@@ -63,25 +76,30 @@ impl Teller {
     }
 
     /// Tell what has changed, if it is time to look.
-    pub fn tell<M: MapCore>(&mut self, vms: &M, set_of: &M, traffic: &M, host: &Host) {
+    pub fn tell<M: MapCore>(&mut self, maps: &Told<M>, host: &Host) {
+        if let Err(error) = self.try_rearm(maps, host) {
+            warn!("cannot make pages fault: {error:#}");
+        }
         let now = Instant::now();
         if now < self.due {
             return;
         }
         self.due = now + LOOK_EVERY;
-        if let Err(error) = self.try_tell(vms, set_of, traffic, host) {
+        if let Err(error) = self.try_tell(maps, host) {
             warn!("cannot tell the scheduler which vCPUs are sets: {error:#}");
         }
     }
 
-    fn try_tell<M: MapCore>(
-        &mut self,
-        vms: &M,
-        set_of: &M,
-        traffic: &M,
-        host: &Host,
-    ) -> libbpf_rs::Result<()> {
-        let all = stats::vms(vms, host, &mut self.names)?;
+    fn try_rearm<M: MapCore>(&mut self, maps: &Told<M>, host: &Host) -> libbpf_rs::Result<()> {
+        let Some(rearm) = &mut self.rearm else { return Ok(()) };
+        if !rearm.is_due() {
+            return Ok(());
+        }
+        rearm.look(&stats::vms(maps.vms, host, &mut self.names)?, maps.faults, host)
+    }
+
+    fn try_tell<M: MapCore>(&mut self, maps: &Told<M>, host: &Host) -> libbpf_rs::Result<()> {
+        let all = stats::vms(maps.vms, host, &mut self.names)?;
         match &mut self.source {
             Source::File(file) => {
                 if file.has_changed() {
@@ -89,12 +107,12 @@ impl Teller {
                 }
             }
             Source::Auto(auto) => {
-                if !auto.look(&all, traffic)? {
+                if !auto.look(&all, maps.traffic)? {
                     return Ok(());
                 }
             }
         }
-        let board = Board::open(set_of)?;
+        let board = Board::open(maps.set_of)?;
         for vm in &all {
             let sets = match &self.source {
                 Source::File(file) => file.sets_of(vm),

@@ -59,3 +59,36 @@ fn the_split_is_the_users() {
     // A pair depends more on itself than the VM does, but not a hundred times more.
     assert_eq!(found(Some(100.0)), [vec![0, 1, 2, 3]]);
 }
+
+/// The sets of a VM of 4 vCPUs whose threads neither call nor wait for one another: (0, 2) and (1, 3) work on the same memory.
+fn found_in_memory(traffic: &str) -> Vec<Vec<u32>> {
+    let thread = |vcpu: u32, memory: &str| {
+        let steps = [
+            json!({"touch": {"name": memory, "pages": 50}}),
+            json!({"touch": {"name": "all", "pages": 5}}),
+            json!({"touch": {"name": format!("own-{vcpu}"), "pages": 200}}),
+            json!({"compute": "100us"}),
+            json!({"done": "round"}),
+        ];
+        json!({"name": format!("t{vcpu}-"), "vcpu": vcpu, "times": "forever", "steps": steps})
+    };
+    let threads = [thread(0, "a"), thread(1, "b"), thread(2, "a"), thread(3, "b")];
+    let vm = |name: &str, workload: Value| json!({"name": name, "vcpus": 4, "kvm": {"ipi": "trapped"}, "guest": {"lock": "queued", "tlb": "ipi"}, "workload": workload});
+    let gang = GANGS.iter().position(|row| row[0] == "partial-auto").unwrap();
+    let scenario = json!({
+        "name": "memory", "seed": 1, "duration_ns": 11_000_000_000u64, "machine": {"cores_per_socket": 4},
+        "policy": {"class": "ext", "knobs": {"gang": gang, "spin": 0}, "traffic": traffic},
+        "vms": [
+            vm("pairs", json!({"program": {"name": "pairs", "metric": {"rate": {"done": "round"}}, "thread": threads}})),
+            vm("hog", json!({"model": "cpu-hog"}))]
+    });
+    let scenario: Scenario = serde_json::from_value(scenario).unwrap();
+    let mut report = run(&scenario, Watch::default()).unwrap();
+    report.sets.remove(0)
+}
+
+#[test]
+fn pairs_that_share_memory_are_found_by_faults_alone() {
+    assert_eq!(found_in_memory("faults"), [vec![0, 2], vec![1, 3]]);
+    assert_ne!(found_in_memory("interrupts"), [vec![0, 2], vec![1, 3]]);
+}

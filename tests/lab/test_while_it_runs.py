@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from ground import KERNELS, Ground
+from provoked import TRUTH, put
 
 from cohortlab.lab.command import PAYLOAD
 from cohortlab.lab.real import SETS
@@ -25,6 +26,8 @@ SECONDS = 4
 # One writes a line and waits for the other's, each on a vCPU of its own: each line wakes who sleeps on the other.
 PING = "exec 3<>{name}.there 4<>{name}.back; while echo x >&3; do read x <&4; done"
 PONG = "exec 3<>{name}.there 4<>{name}.back; while read x <&3; do echo x >&4; done"
+SHARED_PAGES = 400
+HUGE = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
 def total(ground: Ground, counter: str) -> float:
@@ -74,22 +77,44 @@ def test_alpha_changes_while_it_runs(bench: Bench) -> None:
         assert most > 2 * least + 10
 
 
+def found(bench: Bench, ground: Ground, commands: dict[int, str]) -> str:
+    """Let a guest's vCPUs execute these, and return what `cohort sets` says of them."""
+    guest = bench.extra_guest("four", vcpus=4)
+    try:
+        guest.wait_until_up()
+        put(guest.machine)
+        for name in "ab":
+            guest.machine.check(f"mkfifo /tmp/{name}.there /tmp/{name}.back")
+        for vcpu, command in commands.items():
+            guest.machine.spawn(f"pair-{vcpu}", f"exec taskset -c {vcpu} {command}")
+        time.sleep(3)
+        said = bench.host.check("cohort sets --vm four --secs 5")
+        print(said)
+        return said
+    finally:
+        guest.kill()
+        guest.job.wait(30)
+        assert total(ground, "registry_full") == 0
+
+
 @KERNELS
 def test_pairs_that_communicate_are_found(bench: Bench) -> None:
+    says = {0: ("a", PING), 2: ("a", PONG), 1: ("b", PING), 3: ("b", PONG)}
+    commands = {vcpu: f"sh -c '{line.format(name=f'/tmp/{name}')}'" for vcpu, (name, line) in says.items()}
     with Ground(bench, "partial-auto") as ground:
-        guest = bench.extra_guest("four", vcpus=4)
-        try:
-            guest.wait_until_up()
-            for name, vcpus in (("a", (0, 2)), ("b", (1, 3))):
-                guest.machine.check(f"mkfifo /tmp/{name}.there /tmp/{name}.back")
-                for vcpu, says in zip(vcpus, (PING, PONG), strict=True):
-                    line = says.format(name=f"/tmp/{name}")
-                    guest.machine.spawn(f"{name}-{vcpu}", f"exec taskset -c {vcpu} sh -c '{line}'")
-            time.sleep(3)
-            said = bench.host.check("cohort sets --vm four --secs 5")
-            print(said)
-            assert re.search(r"^sets: 0,2 1,3$", said, re.MULTILINE)
-        finally:
-            guest.kill()
-            guest.job.wait(30)
-        assert total(ground, "registry_full") == 0
+        assert re.search(r"^sets: 0,2 1,3$", found(bench, ground, commands), re.MULTILINE)
+
+
+@KERNELS
+def test_pairs_that_share_memory_are_found_by_faults_alone(bench: Bench) -> None:
+    file = {0: "a", 2: "a", 1: "b", 3: "b"}
+    commands = {vcpu: f"{TRUTH} shares {vcpu} /dev/shm/{name} {SHARED_PAGES}" for vcpu, name in file.items()}
+    with Ground(bench, "partial-auto", "--traffic", "faults") as ground:
+        # By 2 MiB all four would share everything.
+        before = re.search(r"\[(\w+)\]", bench.host.read(HUGE))
+        assert before
+        bench.host.check(f"echo never >{HUGE}")
+        ground.callback(bench.host.check, f"echo {before[1]} >{HUGE}")
+        assert re.search(r"^sets: 0,2 1,3$", found(bench, ground, commands), re.MULTILINE)
+        assert ground.daemon is not None
+        assert "cannot" not in ground.daemon.output("stderr")[0]

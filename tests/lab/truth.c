@@ -6,9 +6,14 @@
  *   bursts CPU COUNT ON_US OFF_US     after SIGUSR1, takes a CPU from all others, again and again
  *   spins CPU COUNT PAUSES            chains of pause-loop exits: see below
  *   calls ipi|flush STILL_US          interrupts its sibling whenever that stands still; until SIGTERM
+ *   shares CPU FILE PAGES             touches pages that it shares with whoever has that file; for ever
+ *   passes FILE PAGES SECONDS         does that for so long, and prints how often
+ *   drops PID HOW COUNT EVERY_US      is to have KVM drop what it has mapped of a VMM's memory, as cohort run does (scan), or by writing 1 or 4 to
+ *                                     its clear_refs; prints how many ns one time took
  */
 #define _GNU_SOURCE
 #include <dirent.h>
+#include <fcntl.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>
@@ -18,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -188,6 +194,80 @@ static void calls(bool flush, uint64_t still_ns)
 	printf("%d %llu\n", count, (unsigned long long)took);
 }
 
+static volatile char *shared(const char *path, int pages)
+{
+	int file = open(path, O_RDWR | O_CREAT, 0600);
+	volatile char *memory;
+
+	if (file < 0 || ftruncate(file, pages * 4096L))
+		fail(path);
+	memory = mmap(NULL, pages * 4096L, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	if (memory == MAP_FAILED)
+		fail("mmap");
+	return memory;
+}
+
+static void touch(volatile char *memory, int pages)
+{
+	int i;
+
+	for (i = 0; i < pages; i++)
+		memory[i * 4096L]++;
+}
+
+/* Waits for nobody and calls nobody. */
+static void shares(int cpu, const char *path, int pages)
+{
+	volatile char *memory = shared(path, pages);
+
+	pin(cpu);
+	for (;;) {
+		touch(memory, pages);
+		usleep(REST_US);
+	}
+}
+
+static void passes(const char *path, int pages, int seconds)
+{
+	volatile char *memory = shared(path, pages);
+	uint64_t until = now_ns() + seconds * 1000000000ULL;
+	unsigned long count = 0;
+
+	for (; now_ns() < until; count++)
+		touch(memory, pages);
+	printf("%lu\n", count);
+}
+
+/* Of linux/fs.h since 6.7. */
+struct scan {
+	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, anyof, returned;
+};
+#define SCAN _IOWR('f', 16, struct scan)
+#define ALL 0x7ffffffff000
+
+static void drops(int pid, const char *how, int count, int every_us)
+{
+	struct scan scan = { .size = sizeof(scan), .flags = 1, .end = ALL }, arg;
+	bool scans = !strcmp(how, "scan");
+	uint64_t before, took = 0;
+	char path[64];
+	int file, i;
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", pid, scans ? "pagemap" : "clear_refs");
+	file = open(path, scans ? O_RDONLY : O_WRONLY);
+	if (file < 0)
+		fail(path);
+	for (i = 0; i < count; i++) {
+		arg = scan;
+		before = now_ns();
+		if (scans ? ioctl(file, SCAN, &arg) < 0 : write(file, how, 1) != 1)
+			fail(path);
+		took += now_ns() - before;
+		usleep(every_us);
+	}
+	printf("%llu\n", (unsigned long long)took / count);
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -200,6 +280,12 @@ int main(int argc, char **argv)
 		spins(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]));
 	else if (!strcmp(what, "calls") && argc == 4)
 		calls(!strcmp(argv[2], "flush"), atoi(argv[3]) * 1000ULL);
+	else if (!strcmp(what, "shares") && argc == 5)
+		shares(atoi(argv[2]), argv[3], atoi(argv[4]));
+	else if (!strcmp(what, "passes") && argc == 5)
+		passes(argv[2], atoi(argv[3]), atoi(argv[4]));
+	else if (!strcmp(what, "drops") && argc == 6)
+		drops(atoi(argv[2]), argv[3], atoi(argv[4]), atoi(argv[5]));
 	else
 		return 2;
 	return 0;

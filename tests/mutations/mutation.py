@@ -29,7 +29,7 @@ OWN_FILES = {
     "order sedf": ("order_sedf.h",),
     "gang aligned": ("gang_aligned.h",),
     "gang partial": ("gang_partial.h", "set_turn.h", "sets.h"),
-    "gang partial-auto": ("traffic.h",),
+    "gang partial-auto": ("traffic.h", "shared_pages.h"),
     "gang strict": ("gang_strict.h", "strict_seats.h"),
     "gang relaxed": ("gang_relaxed.h",),
     "gang procco": ("gang_procco.h",),

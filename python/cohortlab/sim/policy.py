@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import cohort_sim
 
 from cohortlab.places import PlaceError
 from cohortlab.policies import KERNEL, KernelSettings, kernel_settings, read_sets
+
+T = TypeVar("T")
 
 _TABLES = cohort_sim.policies()
 # Values of the knobs: those of bpf/intf.h, and for the others the place in their table.
@@ -58,7 +60,9 @@ AT_MOST = (
 SBCO_ALPHA = "sbco-alpha"
 SPLIT = "split"
 SPLIT_RANGE = (1, 100)
-_OTHERS = (SBCO_ALPHA, SPLIT, "sets")
+TRAFFIC = "traffic"
+TRAFFICS = {name: name for name in ("interrupts", "faults", "both")}
+_OTHERS = (SBCO_ALPHA, SPLIT, TRAFFIC, "sets")
 FLAGS = tuple(f"--{name}" for name in (*_AXES, *TIMING, *_OTHERS))
 
 # The kernel's own scheduler: which form of the fair class a kernel has.
@@ -84,13 +88,15 @@ def host_class(name: str, args: Sequence[str], kernel: str) -> dict[str, Any]:
 
 
 def _of_sets(args: Sequence[str]) -> dict[str, Any]:
-    """Return what the file of ``--sets`` says, and ``--split``."""
+    """Return what the file of ``--sets`` says, ``--split`` and ``--traffic``."""
     given = dict(_pairs(args))
     found: dict[str, Any] = {}
     if file := given.get("--sets"):
         found["sets"] = read_sets(file)
     if value := given.get(f"--{SPLIT}"):
         found[SPLIT] = _split(value)
+    if value := given.get(f"--{TRAFFIC}"):
+        found[TRAFFIC] = _choice(f"--{TRAFFIC}", value, TRAFFICS)
     return found
 
 
@@ -230,7 +236,7 @@ def _pairs(args: Sequence[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _choice(flag: str, value: str, known: dict[str, int]) -> int:
+def _choice(flag: str, value: str, known: Mapping[str, T]) -> T:
     if value not in known:
         raise PlaceError(f'{flag}: "{value}" is not allowed: must be one of {", ".join(known)}')
     return known[value]

@@ -102,6 +102,8 @@ pub trait Class {
     fn vcpu_put(&mut self, _core: &mut Core, _task: TaskId) {}
     /// KVM delivers an interrupt from running vCPU `from` to vCPU `to`.
     fn on_irq(&mut self, _core: &mut Core, _from: TaskId, _to: TaskId) {}
+    /// Running vCPU `task` touches a page of its VM that KVM has to map.
+    fn on_fault(&mut self, _core: &mut Core, _task: TaskId, _gfn: u64) {}
 
     fn cpu_online(&mut self, _core: &mut Core, _cpu: CpuId) {}
     fn cpu_offline(&mut self, _core: &mut Core, _cpu: CpuId) {}
@@ -168,6 +170,7 @@ impl Class for AnyClass {
         fn on_spin(&mut self, core: &mut Core, task: TaskId, in_kernel: bool);
         fn vcpu_put(&mut self, core: &mut Core, task: TaskId);
         fn on_irq(&mut self, core: &mut Core, from: TaskId, to: TaskId);
+        fn on_fault(&mut self, core: &mut Core, task: TaskId, gfn: u64);
         fn cpu_online(&mut self, core: &mut Core, cpu: CpuId);
         fn cpu_offline(&mut self, core: &mut Core, cpu: CpuId);
         fn finish(&mut self, core: &mut Core);

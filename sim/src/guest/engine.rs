@@ -353,6 +353,7 @@ impl Vm {
                 self.call_op(host, v, op);
             }
             Op::Flush { .. } | Op::FlushEnd { .. } => self.flush_op(host, v, op),
+            Op::Touch { memory, page, end } => self.touch(host, v, memory, page..end),
             Op::Halt => {
                 // Interrupts are off between this look and HLT; one that comes now ends the halt at once.
                 if !self.cpus[v].need_resched {

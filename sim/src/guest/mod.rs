@@ -22,6 +22,7 @@ pub mod engine;
 pub mod hold;
 pub mod irq;
 pub mod lock;
+mod memory;
 pub mod ops;
 pub mod owner;
 pub mod program;

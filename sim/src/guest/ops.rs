@@ -65,6 +65,12 @@ pub enum Op {
         targets: u32,
         since_ns: Ns,
     },
+    /// The pages from there on, up to that one.
+    Touch {
+        memory: u32,
+        page: u32,
+        end: u32,
+    },
     Call {
         same_space: bool,
     },

@@ -44,6 +44,7 @@ impl Vm {
                 let work = Op::Work(page_ns * u64::from(pages));
                 frame.first(&[kernel, syscall, work, Op::Flush { freed }, Op::ToUser]);
             }
+            Some(Inst::Touch { memory, pages }) => frame.first(&[Op::Touch { memory, page: 0, end: pages }]),
             Some(Inst::Barrier { barrier, spin_ns }) => {
                 frame.first(&[Op::BarrierArrive { barrier, spin_ns }])
             }

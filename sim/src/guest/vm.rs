@@ -65,6 +65,7 @@ pub struct Vm {
     pub barriers: Vec<Barrier>,
     pub conditions: Vec<Condition>,
     pub pipes: Vec<Pipe>,
+    pub(super) memory: super::memory::Memory,
     /// Tasks that spin for a mutex.
     pub spinning: u32,
     /// How often each address space has been flushed.
@@ -110,6 +111,7 @@ impl Vm {
             barriers: Vec::new(),
             conditions: Vec::new(),
             pipes: Vec::new(),
+            memory: Default::default(),
             spinning: 0,
             spaces: Vec::new(),
             lock_rng,

@@ -174,6 +174,11 @@ impl Host {
         self.class.on_irq(&mut self.core, from, to);
     }
 
+    /// The program on `fexit/kvm_tdp_mmu_map`: running vCPU `task` touches a page of its VM that KVM has to map.
+    pub fn on_fault(&mut self, task: TaskId, gfn: u64) {
+        self.class.on_fault(&mut self.core, task, gfn);
+    }
+
     /// The running vCPU's thread is about to enter the guest: vcpu_run() looks whether it is to schedule first, if only lazily. Return true if it is: return
     /// from the body, and go on at this instant or in the next `start`.
     pub fn schedules_before_guest(&mut self, task: TaskId) -> bool {

@@ -36,6 +36,8 @@ pub struct Vm {
     pub vcpus: u32,
     /// The APIC is virtualized in hardware: `irr_pending` says nothing.
     pub apicv: bool,
+    /// How often KVM has been made to drop what it has mapped of its memory.
+    dropped: u32,
     /// Its threads have numbers from here on: they are made after it.
     first_task: usize,
 }
@@ -45,13 +47,23 @@ impl Host {
     pub fn new_vm(&mut self, vcpus: u32) -> VmId {
         let id = VmId::from(self.core.vms.len());
         let first_task = self.core.tasks.len();
-        self.core.vms.push(Vm { tgid: 1_000_000 + id.0, vcpus, apicv: false, first_task });
+        self.core.vms.push(Vm { tgid: 1_000_000 + id.0, vcpus, apicv: false, dropped: 0, first_task });
         self.class.vm_new(&mut self.core, id);
         id
     }
 
     pub fn vm(&self, vm: VmId) -> &Vm {
         &self.core.vms[vm.index()]
+    }
+
+    /// Make KVM drop what it has mapped of the VM's memory.
+    pub fn drop_memory(&mut self, vm: VmId) {
+        self.core.vms[vm.index()].dropped += 1;
+    }
+
+    /// How often it has been, of this vCPU's VM.
+    pub fn dropped(&self, task: TaskId) -> u32 {
+        self.core.task(task).vcpu.map_or(0, |vcpu| self.core.vms[vcpu.vm.index()].dropped)
     }
 
     /// Virtualize the VM's APICs in hardware.

@@ -199,6 +199,8 @@ pub struct KvmCosts {
     pub io_ns: Ns,
     /// Flushing a vCPU's TLB in KVM (INVVPID, a new ASID).
     pub flush_ns: Ns,
+    /// Mapping a page that the VMM has. An estimate.
+    pub fault_ns: Ns,
 }
 
 impl Default for KvmCosts {
@@ -213,6 +215,7 @@ impl Default for KvmCosts {
             halt_ns: 300,
             io_ns: 800,
             flush_ns: 300,
+            fault_ns: 1_000,
         }
     }
 }
@@ -228,6 +231,7 @@ impl KvmCosts {
             halt_ns: 0,
             io_ns: 0,
             flush_ns: 0,
+            fault_ns: 0,
         }
     }
 }
@@ -285,6 +289,7 @@ impl KvmConfig {
             ("costs.halt_ns", costs.halt_ns),
             ("costs.io_ns", costs.io_ns),
             ("costs.flush_ns", costs.flush_ns),
+            ("costs.fault_ns", costs.fault_ns),
         ] {
             if value > 1_000_000_000 {
                 return refuse(name, value, "0 to 1000000000");

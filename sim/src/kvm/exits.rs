@@ -81,6 +81,10 @@ impl Vm {
                 vcpu.dy_eligible = false;
                 self.begin_entry(host, v);
             }
+            Then::Fault(gfn) => {
+                host.on_fault(self.vcpus[v].task, gfn);
+                self.begin_entry(host, v);
+            }
             Then::Io(task) => {
                 self.io_submit(host, task);
                 self.begin_entry(host, v);

@@ -29,9 +29,11 @@ pub mod exit {
     pub const IO: u8 = 6;
     /// The thread lost its pCPU in the guest, and enters it again.
     pub const PREEMPTED: u8 = 7;
+    /// A page that KVM has to map.
+    pub const FAULT: u8 = 8;
 
-    pub const NAMES: [&str; 8] =
-        ["pause", "hlt", "apic-write", "hypercall", "interrupt", "timer", "io", "preempted"];
+    pub const NAMES: [&str; 9] =
+        ["pause", "hlt", "apic-write", "hypercall", "interrupt", "timer", "io", "preempted", "page-fault"];
 
     pub fn name(reason: u8) -> &'static str {
         NAMES.get(usize::from(reason)).copied().unwrap_or("?")

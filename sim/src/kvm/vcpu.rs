@@ -41,6 +41,8 @@ pub enum Then {
     SpinHook,
     SpinLoop,
     SpinEnd,
+    /// This page of the guest's is mapped.
+    Fault(u64),
     /// The request of this guest task goes to the device.
     Io(u32),
 }

@@ -8,6 +8,8 @@ use super::program::{Metric, Program, Step};
 const DEPTH_MAX: u32 = 8;
 const NAME_MAX: usize = 64;
 const THREADS_MAX: usize = 1024;
+/// 256 MiB: what a guest shares with itself in one step.
+const PAGES_MAX: u32 = 65_536;
 
 impl Program {
     /// What the types do not say. The message begins with the field.
@@ -64,6 +66,7 @@ impl Step {
     fn object(&self) -> Option<&str> {
         match self {
             Self::Lock { name, .. } | Self::Mutex { name, .. } | Self::Barrier { name, .. } => Some(name),
+            Self::Touch { name, .. } => Some(name),
             Self::Acquire(name) | Self::Release(name) | Self::Send(name) | Self::Recv(name) => Some(name),
             Self::Wait(name) | Self::Signal(name) | Self::Broadcast(name) | Self::Done(name) => Some(name),
             _ => None,
@@ -82,6 +85,9 @@ fn check_steps(steps: &[Step], field: &str, depth: u32) -> Result<(), String> {
             check_name(name, &field)?;
         }
         match step {
+            Step::Touch { pages, .. } if !(1..=PAGES_MAX).contains(pages) => {
+                return Err(format!("{field}.touch.pages: is {pages}; allowed: 1 to {PAGES_MAX}"));
+            }
             Step::Acquire(name) if held.contains(&name.as_str()) => {
                 return Err(format!("{field}.acquire: {name:?} is held already; allowed: another mutex"));
             }

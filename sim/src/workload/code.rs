@@ -23,6 +23,10 @@ pub enum Inst {
         pages: u32,
         freed: bool,
     },
+    Touch {
+        memory: u32,
+        pages: u32,
+    },
     Barrier {
         barrier: u32,
         spin_ns: Ns,
@@ -117,6 +121,7 @@ pub struct Code {
     pub(super) mutex_names: Names,
     pub mutexes: Vec<MutexUse>,
     pub conditions: Names,
+    pub(super) memories: Names,
     pub kinds: Names,
     pub(super) barrier_names: Names,
     pub barriers: Vec<BarrierUse>,

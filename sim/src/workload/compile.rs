@@ -163,6 +163,9 @@ impl Code {
                     Inst::Release(mutex)
                 }
                 Step::Shootdown { pages, freed } => Inst::Shootdown { pages: *pages, freed: *freed },
+                Step::Touch { name, pages } => {
+                    Inst::Touch { memory: self.memories.number(scope.name(name)), pages: *pages }
+                }
                 Step::Barrier { name, spin } => {
                     let barrier = self.barrier(scope, name);
                     if !meets.contains(&barrier) {

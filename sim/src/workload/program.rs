@@ -159,6 +159,12 @@ pub enum Step {
         #[serde(default)]
         freed: bool,
     },
+    /// Touch memory: who uses the same name shares its pages. It takes no time, except where KVM has been made to drop them (`--traffic faults`).
+    Touch {
+        name: String,
+        #[serde(default = "one")]
+        pages: u32,
+    },
     /// Wait for the others, spinning for so long first.
     Barrier {
         name: String,

@@ -237,3 +237,70 @@ fn interrupts_between_siblings_are_counted() {
     w.send_irq(runs, b[3]);
     assert_eq!(w.traffic_of(vm), [(0, 1, 4), (1, 2, 2)]);
 }
+
+/// Three vCPUs that run, and are watched.
+fn watched() -> (World, usize, Vec<TaskId>) {
+    let knobs = Knobs { gang: Some(knob::GANG_PARTIAL_AUTO), boost: Some(0), ..Knobs::default() };
+    let mut w = world_with(3, knobs);
+    let (vm, a) = busy_vm(&mut w, 3);
+    introduce(&mut w, &a);
+    (w, vm, a)
+}
+
+#[test]
+fn touches_of_the_same_page_are_counted() {
+    let (mut w, vm, a) = watched();
+    // A page by itself, one that two have, one that all three have.
+    for (vcpu, gfn) in [(0, 1), (0, 1), (0, 2), (1, 2), (0, 2), (0, 2), (2, 3), (1, 3), (0, 3)] {
+        assert!(w.is_running(a[vcpu]), "test");
+        w.touch(a[vcpu], gfn);
+    }
+    assert_eq!(w.traffic_of(vm), [(0, 1, 3), (1, 2, 1)]);
+}
+
+#[test]
+fn a_page_that_was_touched_long_ago_tells_nothing() {
+    let (mut w, vm, a) = watched();
+    w.touch(a[0], 7);
+    w.run(1_900 * MS);
+    w.touch(a[1], 7);
+    assert_eq!(w.traffic_of(vm), [(0, 1, 1)]);
+    w.run(2_100 * MS);
+    w.touch(a[2], 7);
+    assert_eq!(w.traffic_of(vm), [(0, 1, 1)]);
+    w.touch(a[0], 7);
+    assert_eq!(w.traffic_of(vm), [(0, 1, 1), (0, 2, 1)], "its time begins with each touch");
+}
+
+#[test]
+fn a_page_of_the_same_number_is_another_vms() {
+    let (mut w, vm, a) = watched();
+    let (other, b) = busy_vm(&mut w, 3);
+    introduce(&mut w, &b);
+    let mut touches = [0, 0];
+    for _ in 0..100 {
+        // One of each: nobody has anything to say to itself.
+        for (of, id) in [a[0], b[1]].into_iter().enumerate() {
+            if w.is_running(id) {
+                w.touch(id, 5);
+                touches[of] += 1;
+            }
+        }
+        w.run(3 * MS);
+    }
+    assert!(touches.iter().all(|times| *times > 10), "test: {touches:?}");
+    assert_eq!(w.traffic_of(vm), []);
+    assert_eq!(w.traffic_of(other), []);
+    // A newcomer in the first one's place has none of its past.
+    for id in &a {
+        w.exit(*id);
+    }
+    w.run(10 * MS);
+    let (newcomer, c) = busy_vm(&mut w, 3);
+    introduce(&mut w, &c);
+    while !w.is_running(c[1]) {
+        w.run(MS);
+    }
+    w.touch(c[1], 5);
+    assert_eq!(w.traffic_of(newcomer), []);
+}

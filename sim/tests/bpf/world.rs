@@ -375,7 +375,12 @@ impl World {
         self.sim.host.on_irq(from.real(), to.real());
     }
 
-    /// How often each two of a VM's vCPUs have sent each other one, as the scheduler has counted.
+    /// A vCPU, which runs, touches a page that KVM has to map.
+    pub fn touch(&mut self, task: TaskId, gfn: u64) {
+        self.sim.host.on_fault(task.real(), gfn);
+    }
+
+    /// How often each two of a VM's vCPUs have told each other something, as the scheduler has counted.
     pub fn traffic_of(&mut self, vm: usize) -> Vec<(usize, usize, u64)> {
         self.sim.host.traffic_of(VmId::from(vm))
     }

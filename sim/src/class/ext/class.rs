@@ -409,6 +409,18 @@ impl Class for Ext {
         core.this_cpu = before;
     }
 
+    fn on_fault(&mut self, core: &mut Core, id: TaskId, gfn: u64) {
+        if !self.finds_sets || !core.task(id).kvm.in_kvm {
+            return;
+        }
+        let Some(kern) = self.tasks[id.index()].vcpu.as_ref().map(|vcpu| vcpu.kern.ptr()) else { return };
+        let cpu = core.task(id).cpu;
+        let before = std::mem::replace(&mut core.this_cpu, cpu);
+        // SAFETY: the vCPU is alive, and no reference to it is held.
+        self.call(core, OpKind::Tracing, NOBODY, || unsafe { ffi::native_on_fault(kern, gfn, true) });
+        core.this_cpu = before;
+    }
+
     fn cpu_online(&mut self, core: &mut Core, cpu: CpuId) {
         self.op(core, OpKind::CpuOnline, NOBODY, |ops| ops.cpu_online.map(|op| op(cpu.0 as i32)));
     }

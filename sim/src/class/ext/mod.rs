@@ -60,7 +60,7 @@ use self::timers::Timers;
 pub use self::costs::{Cost, Costs};
 pub use self::ops::OpKind;
 pub use self::peek::{PeekEntity, PeekSbco, PeekStats, PeekTask, PeekVm};
-pub use self::sets::{wrong_with, SetsTeller};
+pub use self::sets::{wrong_with, SetsTeller, Traffic};
 pub use self::task::Queue;
 
 /// The scheduler's clock when the simulation starts: to it, a time of 0 means "never".
@@ -85,6 +85,8 @@ pub struct ExtConfig {
     pub sets: String,
     /// For gang partial-auto, as `cohort run --split`: how many times more a part must depend on itself than the whole does to be a set of its own.
     pub split: f64,
+    /// For gang partial-auto, as `cohort run --traffic`.
+    pub traffic: Traffic,
     /// A scheduler that does what the kernel refuses is ejected, and the fair class goes on, as on a host; otherwise the run ends with the reason.
     pub fall_back: bool,
 }
@@ -99,6 +101,7 @@ impl Default for ExtConfig {
             preempt_rcu: true,
             sets: String::new(),
             split: cohort_sets::SPLIT_DEFAULT,
+            traffic: Traffic::default(),
             fall_back: false,
         }
     }
@@ -159,7 +162,8 @@ pub struct Ext {
     guards: bool,
     /// Who is being switched out, while a program hears of that.
     leaving: Option<TaskId>,
-    /// The scheduler counts interrupts between vCPUs. The loader chooses.
+    /// The scheduler counts who communicates, and whether interrupts are part of that. The loader chooses.
+    finds_sets: bool,
     watches_irqs: bool,
     dsqs: Vec<Dsq>,
     dsq_names: Vec<u64>,
@@ -197,7 +201,8 @@ impl Ext {
         // SAFETY: asks the linker.
         let on_switch = config.sched_switch.then(|| unsafe { ffi::native_on_switch() }).flatten();
         let image = Image::fresh(&knobs)?;
-        let watches_irqs = sets::finds_sets(&config);
+        let finds_sets = sets::finds_sets(&config);
+        let watches_irqs = finds_sets && config.traffic != Traffic::Faults;
         Ok(Self {
             guards: image.get("guard").is_some_and(|guard| guard != 0),
             leaving: None,
@@ -211,6 +216,7 @@ impl Ext {
             tasks: Vec::new(),
             others: None,
             on_switch,
+            finds_sets,
             watches_irqs,
             dsqs: Vec::new(),
             dsq_names: Vec::new(),

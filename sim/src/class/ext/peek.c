@@ -238,6 +238,13 @@ u64 peek_traffic(u32 number, u32 x, u32 y)
 	return vm && known && known->generation == vm->generation ? known->events : 0;
 }
 
+int native_on_fault(struct kvm_vcpu *vcpu, u64 gfn, bool in_slot)
+{
+	struct kvm_page_fault fault = { .gfn = gfn, .goal_level = 1, .slot = in_slot ? (void *)vcpu : NULL };
+
+	return cohort_on_fault(vcpu, &fault);
+}
+
 struct peek_entity {
 	u64 id;
 	u64 vtime;

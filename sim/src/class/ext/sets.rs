@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use cohort_sets::{entry, first_of_each, Finder, Given, Sets, PERIOD_S};
 
 use crate::class::AnyClass;
@@ -14,6 +16,20 @@ use crate::time::{Ns, SEC};
 
 use super::ExtConfig;
 
+/// What of two vCPUs counts as communication.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Traffic {
+    /// One sends the other an interrupt.
+    #[default]
+    Interrupts,
+    /// Both touch the same page, which KVM is made to drop now and then.
+    Faults,
+    Both,
+}
+
+/// How often KVM is made to drop what it has mapped. On hosts a part of the memory at a time, here all of it.
+const DROP_NS: Ns = SEC / 5;
 /// How often user space looks for VMs that have come.
 const LOOK_NS: Ns = SEC;
 const PERIOD_NS: Ns = PERIOD_S * SEC;
@@ -68,7 +84,7 @@ impl Host {
         sets
     }
 
-    /// How often each two of a VM's vCPUs have sent each other an interrupt.
+    /// How often each two of a VM's vCPUs have told each other something.
     pub fn traffic_of(&mut self, vm: VmId) -> Vec<(usize, usize, u64)> {
         let Some(slot) = self.slot_of(vm) else { return Vec::new() };
         let vcpus = self.vm(vm).vcpus as usize;
@@ -96,6 +112,8 @@ pub struct SetsTeller {
     finders: Vec<Finder>,
     split: f64,
     due_ns: Ns,
+    /// When KVM is made to drop memory next; None: never.
+    drop_ns: Option<Ns>,
 }
 
 impl SetsTeller {
@@ -105,23 +123,31 @@ impl SetsTeller {
         let text = &ext.config.sets;
         let refuse = |error: cohort_sets::GivenError| SimError::Config(format!("policy.sets: {error}"));
         let given = (!text.is_empty()).then(|| Given::parse(text)).transpose().map_err(refuse)?;
-        let finders = if ext.watches_irqs { vec![Finder::default(); names.len()] } else { Vec::new() };
+        let finders = if ext.finds_sets { vec![Finder::default(); names.len()] } else { Vec::new() };
         let due_ns = if finders.is_empty() { LOOK_NS } else { PERIOD_NS };
         let wanted = given.is_some() || !finders.is_empty();
+        let drop_ns = (ext.finds_sets && ext.config.traffic != Traffic::Interrupts).then_some(DROP_NS);
         let split = ext.config.split;
         if !(1.0..=100.0).contains(&split) {
             return Err(SimError::Config(format!("policy.split: {split}; allowed: numbers from 1 to 100")));
         }
-        Ok(wanted.then_some(Self { names, given, finders, split, due_ns }))
+        Ok(wanted.then_some(Self { names, given, finders, split, due_ns, drop_ns }))
     }
 
     /// When there is something to do next.
     pub fn due_ns(&self) -> Ns {
-        self.due_ns
+        self.drop_ns.map_or(self.due_ns, |drop_ns| drop_ns.min(self.due_ns))
     }
 
     /// Do it.
     pub fn look(&mut self, host: &mut Host) {
+        if let Some(drop_ns) = self.drop_ns.as_mut().filter(|drop_ns| host.now_ns() >= **drop_ns) {
+            *drop_ns += DROP_NS;
+            (0..self.names.len()).for_each(|vm| host.drop_memory(VmId::from(vm)));
+        }
+        if host.now_ns() < self.due_ns {
+            return;
+        }
         self.due_ns += if self.finders.is_empty() { LOOK_NS } else { PERIOD_NS };
         for (index, name) in self.names.iter().enumerate() {
             let vm = VmId::from(index);

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Pages fault again: SPCD's re-arming ("partial" paper, section 2.2), so that touches of what KVM has mapped long ago are seen (bpf/shared_pages.h).
+//!
+//! `PAGEMAP_SCAN` of /proc/PID/pagemap, asked to write-protect, announces that for its range to whoever has mapped the process' memory, KVM too, and then leaves
+//! out all memory that its owner has not given to userfaultfd: KVM drops what it has mapped there, and nothing else changes. Writing 4 to /proc/PID/clear_refs
+//! has KVM drop all of it, and write-protects every page of the process besides, each of which then faults in the host as well.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::{MapCore, MapFlags};
+use tracing::{debug, warn};
+
+use crate::checks::Host;
+use crate::stats::Vm;
+
+/// How often a part of each VM's memory is taken.
+const EVERY: Duration = Duration::from_millis(200);
+/// A part is taken so many times before it is the next one's turn: a page tells something from the second time on.
+const ROUNDS: u32 = 8;
+const PAGE: u64 = 4096;
+/// A guest's memory is the VMM's large mappings.
+const MAPPING_MIN: u64 = 2 << 20;
+
+/// Of one VM: which part of its memory is taken.
+#[derive(Debug, PartialEq, Eq)]
+struct Window {
+    kvm: u64,
+    /// In bytes of the mappings, one behind the other.
+    from: u64,
+    len: u64,
+    rounds: u32,
+    /// When it was last taken.
+    faults: u64,
+    failed: bool,
+}
+
+pub struct Rearm {
+    /// So many faults are wanted at most of each VM, each time.
+    budget: u64,
+    due: Instant,
+    /// By slot.
+    vms: BTreeMap<u32, Window>,
+}
+
+impl Rearm {
+    pub fn new(faults_per_s: u64) -> Self {
+        let budget = (faults_per_s * EVERY.as_millis() as u64 / 1000).max(1);
+        Self { budget, due: Instant::now(), vms: BTreeMap::new() }
+    }
+
+    pub fn is_due(&self) -> bool {
+        Instant::now() >= self.due
+    }
+
+    /// Take a part of each VM's memory. `faults`: the map of that name.
+    pub fn look(&mut self, vms: &[Vm], faults: &impl MapCore, host: &Host) -> libbpf_rs::Result<()> {
+        self.due = Instant::now() + EVERY;
+        self.vms.retain(|slot, window| vms.iter().any(|vm| vm.slot == *slot && vm.ctx.kvm == window.kvm));
+        for vm in vms.iter().filter(|vm| vm.ctx.nr_vcpus > 1) {
+            let bytes = faults.lookup(&vm.slot.to_ne_bytes(), MapFlags::ANY)?;
+            let count =
+                bytes.as_ref().and_then(|bytes| bytes.first_chunk()).map_or(0, |b| u64::from_ne_bytes(*b));
+            let window =
+                self.vms.entry(vm.slot).or_insert_with(|| Window::new(vm.ctx.kvm, count, self.budget));
+            if let Err(error) = window.take(count, self.budget, vm.ctx.tgid, host) {
+                // A VM that ends while we look is still in the list.
+                if !window.failed && !matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT)) {
+                    warn!("{}: cannot make its pages fault again, so that they are not seen to be shared: {error}", vm.name);
+                }
+                window.failed = true;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Window {
+    /// As many pages as may fault.
+    fn new(kvm: u64, faults: u64, budget: u64) -> Self {
+        Self { kvm, from: 0, len: budget * PAGE, rounds: 0, faults, failed: false }
+    }
+
+    fn take(&mut self, faults: u64, budget: u64, pid: i32, host: &Host) -> io::Result<()> {
+        let pagemap = File::open(host.path(&format!("/proc/{pid}/pagemap")))?;
+        let mappings = mappings(&host.read(&format!("/proc/{pid}/maps")).unwrap_or_default());
+        let new = faults.wrapping_sub(std::mem::replace(&mut self.faults, faults));
+        self.move_on(new, budget, mappings.iter().map(|mapping| mapping.end - mapping.start).sum());
+        debug!("process {pid}: {new} faults; takes {} KiB from {} KiB on", self.len >> 10, self.from >> 10);
+        parts(&mappings, self.from, self.len).into_iter().try_for_each(|part| drop_mapped(&pagemap, part))
+    }
+
+    /// So many faults have come since the last time: too many, and less is taken; few, and more is. What has been taken often enough makes room for the next.
+    fn move_on(&mut self, faults: u64, budget: u64, total: u64) {
+        if faults > budget {
+            self.len = (self.len / 2).max(PAGE);
+        } else if faults <= budget / 2 {
+            self.len *= 2;
+        }
+        self.len = self.len.min(total).next_multiple_of(PAGE).max(PAGE);
+        self.rounds += 1;
+        if self.rounds > ROUNDS {
+            self.rounds = 1;
+            self.from += self.len;
+        }
+        // All of it is always the same part.
+        if self.from >= total || self.len >= total {
+            self.from = 0;
+        }
+    }
+}
+
+/// What a guest's memory may be in, of /proc/PID/maps: large, read and written.
+fn mappings(maps: &str) -> Vec<Range<u64>> {
+    let mapping = |line: &str| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let range = u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?;
+        (rest.starts_with("rw") && range.end.checked_sub(range.start)? >= MAPPING_MIN).then_some(range)
+    };
+    maps.lines().filter_map(mapping).collect()
+}
+
+/// `len` bytes from `from` on of mappings that are thought one behind the other.
+fn parts(mappings: &[Range<u64>], from: u64, len: u64) -> Vec<Range<u64>> {
+    let mut before = 0;
+    let mut found = Vec::new();
+    for mapping in mappings {
+        let size = mapping.end - mapping.start;
+        let (first, last) = (from.max(before), (from + len).min(before + size));
+        if first < last {
+            found.push(mapping.start + first - before..mapping.start + last - before);
+        }
+        before += size;
+    }
+    found
+}
+
+/// `struct pm_scan_arg` of linux/fs.h.
+#[repr(C)]
+#[derive(Default)]
+struct PmScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// _IOWR('f', 16, struct pm_scan_arg), since Linux 6.7.
+const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
+const PM_SCAN_WP_MATCHING: u64 = 1;
+
+/// Have KVM drop what it has mapped of that part of a process' memory.
+fn drop_mapped(pagemap: &File, part: Range<u64>) -> io::Result<()> {
+    let mut arg = PmScanArg {
+        size: size_of::<PmScanArg>() as u64,
+        flags: PM_SCAN_WP_MATCHING,
+        start: part.start,
+        end: part.end,
+        ..PmScanArg::default()
+    };
+    // SAFETY: a file that is open, and a struct of the size that it says, which lives across the call; the kernel writes nothing else.
+    let result = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &mut arg) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_mappings_that_are_written_may_be_memory() {
+        let maps = "7f0000000000-7f0008000000 rw-p 00000000 00:00 0\n\
+                    7f0010000000-7f0010200000 rw-s 00000000 00:01 7 /dev/zero (deleted)\n\
+                    7f0020000000-7f0020800000 r--p 00000000 00:00 0\n\
+                    7f0030000000-7f00301ff000 rw-p 00000000 00:00 0 [heap]\n";
+        assert_eq!(mappings(maps), [0x7f00_0000_0000..0x7f00_0800_0000, 0x7f00_1000_0000..0x7f00_1020_0000]);
+    }
+
+    #[test]
+    fn a_part_may_reach_over_several_mappings() {
+        let mappings = [100..200, 500..550, 900..1000];
+        assert_eq!(parts(&mappings, 0, 1000), mappings);
+        assert_eq!(parts(&mappings, 90, 70), [190..200, 500..550, 900..910]);
+        assert_eq!(parts(&mappings, 250, 5), []);
+    }
+
+    #[test]
+    fn a_part_is_as_large_as_the_faults_allow() {
+        let total = 1000 * PAGE;
+        let mut window = Window::new(7, 0, 100);
+        window.move_on(10, 100, total);
+        assert_eq!((window.from, window.len / PAGE), (0, 200));
+        window.move_on(101, 100, total);
+        assert_eq!((window.from, window.len / PAGE), (0, 100));
+        // Between half of it and all of it nothing changes, until the next part's turn.
+        for _ in 0..ROUNDS - 2 {
+            window.move_on(80, 100, total);
+            assert_eq!((window.from, window.len / PAGE), (0, 100));
+        }
+        window.move_on(80, 100, total);
+        assert_eq!((window.from, window.len / PAGE), (100 * PAGE, 100));
+        for _ in 0..10 {
+            window.move_on(0, 100, total);
+        }
+        assert_eq!((window.from, window.len), (0, total), "all of it");
+        for _ in 0..20 {
+            window.move_on(1000, 100, total);
+        }
+        assert_eq!(window.len, PAGE, "never nothing");
+    }
+
+    #[test]
+    fn a_process_without_userfaultfd_keeps_its_memory() {
+        let memory = vec![42u8; 4 << 20];
+        let start = (memory.as_ptr() as u64).next_multiple_of(PAGE);
+        let pagemap = File::open("/proc/self/pagemap").unwrap();
+        match drop_mapped(&pagemap, start..start + (2 << 20)) {
+            // A kernel before 6.7 does not know it.
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOTTY), "{error}"),
+            Ok(()) => assert!(memory.iter().all(|byte| *byte == 42)),
+        }
+    }
+}
