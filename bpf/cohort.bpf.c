@@ -74,6 +74,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	struct task_ctx *t = task_get(p);
 	u64 now = now_ns();
 	struct cpu_ctx *c;
+	struct vcpu_ctx *v;
 	struct vm_ctx *vm;
 	struct rank rank;
 	bool woken;
@@ -85,6 +86,9 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	woken = t->cpu < 0 && !t->aside;
 	identify(p, t);
+	v = woken ? vcpu_get(t) : NULL;
+	if (v)
+		v->woken = 1;
 	cpu = scx_bpf_task_cpu(p);
 
 	/* Once it has used a slice it queues like everybody. */

@@ -54,9 +54,9 @@ enum cohort_stat {
 	STAT_PLE_BACKOFF,     /* of these, ignored because the vCPU was boosted for a moment ago */
 	STAT_BOOST_OFFERED,   /* directed yields that KVM asked for (ops.yield with a target) */
 	STAT_BOOST_CHOSEN,    /* siblings chosen by us at an exit (any-mode) */
-	STAT_BOOST_IRQ,	      /* of the chosen: an interrupt was waiting for it */
+	STAT_BOOST_IRQ,	      /* of the chosen: an interrupt was waiting, or just woken */
 	STAT_BOOST_KERNEL,    /* of the chosen: preempted in kernel mode */
-	STAT_BOOST_USER,      /* of the chosen: preempted in user mode, or woken; longest wait */
+	STAT_BOOST_USER,      /* of the chosen: preempted in user mode; longest wait */
 	STAT_BOOST_GRANTED,   /* boosts that put the sibling on a pCPU */
 	STAT_BOOST_MIGRATED,  /* of these, after a move from another pCPU's queue */
 	STAT_BOOST_PREEMPTED, /* other pCPUs told to look whether a boosted sibling goes before their runner */

@@ -85,6 +85,8 @@ VERIFIED_ONCE vcpu_set_state(struct task_ctx *t, u32 state, s32 cpu, u64 now)
 	v->since_ns = now;
 	from = v->state;
 	v->state = state;
+	if (state == VCPU_RUNNING)
+		v->woken = 0;
 	v->restricted = !t->everywhere;
 	if (from != state)
 		gang_changed(t, from, now);

@@ -42,9 +42,9 @@ static void boost_charge(struct vcpu_ctx *spinner, u64 now)
 
 enum boost_class {
 	BOOST_CLASS_NONE,
-	BOOST_CLASS_USER, /* preempted in user mode, or woken */
+	BOOST_CLASS_USER, /* preempted in user mode */
 	BOOST_CLASS_KERNEL,
-	BOOST_CLASS_IRQ,
+	BOOST_CLASS_IRQ, /* has an interrupt to answer, or was woken: KVM wakes a halted vCPU for an event, whether or not that can be read */
 };
 
 static __always_inline u32 boost_class_of(const struct vcpu_ctx *v)
@@ -53,7 +53,7 @@ static __always_inline u32 boost_class_of(const struct vcpu_ctx *v)
 
 	if (v->state != VCPU_WAITING || !kvm_vcpu)
 		return BOOST_CLASS_NONE;
-	if (vcpu_irq_pending(kvm_vcpu))
+	if (v->woken || vcpu_irq_pending(kvm_vcpu))
 		return BOOST_CLASS_IRQ;
 	if (vcpu_preempted_in_kernel(kvm_vcpu))
 		return BOOST_CLASS_KERNEL;

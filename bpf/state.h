@@ -158,6 +158,7 @@ struct vcpu_ctx {
 	u32 state;
 	u32 exit_served;  /* see EXIT_SERVED */
 	u32 restricted;	  /* some pCPUs are forbidden */
+	u32 woken;	  /* has slept, and not run since */
 	u32 preferred;	  /* spin prefer: 1 + index of the sibling that it stands back for; 0: none yet */
 	u64 preferred_ns; /* ... when it last did */
 	u32 gave_way;	  /* at a pause-loop exit, for a sibling: it does not get its pCPU back before the others */

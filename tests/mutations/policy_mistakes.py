@@ -16,9 +16,18 @@ OF_POLICIES = [
         "siblings that wake in the turn of pCPU 0's VM wait", "gang_cpuco.h", "leader->curr_vm == vm_id", "!vm_id"
     ),
     Mutation(
+        "who was woken is no better",
+        "sibling.h",
+        "if (v->woken || ",
+        "if (",
+    ),
+    Mutation(
+        "one that was woken once has something to answer for ever", "registry.h", "v->woken = 0;", ";", "spin boost"
+    ),
+    Mutation(
         "who has an interrupt to answer is no better",
         "sibling.h",
-        "\tif (vcpu_irq_pending(kvm_vcpu))\n\t\treturn BOOST_CLASS_IRQ;\n",
+        "\tif (v->woken || vcpu_irq_pending(kvm_vcpu))\n\t\treturn BOOST_CLASS_IRQ;\n",
         "",
     ),
     Mutation(

@@ -61,6 +61,29 @@ fn any_mode_prefers_kernel_mode_to_user_mode_and_an_interrupt_to_both() {
 }
 
 #[test]
+fn any_mode_prefers_one_that_was_woken_until_it_has_run() {
+    let mut w = boosted(1, BOOST_ANY_MODE);
+    let (_, vcpus) = busy_vm(&mut w, 4);
+    w.run(400 * MS);
+    preempt_in_kernel(&mut w, vcpus[1]);
+    until_it_runs(&mut w, vcpus[3]);
+    w.run(6 * MS);
+    // Its interrupt cannot be seen. It has waited least, and another was preempted in kernel mode.
+    w.sleep(vcpus[3]);
+    w.settle();
+    w.wake(vcpus[3]);
+    assert!(!w.is_running(vcpus[3]));
+    the_running_one_spins(&mut w, &vcpus);
+    assert!(w.is_running(vcpus[3]), "the one that was woken does not run");
+    assert_eq!((w.stats().boost_irq, w.stats().boost_kernel), (1, 0));
+    // Preempted in user mode since then: it is one of many.
+    w.run(100 * MS);
+    until_it_waits(&mut w, vcpus[3]);
+    the_running_one_spins(&mut w, &vcpus);
+    assert_eq!(w.stats().boost_irq, 1);
+}
+
+#[test]
 fn an_apic_virtualized_in_hardware_tells_of_interrupts_too() {
     // Whose interrupt is posted, and whose is in the APIC's page; KVM's hint is set for all.
     for with_irq in [None, Some(1), Some(2)] {

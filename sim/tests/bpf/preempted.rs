@@ -37,14 +37,16 @@ fn halts_and_waits(w: &mut World, id: TaskId) {
 }
 
 #[test]
-fn a_vcpu_woken_since_its_preemption_in_kernel_mode_is_none() {
+fn a_vcpu_woken_since_its_preemption_in_kernel_mode_is_one_that_was_woken() {
     // Whatever mode it was in when it halted: KVM does not look.
     for halts_in_kernel in [false, true] {
         let (mut w, vcpus) = one_pcpu();
         preempt_in_kernel(&mut w, vcpus[1]);
         w.set_guest_kernel(vcpus[1], halts_in_kernel);
         halts_and_waits(&mut w, vcpus[1]);
-        the_longest_wait_decides(&mut w, &vcpus, vcpus[1]);
+        the_running_one_spins(&mut w, &vcpus);
+        assert!(w.is_running(vcpus[1]), "the one that was woken does not run");
+        assert_eq!((w.stats().boost_irq, w.stats().boost_kernel), (1, 0));
     }
 }
 
