@@ -126,12 +126,14 @@ static u64 rank_behind(struct rank *r, u32 level)
 		slot = r->path[i];
 		if (i < level)
 			continue;
-		e = entity_get(slot);
-		if (!slot || !e)
+		if (!slot)
 			break;
-		up = entity_get(above);
-		if (above && up) {
-			vtime = rank_vtime(r, slot);
+		if (above) {
+			e = entity_get(slot);
+			up = entity_get(above);
+			if (!e || !up)
+				break;
+			vtime = e->vtime - scale_by_entity(r->unused_ns, e) - r->credit_ns;
 			if (time_before(vtime, up->child_clock)) {
 				behind = (up->child_clock - vtime) * e->weight / WEIGHT_DEFAULT;
 				if (behind > most)
@@ -154,7 +156,7 @@ static u64 rank_behind(struct rank *r, u32 level)
  */
 static bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
 {
-	u64 of_a, of_b, behind_a, behind_b;
+	u64 of_a, of_b, tie = 2 * slice_ns;
 	u32 i;
 
 	for (i = 0; i < MAX_DEPTH; i++) {
@@ -162,13 +164,11 @@ static bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
 			continue;
 		of_a = rank_vtime(a, a->path[i]);
 		of_b = rank_vtime(b, b->path[i]);
-		behind_a = rank_behind(a, i);
-		behind_b = rank_behind(b, i);
-		if (behind_b > behind_a + 2 * slice_ns && time_before(of_b, of_a + rank_turn(b->path[i])))
-			return 0;
-		if (!margin_ns && behind_a > behind_b + 2 * slice_ns && time_before(of_a, of_b + rank_turn(a->path[i])))
-			return 1;
-		return time_before(of_a + margin_ns, of_b);
+		if (time_before(of_a + margin_ns, of_b))
+			return !time_before(of_b, of_a + rank_turn(b->path[i])) ||
+			       rank_behind(b, i) <= rank_behind(a, i) + tie;
+		return !margin_ns && time_before(of_a, of_b + rank_turn(a->path[i])) &&
+		       rank_behind(a, i) > rank_behind(b, i) + tie;
 	}
 	return time_before(a->own + margin_ns, b->own);
 }

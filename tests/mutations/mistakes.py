@@ -128,6 +128,12 @@ MUTATIONS = [
     Mutation(
         "nobody who runs is asked for by an idle pCPU", "placement.h", "scx_bpf_kick_cpu(other, SCX_KICK_PREEMPT);", ";"
     ),
+    Mutation(
+        "the furthest child of a cgroup is not followed",
+        "order_vm.h",
+        "child_clock_follow(parent, vtime);",
+        ";",
+    ),
     Mutation("the pCPU of a real-time task looks free", "placement.h", "cost += (u64) !!c->taken << 24;", ";"),
     Mutation(
         "who waits where a real-time task comes is stuck",
