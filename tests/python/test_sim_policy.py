@@ -91,6 +91,13 @@ def test_what_is_of_use_is_accepted(name: str, args: list[str]) -> None:
     assert policy.knobs(name, args)
 
 
+def test_what_counts_as_communication_reaches_the_simulator() -> None:
+    assert policy.host_class("partial-auto", ["--traffic", "faults"], "7.3")["traffic"] == "faults"
+    assert "traffic" not in policy.host_class("partial-auto", [], "7.3")
+    with pytest.raises(PlaceError, match=re.escape('--traffic: "x" is not allowed: must be one of interrupts, faults')):
+        policy.host_class("partial-auto", ["--traffic", "x"], "7.3")
+
+
 def test_sets_and_their_split_reach_the_simulator(tmp_path: Path) -> None:
     file = tmp_path / "sets"
     file.write_text("*: all\n")
