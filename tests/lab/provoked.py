@@ -52,13 +52,32 @@ def put(machine: Machine) -> None:
 
 
 @dataclass(frozen=True)
+class Span:
+    """From when to when, by the host's TSC, and how long that was."""
+
+    begin: int
+    end: int
+    ns: int
+
+
+def spans(job: Job, tsc_offset: int = 0) -> list[Span]:
+    """Return the times that truth.c has printed; ``tsc_offset``: by how much its TSC is ahead of the host's."""
+    lines = [line.split() for line in job.output()[0].splitlines()]
+    return [
+        Span(int(begin) - tsc_offset, int(end) - tsc_offset, int(ns))
+        for begin, end, ns in (line for line in lines if len(line) == 3)
+    ]
+
+
+@dataclass(frozen=True)
 class Window:
-    """A VM before and after, by the probe and by the kernel's own books of each vCPU's thread; the bursts' CPU time."""
+    """A VM before and after, by the probe and by the kernel's own books of each vCPU's thread; and the bursts."""
 
     before: dict[str, Any]
     after: dict[str, Any]
     kernel: dict[int, dict[str, int]]
     used_ns: int
+    bursts: list[Span]
 
     def grown(self, vcpu: int, counter: str) -> int:
         return grown(self.before["vcpus"][vcpu], self.after["vcpus"][vcpu], counter)
@@ -86,11 +105,20 @@ class Alone:
         pid = self.ground.place.guests[self.vm].pid()
         return vm, {vcpu["vcpu"]: self.probe.kernel_says(pid, vcpu["tid"]) for vcpu in vm["vcpus"]}
 
-    def bursts(self, count: int, on_ms: int, off_ms: int) -> Window:
-        """Take pCPU 1 from the vCPU so often, each time for so long, and let it have it for so long in between."""
+    def tsc_offset(self) -> int:
+        """Return by how much the guest's TSC is ahead of the host's."""
+        pid = self.ground.place.guests[self.vm].pid()
+        return int(self.ground.host.check(f"cat /sys/kernel/debug/kvm/{pid}-*/vcpu0/tsc-offset"))
+
+    def bursts(self, count: int, on_ms: int, off_ms: int, *, first: int | None = None) -> Window:
+        """Take pCPU 1 from the vCPU so often, each time for so long, and let it have it for so long in between.
+
+        ``first``: a vCPU that meanwhile is before all others on its pCPU.
+        """
         host = self.ground.host
         stat = f"{self.ground.group('bursts')}/cpu.stat"
-        job = self.ground.run_in("bursts", f"exec {TRUTH} bursts 1 {count} {on_ms * 1000} {off_ms * 1000}")
+        thread = "" if first is None else self.probe.vm(self.vm)["vcpus"][first]["tid"]
+        job = self.ground.run_in("bursts", f"exec {TRUTH} bursts 1 {count} {on_ms * 1000} {off_ms * 1000} {thread}")
         self.ground.bench.until(lambda: "ready" in job.output()[0], "the bursts are ready")
 
         def used_us() -> int:
@@ -106,7 +134,7 @@ class Alone:
             vcpu: {name: now - kernel_before[vcpu][name] for name, now in says.items()}
             for vcpu, says in kernel_after.items()
         }
-        return Window(before, after, kernel, (used_us() - used) * 1000)
+        return Window(before, after, kernel, (used_us() - used) * 1000, spans(job))
 
 
 @contextmanager

@@ -3,13 +3,16 @@
  * Provokes on purpose what the probe counts, so often and for so long: on the lab's host and in its guests.
  *
  *   everybody MASK                    all threads may run on these CPUs alone
- *   bursts CPU COUNT ON_US OFF_US     after SIGUSR1, takes a CPU from all others, again and again
+ *   bursts CPU COUNT ON_US OFF_US [TID]
+ *                                     after SIGUSR1, takes a CPU from all others, again and again; meanwhile the thread TID is before all others
  *   spins CPU COUNT PAUSES            chains of pause-loop exits: see below
  *   calls ipi|flush STILL_US          interrupts its sibling whenever that stands still; until SIGTERM
  *   shares CPU FILE PAGES             touches pages that it shares with whoever has that file; for ever
  *   passes FILE PAGES SECONDS         does that for so long, and prints how often
  *   drops PID HOW COUNT EVERY_US      is to have KVM drop what it has mapped of a VMM's memory, as cohort run does (scan), or by writing 1 or 4 to
  *                                     its clear_refs; prints how many ns one time took
+ *
+ * Bursts and calls print when each began and ended, by the TSC, which a host and its guests have in common but for an offset; and how long it took, in ns.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -28,10 +31,12 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+#include <x86intrin.h>
 
 #define PRIORITY 50
 #define REST_US 5000
 #define COMPUTE_NS 3000000
+#define SPANS_MAX 10000
 
 static uint64_t now_ns(void)
 {
@@ -89,9 +94,37 @@ static void everybody(unsigned long mask)
 	closedir(processes);
 }
 
-static void bursts(int cpu, int count, uint64_t on_ns, int off_us)
+struct span {
+	uint64_t begin, end, ns;
+};
+
+static struct span spans[SPANS_MAX];
+
+static void begin(struct span *span)
 {
-	struct sched_param param = { .sched_priority = PRIORITY };
+	span->ns = now_ns();
+	span->begin = __rdtsc();
+}
+
+static void ends(struct span *span)
+{
+	span->end = __rdtsc();
+	span->ns = now_ns() - span->ns;
+}
+
+static void print_spans(int count)
+{
+	struct span *span;
+
+	for (span = spans; span < spans + count; span++)
+		printf("%llu %llu %llu\n", (unsigned long long)span->begin, (unsigned long long)span->end,
+		       (unsigned long long)span->ns);
+}
+
+static void bursts(int cpu, int count, uint64_t on_ns, int off_us, int first)
+{
+	struct sched_param param = { .sched_priority = PRIORITY }, below = { .sched_priority = PRIORITY - 1 },
+			   none = {};
 	sigset_t go;
 	int i, signal;
 
@@ -105,11 +138,18 @@ static void bursts(int cpu, int count, uint64_t on_ns, int off_us)
 	puts("ready");
 	fflush(stdout);
 	sigwait(&go, &signal);
+	if (first && sched_setscheduler(first, SCHED_FIFO, &below))
+		fail("sched_setscheduler");
 	for (i = 0; i < count; i++) {
 		if (i)
 			usleep(off_us);
+		begin(&spans[i]);
 		compute(on_ns);
+		ends(&spans[i]);
 	}
+	if (first && sched_setscheduler(first, SCHED_OTHER, &none))
+		fail("sched_setscheduler");
+	print_spans(count);
 }
 
 static void spin(int pauses)
@@ -151,11 +191,11 @@ static void end(int signal)
 	ended = 1;
 }
 
-/* Prints how often, and how long it took until it could go on, all together. */
+/* A call's end is when the caller can go on. */
 static void calls(bool flush, uint64_t still_ns)
 {
 	volatile char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	uint64_t now, last = 0, moved, took = 0;
+	uint64_t now, last = 0, moved;
 	bool called = true;
 	pthread_t sibling;
 	int count = 0;
@@ -173,7 +213,7 @@ static void calls(bool flush, uint64_t still_ns)
 	puts("ready");
 	fflush(stdout);
 	moved = now_ns();
-	while (!ended) {
+	while (!ended && count < SPANS_MAX) {
 		now = now_ns();
 		if (beats != last) {
 			last = beats;
@@ -181,17 +221,17 @@ static void calls(bool flush, uint64_t still_ns)
 			called = false;
 		} else if (!called && now - moved >= still_ns) {
 			called = true;
+			begin(&spans[count]);
 			if (flush) {
 				*page = 1;
 				madvise((void *)page, 4096, MADV_DONTNEED);
 			} else {
 				syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
 			}
-			took += now_ns() - now;
-			count++;
+			ends(&spans[count++]);
 		}
 	}
-	printf("%d %llu\n", count, (unsigned long long)took);
+	print_spans(count);
 }
 
 static volatile char *shared(const char *path, int pages)
@@ -271,11 +311,12 @@ static void drops(int pid, const char *how, int count, int every_us)
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
+	int first = argc == 7 ? atoi(argv[6]) : 0;
 
 	if (!strcmp(what, "everybody") && argc == 3)
 		everybody(strtoul(argv[2], NULL, 0));
-	else if (!strcmp(what, "bursts") && argc == 6)
-		bursts(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]) * 1000ULL, atoi(argv[5]));
+	else if (!strcmp(what, "bursts") && (argc == 6 || argc == 7) && atoi(argv[3]) <= SPANS_MAX)
+		bursts(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]) * 1000ULL, atoi(argv[5]), first);
 	else if (!strcmp(what, "spins") && argc == 5)
 		spins(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]));
 	else if (!strcmp(what, "calls") && argc == 4)
