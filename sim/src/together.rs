@@ -158,7 +158,7 @@ mod tests {
     fn every_row_names_flags_and_values_that_there_are() {
         let flags =
             ["sets", "split", "sbco-alpha", "skew-us", "guard-grace-us", "boost-slice-us", "slice-us"];
-        let flags = [&flags[..], &["lag-us", "wakeup-gran-us"]].concat();
+        let flags = [&flags[..], &["lag-us", "wakeup-gran-us", "traffic", "faults-per-s"]].concat();
         let of = |table: &[[&'static str; 2]]| table.iter().map(|row| row[0]).collect::<Vec<_>>();
         let known = |axis: &str| match axis {
             "placement" => vec!["any", "balance"],
