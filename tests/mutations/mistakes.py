@@ -385,16 +385,6 @@ MUTATIONS = [
         "(u32)(value >> 32) != vm->generation || ",
         "",
     ),
-    Mutation("interrupts to a vCPU that is not there count", "traffic.h", "to >= vm->vcpu_end || ", ""),
-    Mutation(
-        "a touch of long ago is a message", "shared_pages.h", " && elapsed_ns(now, last->at_ns) < TOUCH_WINDOW_NS", ""
-    ),
-    Mutation("who touched a page is forgotten", "shared_pages.h", "last->vcpu = t->vcpu;", ";"),
-    Mutation("a page is every VM's", "shared_pages.h", "gfn << 16 | t->vm", "gfn << 16"),
-    Mutation(
-        "a newcomer has the past of whose place it has", "shared_pages.h", "last->generation == vm->generation && ", ""
-    ),
-    Mutation("only those to lower vCPUs count", "traffic.h", "to == t->vcpu)", "to >= t->vcpu)"),
     Mutation("nobody calls its siblings", "gang_procco.h", "if (t->vcpu == 0)", "if (t->vcpu == 99)"),
     Mutation("another pCPU leads", "gang_cpuco.h", "if (cpu == 0 && t->vcpu >= 0)", "if (cpu == 1 && t->vcpu >= 0)"),
     Mutation(

@@ -4,6 +4,16 @@
 from tests.mutations.mutation import Mutation
 
 OF_POLICIES = [
+    Mutation("interrupts to a vCPU that is not there count", "traffic.h", "to >= vm->vcpu_end || ", ""),
+    Mutation(
+        "a touch of long ago is a message", "shared_pages.h", " && elapsed_ns(now, last->at_ns) < TOUCH_WINDOW_NS", ""
+    ),
+    Mutation("who touched a page is forgotten", "shared_pages.h", "last->vcpu = t->vcpu;", ";"),
+    Mutation("a page is every VM's", "shared_pages.h", "gfn << 16 | t->vm", "gfn << 16"),
+    Mutation(
+        "a newcomer has the past of whose place it has", "shared_pages.h", "last->generation == vm->generation && ", ""
+    ),
+    Mutation("only those to lower vCPUs count", "traffic.h", "to == t->vcpu)", "to >= t->vcpu)"),
     Mutation("who spins is not stopped", "spin_yield.h", "scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);", ";"),
     Mutation(
         "who is thrown out by vCPU 0's siblings is back at once",
