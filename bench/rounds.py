@@ -9,11 +9,11 @@ later ones are not to be kept.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from cohortlab.fidelity import kernel_of
 from cohortlab.results import ALONE, Results, read_parquet
 
 
@@ -21,13 +21,12 @@ def main(folder: str, rounds: int) -> None:
     results = read_parquet(Path(folder) / "measurements.parquet")
     (tlb,) = results.tlb_modes
     place = results.places[tlb]
-    version = re.match(r"\d+\.\d+(\.\d+)?", place["kernel"])
     print("# SPDX-License-Identifier: GPL-2.0-only")
     print(f'about = """\n{results.command}\n{place["emulator"]}; PLE {place["ple"]}.\n"""')
     print(f'scenario = "{results.scenario}"')
     if tlb != "ipi":
         print(f'tlb = "{tlb}"')
-    print(f'kernel = "{version[0] if version else place["kernel"]}"\nple_window_us = {place["ple_window_us"]}')
+    print(f'kernel = "{kernel_of(results) or place["kernel"]}"\nple_window_us = {place["ple_window_us"]}')
     for program in results.programs:
         _print(results, program, rounds)
 

@@ -19,7 +19,6 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from cohortlab import __version__
 from cohortlab import compare as comparison
 from cohortlab import scenario as scenarios
 from cohortlab.compare import INTERRUPTED, OpenPlace, Plan
@@ -129,17 +128,7 @@ def compare(
     remark = _on_this_host(plan) if where == "host" else ""
     _check_picture(picture)
     folder = _folder(out, chosen.name)
-    results = Results(
-        scenario=chosen.name,
-        scenario_text=chosen.text,
-        pcpus=chosen.host.pcpus,
-        command=shlex.join(["cohortlab", *sys.argv[1:]]),
-        version=__version__,
-        policies=tuple(policy.label for policy in plan.policies),
-        programs=plan.programs,
-        tlb_modes=tuple(plan.modes),
-        rounds=plan.rounds,
-    )
+    results = plan.results(shlex.join(["cohortlab", *sys.argv[1:]]))
     # Only now: what draws and writes takes half a second to load, which a wrong option should not have to wait for. But
     # before anything is measured, so that it cannot fail when all is done; a simulation is done before that, and runs
     # meanwhile.

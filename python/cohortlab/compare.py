@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
+from cohortlab import __version__
 from cohortlab.errors import BadInput, one_line
 from cohortlab.places import Measurement, Place, PlaceCrashed, PlaceError, PlaceFailed, ProgressFn
 from cohortlab.policies import KERNEL, Policy
@@ -75,6 +76,20 @@ class Plan:
         """Return the measurements of a turn in round ``number``, in no particular order."""
         alone = [Step(tlb, number, ALONE, label) for label in self.labels(turn)]
         return alone + [Step(tlb, number, policy.label, self.together(turn)) for policy in self.policies]
+
+    def results(self, command: str) -> Results:
+        """Return what is measured so far: nothing."""
+        return Results(
+            scenario=self._scenario.name,
+            scenario_text=self._scenario.text,
+            pcpus=self._scenario.host.pcpus,
+            command=command,
+            version=__version__,
+            policies=tuple(policy.label for policy in self.policies),
+            programs=self.programs,
+            tlb_modes=tuple(self.modes),
+            rounds=self.rounds,
+        )
 
     def in_order(self, number: int) -> tuple[Policy, ...]:
         """Return the policies in the order of round ``number``."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cohortlab import __version__
-from cohortlab import compare as comparison
 from cohortlab.compare import Plan
 from cohortlab.errors import BadInput
 from cohortlab.policies import Policy
-from cohortlab.progress import Progress
 from cohortlab.results import ALONE, Results, read_parquet
 from cohortlab.scenario import TLB_MODES, Scenario
 from cohortlab.summary import Figure, Spread, figures
@@ -112,7 +108,7 @@ def compare(
     measured = figures(lab, scenario.only(lab.programs))
     if not measured:
         raise BadInput(f"--lab: {lab_file}: has no complete round")
-    simulated = _simulate(scenario, lab, measured, rounds, kernel or _kernel(lab), hardware)
+    simulated = _simulate(scenario, lab, measured, rounds, kernel or kernel_of(lab), hardware)
     found = {(f.tlb, f.program, f.policy): f for f in figures(simulated, scenario)}
     return [_fit(figure, found.get((figure.tlb, figure.program, figure.policy)), simulated) for figure in measured]
 
@@ -133,7 +129,7 @@ def _fit(lab: Figure, sim: Figure | None, simulated: Results) -> Fit:
     )
 
 
-def _kernel(lab: Results) -> str | None:
+def kernel_of(lab: Results) -> str | None:
     """Return the lab's kernel as a version that the simulator understands, if it says."""
     release = next((place.get("kernel", "") for place in lab.places.values()), "")
     found = re.search(r"\d+\.\d+(\.\d+)?", release)
@@ -152,7 +148,7 @@ def _as_in_the_lab(scenario: Scenario, lab: Results) -> Scenario:
 def _simulate(
     scenario: Scenario, lab: Results, measured: Sequence[Figure], rounds: int, kernel: str | None, hardware: str | None
 ) -> Results:
-    from cohortlab.sim import open_sim
+    from cohortlab.sim.compared import simulate
 
     arguments = {row.policy: (row.scheduler, row.policy_args) for row in lab.rows if row.policy != ALONE}
     policies = tuple(Policy(label, *arguments[label]) for label in lab.policies if label in arguments)
@@ -160,21 +156,7 @@ def _simulate(
     chosen = _as_in_the_lab(scenario, lab).only(programs)
     modes: dict[str, Scenario] = {tlb: chosen.with_tlb(tlb) for tlb in TLB_MODES if tlb in lab.tlb_modes}
     plan = Plan(policies=policies, rounds=rounds, modes=modes, kernel=kernel, warm_up=False)
-    results = Results(
-        scenario=scenario.name,
-        scenario_text=scenario.text,
-        pcpus=scenario.host.pcpus,
-        command="cohortlab fidelity",
-        version=__version__,
-        policies=tuple(policy.label for policy in policies),
-        programs=programs,
-        tlb_modes=tuple(modes),
-        rounds=rounds,
-    )
-
-    open_place = functools.partial(open_sim, hardware=hardware, policies=policies, rounds=rounds)
-    comparison.run(plan, open_place, Progress(), results)
-    return results
+    return simulate(plan, "cohortlab fidelity", hardware)
 
 
 def show(console: Console, fits: Sequence[Fit]) -> None:

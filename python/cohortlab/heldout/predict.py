@@ -3,21 +3,18 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from cohortlab import __version__
 from cohortlab import compare as comparison
 from cohortlab.compare import Plan
 from cohortlab.heldout.errors import Cell
 from cohortlab.heldout.load import Class, Group, Split
 from cohortlab.places import PlaceError
-from cohortlab.progress import Progress
-from cohortlab.results import ALONE, Results
+from cohortlab.results import ALONE
 from cohortlab.scenario import Scenario
-from cohortlab.sim import open_sim
+from cohortlab.sim.compared import simulate
 
 # Shape, program, policy.
 _Run = tuple[str, str, str]
@@ -107,19 +104,7 @@ def _simulate(group: Group, hardware: str, seeds: int) -> dict[_Run, list[float]
     scenario = group.scenario
     modes: dict[str, Scenario] = {group.shape.tlb: scenario}
     plan = Plan(policies=group.policies, rounds=seeds, modes=modes, kernel=group.file.kernel, warm_up=False)
-    results = Results(
-        scenario=scenario.name,
-        scenario_text=scenario.text,
-        pcpus=scenario.host.pcpus,
-        command="cohortlab held-out",
-        version=__version__,
-        policies=tuple(policy.label for policy in group.policies),
-        programs=plan.programs,
-        tlb_modes=tuple(modes),
-        rounds=seeds,
-    )
-    open_place = functools.partial(open_sim, hardware=hardware, policies=group.policies, rounds=seeds)
-    comparison.run(plan, open_place, Progress(), results)
+    results = simulate(plan, "cohortlab held-out", hardware)
     if results.stopped == comparison.INTERRUPTED:
         raise KeyboardInterrupt
     if results.stopped:

@@ -7,22 +7,18 @@ minimized is the geometric mean of slowdown ÷ ideal (docs/metrics.md) of all pr
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import geometric_mean
 
-from cohortlab import __version__
 from cohortlab import compare as comparison
 from cohortlab.compare import Plan
 from cohortlab.errors import BadInput
 from cohortlab.places import PlaceError
 from cohortlab.policies import Policy
-from cohortlab.progress import Progress
-from cohortlab.results import Results
 from cohortlab.scenario import Scenario
-from cohortlab.sim import open_sim
+from cohortlab.sim.compared import simulate
 from cohortlab.sim.policy import KERNEL_DEFAULT, host_class
 from cohortlab.summary import Figure, figures
 
@@ -129,10 +125,8 @@ def score(
     by_label: dict[str, list[Figure]] = {policy.label: [] for policy in policies}
     failed: set[str] = set()
     for scenario in scenarios:
-        results = _results(scenario, policies, seeds)
-        open_place = functools.partial(open_sim, hardware=hardware, policies=policies, rounds=seeds)
         plan = Plan(policies, seeds, {scenario.program_vm.tlb: scenario}, scenario.defaults.kernel, warm_up=False)
-        comparison.run(plan, open_place, Progress(), results)
+        results = simulate(plan, "cohortlab tune", hardware)
         if results.stopped == comparison.INTERRUPTED:
             raise KeyboardInterrupt
         failed.update(label for _, label, _ in results.failed)
@@ -141,20 +135,6 @@ def score(
         for figure in figures(results, scenario):
             by_label[figure.policy].append(figure)
     return [Score(math.inf, None) if label in failed else _score(found) for label, found in by_label.items()]
-
-
-def _results(scenario: Scenario, policies: tuple[Policy, ...], seeds: int) -> Results:
-    return Results(
-        scenario=scenario.name,
-        scenario_text=scenario.text,
-        pcpus=scenario.host.pcpus,
-        command="cohortlab tune",
-        version=__version__,
-        policies=tuple(policy.label for policy in policies),
-        programs=scenario.labels,
-        tlb_modes=(scenario.program_vm.tlb,),
-        rounds=seeds,
-    )
 
 
 def _score(found: Sequence[Figure]) -> Score:
