@@ -2,6 +2,8 @@
 //! What VMs get, whatever their weights and numbers of vCPUs, and whatever boosts and turns do.
 
 use crate::common::*;
+use crate::maxmin::{settled, Levels};
+use crate::partition::{Cgroup, Partition, Task, Vm};
 use crate::spec::{Knobs, Spec};
 use crate::world::World;
 use proptest::prelude::*;
@@ -126,4 +128,16 @@ fn entitlement_by_hand() {
     assert_eq!(entitled(2, &[(1, 100), (2, 100)]), [1.0, 1.0]);
     assert_eq!(entitled(3, &[(1, 300), (4, 100)]), [1.0, 2.0]);
     assert_eq!(entitled(1, &[(2, 100), (2, 300)]), [0.25, 0.75]);
+}
+
+/// A cgroup that is due nearly one of two pCPUs has both now and then. Its heavy task is to have its turns all the same, not the VM beside that.
+#[test]
+fn a_cgroup_gives_its_turns_to_the_child_that_is_behind() {
+    let partition = Partition {
+        pcpus: 2,
+        cgroups: vec![Cgroup { parent: 0, weight: 178, quota: None }],
+        vms: vec![Vm { cgroup: 0, vcpus: vec![0; 3] }, Vm { cgroup: 1, vcpus: vec![0; 2] }],
+        tasks: vec![Task { cgroup: 0, weight: 100, mask: 0 }, Task { cgroup: 1, weight: 440, mask: 0 }],
+    };
+    settled(&partition, Levels::All).unwrap();
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::common::*;
 use crate::oracle::Tree;
-use crate::partition::{limited_partition, partition, weight, Affinity, Cgroup, Nodes, Partition, Task, Vm};
+use crate::partition::{limited_partition, partition, weight, Affinity, Nodes, Partition};
 use crate::spec::{Config, Knobs, Spec};
 use crate::view::State;
 use crate::world::{TaskId, World};
@@ -207,7 +207,7 @@ impl Shared {
     }
 }
 
-fn settled(partition: &Partition, levels: Levels) -> Result<(), TestCaseError> {
+pub fn settled(partition: &Partition, levels: Levels) -> Result<(), TestCaseError> {
     lived(partition, &[], levels)
 }
 
@@ -282,16 +282,4 @@ proptest! {
     fn the_past_is_forgotten_in_cpusets(partition in partition(Affinity::Cpusets), history in history()) {
         lived(&partition, &history, Levels::Outermost)?;
     }
-}
-
-/// A cgroup that is due nearly one of two pCPUs has both now and then. Its heavy task is to have its turns all the same, not the VM beside that.
-#[test]
-fn a_cgroup_gives_its_turns_to_the_child_that_is_behind() {
-    let partition = Partition {
-        pcpus: 2,
-        cgroups: vec![Cgroup { parent: 0, weight: 178, quota: None }],
-        vms: vec![Vm { cgroup: 0, vcpus: vec![0; 3] }, Vm { cgroup: 1, vcpus: vec![0; 2] }],
-        tasks: vec![Task { cgroup: 0, weight: 100, mask: 0 }, Task { cgroup: 1, weight: 440, mask: 0 }],
-    };
-    settled(&partition, Levels::All).unwrap();
 }

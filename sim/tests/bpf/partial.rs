@@ -236,6 +236,7 @@ fn interrupts_between_siblings_are_counted() {
     let runs = a.iter().find(|id| w.is_running(**id)).copied().expect("one of the first VM");
     w.send_irq(runs, b[3]);
     assert_eq!(w.traffic_of(vm), [(0, 1, 4), (1, 2, 2)]);
+    assert!((0..3).all(|vcpu| w.traffic_between(vm, vcpu, 3) == 0), "vCPU 3 is not one of it");
 }
 
 /// Three vCPUs that run, and are watched.

@@ -385,6 +385,10 @@ impl World {
         self.sim.host.traffic_of(VmId::from(vm))
     }
 
+    pub fn traffic_between(&mut self, vm: usize, x: usize, y: usize) -> u64 {
+        self.sim.host.traffic_between(VmId::from(vm), x, y)
+    }
+
     pub fn domain_tasks(&mut self) -> u32 {
         self.sim.host.peek_domain_tasks()
     }

@@ -86,21 +86,19 @@ impl Host {
 
     /// How often each two of a VM's vCPUs have told each other something.
     pub fn traffic_of(&mut self, vm: VmId) -> Vec<(usize, usize, u64)> {
-        let Some(slot) = self.slot_of(vm) else { return Vec::new() };
         let vcpus = self.vm(vm).vcpus as usize;
-        let mut all = Vec::new();
-        self.peek(|| {
-            for x in 0..vcpus {
-                for y in x + 1..vcpus {
-                    // SAFETY: a look-up with bounds.
-                    let events = unsafe { peek_traffic(slot, x as u32, y as u32) };
-                    if events > 0 {
-                        all.push((x, y, events));
-                    }
-                }
-            }
-        });
-        all
+        let pairs = (0..vcpus).flat_map(|x| (x + 1..vcpus).map(move |y| (x, y)));
+        pairs
+            .map(|(x, y)| (x, y, self.traffic_between(vm, x, y)))
+            .filter(|(_, _, events)| *events > 0)
+            .collect()
+    }
+
+    /// How often vCPUs x and y, x being the lower number, have; also of numbers that the VM does not have.
+    pub fn traffic_between(&mut self, vm: VmId, x: usize, y: usize) -> u64 {
+        let Some(slot) = self.slot_of(vm) else { return 0 };
+        // SAFETY: a look-up with bounds.
+        self.peek(|| unsafe { peek_traffic(slot, x as u32, y as u32) }).unwrap_or(0)
     }
 }
 
