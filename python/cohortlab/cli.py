@@ -32,6 +32,7 @@ def main() -> int:
     # `kill` ends a comparison like Ctrl-C: guests stopped, complete rounds reported.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
+        _refuse_other_encodings(sys.argv[1:])
         _add_commands()
         code = cli.main(standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -56,6 +57,16 @@ def main() -> int:
         at = traceback.extract_tb(error.__traceback__)[-1]
         what = f"{type(error).__name__}: {error} ({os.path.basename(at.filename)}:{at.lineno})"  # noqa: PTH119
         return _fail(f"internal error: {what}; {TRACEBACK}=1 shows where", EXIT_FAILED)
+
+
+def _refuse_other_encodings(words: list[str]) -> None:
+    """Names end up in files of text, and Arrow takes no others."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            shown = os.fsencode(word).decode(errors="backslashreplace")
+            raise BadInput(f"{shown}: is not in UTF-8: rename what it names") from None
 
 
 def _add_commands() -> None:

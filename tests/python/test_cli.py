@@ -209,6 +209,13 @@ def test_wrong_input(cohortlab: Run, path: Path, place: Any, args: list[str], ex
     assert list(Path.cwd().iterdir()) == []
 
 
+@pytest.mark.parametrize("verb", ["compare", "import", "advise"])
+def test_a_name_that_is_not_in_utf_8(cohortlab: Run, verb: str) -> None:
+    ran = cohortlab(verb, "bad\udcff.toml")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert ": is not in UTF-8" in ran.err
+
+
 UNWRITABLE = {
     "a file in the way": lambda folder: folder / "file" / "out",
     "a file": lambda folder: folder / "file",
