@@ -60,8 +60,7 @@ pub fn watch(host: &Host, interval: Duration, json: bool, stops: &Stops) -> Resu
             }
         }
     }
-    output.finish();
-    Ok(())
+    output.finish(|| true)
 }
 
 /// Print statistics until the scheduler, the reader or the user ends it.

@@ -75,10 +75,7 @@ pub fn run(args: &Run, host: &Host) -> Result<(), Failure> {
         (None, _) => None,
     };
     let result = keep_scheduling(&config, host, &stops, &mut reporter, &mut teller);
-    if let Some(reporter) = reporter {
-        reporter.output.finish();
-    }
-    result
+    result.and(reporter.map_or(Ok(()), |reporter| reporter.output.finish(|| true)))
 }
 
 /// Print every obstacle but the last, which becomes the failure.

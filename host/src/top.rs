@@ -74,7 +74,7 @@ fn serve(
     stops: &Stops,
     show: &mut dyn FnMut(&Sample),
 ) -> Result<(), Failure> {
-    show(&source.first()?);
+    show(&source.first(stops)?);
     if let Some(address) = args.listen {
         info!("serving http://{address}/metrics");
     }
@@ -97,7 +97,7 @@ fn batch(
     if args.csv {
         output.send(batch::csv_head(chosen.as_ref().unwrap_or(&all)));
     }
-    let mut before = source.first()?;
+    let mut before = source.first(stops)?;
     show(&before);
     if !args.json {
         before.notes.iter().for_each(|note| warn!("{note}"));
@@ -112,10 +112,13 @@ fn batch(
             (_, true) => batch::csv(&sample, &interval, chosen.as_ref().unwrap_or(&all)),
             _ => batch::table(&sample, &interval, &chosen.clone().unwrap_or_else(usual)),
         };
-        output.send(text);
-        before = sample;
-        left = left.map(|left| left - 1);
+        // A file can wait. Otherwise what a slow reader does not take in time becomes part of a longer interval.
+        let sent =
+            if args.feed.is_some() { output.send_all(text, || stops.asked()) } else { output.send(text) };
+        if sent {
+            before = sample;
+            left = left.map(|left| left - 1);
+        }
     }
-    output.finish();
-    Ok(())
+    output.finish(|| stops.asked())
 }

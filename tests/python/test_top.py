@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import termios
 from pathlib import Path
+
+import pytest
 
 from cohortlab.lab import binaries
 
@@ -34,6 +38,43 @@ def test_it_ends_with_its_terminal_also_when_no_signal_tells_it(tmp_path: Path) 
             shown += os.read(ours, 4096)
         os.close(ours)
         assert top.wait(timeout=10) == 0
+    finally:
+        top.kill()
+        top.wait()
+
+
+def test_a_file_comes_out_whole_however_fast_it_is_read(tmp_path: Path) -> None:
+    feed = tmp_path / "feed.jsonl"
+    feed.write_text("".join(json.dumps({"clock_ns": second * 10**9}) + "\n" for second in range(1, 2001)))
+    argv = [binaries.find("cohort"), "top", "--batch", "--json", "--feed", feed]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    assert [json.loads(line)["clock_ns"] // 10**9 for line in done.stdout.splitlines()] == list(range(2, 2001))
+
+
+def test_a_full_disk_is_no_success(tmp_path: Path) -> None:
+    feed = tmp_path / "feed.jsonl"
+    feed.write_text('{"clock_ns": 1}\n{"clock_ns": 2}\n')
+    argv = [binaries.find("cohort"), "top", "--batch", "--json", "--feed", feed]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("cohort: cannot write to stdout: ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_does_not_wait_for_the_next_line(tmp_path: Path, number: signal.Signals) -> None:
+    feed = tmp_path / "feed"
+    os.mkfifo(feed)
+    argv = [binaries.find("cohort"), "top", "--batch", "--csv", "--feed", feed]
+    top = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    try:
+        with feed.open("w") as lines:
+            lines.write('{"clock_ns": 1}\n')
+            lines.flush()
+            assert top.stdout is not None
+            assert top.stdout.readline().startswith("time_s,vm,")
+            top.send_signal(number)
+            assert top.wait(timeout=10) == 0
     finally:
         top.kill()
         top.wait()

@@ -43,7 +43,7 @@ pub fn serve(
     stops: &Stops,
 ) -> Result<(), Failure> {
     let (_socket, asking) = listen(path, stops)?;
-    let mut before = source.first()?;
+    let mut before = source.first(stops)?;
     info!("answering at {}", path.display());
     while !stops.wait(NOTHING_TO_DO) {
         for stream in asking.try_iter() {

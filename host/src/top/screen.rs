@@ -31,7 +31,7 @@ pub fn run(
 ) -> Result<(), Failure> {
     let failed = |e: io::Error| Failure::failed(format!("the terminal cannot be used: {e}"));
     let mut app = App::new(args.columns.as_ref().map(|columns| columns.0.clone()), args.interval);
-    app.take(source.first()?);
+    app.take(source.first(stops)?);
     let mut due = Instant::now() + FIRST.min(app.every);
     end_with_the_terminal();
     // A panic restores the terminal too.
