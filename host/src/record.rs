@@ -17,6 +17,8 @@ use cohort_recording::event::BYTES;
 use cohort_recording::format::SLOT_BYTES;
 use cohort_recording::{End, Event, Header, Kind, Pcpu, Writer};
 use libbpf_rs::RingBufferBuilder;
+use rustix::fs::{flock, FlockOperation};
+use rustix::io::Errno;
 use tracing::{info, warn};
 
 pub use args::Record;
@@ -33,8 +35,8 @@ const LOOK: Duration = Duration::from_millis(20);
 
 pub fn run(args: &Record, host: &Host) -> Result<(), Failure> {
     say::start_log(args.verbose);
-    let part = writable(&args.out)?;
-    let result = record(args, host, &part);
+    let (part, file) = writable(&args.out)?;
+    let result = record(args, host, &part, file);
     if result.is_err() {
         // Nothing half-written stays; that it cannot be removed is less than what went wrong.
         let _ = fs::remove_file(&part);
@@ -42,28 +44,39 @@ pub fn run(args: &Record, host: &Host) -> Result<(), Failure> {
     result
 }
 
-/// Where the recording is written until it is complete. Known to be writable before the kernel is touched.
-fn writable(out: &Path) -> Result<PathBuf, Failure> {
+/// Where the recording is written until it is complete. Known to be writable, and nobody else's, before the kernel is touched.
+fn writable(out: &Path) -> Result<(PathBuf, File), Failure> {
     let refused = |why: &dyn std::fmt::Display| Failure::refused(format!("--out {}: {why}", out.display()));
     if out.is_dir() {
         return Err(refused(&"is a folder; allowed: a file"));
+    }
+    // /dev/null would be one no more.
+    if out.exists() && !out.is_file() {
+        return Err(refused(&"is a device or a pipe; allowed: a file"));
     }
     let name = out.file_name().ok_or_else(|| refused(&"is no file's name"))?;
     let mut part_name = name.to_os_string();
     part_name.push(".part");
     let part = out.with_file_name(part_name);
-    File::create(&part).map_err(|error| refused(&format!("cannot be written: {error}")))?;
-    Ok(part)
+    let unwritable = |error: io::Error| refused(&format!("cannot be written: {error}"));
+    // Not emptied before it is known that no other recorder writes it.
+    let file = File::options().write(true).create(true).truncate(false).open(&part).map_err(unwritable)?;
+    // Where the file system has no locks it goes on without.
+    if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+        return Err(refused(&"another `cohort record` writes it: choose another name, or end that one"));
+    }
+    file.set_len(0).map_err(unwritable)?;
+    Ok((part, file))
 }
 
-fn record(args: &Record, host: &Host, part: &Path) -> Result<(), Failure> {
+fn record(args: &Record, host: &Host, part: &Path, file: File) -> Result<(), Failure> {
     let unwritten = |error: io::Error| Failure::failed(format!("cannot write {}: {error}", part.display()));
     let mut storage = probe::Storage::default();
     let stops = Stops::listen()?;
     let mut probe = Probe::recording(&mut storage, host, args.ring_bytes())?;
     let mut reader = Reader::default();
     let first = reader.read(&probe, host)?;
-    let file = BufWriter::new(File::create(part).map_err(unwritten)?);
+    let file = BufWriter::new(file);
     let slots_max = args.max_bytes() / SLOT_BYTES as u64;
     let to = Writer::new(file, &header(host, &probe), SLOT_BYTES, slots_max).map_err(unwritten)?;
     let tape = RefCell::new(Tape { to, owners: Owners::default(), joined: false, failed: None });
@@ -197,8 +210,28 @@ mod tests {
         assert!(failure.status == 2 && failure.line.contains("is a folder"), "{failure:?}");
         let failure = writable(&dir.path().join("no/such/file")).unwrap_err();
         assert!(failure.status == 2 && failure.line.contains("cannot be written"), "{failure:?}");
-        let part = writable(&dir.path().join("a.rec")).unwrap();
+        let failure = writable(Path::new("/dev/null")).unwrap_err();
+        assert!(failure.status == 2 && failure.line.contains("is a device"), "{failure:?}");
+        let (part, _) = writable(&dir.path().join("a.rec")).unwrap();
         assert_eq!(part, dir.path().join("a.rec.part"));
+    }
+
+    #[test]
+    fn a_recorder_does_not_spoil_anothers_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("a.rec");
+        // Left behind by one that was killed.
+        fs::write(dir.path().join("a.rec.part"), "old").unwrap();
+        let (part, mut file) = writable(&out).unwrap();
+        file.write_all(b"new").unwrap();
+        let failure = writable(&out).unwrap_err();
+        assert!(
+            failure.status == 2 && failure.line.contains("another `cohort record` writes it"),
+            "{failure:?}"
+        );
+        assert_eq!(fs::read(&part).unwrap(), b"new");
+        drop(file);
+        assert!(writable(&out).is_ok());
     }
 
     #[test]
