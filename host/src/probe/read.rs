@@ -31,6 +31,8 @@ pub struct Reader {
     /// Co-stop of threads, and (0) stacked time of VMs, as shown last. A look takes some microseconds, so that what goes on may seem a little
     /// longer than it turns out to be; but a counter never goes back.
     shown: HashMap<(u64, u32), u64>,
+    /// By VM: what its vCPUs had when they were seen last, and what those had that have been unplugged.
+    left: HashMap<u64, (HashMap<u32, Counters>, Counters)>,
 }
 
 /// The kernel's plain bytes as a struct of integers.
@@ -278,6 +280,7 @@ impl Reader {
         let mut total = Counters::default();
         vcpus.iter().for_each(|vcpu| total.add(&vcpu.counters));
         let active = total.run_ns + total.ready_ns + vm.gone_ns;
+        total.add(&self.of_the_gone(id, &vcpus));
         let ready = || vcpus.iter().map(|vcpu| vcpu.counters.ready_ns);
         let skew_ns = ready().max().unwrap_or(0) - ready().min().unwrap_or(0);
         let skew_max = self.skew_max_ns.entry(id).or_default();
@@ -312,17 +315,51 @@ impl Reader {
         *shown
     }
 
+    /// What the VM's vCPUs had that are gone: its sums never go back.
+    fn of_the_gone(&mut self, vm: u64, vcpus: &[Vcpu]) -> Counters {
+        let (seen, gone) = self.left.entry(vm).or_default();
+        seen.retain(|tid, counters| {
+            let is_here = vcpus.iter().any(|vcpu| vcpu.tid == *tid);
+            if !is_here {
+                gone.add(counters);
+            }
+            is_here
+        });
+        seen.extend(vcpus.iter().map(|vcpu| (vcpu.tid, vcpu.counters)));
+        *gone
+    }
+
     fn forget_all_but(&mut self, sample: &Sample) {
         let alive: HashSet<u64> = sample.vms.iter().map(|vm| vm.id).collect();
         self.names.keep(|_, id| alive.contains(&id));
         self.skew_max_ns.retain(|id, _| alive.contains(id));
         self.shown.retain(|(id, _), _| alive.contains(id));
+        self.left.retain(|id, _| alive.contains(id));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_vcpu_that_is_unplugged_leaves_its_counters_to_the_vm() {
+        let mut reader = Reader::default();
+        let vcpu = |tid, run_ns| Vcpu {
+            tid,
+            counters: Counters { run_ns, ..Counters::default() },
+            ..Vcpu::default()
+        };
+        let mut sum = |vcpus: &[Vcpu]| {
+            let gone = reader.of_the_gone(1, vcpus).run_ns;
+            gone + vcpus.iter().map(|vcpu| vcpu.counters.run_ns).sum::<u64>()
+        };
+        assert_eq!(sum(&[vcpu(7, 10), vcpu(8, 20)]), 30);
+        assert_eq!(sum(&[vcpu(7, 11)]), 31);
+        assert_eq!(sum(&[vcpu(7, 12), vcpu(9, 1)]), 33);
+        reader.forget_all_but(&Sample::default());
+        assert!(reader.left.is_empty());
+    }
 
     #[test]
     fn a_clock_word_tells_for_how_long_somebody_was_there() {

@@ -83,7 +83,7 @@ pub const COLUMNS: &[Column] = &[
         1,
         Some((5.0, 10.0)),
         NOTHING,
-        |r| mean(r.counters.ready_ns.saturating_mul(100), r.counters.run_ns + r.counters.ready_ns, 1.0)
+        |r| mean(r.counters.ready_ns.saturating_mul(100), r.active_ns(), 1.0)
     ),
     column!(
         "%STCK",
@@ -93,8 +93,7 @@ pub const COLUMNS: &[Column] = &[
         Some((5.0, 20.0)),
         NOTHING,
         |r| {
-            let active = r.counters.run_ns + r.counters.ready_ns;
-            r.vcpu.is_none().then(|| mean(r.stacked_ns.saturating_mul(100), active, 1.0).unwrap_or(0.0))
+            r.vcpu.is_none().then(|| mean(r.stacked_ns.saturating_mul(100), r.active_ns(), 1.0).unwrap_or(0.0))
         }
     ),
     column!("SKEW", "ms by which the sibling that waited most waited longer than the one that waited least", 6, 0, None, NOTHING, |r| {
@@ -252,6 +251,25 @@ mod tests {
             ..Row::default()
         };
         assert!(by_head("PLE/s").unwrap().text(&row, &[]).len() <= 7);
+    }
+
+    #[test]
+    fn whatever_a_file_says_is_a_figure() {
+        let c = u64::MAX;
+        let counters = Counters {
+            run_ns: c,
+            ready_ns: c,
+            ple: c,
+            yields_granted: c,
+            yields_asked: c,
+            ..Counters::default()
+        };
+        let row =
+            Row { secs: 1e-3, vcpus: u32::MAX, counters, stacked_ns: c, lag_ns: i64::MIN, ..Row::default() };
+        for column in COLUMNS {
+            assert!(column.text(&row, &[]).len() <= column.width as usize, "{}", column.head);
+        }
+        assert!(!crate::top::words::of(&row).is_empty());
     }
 
     #[test]

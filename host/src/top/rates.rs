@@ -52,6 +52,12 @@ impl Row {
         count as f64 / self.secs
     }
 
+    /// Time in which it wanted a pCPU.
+    pub fn active_ns(&self) -> u64 {
+        // Of a file they may be anything.
+        self.counters.run_ns.saturating_add(self.counters.ready_ns)
+    }
+
     /// Time in which it wanted a pCPU and had none.
     pub fn lost_ns(&self) -> u64 {
         self.counters.ready_ns

@@ -53,7 +53,7 @@ pub struct Vm {
     pub ple_chain_lengths: Vec<u64>,
     /// The longest time that one of its vCPUs waited.
     pub wait_max_ns: u64,
-    /// Sums over its vCPUs.
+    /// Sums over its vCPUs, those that are gone included.
     pub total: Counters,
     pub vcpus: Vec<Vcpu>,
 }

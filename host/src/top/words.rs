@@ -15,7 +15,7 @@ pub fn of(vm: &Row) -> String {
     let c = &vm.counters;
     let ready = vm.per_vcpu_percent(c.ready_ns);
     let part = |ns: u64| if c.ready_ns == 0 { 0.0 } else { ns as f64 / c.ready_ns as f64 };
-    let active = c.run_ns + c.ready_ns;
+    let active = vm.active_ns();
     let stacked = if active == 0 { 0.0 } else { vm.stacked_ns as f64 / active as f64 };
     let spinning = vm.per_s(c.ple) / f64::from(vm.vcpus.max(1)) >= SPINNING;
     let spins = format!("{:.0} pause-loop exits/s", vm.per_s(c.ple));
