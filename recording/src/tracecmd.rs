@@ -20,6 +20,9 @@ use self::guests::Inside;
 use self::line::{files, File, Line};
 
 const VCPUS_MAX: u16 = 16_384;
+/// The probe's counters that the text says nothing of: no tracepoint tells them.
+const UNSEEN: [&str; 5] =
+    ["preemptions_kernel", "wait_kernel_ns", "ple_kernel", "yields_asked", "yields_granted"];
 
 /// The recording in this text, or what is wrong with it: one line, without the file's name.
 pub fn read(text: &str) -> Result<Recording, String> {
@@ -52,7 +55,9 @@ pub fn read(text: &str) -> Result<Recording, String> {
         return Err("has no sched_switch of a vCPU: record with `trace-cmd record -e sched -e kvm`".into());
     };
     let pcpus = (0..pcpus).map(|cpu| Pcpu { cpu, core: cpu, ..Pcpu::default() }).collect();
-    let mut header = Header { clock_ns: first, scheduler: "unknown".into(), pcpus, ..Header::default() };
+    let missing = UNSEEN.map(String::from).to_vec();
+    let mut header =
+        Header { clock_ns: first, scheduler: "unknown".into(), pcpus, missing, ..Header::default() };
     if !guessed.is_empty() {
         let names = guessed.join(", ");
         header

@@ -35,7 +35,8 @@ def test_a_recount_says_what_was_simulated(program: str, tmp_path: Path) -> None
         assert got == {name: pytest.approx(wanted[name], rel=0.001, abs=1) for name in EXACT}
         assert counted.distances[number] == (vm["distances"], vm["distances_far"])
         assert counted.distances[number][0] > 10
-        assert counted.totals[number]["ple_chains"] <= counted.totals[number]["ple"]
+        assert counted.totals[number]["ple_chains"] == vm["ple_chains"] <= counted.totals[number]["ple"]
+        assert counted.chain_max[number] == vm["ple_chain_max"]
         assert counted.skew_ns[number] <= wanted["skew_max_ns"]
     assert counted.distances[0][1] > 0
     assert counted.totals[0]["ple_chains"] > 10

@@ -96,10 +96,11 @@ def _tell(about: dict[str, Any], vms: list[dict[str, Any]], part_s: float, writt
     click.echo(f"{length_s:.1f} s, {about['events']} events, {lost}; Linux {kernel}, {end['scheduler']}")
     for vm in vms:
         shares = {name: vm[f"{name}_ns"] / about["length_ns"] for name in ("run", "ready", "costop")}
+        counted = {"ple": "pause-loop exits", "ipis_sent": "interrupts to siblings"}
+        told = ", ".join(f"{vm[name]} {what}" for name, what in counted.items() if name in vm)
         click.echo(
             f"  {vm['name']}: {len(vm['vcpus'])} vCPUs, ran {shares['run']:.2f} pCPUs, ready {shares['ready']:.2f},"
-            f" of it co-stop {shares['costop']:.2f}; {vm['ple']} pause-loop exits,"
-            f" {vm['ipis_sent']} interrupts to siblings"
+            f" of it co-stop {shares['costop']:.2f}" + (f"; {told}" if told else "")
         )
     for remark in (*about["header"]["notes"], *written.remarks):
         click.echo(f"  {remark}")

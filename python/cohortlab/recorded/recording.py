@@ -41,11 +41,36 @@ KINDS = (
 )
 
 
-class Figures(Result):
-    """The figures and traces of a recording, by the same names as those of a simulated run."""
+# Figures of VMs that only a simulated run has: what a guest or its VMM does by itself.
+_UNSEEN = frozenset(
+    {
+        *("cpu_ns", "exits", "exit_ns", "guest_switches", "kicks", "progress"),
+        *("spin_ns", "spins", "shootdown", "shootdown_targets", "tlb_flushes"),
+        *("lock_wait", "lock_hold", "preemptions_holder", "wait_as_holder"),
+    }
+)
+# Figures by the counters that a kernel may lack, where they have other names.
+_MISSING_TOO = {"wait_kernel_ns": "wait_in_kernel", "ple": "ple_chain_lengths", "ipis_sent": "ipi"}
 
-    def __init__(self, done: Any) -> None:
+
+class Figures(Result):
+    """The figures and traces of a recording, by the same names as those of a simulated run.
+
+    What nobody saw is absent: it is not 0.
+    """
+
+    def __init__(self, done: Any, missing: Sequence[str]) -> None:
         self._done = done
+        self._unknown = _UNSEEN | set(missing) | {_MISSING_TOO[name] for name in missing if name in _MISSING_TOO}
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """All that is no table, as a simulated run has it."""
+        about: dict[str, Any] = json.loads(self._done.json)
+        for vm in about["figures"]["vms"]:
+            for name in self._unknown & vm.keys():
+                del vm[name]
+        return about
 
 
 class Recording:
@@ -73,7 +98,8 @@ class Recording:
     def figures(self, traces: Traces = _NO_TRACES) -> Figures:
         """Return figures, and the traces that are asked for."""
         try:
-            return Figures(self._native.import_all(traces.perfetto_bytes_max, traces.timeline_rows_max))
+            done = self._native.import_all(traces.perfetto_bytes_max, traces.timeline_rows_max)
+            return Figures(done, self.about["header"]["missing"])
         except native().ConfigError as error:
             raise BadInput(f"{self.path}: {one_line(str(error))}") from None
 

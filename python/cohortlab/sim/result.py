@@ -256,9 +256,9 @@ class Result:
     def _summaries(self) -> list[tuple[str, str, dict[str, Any]]]:
         found = []
         for vm in self.about["figures"]["vms"]:
-            found += [(vm["name"], what, vm[what]) for what in DISTRIBUTIONS]
-            found += [(vm["name"], f"spin: {why}", summary) for why, summary in vm["spins"].items()]
-            found += [(vm["name"], f"progress: {kind}", summary) for kind, summary in vm["progress"].items()]
+            found += [(vm["name"], what, vm[what]) for what in DISTRIBUTIONS if what in vm]
+            found += [(vm["name"], f"spin: {why}", summary) for why, summary in vm.get("spins", {}).items()]
+            found += [(vm["name"], f"progress: {kind}", summary) for kind, summary in vm.get("progress", {}).items()]
         return found
 
     @cached_property

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::ids::VcpuId;
 use crate::observe::{Spin, What};
-use crate::time::Ns;
+use crate::time::{Ns, MS};
 
 use super::layout::Layout;
 use super::totals::GuestCounts;
@@ -16,10 +16,14 @@ use super::waits::{Summary, Waits};
 /// Kinds of spinning, in the order of [`Spin`].
 pub const SPINS: [&str; 5] = ["lock", "ipi-answer", "shootdown", "barrier", "user"];
 
+/// Where nobody sees spins, a vCPU that has run for so long without a pause-loop exit no longer spins the same spin: the probe's chain_gap_ns.
+const CHAIN_GAP_NS: Ns = MS;
+
 #[derive(Clone, Debug, Default)]
 struct Vcpu {
-    /// Pause-loop exits since the spin began.
+    /// Pause-loop exits since the spin began; CPU time at the last of them.
     chain: u64,
+    chain_run_ns: Ns,
     /// CPU time of its thread so far; up to when, if it runs; and what it was when the spin began.
     run_ns: Ns,
     runs_since_ns: Option<Ns>,
@@ -95,6 +99,8 @@ pub struct GuestTotals {
 }
 
 pub struct GuestMetrics {
+    /// Whether spins are told of. A recording has none of them.
+    spins: bool,
     vms: Vec<Vm>,
     vcpus: Vec<Vcpu>,
     bases: Vec<usize>,
@@ -107,9 +113,9 @@ impl Vcpu {
 }
 
 impl GuestMetrics {
-    pub fn new(layout: &Layout) -> Self {
+    pub fn new(layout: &Layout, spins: bool) -> Self {
         let (bases, count) = layout.vcpu_bases();
-        Self { vms: vec![Vm::default(); layout.vms.len()], vcpus: vec![Vcpu::default(); count], bases }
+        Self { spins, vms: vec![Vm::default(); layout.vms.len()], vcpus: vec![Vcpu::default(); count], bases }
     }
 
     fn of(&mut self, vcpu: VcpuId) -> (&mut Vm, &mut Vcpu) {
@@ -118,6 +124,7 @@ impl GuestMetrics {
     }
 
     pub fn record(&mut self, layout: &Layout, now_ns: Ns, what: &What) {
+        let spins = self.spins;
         match *what {
             What::Switch { prev, next, .. } => {
                 if let Some(vcpu) = prev.and_then(|task| layout.vcpu_of(task)) {
@@ -132,6 +139,13 @@ impl GuestMetrics {
                 let (vm, vcpu) = self.of(vcpu);
                 vm.counts.ple += 1;
                 vm.counts.ple_kernel += u64::from(kernel);
+                if !spins {
+                    let run_ns = vcpu.run_ns(now_ns);
+                    if run_ns.saturating_sub(vcpu.chain_run_ns) > CHAIN_GAP_NS {
+                        vm.counts.chain_ends(std::mem::take(&mut vcpu.chain));
+                    }
+                    vcpu.chain_run_ns = run_ns;
+                }
                 vcpu.chain += 1;
             }
             What::DirectedYield { from, granted, .. } => {
@@ -145,9 +159,12 @@ impl GuestMetrics {
                 vm.counts.exit_ns += ns;
             }
             What::Halt { vcpu, polled_ns } => {
-                let (vm, _) = self.of(vcpu);
+                let (vm, vcpu) = self.of(vcpu);
                 vm.counts.halts += 1;
                 vm.counts.halt_polled_ns += polled_ns;
+                if !spins {
+                    vm.counts.chain_ends(std::mem::take(&mut vcpu.chain));
+                }
             }
             What::GuestIpiSent { from, to, vector } => {
                 self.of(from).0.counts.ipis_sent += 1;
@@ -210,9 +227,15 @@ impl GuestMetrics {
     }
 
     pub fn totals(&self, vm: usize) -> GuestTotals {
+        let mut counts = self.vms[vm].counts.clone();
+        if !self.spins {
+            // Chains that go on, as the probe counts them.
+            let end = self.bases.get(vm + 1).copied().unwrap_or(self.vcpus.len());
+            self.vcpus[self.bases[vm]..end].iter().for_each(|vcpu| counts.chain_ends(vcpu.chain));
+        }
         let vm = &self.vms[vm];
         GuestTotals {
-            counts: vm.counts.clone(),
+            counts,
             spin_ns: vm.spins.iter().map(Waits::sum_ns).sum(),
             spins: SPINS
                 .into_iter()

@@ -59,7 +59,12 @@ pub struct VmFigures {
 
 impl Metrics {
     pub fn new(layout: Layout) -> Self {
-        Self { host: HostMetrics::new(&layout), guest: GuestMetrics::new(&layout), layout }
+        Self { host: HostMetrics::new(&layout), guest: GuestMetrics::new(&layout, true), layout }
+    }
+
+    /// Of what a host was seen to do: what its guests do inside, when they spin for instance, is not told.
+    pub fn seen_from_outside(layout: Layout) -> Self {
+        Self { guest: GuestMetrics::new(&layout, false), ..Self::new(layout) }
     }
 
     fn program_now(&mut self, now_ns: Ns, vcpu: VcpuId, program: u32) -> ProgramTotals {

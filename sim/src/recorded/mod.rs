@@ -50,7 +50,7 @@ pub fn import(
     timeline_rows_max: usize,
 ) -> Result<Imported, SimError> {
     let who = Who::of(recording)?;
-    let mut metrics = Metrics::new(who.layout.clone());
+    let mut metrics = Metrics::seen_from_outside(who.layout.clone());
     let traced: BTreeSet<_> =
         recording.tasks.switches.iter().filter_map(|to| who.vcpu(to.slot, to.time_ns)).collect();
     let mut perfetto = (perfetto_bytes_max > 0)

@@ -23,6 +23,8 @@ struct Player<'a> {
     who: &'a Who,
     tell: &'a mut dyn FnMut(Ns, &What),
     doing: Vec<Doing>,
+    /// Where a vCPU ran or waited last.
+    last: Vec<Option<u32>>,
     running: Vec<Option<VcpuId>>,
     /// Interrupts on their way to a vCPU without a pCPU, by vector.
     pending: Vec<Vec<u8>>,
@@ -37,6 +39,7 @@ pub fn play(recording: &Recording, who: &Who, tell: &mut dyn FnMut(Ns, &What)) -
         who,
         tell,
         doing: vec![Doing::Sleeps; who.vcpus()],
+        last: vec![None; who.vcpus()],
         running: vec![None; who.layout.pcpus as usize],
         pending: vec![Vec::new(); who.vcpus()],
     };
@@ -161,12 +164,7 @@ impl Player<'_> {
             self.leave(now_ns, vcpu, before, Stop::Preempted);
         }
         let (at, next) = (self.at(vcpu), Some(self.task(vcpu)));
-        if let Doing::Waits(before) = self.doing[at] {
-            if before != cpu {
-                let (task, from) = (self.task(vcpu), CpuId(before));
-                (self.tell)(now_ns, &What::Migrate { task, from, to: CpuId(cpu) });
-            }
-        }
+        self.comes_to(now_ns, vcpu, cpu);
         self.doing[at] = Doing::Runs(cpu);
         self.running[cpu as usize] = Some(vcpu);
         let switch = What::Switch { cpu: CpuId(cpu), prev: None, why: Stop::Preempted, next };
@@ -191,18 +189,26 @@ impl Player<'_> {
         }
     }
 
+    /// Tell that it was moved, if it was, also in its sleep: the kernel does that when it wakes a thread up.
+    fn comes_to(&mut self, now_ns: Ns, vcpu: VcpuId, cpu: u32) {
+        let (at, task) = (self.at(vcpu), self.task(vcpu));
+        if let Some(from) = self.last[at].replace(cpu).filter(|from| *from != cpu) {
+            (self.tell)(now_ns, &What::Migrate { task, from: CpuId(from), to: CpuId(cpu) });
+        }
+    }
+
     fn waits(&mut self, now_ns: Ns, vcpu: VcpuId, cpu: u32) {
-        let (at, task, to) = (self.at(vcpu), self.task(vcpu), CpuId(cpu));
+        let (at, task) = (self.at(vcpu), self.task(vcpu));
         match self.doing[at] {
             Doing::Sleeps => {
+                self.comes_to(now_ns, vcpu, cpu);
                 self.doing[at] = Doing::Waits(cpu);
-                (self.tell)(now_ns, &What::Wakeup { task, cpu: to });
+                (self.tell)(now_ns, &What::Wakeup { task, cpu: CpuId(cpu) });
             }
-            Doing::Waits(from) if from != cpu => {
+            Doing::Waits(_) => {
+                self.comes_to(now_ns, vcpu, cpu);
                 self.doing[at] = Doing::Waits(cpu);
-                (self.tell)(now_ns, &What::Migrate { task, from: CpuId(from), to });
             }
-            Doing::Waits(_) => {}
             Doing::Runs(before) => {
                 self.leave(now_ns, vcpu, before, Stop::Preempted);
                 self.waits(now_ns, vcpu, cpu);

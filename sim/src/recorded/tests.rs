@@ -72,6 +72,51 @@ fn figures_are_what_the_events_say() {
     assert!(!imported.perfetto.is_empty() && !imported.timeline.unwrap().is_empty());
 }
 
+#[test]
+fn exits_of_one_spin_are_those_with_little_run_time_between_them() {
+    let ple = |us: Ns| (us * US, 0, 0, Kind::Ple, 1, 0);
+    let recording = recording(&[
+        (0, 0, 0, Kind::Run, 0, 0),
+        ple(100),
+        ple(1_000),
+        ple(2_001),
+        // Time without a pCPU is none of the spin's.
+        (2_500 * US, 0, 0, Kind::Preempted, 0, 0),
+        (9_500 * US, 0, 0, Kind::Run, 1, 0),
+        ple(9_600),
+        ple(9_700),
+        // It sleeps: what it waited for has come.
+        (9_800 * US, 0, 0, Kind::Halted, 0, 0),
+        (9_900 * US, 0, 0, Kind::Woken, 0, 0),
+        (9_900 * US, 0, 0, Kind::Run, 0, 0),
+        ple(9_950),
+    ]);
+    let figures = import(&recording, 0, 0).unwrap().figures.unwrap();
+    let counts = &figures.vms[0].guest.counts;
+    assert_eq!((counts.ple, counts.ple_chains, counts.ple_chain_max), (6, 3, 3));
+    assert_eq!(counts.ple_chain_lengths, [1, 1, 1, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn a_thread_that_wakes_up_elsewhere_was_moved() {
+    let recording = recording(&[
+        (0, 0, 0, Kind::Run, 0, 0),
+        (10 * MS, 0, 0, Kind::Halted, 0, 0),
+        (20 * MS, 0, 1, Kind::Moved, 0, 0),
+        (20 * MS, 0, 1, Kind::Woken, 0, 0),
+        (20 * MS, 0, 1, Kind::Run, 0, 0),
+        (30 * MS, 0, 1, Kind::Halted, 0, 0),
+        (40 * MS, 0, 1, Kind::Woken, 0, 0),
+        (50 * MS, 0, 0, Kind::Run, 0, 0),
+        (60 * MS, 0, 0, Kind::Preempted, 0, 0),
+        (70 * MS, 0, 1, Kind::Moved, 0, 0),
+        (80 * MS, 0, 1, Kind::Run, 0, 0),
+    ]);
+    let figures = import(&recording, 1 << 20, 1000).unwrap().figures.unwrap();
+    assert_eq!((figures.vms[0].host.migrations, figures.vms[0].host.switches), (3, 4));
+    assert_eq!(figures.vms[0].host.ready_ns, 30 * MS);
+}
+
 /// When who yielded to whom, and who got a pCPU when.
 fn turns(recording: &Recording) -> Vec<(Ns, &'static str, u32)> {
     let who = Who::of(recording).unwrap();
