@@ -31,6 +31,8 @@ const STEP_NS: Ns = MS;
 pub struct Watch {
     pub fingerprint: bool,
     pub metrics: bool,
+    /// Distributions in the figures with their buckets, which are most of what figures are in JSON.
+    pub buckets: bool,
     /// A Perfetto trace of at most about so many bytes; 0: none.
     pub perfetto_bytes_max: usize,
     /// `sched_switch` text of at most about so many bytes; 0: none.
@@ -44,7 +46,7 @@ pub struct Watch {
 impl Watch {
     /// Figures, no traces.
     pub fn figures() -> Self {
-        Self { fingerprint: true, metrics: true, ..Self::default() }
+        Self { fingerprint: true, metrics: true, buckets: true, ..Self::default() }
     }
 }
 
@@ -198,6 +200,7 @@ fn named(stats: &PeekStats) -> [(&'static str, u64); 20] {
 struct Observers {
     fingerprint: Option<Shared<Fingerprint>>,
     metrics: Option<Shared<Metrics>>,
+    buckets: bool,
     perfetto: Option<Shared<Perfetto>>,
     ftrace: Option<Shared<Ftrace>>,
     timeline: Option<Shared<Timeline>>,
@@ -221,6 +224,7 @@ impl Observers {
         Self {
             fingerprint: add(host, watch.fingerprint, Fingerprint::default),
             metrics: add(host, watch.metrics, || Metrics::new(layout.clone())),
+            buckets: watch.buckets,
             perfetto: add(host, watch.perfetto_bytes_max > 0, || {
                 Perfetto::new(layout.clone(), watch.perfetto_bytes_max)
             }),
@@ -237,6 +241,9 @@ impl Observers {
         let now_ns = report.outcome.end_ns;
         report.fingerprint = self.fingerprint.map(|print| print.with(|print| print.text()));
         report.figures = self.metrics.map(|metrics| metrics.with(|metrics| metrics.figures(now_ns)));
+        if let Some(figures) = report.figures.as_mut().filter(|_| !self.buckets) {
+            figures.drop_buckets();
+        }
         if let Some(perfetto) = self.perfetto {
             perfetto.with(|trace| {
                 report.perfetto = trace.finish(now_ns);

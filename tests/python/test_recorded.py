@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import statistics
 import tomllib
 from collections.abc import Callable
@@ -66,6 +67,9 @@ def took_s(result: Result) -> float:
 def test_the_figures_of_a_recording_are_those_of_what_was_recorded(truth: Result, file: Path) -> None:
     read = recording.load(file)
     figures = read.figures(Traces(perfetto_bytes_max=1 << 28, timeline_rows_max=1 << 20))
+    sent = pickle.loads(pickle.dumps(figures))
+    assert (sent.about, sent.perfetto) == (figures.about, figures.perfetto)
+    assert sent.timeline.equals(figures.timeline)
     exact = (
         *("run_ns", "ready_ns", "costop_ns", "stacked_ns", "skew", "skew_max_ns"),
         *("halted_ns", "halts", "halt_polled_ns"),

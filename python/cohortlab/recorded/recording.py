@@ -60,8 +60,12 @@ class Figures(Result):
     """
 
     def __init__(self, done: Any, missing: Sequence[str]) -> None:
+        self.traces = _NO_TRACES
         self._done = done
         self._unknown = _UNSEEN | set(missing) | {_MISSING_TOO[name] for name in missing if name in _MISSING_TOO}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_unknown": self._unknown}
 
     @cached_property
     def about(self) -> dict[str, Any]:

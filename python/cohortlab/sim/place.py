@@ -19,7 +19,7 @@ from cohortlab.sim.hardware import Hardware
 from cohortlab.sim.model import Run, check
 from cohortlab.sim.native import native
 from cohortlab.sim.policy import KERNEL_DEFAULT, fair_class, host_class
-from cohortlab.sim.result import Result
+from cohortlab.sim.result import MEASURED, Result
 
 # Policy, its arguments, the loads, the programs, both by VM, and how many times that was asked before.
 _Key = tuple[str, tuple[str, ...], Turn, Turn, int]
@@ -111,7 +111,7 @@ class SimPlace:
         self._asked[self._key(programs, 0)] += 1
         wanted = self._key(programs, number)
         if wanted not in self._ahead:
-            self._ahead[wanted] = self._pool.submit(Result.of, self._run(wanted))
+            self._ahead[wanted] = self._pool.submit(Result.of, self._run(wanted), MEASURED)
         result = self._ahead.pop(wanted).result()
         self._run_ahead()
         return {vm: result.measurement(vm) for vm in turn}
@@ -131,7 +131,7 @@ class SimPlace:
         while self._pool is not None and self._coming and len(self._ahead) < AHEAD_MAX:
             key = self._coming.popleft()
             if key not in self._ahead and self._asked[*key[:-1], 0] <= key[-1]:
-                self._ahead[key] = self._pool.submit(Result.of, self._run(key))
+                self._ahead[key] = self._pool.submit(Result.of, self._run(key), MEASURED)
 
     def _key(self, programs: Turn, number: int) -> _Key:
         return (*self._policy, tuple(sorted(self._loads.items())), programs, number)

@@ -44,20 +44,40 @@ _SUMMARY = ("count", "mean_ns", "min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns
 
 @dataclass(frozen=True)
 class Traces:
-    """Which traces to record, and how large each may grow; 0: none."""
+    """Which traces to record, and how large each may grow; 0: none.
+
+    Attributes:
+        figures: without, there is no fingerprint, no table but the timeline, and no program is measured.
+        histograms: without, distributions have quantiles alone: their buckets are most of what is kept of a run.
+    """
 
     perfetto_bytes_max: int = 0
     ftrace_bytes_max: int = 0
     timeline_rows_max: int = 0
     recording: bool = False
+    figures: bool = True
+    histograms: bool = True
+
+
+# What a program's measurement needs.
+MEASURED = Traces(histograms=False)
+
+
+# Of a result that is pickled.
+_KEPT = ("run", "traces", "_done")
 
 
 class Result:
-    """One simulated run."""
+    """One simulated run. It can be pickled."""
 
-    def __init__(self, run: Run, done: Any) -> None:
+    def __init__(self, run: Run, done: Any, traces: Traces) -> None:
         self.run = run
+        self.traces = traces
         self._done = done
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what cannot be made again: tables can."""
+        return {name: value for name, value in vars(self).items() if name in _KEPT}
 
     @classmethod
     def of(cls, run: Run, traces: Traces = Traces()) -> Result:
@@ -76,6 +96,8 @@ class Result:
         try:
             done = module.run(
                 json.dumps(described, sort_keys=True),
+                figures=traces.figures,
+                buckets=traces.histograms,
                 perfetto_bytes_max=traces.perfetto_bytes_max,
                 ftrace_bytes_max=traces.ftrace_bytes_max,
                 timeline_rows_max=traces.timeline_rows_max,
@@ -85,7 +107,7 @@ class Result:
             raise BadInput(f"{run.scenario.path} on {run.hardware.path}: {one_line(str(error))}") from None
         except module.RunError as error:
             raise PlaceError(f"{run.scenario.path}: {one_line(str(error))}") from None
-        return cls(run, done)
+        return cls(run, done, traces)
 
     @cached_property
     def about(self) -> dict[str, Any]:
@@ -94,8 +116,18 @@ class Result:
         return about
 
     @property
+    def figures(self) -> dict[str, Any]:
+        """``host`` and ``vms``, docs/metrics.md; raise ValueError if they were not wanted."""
+        if not self.traces.figures:
+            raise ValueError("the run was simulated without figures: must have Traces(figures=True)")
+        figures: dict[str, Any] = self.about["figures"]
+        return figures
+
+    @property
     def fingerprint(self) -> str:
-        """One number for all that happened: 16 hexadecimal digits."""
+        """One number for all that happened: 16 hexadecimal digits. Raise ValueError if figures were not wanted."""
+        if not self.traces.figures:
+            raise ValueError("the run was simulated without a fingerprint: must have Traces(figures=True)")
         return str(self.about["fingerprint"])
 
     @property
@@ -151,23 +183,23 @@ class Result:
         value = program["units"] * program["unit_value"] / wall_s if workload.is_rate and wall_s else wall_s
         if value <= 0:
             raise WorkloadError(f"{workload.name} in {vm}: the figure {value} is not a number above 0")
-        figures = self.about["figures"]["vms"][index]
+        figures = self.figures["vms"][index]
         # What was counted until the end, and until the start: with the run, if nothing is known of it.
         end: dict[str, Any] = {
             "at_ns": self.end_ns,
             "cpu_ns": self._cpu_ns(),
             "busy_ns": self._busy_ns(),
-            **{name: self.about["figures"]["host"][name] for name in _MIGRATIONS},
+            **{name: self.figures["host"][name] for name in _MIGRATIONS},
             "ready_ns": figures["ready_ns"],
             "ipis_taken": figures["ipis_taken"],
         }
-        for ended in self.about["figures"]["host"]["program_ends"]:
+        for ended in self.figures["host"]["program_ends"]:
             if ended["vm"] == index:
                 end = ended
         names = [machine.name for machine in self.run.scenario.vms]
         nothing = dict.fromkeys(("at_ns", "busy_ns", "ready_ns", *_MIGRATIONS), 0)
         start: dict[str, Any] = nothing | {"cpu_ns": [0] * len(names), "ipis_taken": {}}
-        for started in self.about["figures"]["host"]["program_starts"]:
+        for started in self.figures["host"]["program_starts"]:
             if started["vm"] == index:
                 start = started
         window_ns = end["at_ns"] - start["at_ns"]
@@ -194,10 +226,10 @@ class Result:
         return {vms[int(number)].name: counters for number, counters in then.get("vms", {}).items()}
 
     def _cpu_ns(self) -> list[int]:
-        return [vm["cpu_ns"] for vm in self.about["figures"]["vms"]]
+        return [vm["cpu_ns"] for vm in self.figures["vms"]]
 
     def _busy_ns(self) -> int:
-        return int(self.about["figures"]["host"]["busy_ns"])
+        return int(self.figures["host"]["busy_ns"])
 
     @cached_property
     def vms(self) -> pa.Table:
@@ -205,7 +237,7 @@ class Result:
         import pyarrow as pa
 
         rows = []
-        for vm in self.about["figures"]["vms"]:
+        for vm in self.figures["vms"]:
             plain = {key: value for key, value in vm.items() if not isinstance(value, dict | list)}
             rows.append(plain)
         return pa.Table.from_pylist(rows)
@@ -215,7 +247,7 @@ class Result:
         """One row for each vCPU."""
         import pyarrow as pa
 
-        vms = self.about["figures"]["vms"]
+        vms = self.figures["vms"]
         return pa.Table.from_pylist(
             [{"vm": vm["name"], "vcpu": number} | vcpu for vm in vms for number, vcpu in enumerate(vm["vcpus"])]
         )
@@ -234,9 +266,15 @@ class Result:
 
     @cached_property
     def histograms(self) -> pa.Table:
-        """One row for each bucket that holds something: its upper end, and how many it holds."""
+        """One row for each bucket that holds something: its upper end, and how many it holds.
+
+        Raises:
+            ValueError: they were not wanted.
+        """
         import pyarrow as pa
 
+        if not self.traces.histograms:
+            raise ValueError("the run was simulated without histograms: must have Traces(histograms=True)")
         return pa.Table.from_pylist(
             [
                 {"vm": vm, "what": what, "up_to_ns": up_to, "count": count}
@@ -255,7 +293,7 @@ class Result:
 
     def _summaries(self) -> list[tuple[str, str, dict[str, Any]]]:
         found = []
-        for vm in self.about["figures"]["vms"]:
+        for vm in self.figures["vms"]:
             found += [(vm["name"], what, vm[what]) for what in DISTRIBUTIONS if what in vm]
             found += [(vm["name"], f"spin: {why}", summary) for why, summary in vm.get("spins", {}).items()]
             found += [(vm["name"], f"progress: {kind}", summary) for kind, summary in vm.get("progress", {}).items()]

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from cohortlab.errors import BadInput, one_line
 from cohortlab.places import PlaceError
 from cohortlab.results import MAPS, write_atomically
-from cohortlab.sim.result import Result
+from cohortlab.sim.result import MEASURED, Result
 from cohortlab.sweep.axes import Axis
 from cohortlab.sweep.plan import Plan, Point
 
@@ -96,7 +96,7 @@ def simulate_point(plan: Plan, number: int) -> list[dict[str, Any]]:
     except BadInput as error:
         return [_row(plan, number, "", error=one_line(str(error)))]
     try:
-        result = Result.of_dict(point.run, point.described)
+        result = Result.of_dict(point.run, point.described, MEASURED)
         return [_measured(plan, point, vm.name, result) for vm in _measured_vms(point)]
     except (BadInput, PlaceError) as error:
         return [_row(plan, number, point.name, error=one_line(str(error)))]

@@ -13,21 +13,49 @@ use cohort_sim::SimError;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyBytes;
 use serde_json::json;
 
 create_exception!(cohort_sim, ConfigError, PyValueError, "The description of the run is wrong.");
 create_exception!(cohort_sim, RunError, PyRuntimeError, "The run could not be carried to its end.");
 
-/// What came of a run.
-#[pyclass(frozen)]
-struct Run {
-    report: Report,
-    json: String,
+/// What came of a run, or of a recording. Made of text and bytes alone, so that it can be pickled: workers on other machines send it.
+#[pyclass(frozen, module = "cohort_sim")]
+#[derive(Default)]
+pub struct Run {
+    pub json: String,
+    pub perfetto: Vec<u8>,
+    pub ftrace: String,
+    pub recording: Vec<u8>,
+    /// By name; see `timeline`.
+    pub columns: Columns,
 }
+
+pub type Columns = BTreeMap<String, Vec<u8>>;
+
+/// All of a [`Run`].
+type Parts<'py> =
+    (String, Bound<'py, PyBytes>, String, Bound<'py, PyBytes>, BTreeMap<String, Bound<'py, PyBytes>>);
 
 #[pymethods]
 impl Run {
+    /// For pickle alone.
+    #[new]
+    fn new(json: String, perfetto: Vec<u8>, ftrace: String, recording: Vec<u8>, columns: Columns) -> Self {
+        Self { json, perfetto, ftrace, recording, columns }
+    }
+
+    fn __getnewargs__<'py>(&self, py: Python<'py>) -> Parts<'py> {
+        let columns = self.columns.iter().map(|(name, column)| (name.clone(), PyBytes::new(py, column)));
+        (
+            self.json.clone(),
+            PyBytes::new(py, &self.perfetto),
+            self.ftrace.clone(),
+            PyBytes::new(py, &self.recording),
+            columns.collect(),
+        )
+    }
+
     /// Figures, as a JSON text.
     #[getter]
     fn json(&self) -> &str {
@@ -37,51 +65,55 @@ impl Run {
     /// The Perfetto trace; empty if none was asked for.
     #[getter]
     fn perfetto<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.report.perfetto)
+        PyBytes::new(py, &self.perfetto)
     }
 
     /// The sched_switch text; empty if none was asked for.
     #[getter]
     fn ftrace(&self) -> &str {
-        &self.report.ftrace
+        &self.ftrace
     }
 
     /// What `cohort record` would have written; empty if it was not asked for.
     #[getter]
     fn recording<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.report.recording)
+        PyBytes::new(py, &self.recording)
     }
 
     /// The timeline's columns, little-endian: kind (u8), lane and who (u32), start_ns and end_ns (u64). Empty if none was asked for.
-    fn timeline<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        columns(py, self.report.timeline.as_ref())
+    fn timeline<'py>(&self, py: Python<'py>) -> BTreeMap<&str, Bound<'py, PyBytes>> {
+        self.columns.iter().map(|(name, column)| (name.as_str(), PyBytes::new(py, column))).collect()
     }
 }
 
-fn columns<'py>(py: Python<'py>, timeline: Option<&Timeline>) -> PyResult<Bound<'py, PyDict>> {
-    let columns = PyDict::new(py);
-    if let Some(timeline) = timeline {
-        let words = |values: &[u32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
-        let longs = |values: &[u64]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
-        columns.set_item("kind", PyBytes::new(py, &timeline.kind))?;
-        columns.set_item("lane", PyBytes::new(py, &words(&timeline.lane)))?;
-        columns.set_item("who", PyBytes::new(py, &words(&timeline.who)))?;
-        columns.set_item("start_ns", PyBytes::new(py, &longs(&timeline.start_ns)))?;
-        columns.set_item("end_ns", PyBytes::new(py, &longs(&timeline.end_ns)))?;
-    }
-    Ok(columns)
+/// A timeline as Python gets it.
+pub fn columns(timeline: Option<Timeline>) -> Columns {
+    let Some(timeline) = timeline else { return Columns::new() };
+    let words = |values: &[u32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
+    let longs = |values: &[u64]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
+    let all = [
+        ("lane", words(&timeline.lane)),
+        ("who", words(&timeline.who)),
+        ("start_ns", longs(&timeline.start_ns)),
+        ("end_ns", longs(&timeline.end_ns)),
+        ("kind", timeline.kind),
+    ];
+    all.map(|(name, column)| (name.to_owned(), column)).into()
 }
 
 /// Carry out one run of the scenario in this JSON text. Other Python threads go on meanwhile.
 ///
+/// `figures=False`: no fingerprint either; `buckets=False`: distributions without their buckets, which are most of the JSON text.
+///
 /// Raises ConfigError and RunError, each with one line.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)] // named ones of a Python function
-#[pyo3(signature = (scenario, *, figures=true, perfetto_bytes_max=0, ftrace_bytes_max=0, timeline_rows_max=0, recording=false))]
+#[pyo3(signature = (scenario, *, figures=true, buckets=true, perfetto_bytes_max=0, ftrace_bytes_max=0, timeline_rows_max=0, recording=false))]
 fn run(
     py: Python<'_>,
     scenario: &str,
     figures: bool,
+    buckets: bool,
     perfetto_bytes_max: usize,
     ftrace_bytes_max: usize,
     timeline_rows_max: usize,
@@ -90,6 +122,7 @@ fn run(
     let watch = Watch {
         fingerprint: figures,
         metrics: figures,
+        buckets,
         perfetto_bytes_max,
         ftrace_bytes_max,
         timeline_rows_max,
@@ -102,7 +135,8 @@ fn run(
     match result {
         Ok(Ok(report)) => {
             let json = describe(&report).map_err(|error| RunError::new_err(error.to_string()))?;
-            Ok(Run { report, json })
+            let Report { perfetto, ftrace, recording, timeline, .. } = report;
+            Ok(Run { json, perfetto, ftrace, recording, columns: columns(timeline) })
         }
         Ok(Err(error @ SimError::Config(_))) => Err(ConfigError::new_err(error.to_string())),
         Ok(Err(error)) => Err(RunError::new_err(error.to_string())),
@@ -188,7 +222,6 @@ fn wrong_with_sets(text: &str) -> Option<String> {
 fn python_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<Run>()?;
     m.add_class::<recorded::Recording>()?;
-    m.add_class::<recorded::Imported>()?;
     m.add_function(wrap_pyfunction!(recorded::recording, m)?)?;
     m.add_function(wrap_pyfunction!(recorded::trace_cmd_report, m)?)?;
     m.add_function(wrap_pyfunction!(run, m)?)?;

@@ -11,20 +11,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use serde_json::json;
 
-use crate::{columns, ConfigError};
+use crate::{columns, ConfigError, Run};
 
 /// A recording.
 #[pyclass(frozen)]
 pub struct Recording {
     file: File,
     who: Who,
-}
-
-/// Figures and traces of a recording.
-#[pyclass(frozen)]
-pub struct Imported {
-    imported: cohort_sim::recorded::Imported,
-    json: String,
 }
 
 /// A replay in JSON, its programs as files have them.
@@ -90,13 +83,13 @@ impl Recording {
         .to_string()
     }
 
-    /// Figures and traces.
+    /// Figures, in the form of a simulated run's, and traces.
     fn import_all(
         &self,
         py: Python<'_>,
         perfetto_bytes_max: usize,
         timeline_rows_max: usize,
-    ) -> PyResult<Imported> {
+    ) -> PyResult<Run> {
         let imported = py
             .detach(|| import(&self.file, perfetto_bytes_max, timeline_rows_max))
             .map_err(|error| refused(&error))?;
@@ -109,7 +102,8 @@ impl Recording {
             "programs": [],
         })
         .to_string();
-        Ok(Imported { imported, json })
+        let (perfetto, columns) = (imported.perfetto, columns(imported.timeline));
+        Ok(Run { json, perfetto, columns, ..Run::default() })
     }
 
     /// What each VM did between two times since the begin, as programs (once, and for ever) in TOML, with these names: a JSON text.
@@ -146,24 +140,5 @@ impl Recording {
         let vcpu = |e: &_| owner(e).map_or(u32::MAX, |vcpu| vcpu.id);
         columns.set_item("vcpu", column(&mut |e, to| to.extend(vcpu(e).to_le_bytes())))?;
         Ok(columns)
-    }
-}
-
-#[pymethods]
-impl Imported {
-    /// Figures, as a JSON text, in the form of a simulated run's.
-    #[getter]
-    fn json(&self) -> &str {
-        &self.json
-    }
-
-    #[getter]
-    fn perfetto<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.imported.perfetto)
-    }
-
-    /// As a simulated run's.
-    fn timeline<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        columns(py, self.imported.timeline.as_ref())
     }
 }

@@ -57,6 +57,21 @@ pub struct VmFigures {
     pub vcpus: Vec<VcpuTotals>,
 }
 
+impl Figures {
+    /// Leave of each distribution its count, sum, extremes and quantiles.
+    pub fn drop_buckets(&mut self) {
+        for VmFigures { host, guest, .. } in &mut self.vms {
+            let waits = [&mut host.wait_after_wakeup, &mut host.wait_after_preemption];
+            let bad_waits = [&mut host.wait_in_kernel, &mut host.wait_as_holder, &mut host.skew];
+            let of_guest = [&mut guest.shootdown, &mut guest.ipi, &mut guest.lock_wait, &mut guest.lock_hold];
+            let more = guest.spins.values_mut().chain(guest.progress.values_mut());
+            for summary in waits.into_iter().chain(bad_waits).chain(of_guest).chain(more) {
+                summary.buckets = Vec::new();
+            }
+        }
+    }
+}
+
 impl Metrics {
     pub fn new(layout: Layout) -> Self {
         Self { host: HostMetrics::new(&layout), guest: GuestMetrics::new(&layout, true), layout }
