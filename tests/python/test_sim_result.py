@@ -6,14 +6,17 @@ from __future__ import annotations
 import json
 import multiprocessing
 import pickle
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cohortlab.sim import run as simulate
 from cohortlab.sim.result import Result, Traces
 
+Run = Callable[..., Any]
 SMALL = """
 name = "small"
 [host]
@@ -74,3 +77,15 @@ def test_what_is_not_wanted_is_not_there(result: Result, path: Path) -> None:
             getattr(none, absent)
     with pytest.raises(ValueError, match="figures=True"):
         none.measurement("work")
+
+
+def test_a_result_names_what_it_came_from(cohortlab: Run, result: Result, path: Path, tmp_path: Path) -> None:
+    same = simulate(path, policy="eevdf")
+    assert (same.name, same.simulator) == (result.name, result.simulator)
+    others = [simulate(path, policy="eevdf", **change) for change in ({"seed": 2}, {"alone": True})]
+    smaller = tmp_path / "small.toml"
+    smaller.write_text(SMALL.replace("vcpus = 2", "vcpus = 1", 1))
+    others.append(simulate(smaller, policy="eevdf"))
+    assert len({one.name for one in (result, *others)}) == 4
+    shown = json.loads(cohortlab("explain", path, "--policy", "eevdf", "--json").out)
+    assert (shown["name"], shown["simulator"]) == (result.name, result.simulator)

@@ -156,11 +156,11 @@ def test_what_was_done_is_not_done_again(cohortlab: Run, path: Path, monkeypatch
     args = ("sweep", path, *options(*AXES), "--chunk", 4, "--workers", 1, "--out", "out")
     real, simulated = chunks.simulate, []
 
-    def stop_at_the_third(planned: plan.Plan, chunk: int, size: int) -> Any:
+    def stop_at_the_third(planned: plan.Plan, chunk: int, *more: Any) -> Any:
         if len(simulated) == 2:
             raise KeyboardInterrupt
         simulated.append(chunk)
-        return real(planned, chunk, size)
+        return real(planned, chunk, *more)
 
     monkeypatch.setattr(chunks, "simulate", stop_at_the_third)
     ran = cohortlab(*args)
@@ -177,6 +177,52 @@ def test_what_was_done_is_not_done_again(cohortlab: Run, path: Path, monkeypatch
     simulated.clear()
     assert cohortlab(*args).code == 0
     assert (simulated, Path("out/sweep.parquet").read_bytes()) == ([], whole)
+
+
+def test_what_another_sweep_has_is_not_simulated(cohortlab: Run, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cohortlab("sweep", path, *options("policy=eevdf,vtime", "seed=1..2"), "--out", "first").code == 0
+    more = ("sweep", path, *options("seed=1..3", "policy=vtime,eevdf"), "--chunk", 2, "--workers", 1)
+    assert cohortlab(*more, "--out", "anew").code == 0
+    real, simulated = chunks.Result.of_dict, []
+
+    def counted(run: Any, *more: Any) -> Any:
+        simulated.append((run.policy, run.seed))
+        return real(run, *more)
+
+    monkeypatch.setattr(chunks.Result, "of_dict", counted)
+    ran = cohortlab(*more, "--known", "first/sweep.parquet", "--out", "more")
+    assert ran.code == 0, ran.err
+    assert simulated == [("vtime", 3), ("eevdf", 3)]
+    assert Path("more/sweep.parquet").read_bytes() == Path("anew/sweep.parquet").read_bytes()
+    # What is sent to a worker elsewhere is what it needs.
+    known, planned = chunks.read_known([Path("first/sweep.parquet")]), made(path, "seed=1..3", "policy=vtime,eevdf")
+    assert [len(chunks.known_of(planned, chunk, 2, known)) for chunk in range(3)] == [2, 2, 0]
+    # Another program is another run.
+    model = path.parent / "workloads" / "models" / "quick.toml"
+    model.write_text(QUICK.replace("times = 10", "times = 11"))
+    simulated.clear()
+    assert cohortlab(*more, "--known", "first/sweep.parquet", "--out", "other").code == 0
+    assert len(simulated) == 6
+
+
+def test_a_point_that_failed_is_simulated_again(cohortlab: Run, path: Path, tmp_path: Path) -> None:
+    (tmp_path / "workloads" / "quick.toml").write_text(
+        'name = "quick"\ntitle = "Q"\ntimeout_s = 1\n[metric]\nkind = "elapsed"\n'
+    )
+    axis = options("model.quick.thread.t.times=10,5000")
+    assert cohortlab("sweep", path, *axis, "--out", "first").code == 1
+    assert len(chunks.read_known([Path("first/sweep.parquet")])) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "cannot be read: "), (b"PAR1", "is not allowed: must be a sweep.parquet")]
+)
+def test_a_known_file_that_is_none(cohortlab: Run, path: Path, content: bytes | None, said: str) -> None:
+    if content is not None:
+        Path("known").write_bytes(content)
+    ran = cohortlab("sweep", path, "--axis", "seed=1", "--known", "known", "--out", "out")
+    assert (ran.code, ran.err.count("\n"), Path("out").exists()) == (2, 1, False), ran.err
+    assert f"--known: known: {said}" in ran.err
 
 
 def test_a_run_that_fails_is_a_row_that_says_why(cohortlab: Run, path: Path, tmp_path: Path) -> None:

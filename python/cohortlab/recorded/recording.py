@@ -76,6 +76,9 @@ class Figures(Result):
                 del vm[name]
         return about
 
+    def _origin(self) -> dict[str, Any]:
+        return {}
+
 
 class Recording:
     """What happened to a host's VMs."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cohortlab import why
 from cohortlab.errors import BadInput, one_line
 from cohortlab.places import Measurement, PlaceError
+from cohortlab.sim import identity
 from cohortlab.sim.model import NS_PER_S, Run
 from cohortlab.sim.native import native
 from cohortlab.workloads import WorkloadError
@@ -64,15 +65,22 @@ MEASURED = Traces(histograms=False)
 
 
 # Of a result that is pickled.
-_KEPT = ("run", "traces", "_done")
+_KEPT = ("run", "traces", "name", "simulator", "_done")
 
 
 class Result:
-    """One simulated run. It can be pickled."""
+    """One simulated run. It can be pickled.
 
-    def __init__(self, run: Run, done: Any, traces: Traces) -> None:
+    Attributes:
+        name: of what it came from: see cohortlab.sim.identity.
+        simulator: which one this was.
+    """
+
+    def __init__(self, run: Run, done: Any, traces: Traces, name: str) -> None:
         self.run = run
         self.traces = traces
+        self.name = name
+        self.simulator = identity.simulator()
         self._done = done
 
     def __getstate__(self) -> dict[str, Any]:
@@ -93,9 +101,10 @@ class Result:
     def of_dict(cls, run: Run, described: dict[str, Any], traces: Traces = Traces()) -> Result:
         """Simulate ``described``: ``run.as_dict()``, changed by who knows the simulator's own fields."""
         module = native()
+        text = json.dumps(described, sort_keys=True)
         try:
             done = module.run(
-                json.dumps(described, sort_keys=True),
+                text,
                 figures=traces.figures,
                 buckets=traces.histograms,
                 perfetto_bytes_max=traces.perfetto_bytes_max,
@@ -107,13 +116,16 @@ class Result:
             raise BadInput(f"{run.scenario.path} on {run.hardware.path}: {one_line(str(error))}") from None
         except module.RunError as error:
             raise PlaceError(f"{run.scenario.path}: {one_line(str(error))}") from None
-        return cls(run, done, traces)
+        return cls(run, done, traces, identity.name(run, text))
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """Everything that is known but the traces."""
+        """Everything that is known but the traces; of a simulated run also its ``name`` and ``simulator``."""
         about: dict[str, Any] = json.loads(self._done.json)
-        return about
+        return self._origin() | about
+
+    def _origin(self) -> dict[str, Any]:
+        return {"name": self.name, "simulator": self.simulator}
 
     @property
     def figures(self) -> dict[str, Any]:

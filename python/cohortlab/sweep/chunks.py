@@ -7,8 +7,9 @@ the same for any number of workers, in whatever order they worked, and however o
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,9 @@ _COLUMNS = [
     ("error", pa.string()),
 ]
 _ROW_GROUP = 1 << 16
+# Rows of other sweeps' points, without what is the sweep's own, by the points' names.
+Known = Mapping[str, Sequence[Mapping[str, Any]]]
+NOTHING: Known = {}
 
 
 def schema(plan: Plan) -> pa.Schema:
@@ -80,21 +84,28 @@ class Part:
     failed: int
 
 
-def simulate(plan: Plan, chunk: int, size: int) -> Part:
-    """Simulate a chunk."""
+def simulate(plan: Plan, chunk: int, size: int, known: Known = NOTHING) -> Part:
+    """Simulate a chunk, but for what is known of it."""
     rows = []
-    for number in range(chunk * size, min((chunk + 1) * size, plan.points)):
-        rows += simulate_point(plan, number)
+    for number in numbers(plan, chunk, size):
+        rows += simulate_point(plan, number, known)
     table = pa.Table.from_pylist(rows, schema=schema(plan))
     return Part(_bytes([table]), sum("error" in row for row in rows))
 
 
-def simulate_point(plan: Plan, number: int) -> list[dict[str, Any]]:
+def numbers(plan: Plan, chunk: int, size: int) -> range:
+    """Return which points a chunk has."""
+    return range(chunk * size, min((chunk + 1) * size, plan.points))
+
+
+def simulate_point(plan: Plan, number: int, known: Known = NOTHING) -> list[dict[str, Any]]:
     """Return a point's rows: one for each of its programs, or one that says why there is none."""
     try:
         point = plan.point(number)
     except BadInput as error:
         return [_row(plan, number, "", error=one_line(str(error)))]
+    if point.name in known:
+        return [_row(plan, number, point.name, **row) for row in known[point.name]]
     try:
         result = Result.of_dict(point.run, point.described, MEASURED)
         return [_measured(plan, point, vm.name, result) for vm in _measured_vms(point)]
@@ -132,6 +143,42 @@ def _row(plan: Plan, number: int, name: str, **more: Any) -> dict[str, Any]:
     values = zip(plan.axes, plan.values(number), strict=True)
     axes = {f"axis {axis.field}": _cell(value, _kind(axis)) for axis, value in values}
     return {"point": number, "name": name} | axes | more
+
+
+def known_of(plan: Plan, chunk: int, size: int, known: Known) -> Known:
+    """Return what is known of a chunk's points: what is sent with it."""
+    found: Known = {}
+    for number in numbers(plan, chunk, size):
+        # What is wrong with a point, its worker says.
+        with contextlib.suppress(BadInput):
+            name = plan.point(number).name
+            found = {**found, name: known[name]} if name in known else found
+    return found
+
+
+def read_known(files: Sequence[Path]) -> Known:
+    """Return the rows of other sweeps' files, by what they came from.
+
+    Raises:
+        BadInput: a file is none of a sweep.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    for file in files:
+        try:
+            table = pq.read_table(file)
+            rows = table.select([name for name, _ in _COLUMNS]).to_pylist()
+        except OSError as error:
+            raise BadInput(f"--known: {file}: cannot be read: {error.strerror or one_line(str(error))}") from None
+        except (pa.ArrowInvalid, KeyError):
+            raise BadInput(f"--known: {file}: is not allowed: must be a sweep.parquet of this version") from None
+        of_file: dict[str, list[dict[str, Any]]] = {}
+        for row in rows:
+            name, failed = row["name"], row.pop("error")
+            # What failed may have failed for a reason that is gone.
+            if failed is None:
+                of_file.setdefault(name, []).append({key: row[key] for key in row if key not in ("point", "name")})
+        found |= of_file
+    return found
 
 
 class Store:

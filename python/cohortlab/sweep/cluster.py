@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from cohortlab.errors import BadInput, one_line
 from cohortlab.places import PlaceError
-from cohortlab.sweep import chunks, plan
-from cohortlab.sweep.chunks import Part
+from cohortlab.sim.identity import simulator
+from cohortlab.sweep import chunks
+from cohortlab.sweep.chunks import NOTHING, Known, Part
 from cohortlab.sweep.local import Done
 from cohortlab.sweep.plan import Plan
 
@@ -43,10 +44,10 @@ def check(address: str) -> None:
         raise BadInput(f"--dask: {error.name} is not installed: run `pip install cohortlab[cluster]`") from None
 
 
-def run(plan: Plan, wanted: Sequence[int], size: int, address: str) -> Iterator[Done]:
-    """Simulate chunks and return each with what came of it, as they end."""
+def run(plan: Plan, wanted: Sequence[int], size: int, address: str, known: Known = NOTHING) -> Iterator[Done]:
+    """Simulate what is not known of chunks and return each with what came of it, as they end."""
     with _client(address) as client:
-        yield from _on(client, plan, wanted, size)
+        yield from _on(client, plan, wanted, size, known)
 
 
 @contextlib.contextmanager
@@ -73,7 +74,7 @@ def _client(address: str) -> Iterator[Client]:
         yield client
 
 
-def _on(client: Client, plan: Plan, wanted: Sequence[int], size: int) -> Iterator[Done]:
+def _on(client: Client, plan: Plan, wanted: Sequence[int], size: int, known: Known) -> Iterator[Done]:
     from distributed import as_completed
 
     client.wait_for_workers(1)
@@ -85,7 +86,8 @@ def _on(client: Client, plan: Plan, wanted: Sequence[int], size: int) -> Iterato
         made = []
         while len(numbers) < _AHEAD * max(threads, 1) and (chunk := next(todo, None)) is not None:
             key = f"sweep-{plan.key}-{size}-{chunk}"
-            future = client.submit(simulate, plan, chunk, size, key=key, pure=False)
+            sent = chunks.known_of(plan, chunk, size, known) if known else NOTHING
+            future = client.submit(simulate, plan, chunk, size, sent, key=key, pure=False)
             numbers[future] = chunk
             made.append(future)
         return made
@@ -106,9 +108,9 @@ def _on(client: Client, plan: Plan, wanted: Sequence[int], size: int) -> Iterato
         ended.update(more())
 
 
-def simulate(sent: Plan, chunk: int, size: int) -> Part:
+def simulate(sent: Plan, chunk: int, size: int, known: Known) -> Part:
     """Simulate a chunk on a worker."""
-    here = plan.simulator()
+    here = simulator()
     if here != sent.simulator:
         raise PlaceError(f"the worker has another simulator, {here}, not {sent.simulator}")
-    return chunks.simulate(sent, chunk, size)
+    return chunks.simulate(sent, chunk, size, known)

@@ -20,7 +20,7 @@ from rich.progress import Progress as RichProgress
 from cohortlab.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 
 if TYPE_CHECKING:
-    from cohortlab.sweep.chunks import Store
+    from cohortlab.sweep.chunks import Known, Store
     from cohortlab.sweep.plan import Plan
 
 # Enough for a chunk's overhead to be little, few enough for every worker to have one.
@@ -42,6 +42,12 @@ class Meter(Protocol):
 @click.option("--workers", type=click.IntRange(1, 1024), help="Threads of this process. Default: its CPUs.")
 @click.option("--dask", metavar="tcp://HOST:PORT|slurm:JOBS", help="Dask's workers in place of threads.")
 @click.option("--chunk", type=click.IntRange(1, 10_000), default=CHUNK, show_default=True, help="Runs kept together.")
+@click.option(
+    "--known",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Another sweep's file: runs that it has are not simulated again. May be repeated.",
+)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the results.")
 def sweep(
     scenario: Path,
@@ -51,6 +57,7 @@ def sweep(
     workers: int | None,
     dask: str | None,
     chunk: int,
+    known: tuple[Path, ...],
     out: Path | None,
 ) -> None:
     """Simulate every combination of values of some fields, into one Parquet file.
@@ -63,7 +70,7 @@ def sweep(
     """
     from cohortlab.sweep import cluster, plan
     from cohortlab.sweep.axes import of_options
-    from cohortlab.sweep.chunks import Store
+    from cohortlab.sweep.chunks import Store, read_known
 
     part = _shard(shard)
     if dask is not None:
@@ -71,10 +78,11 @@ def sweep(
             raise BadInput("--workers: is not allowed with --dask: its workers are started elsewhere")
         cluster.check(dask)
     planned = plan.make(scenario, of_options(axes, axes_file))
+    rows = read_known(known)
     store = Store(out or Path("results") / f"sweep-{planned.key}", planned, chunk)
     store.open()
     try:
-        failed = _fill(store, planned, part, dask, workers or len(os.sched_getaffinity(0)))
+        failed = _fill(store, planned, part, dask, workers or len(os.sched_getaffinity(0)), rows)
     except KeyboardInterrupt:
         print("cohortlab: interrupted: the same command goes on from here", file=sys.stderr)
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
@@ -89,13 +97,16 @@ def sweep(
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def _fill(store: Store, plan: Plan, part: tuple[int, int], dask: str | None, workers: int) -> int:
+def _fill(store: Store, plan: Plan, part: tuple[int, int], dask: str | None, workers: int, known: Known) -> int:
     """Simulate what is missing of this shard; return how many points failed of it."""
     from cohortlab.sweep import cluster, local
 
     mine = [chunk for chunk in store.missing() if chunk % part[1] == part[0] - 1]
     failed = 0
-    done = cluster.run(plan, mine, store.size, dask) if dask else local.run(plan, mine, store.size, workers)
+    if dask:
+        done = cluster.run(plan, mine, store.size, dask, known)
+    else:
+        done = local.run(plan, mine, store.size, workers, known)
     with _meter(sum(store.points_of(chunk) for chunk in mine)) as tell:
         for chunk, simulated in done:
             store.keep(chunk, simulated)

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from cohortlab.sweep import chunks
-from cohortlab.sweep.chunks import Part
+from cohortlab.sweep.chunks import NOTHING, Known, Part
 from cohortlab.sweep.plan import Plan
 
 Done = tuple[int, Part]
 
 
-def run(plan: Plan, wanted: Sequence[int], size: int, workers: int) -> Iterator[Done]:
-    """Simulate chunks and return each with what came of it, as they end."""
+def run(plan: Plan, wanted: Sequence[int], size: int, workers: int, known: Known = NOTHING) -> Iterator[Done]:
+    """Simulate what is not known of chunks and return each with what came of it, as they end."""
     todo = iter(wanted)
     running: dict[Future[Part], int] = {}
     with ThreadPoolExecutor(workers, thread_name_prefix="sweep") as pool:
@@ -22,7 +22,7 @@ def run(plan: Plan, wanted: Sequence[int], size: int, workers: int) -> Iterator[
             while True:
                 # Enough that nobody waits, and no more in memory than that.
                 while len(running) < 2 * workers and (chunk := next(todo, None)) is not None:
-                    running[pool.submit(chunks.simulate, plan, chunk, size)] = chunk
+                    running[pool.submit(chunks.simulate, plan, chunk, size, known)] = chunk
                 if not running:
                     return
                 done, _ = wait(running, return_when=FIRST_COMPLETED)

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import copy
 import functools
-import hashlib
 import json
 import math
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,9 @@ from cohortlab.scenario import Fetch, Found, Scenario
 from cohortlab.scenario_check import fetch
 from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.hardware import Hardware
+from cohortlab.sim.identity import digest, simulator
+from cohortlab.sim.identity import name as name_of
 from cohortlab.sim.model import Run
-from cohortlab.sim.native import native
 from cohortlab.sim.policy import KERNEL_DEFAULT, host_class
 from cohortlab.sweep.axes import Axis, put
 from cohortlab.tomlmodel import read_toml, shown
@@ -58,7 +57,7 @@ class Point:
     Attributes:
         values: of the axes, in their order.
         described: the run as the simulator takes it.
-        name: 16 hexadecimal digits for all that the run depends on.
+        name: of the run and its figures: see cohortlab.sim.identity.
     """
 
     number: int
@@ -112,10 +111,8 @@ class Plan:
         """Return a point by its number from 0, or raise BadInput if its values do not go together."""
         values = self.values(number)
         run = self.run(values)
-        known = self.library.model_files
-        models_of = [known[name][0] for name in sorted(run.running.values()) if name in known]
         described = run.as_dict()
-        return Point(number, values, run, described, digest([described, models_of, self.simulator]))
+        return Point(number, values, run, described, name_of(run, json.dumps(described, sort_keys=True)))
 
     def run(self, values: tuple[Any, ...]) -> Run:
         """Return the run of a point with these values."""
@@ -298,21 +295,3 @@ def _words(policy: str) -> list[str]:
     if not words:
         raise BadInput(f"policy: {shown(policy)} is not allowed: must be a policy, and its arguments if it has any")
     return words
-
-
-def simulator() -> str:
-    """Return which simulator this is: its version and the scheduler that it was built with."""
-    module = native()
-    return f"{module.__version__}-{digest([list(source) for source in module.sources()])}"
-
-
-def digest(about: Any) -> str:
-    """Return 16 hexadecimal digits for what JSON can say."""
-    text = json.dumps(about, sort_keys=True, separators=(",", ":"), default=_plain)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Mapping):
-        return dict(value)
-    return str(value)

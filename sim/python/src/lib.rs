@@ -234,5 +234,7 @@ fn python_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(wrong_with_sets, m)?)?;
     m.add("ConfigError", m.py().get_type::<ConfigError>())?;
     m.add("RunError", m.py().get_type::<RunError>())?;
+    // The sources that it was built of, bpf/ aside: build.rs.
+    m.add("DECIDES", env!("COHORT_SIM_DECIDES"))?;
     m.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a simulated run came from, as a name: who has a result of that name need not simulate again."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from cohortlab.sim.model import Run
+from cohortlab.sim.native import native
+
+_DIGITS = 16
+
+
+@functools.cache
+def simulator() -> str:
+    """Return which simulator this is: its version, and all that it was built of, the scheduler included."""
+    module = native()
+    return f"{module.__version__}-{digest([module.DECIDES, [list(source) for source in module.sources()]])}"
+
+
+def name(run: Run, described: str) -> str:
+    """Return 16 hexadecimal digits for all that a run and its programs' figures depend on.
+
+    Args:
+        described: the run as the simulator reads it, in JSON with sorted keys.
+    """
+    scenario = run.scenario
+    programs = [
+        (vm.name, scenario.workloads[run.running[vm.name]]) for vm in scenario.program_vms if vm.name in run.running
+    ]
+    figures = [[vm, workload.is_rate, workload.unit, workload.timeout_s] for vm, workload in programs]
+    return digest([described, figures, simulator()])
+
+
+def digest(about: Any) -> str:
+    """Return 16 hexadecimal digits for what JSON can say."""
+    text = json.dumps(about, sort_keys=True, separators=(",", ":"), default=_plain)
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value)
