@@ -91,7 +91,7 @@
 	X("--sets", "--gang partial", "no other is told sets")                                                       \
 	X("--split", "--gang partial-auto", "no other looks for sets")                                               \
 	X("--traffic", "--gang partial-auto", "no other looks for sets")                                             \
-	X("--faults-per-s", "--traffic", "interrupts need no faults")                                                \
+	X("--faults-per-s", "--traffic faults|both", "interrupts need no faults")                                    \
 	X("--sbco-alpha", "--order sbco", "no other has an alpha")                                                   \
 	X("--skew-us", "--gang relaxed", "no other looks at how far one is ahead")                                   \
 	X("--guard-grace-us", "--guard kernel-mode", "nobody is spared")                                             \

@@ -311,7 +311,11 @@ mod tests {
             ("--policy partial-auto --traffic words", ["--traffic", "words", "interrupts, faults, both"]),
             (
                 "--policy partial-auto --faults-per-s 500",
-                ["--faults-per-s needs --traffic", "interrupts", ""],
+                ["--faults-per-s needs --traffic faults or both", "(it is interrupts)", ""],
+            ),
+            (
+                "--policy partial-auto --traffic interrupts --faults-per-s 500",
+                ["--faults-per-s needs --traffic faults or both", "(it is interrupts)", ""],
             ),
             (
                 "--policy partial-auto --traffic both --faults-per-s 99",
@@ -375,6 +379,7 @@ mod tests {
             "--gang partial --sets x",
             "--policy partial-auto --split 2",
             "--policy partial-auto --traffic both --faults-per-s 500",
+            "--policy partial-auto --traffic faults --faults-per-s 500",
             "--policy relaxed --skew-us 1000",
             "--guard kernel-mode --guard-grace-us 500",
             "--boost off --boost-slice-us 300",

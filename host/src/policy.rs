@@ -242,7 +242,7 @@ impl PolicyArgs {
             guard: self.guard.unwrap_or(preset.guard),
         };
         let given: Vec<_> = self.given.iter().map(String::as_str).collect();
-        match axes.refusal(&given) {
+        match axes.refusal(self.traffic(), &given) {
             Some(line) => Err(Failure::refused(line)),
             None => Ok(axes),
         }
@@ -268,20 +268,21 @@ impl Axes {
         ]
     }
 
-    fn asked<T>(&self, given: &[&str], ask: impl FnOnce(Chosen) -> T) -> T {
-        let words = self.words();
-        let axes = words.each_ref().map(|(axis, value)| (*axis, value.as_str()));
+    fn asked<T>(&self, traffic: Traffic, given: &[&str], ask: impl FnOnce(Chosen) -> T) -> T {
+        let (words, traffic) = (self.words(), traffic.to_possible_value());
+        let mut axes: Vec<_> = words.iter().map(|(axis, value)| (*axis, value.as_str())).collect();
+        axes.extend(traffic.as_ref().map(|value| ("traffic", value.get_name())));
         ask(Chosen { axes: &axes, given })
     }
 
-    /// What clap cannot express: what does not go together, of the axes and the flags that are given.
-    fn refusal(&self, given: &[&str]) -> Option<String> {
-        self.asked(given, |chosen| chosen.refusal())
+    /// What clap cannot express: what does not go together, of the axes, what counts as communication, and the flags that are given.
+    fn refusal(&self, traffic: Traffic, given: &[&str]) -> Option<String> {
+        self.asked(traffic, given, |chosen| chosen.refusal())
     }
 
     /// Would that flag, named without its dashes, change nothing?
     pub fn is_idle(&self, flag: &str) -> bool {
-        self.asked(&[], |chosen| chosen.is_idle(flag))
+        self.asked(Traffic::default(), &[], |chosen| chosen.is_idle(flag))
     }
 
     /// Is there a guard, which must hear how vCPUs lose their pCPUs?
@@ -359,7 +360,7 @@ pub mod tests {
     fn every_preset_is_made_of_what_the_tables_have() {
         for preset in policies::PRESETS {
             let axes = Axes::of_preset(preset[0]).unwrap_or_else(|| panic!("{preset:?}"));
-            assert_eq!(axes.refusal(&["policy"]), None, "{preset:?}");
+            assert_eq!(axes.refusal(Traffic::default(), &["policy"]), None, "{preset:?}");
         }
     }
 

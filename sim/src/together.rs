@@ -7,7 +7,7 @@ use crate::policies::NEEDS;
 /// What the command line chose. Names are without their dashes.
 #[derive(Clone, Copy, Debug)]
 pub struct Chosen<'a> {
-    /// Each axis with the value that it has in the end.
+    /// Each axis with the value that it has in the end, and so `traffic`.
     pub axes: &'a [(&'a str, &'a str)],
     /// The flags that are given, those of axes too.
     pub given: &'a [&'a str],
@@ -163,6 +163,7 @@ mod tests {
         let known = |axis: &str| match axis {
             "placement" => vec!["any", "balance"],
             "boost" => vec!["off", "candidate", "any-mode", "unfair", "migrate"],
+            "traffic" => vec!["interrupts", "faults", "both"],
             "order" => of(ORDERS),
             "gang" => of(GANGS),
             "spin" => of(SPINS),
