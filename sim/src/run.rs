@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! From a [`Scenario`] to what came of it: one call is one measurement. Same scenario, same bytes, on any thread.
 
-use std::collections::BTreeMap;
-
 use cohort_sets::Sets;
-use serde::Serialize;
 
-use crate::class::ext::{PeekStats, SetsTeller};
+use crate::class::ext::SetsTeller;
 use crate::class::AnyClass;
 use crate::error::SimError;
-use crate::guest::{Guests, ProgramFigure};
+use crate::guest::Guests;
 use crate::host::Host;
 use crate::ids::VmId;
 use crate::metrics::layout::{TaskLayout, VmLayout};
+use crate::metrics::window::{Counters, ProgramReport, Programs};
 use crate::metrics::{Figures, Fingerprint, Layout, Metrics};
 use crate::recorded::tape::Tape;
 use crate::scenario::{Outcome, Policy, Scenario};
@@ -57,7 +55,7 @@ pub struct Report {
     /// The workloads of the VMs that have one, in order.
     pub programs: Vec<ProgramReport>,
     /// Counters of the scheduler of `bpf/`, as `cohort run --json` names them; empty under other classes.
-    pub stats: BTreeMap<&'static str, u64>,
+    pub stats: Counters,
     /// Of each VM, where the scheduler is told of sets: its sets of more than one vCPU as the scheduler has them at the end.
     pub sets: Vec<Sets>,
     pub fingerprint: Option<String>,
@@ -69,20 +67,6 @@ pub struct Report {
     /// Why a trace is not complete: it has reached its size.
     pub truncated: bool,
     pub tasks: Vec<TaskLayout>,
-}
-
-/// A VM's workload and what came of it; a rate is units times their value over the time.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct ProgramReport {
-    pub vm: u32,
-    pub name: String,
-    pub start_ns: Ns,
-    /// `None`: it has not ended.
-    pub end_ns: Option<Ns>,
-    pub units: u64,
-    pub unit_value: f64,
-    /// As [`Report::stats`], from its start to its end.
-    pub stats: BTreeMap<&'static str, u64>,
 }
 
 /// Carry out one run.
@@ -98,7 +82,7 @@ pub fn run(scenario: &Scenario, watch: Watch) -> Result<Report, SimError> {
     let mut simulation = Simulation::new(host, guests);
     let names = scenario.vms.iter().map(|vm| vm.name.clone()).collect();
     let mut sets = SetsTeller::of(&simulation.host, names)?;
-    let ends = !simulation.bodies.figures().is_empty();
+    let ends = simulation.host.core.programs.all().next().is_some();
     while simulation.host.now_ns() < scenario.duration_ns {
         let until_ns =
             if ends { simulation.host.now_ns().saturating_add(STEP_NS) } else { scenario.duration_ns };
@@ -107,7 +91,7 @@ pub fn run(scenario: &Scenario, watch: Watch) -> Result<Report, SimError> {
         if let Some(sets) = sets.as_mut().filter(|sets| simulation.host.now_ns() >= sets.due_ns()) {
             sets.look(&mut simulation.host);
         }
-        if ends && simulation.bodies.is_done() {
+        if ends && simulation.host.core.programs.is_done() {
             break;
         }
     }
@@ -115,35 +99,12 @@ pub fn run(scenario: &Scenario, watch: Watch) -> Result<Report, SimError> {
     let mut report = Report {
         sets: vms.map(|vm| simulation.host.sets_of(VmId::from(vm))).collect(),
         outcome: Outcome::of(&simulation.host),
-        programs: programs(&mut simulation.host, &simulation.bodies),
-        stats: stats(&mut simulation.host),
+        stats: simulation.host.counters(),
         tasks: layout.tasks,
         ..Report::default()
     };
-    observers.into_report(&mut report);
+    observers.into_report(&simulation.host.core.programs, &mut report);
     Ok(report)
-}
-
-fn programs(host: &mut Host, guests: &Guests) -> Vec<ProgramReport> {
-    let all = stats(host);
-    let kept =
-        |vm: VmId, is_end| host.program_stats.get(&(vm, is_end)).map(|stats| BTreeMap::from(named(stats)));
-    let program = |figure: ProgramFigure| ProgramReport {
-        stats: {
-            // Most begin with the run.
-            let (start, end) = (kept(figure.vm, false), kept(figure.vm, true));
-            let before = |name| start.as_ref().map_or(0, |start| start[name]);
-            let end = end.as_ref().unwrap_or(&all);
-            end.iter().map(|(name, count)| (*name, count.saturating_sub(before(name)))).collect()
-        },
-        vm: figure.vm.0,
-        name: figure.name,
-        start_ns: figure.start_ns,
-        end_ns: figure.end_ns,
-        units: figure.units,
-        unit_value: figure.unit_value,
-    };
-    guests.figures().into_iter().map(program).collect()
 }
 
 fn layout(scenario: &Scenario, host: &Host, guests: &Guests) -> Layout {
@@ -161,39 +122,6 @@ fn layout(scenario: &Scenario, host: &Host, guests: &Guests) -> Layout {
         }
     }
     layout
-}
-
-/// The counters of the scheduler of `bpf/` till now.
-fn stats(host: &mut Host) -> BTreeMap<&'static str, u64> {
-    if !matches!(host.class, AnyClass::Ext(_)) {
-        return BTreeMap::new();
-    }
-    BTreeMap::from(named(&host.peek_stats()))
-}
-
-fn named(stats: &PeekStats) -> [(&'static str, u64); 20] {
-    [
-        ("switches", stats.switches),
-        ("preempt_wakeup", stats.preempt_wakeup),
-        ("pulls", stats.pulls),
-        ("steals", stats.steals),
-        ("stacked", stats.stacked),
-        ("starved", stats.starved),
-        ("ple", stats.ple),
-        ("ple_no_sibling", stats.ple_no_sibling),
-        ("ple_backoff", stats.ple_backoff),
-        ("boost_offered", stats.boost_offered),
-        ("boost_chosen", stats.boost_chosen),
-        ("boost_irq", stats.boost_irq),
-        ("boost_kernel", stats.boost_kernel),
-        ("boost_user", stats.boost_user),
-        ("boost_granted", stats.boost_granted),
-        ("boost_migrated", stats.boost_migrated),
-        ("boost_missed", stats.boost_missed),
-        ("gang_starts", stats.gang_starts),
-        ("gang_refused", stats.gang_refused),
-        ("gang_stops", stats.gang_stops),
-    ]
 }
 
 /// The observers of one run.
@@ -237,8 +165,11 @@ impl Observers {
         }
     }
 
-    fn into_report(self, report: &mut Report) {
+    fn into_report(self, programs: &Programs, report: &mut Report) {
         let now_ns = report.outcome.end_ns;
+        report.programs = programs.reports(&report.stats, |vm| {
+            self.metrics.as_ref().and_then(|metrics| metrics.with(|metrics| metrics.window(now_ns, vm)))
+        });
         report.fingerprint = self.fingerprint.map(|print| print.with(|print| print.text()));
         report.figures = self.metrics.map(|metrics| metrics.with(|metrics| metrics.figures(now_ns)));
         if let Some(figures) = report.figures.as_mut().filter(|_| !self.buckets) {

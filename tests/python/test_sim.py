@@ -112,13 +112,12 @@ def test_alone_is_faster(path: Path, beside: Result) -> None:
 def test_counters_are_of_the_programs_own_time(path: Path) -> None:
     found = simulate(path, "tlb-flush", "cohort")
     measured = found.measurement("work")
-    host = found.about["figures"]["host"]
-    (start,), (end,) = host["program_starts"], host["program_ends"]
-    assert measured.window_s == pytest.approx((end["at_ns"] - start["at_ns"]) / 1e9)
-    assert measured.guest == {
-        "tlb_shootdowns": end["ipis_taken"]["1"] - start["ipis_taken"].get("1", 0),
-        "steal_s": (end["ready_ns"] - start["ready_ns"]) / 1e9,
-    }
+    program = found.about["programs"][0]
+    window = program["window"]
+    assert window["length_ns"] == program["end_ns"] - program["start_ns"]
+    assert measured.window_s == pytest.approx(window["length_ns"] / 1e9)
+    assert measured.guest == {"tlb_shootdowns": window["ipis_taken"]["1"], "steal_s": window["ready_ns"] / 1e9}
+    assert measured.why["hog"]["run_ns"] == window["vms"]["1"]["run_ns"] < found.about["figures"]["vms"][1]["run_ns"]
     # The load alone has switched before.
     assert 0 < measured.stats["switches"] < found.about["stats"]["switches"]
 

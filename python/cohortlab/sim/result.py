@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cohortlab import why
 from cohortlab.errors import BadInput, one_line
 from cohortlab.places import Measurement, PlaceError
 from cohortlab.sim import identity
@@ -184,6 +183,8 @@ class Result:
         """
         index = [machine.name for machine in self.run.scenario.vms].index(vm)
         workload = self.run.scenario.workloads[self.run.running[vm]]
+        if not self.traces.figures:
+            raise ValueError("the run was simulated without figures: must have Traces(figures=True)")
         program = next((program for program in self.about["programs"] if program["vm"] == index), None)
         late = WorkloadError(f"{workload.name} in {vm} did not end in {workload.timeout_s} s")
         if program is None or program["end_ns"] is None:
@@ -195,53 +196,33 @@ class Result:
         value = program["units"] * program["unit_value"] / wall_s if workload.is_rate and wall_s else wall_s
         if value <= 0:
             raise WorkloadError(f"{workload.name} in {vm}: the figure {value} is not a number above 0")
-        figures = self.figures["vms"][index]
-        # What was counted until the end, and until the start: with the run, if nothing is known of it.
-        end: dict[str, Any] = {
-            "at_ns": self.end_ns,
-            "cpu_ns": self._cpu_ns(),
-            "busy_ns": self._busy_ns(),
-            **{name: self.figures["host"][name] for name in _MIGRATIONS},
-            "ready_ns": figures["ready_ns"],
-            "ipis_taken": figures["ipis_taken"],
-        }
-        for ended in self.figures["host"]["program_ends"]:
-            if ended["vm"] == index:
-                end = ended
+        window = program["window"] or self._whole(index)
         names = [machine.name for machine in self.run.scenario.vms]
-        nothing = dict.fromkeys(("at_ns", "busy_ns", "ready_ns", *_MIGRATIONS), 0)
-        start: dict[str, Any] = nothing | {"cpu_ns": [0] * len(names), "ipis_taken": {}}
-        for started in self.figures["host"]["program_starts"]:
-            if started["vm"] == index:
-                start = started
-        window_ns = end["at_ns"] - start["at_ns"]
-        idle_ns = self.run.scenario.host.pcpus * window_ns - (end["busy_ns"] - start["busy_ns"])
-        used_ns = [ended - before for before, ended in zip(start["cpu_ns"], end["cpu_ns"], strict=True)]
-        shootdowns = end["ipis_taken"].get(_TLB_VECTOR, 0) - start["ipis_taken"].get(_TLB_VECTOR, 0)
         return Measurement(
             value=value,
             wall_s=wall_s,
-            window_s=window_ns / NS_PER_S,
-            cpu_s={name: ns / NS_PER_S for name, ns in zip(names, used_ns, strict=True)},
+            window_s=window["length_ns"] / NS_PER_S,
+            cpu_s={name: ns / NS_PER_S for name, ns in zip(names, window["cpu_ns"], strict=True)},
             stats={name: float(value) for name, value in program["stats"].items()},
             guest={
-                "tlb_shootdowns": float(shootdowns),
-                "steal_s": (end["ready_ns"] - start["ready_ns"]) / NS_PER_S,
+                "tlb_shootdowns": float(window["ipis_taken"].get(_TLB_VECTOR, 0)),
+                "steal_s": window["ready_ns"] / NS_PER_S,
             },
-            host={"idle_s": idle_ns / NS_PER_S} | {name: float(end[name] - start[name]) for name in _MIGRATIONS},
-            why=why.growth(self._counted(start), self._counted(end), window_ns),
+            host={"idle_s": window["idle_ns"] / NS_PER_S} | {name: float(window[name]) for name in _MIGRATIONS},
+            why={
+                names[int(number)]: {name: float(value) for name, value in grown.items()}
+                | {"window_ns": float(window["length_ns"])}
+                for number, grown in window["vms"].items()
+            },
         )
 
-    def _counted(self, then: dict[str, Any]) -> dict[str, dict[str, float]]:
-        """Return what was counted of each VM until a program's start or end."""
-        vms = self.run.scenario.vms
-        return {vms[int(number)].name: counters for number, counters in then.get("vms", {}).items()}
-
-    def _cpu_ns(self) -> list[int]:
-        return [vm["cpu_ns"] for vm in self.figures["vms"]]
-
-    def _busy_ns(self) -> int:
-        return int(self.figures["host"]["busy_ns"])
+    def _whole(self, index: int) -> dict[str, Any]:
+        """Return the whole run as a window: of a program that has none, because very many had theirs before it."""
+        host, vms = self.figures["host"], self.figures["vms"]
+        of_host = {name: host[name] for name in ("idle_ns", *_MIGRATIONS)}
+        of_vm = {name: vms[index][name] for name in ("ready_ns", "ipis_taken")}
+        cpu_ns = [vm["cpu_ns"] for vm in vms]
+        return of_host | of_vm | {"length_ns": self.end_ns, "cpu_ns": cpu_ns, "vms": {}}
 
     @cached_property
     def vms(self) -> pa.Table:

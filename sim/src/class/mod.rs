@@ -10,6 +10,7 @@ use crate::events::Event;
 use crate::host::Core;
 use crate::ids::{CpuId, GroupId, TaskId, VmId};
 use crate::machine::MachineConfig;
+use crate::metrics::window::Counters;
 use crate::scenario::Policy;
 use crate::time::Ns;
 
@@ -113,6 +114,11 @@ pub trait Class {
     /// Somebody who waits there, for a pCPU that goes offline.
     fn first_waiting(&self, core: &Core, cpu: CpuId) -> Option<TaskId>;
 
+    /// What its scheduler counts, by name, till now.
+    fn counters(&mut self, _core: &mut Core) -> Counters {
+        Counters::new()
+    }
+
     /// The kernel's code on `core.this_cpu` has ended, interrupts are on: what was put off until then.
     fn finish(&mut self, _core: &mut Core) {}
 }
@@ -173,6 +179,7 @@ impl Class for AnyClass {
         fn on_fault(&mut self, core: &mut Core, task: TaskId, gfn: u64);
         fn cpu_online(&mut self, core: &mut Core, cpu: CpuId);
         fn cpu_offline(&mut self, core: &mut Core, cpu: CpuId);
+        fn counters(&mut self, core: &mut Core) -> Counters;
         fn finish(&mut self, core: &mut Core);
     }
 

@@ -12,6 +12,7 @@ use crate::host::{Bandwidth, Host, TaskSpec};
 use crate::ids::{CpuId, GroupId, VcpuId, VmId};
 use crate::kvm::vcpu::Vcpu;
 use crate::kvm::{Ipi, KvmConfig};
+use crate::metrics::window::ProgramSpec;
 use crate::rng::{Rng, Stream};
 use crate::scenario::{TaskConfig, VmConfig, PERIOD_US};
 use crate::time::Progress;
@@ -103,17 +104,22 @@ impl Guests {
         vm.hold = Hold::new(config.rhythm, quota_us, config.vcpus as usize);
         vm.hold_begins(host, config.start_ns);
         let tasks = code.tasks.iter().filter(|task| !task.background).count() as u32;
-        vm.program = kind.program.as_ref().map(|name| ProgramState {
-            name: name.clone(),
-            unit_kind: code.unit_kind,
-            unit_value: code.unit_value,
+        vm.program = kind.program.as_ref().map(|_| ProgramState {
             left: code.ends.then_some(tasks),
-            is_measured: code.ends && config.measured,
             again: if config.repeat { tasks } else { 0 },
-            start_ns: (config.start_ns == 0).then_some(0),
-            end_ns: None,
-            units: 0,
+            has_started: config.start_ns == 0,
+            has_ended: false,
         });
+        if let Some(name) = &kind.program {
+            let spec = ProgramSpec {
+                name: name.clone(),
+                unit_kind: code.unit_kind,
+                unit_value: code.unit_value,
+                at_once: config.start_ns == 0,
+                is_awaited: code.ends && config.measured,
+            };
+            host.core.programs.add(id, spec);
+        }
         for v in 0..vm.cpus.len() {
             if !vm.cpus[v].queue.is_empty() {
                 host.wake(vm.vcpus[v].task, None);

@@ -82,18 +82,6 @@ impl Process {
     }
 }
 
-/// What came of a program.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ProgramFigure {
-    pub vm: VmId,
-    pub name: String,
-    pub start_ns: Ns,
-    pub end_ns: Option<Ns>,
-    /// Units of work, and what each counts for in the figure.
-    pub units: u64,
-    pub unit_value: f64,
-}
-
 /// The bodies of all tasks: vCPUs, VMMs' threads, processes.
 pub struct Guests {
     pub vms: Vec<Vm>,
@@ -104,32 +92,6 @@ pub struct Guests {
 }
 
 impl Guests {
-    /// All programs that end have ended, and there is one.
-    pub fn is_done(&self) -> bool {
-        let mut ending =
-            self.vms.iter().filter_map(|vm| vm.program.as_ref()).filter(|program| program.is_measured);
-        let mut any = false;
-        ending.all(|program| {
-            any = true;
-            program.end_ns.is_some()
-        }) && any
-    }
-
-    /// One for each VM with a program.
-    pub fn figures(&self) -> Vec<ProgramFigure> {
-        let figure = |(index, vm): (usize, &Vm)| {
-            vm.program.as_ref().map(|program| ProgramFigure {
-                vm: VmId::from(index),
-                name: program.name.clone(),
-                start_ns: program.start_ns.unwrap_or(0),
-                end_ns: program.end_ns,
-                units: program.units,
-                unit_value: program.unit_value,
-            })
-        };
-        self.vms.iter().enumerate().filter_map(figure).collect()
-    }
-
     /// Steal time, as the guest sees it.
     pub fn steal_ns(&self, host: &Host, vm: VmId, vcpu: u32) -> Ns {
         host.run_delay_ns(self.vms[vm.index()].vcpus[vcpu as usize].task)

@@ -105,22 +105,17 @@ impl Vm {
     /// The first of its tasks is there.
     fn program_starts(&mut self, host: &mut Host, v: usize) {
         let vcpu = self.vcpus[v].id;
-        let Some(program) = self.program.as_mut().filter(|program| program.start_ns.is_none()) else {
-            return;
-        };
-        program.start_ns = Some(host.now_ns());
-        host.keep_stats(vcpu.vm, false);
-        host.tell(|| What::ProgramStart { vcpu, program: 0 });
+        if let Some(program) = self.program.as_mut().filter(|program| !program.has_started) {
+            program.has_started = true;
+            host.program_starts(vcpu);
+        }
     }
 
     pub(crate) fn unit_done(&mut self, host: &mut Host, v: usize, kind: u16) {
         let (vcpu, now_ns) = (self.vcpus[v].id, host.now_ns());
         let task = &mut self.tasks[self.cpus[v].current as usize];
         let took_ns = now_ns - std::mem::replace(&mut task.unit_since_ns, now_ns);
-        // A program that runs again has its figure already.
-        if let Some(program) = self.program.as_mut().filter(|program| program.end_ns.is_none()) {
-            program.units += u64::from(kind == program.unit_kind);
-        }
+        host.core.programs.step(vcpu.vm, kind);
         host.tell(|| What::Progress { vcpu, kind, took_ns });
     }
 
@@ -139,10 +134,8 @@ impl Vm {
         }
         *left = program.again;
         let again = program.again > 0;
-        if program.end_ns.is_none() {
-            program.end_ns = Some(host.now_ns());
-            host.keep_stats(vcpu.vm, true);
-            host.tell(|| What::ProgramEnd { vcpu, program: 0 });
+        if !std::mem::replace(&mut program.has_ended, true) {
+            host.program_ends(vcpu);
         }
         if again {
             self.begin_again(v);

@@ -32,22 +32,16 @@ pub struct Counters {
     pub steals: u64,
 }
 
-/// A program's state and figures.
+/// A program's state; what comes of it is kept in [`crate::metrics::window`].
 #[derive(Clone, Debug)]
 pub struct ProgramState {
-    pub name: String,
-    pub unit_kind: u16,
-    pub unit_value: f64,
     /// Tasks that it waits for; `None`: it never ends.
     pub left: Option<u32>,
-    /// The run waits for its first end.
-    pub is_measured: bool,
     /// It begins anew, with so many tasks; 0: it does not.
     pub again: u32,
-    /// `None`: it has not started yet.
-    pub start_ns: Option<Ns>,
-    pub end_ns: Option<Ns>,
-    pub units: u64,
+    pub has_started: bool,
+    /// ... once at least.
+    pub has_ended: bool,
 }
 
 pub struct Vm {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What bodies and experiments ask of the host. None of these calls a body.
 
-use crate::class::{AnyClass, Class as _, Enqueue};
+use crate::class::{Class as _, Enqueue};
 use crate::events::Event;
-use crate::ids::{CpuId, TaskId, VmId};
+use crate::ids::{CpuId, TaskId, VcpuId};
+use crate::metrics::window::Counters;
 use crate::observe::What;
 use crate::time::Ns;
 
@@ -30,13 +31,25 @@ impl Host {
         self.core.observers.tell(self.core.now_ns, what);
     }
 
-    /// A VM's program begins or ends: what the scheduler of `bpf/` has counted until now.
+    /// What its scheduler has counted till now, by name; nothing where it counts nothing.
+    pub fn counters(&mut self) -> Counters {
+        self.class.counters(&mut self.core)
+    }
+
+    /// The first task of the VM's program is there, on this vCPU.
     #[cold]
-    pub(crate) fn keep_stats(&mut self, vm: VmId, is_end: bool) {
-        if matches!(self.class, AnyClass::Ext(_)) {
-            let stats = self.peek_stats();
-            self.program_stats.insert((vm, is_end), stats);
-        }
+    pub(crate) fn program_starts(&mut self, vcpu: VcpuId) {
+        let stats = self.counters();
+        self.core.programs.starts(vcpu.vm, self.core.now_ns, stats);
+        self.tell(|| What::ProgramStart { vcpu, program: 0 });
+    }
+
+    /// The last one has ended, for the first time.
+    #[cold]
+    pub(crate) fn program_ends(&mut self, vcpu: VcpuId) {
+        let stats = self.counters();
+        self.core.programs.ends(vcpu.vm, self.core.now_ns, stats);
+        self.tell(|| What::ProgramEnd { vcpu, program: 0 });
     }
 
     /// [`crate::body::Bodies::event`] at that time. Never void: see [`crate::events::Timer`] for timers that are set again or cancelled.

@@ -8,6 +8,7 @@ use crate::error::SimError;
 use crate::events::{Event, EventQueue};
 use crate::ids::{CpuId, GroupId, TaskId};
 use crate::machine::{Machine, MachineConfig};
+use crate::metrics::window::Programs;
 use crate::observe::{Observers, What};
 use crate::rng::{Rng, Stream};
 use crate::time::{Ns, Speed};
@@ -108,6 +109,7 @@ pub struct Core {
     pub idle: CpuSet,
     pub events: EventQueue,
     pub observers: Observers,
+    pub programs: Programs,
     pub seed: u64,
     /// The pCPU that executes the present kernel code.
     pub this_cpu: CpuId,
@@ -163,6 +165,7 @@ impl Core {
             vms: Vec::new(),
             events: EventQueue::default(),
             observers: Observers::default(),
+            programs: Programs::default(),
             seed,
             this_cpu: CpuId(0),
             pending: VecDeque::new(),

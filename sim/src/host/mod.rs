@@ -14,20 +14,14 @@ pub use self::core::{Bandwidth, Core, Cpu, Group, NO_QUOTA};
 pub use self::schedule::Switch;
 pub use self::task::{State, Task, TaskSpec};
 
-use std::collections::BTreeMap;
-
-use crate::class::ext::PeekStats;
 use crate::class::{AnyClass, Class as _};
 use crate::error::SimError;
-use crate::ids::VmId;
 use crate::machine::MachineConfig;
 
 /// The host with its scheduling class. Bodies get it with every call.
 pub struct Host {
     pub core: Core,
     pub class: AnyClass,
-    /// The counters of the scheduler of `bpf/` at the start (false) and the end (true) of a VM's program.
-    pub program_stats: BTreeMap<(VmId, bool), PeekStats>,
 }
 
 /// What came of [`Host::yield_to`].
@@ -43,7 +37,7 @@ pub enum YieldTo {
 
 impl Host {
     pub fn new(machine: &MachineConfig, class: AnyClass, seed: u64) -> Result<Self, SimError> {
-        let mut host = Self { core: Core::new(machine, seed)?, class, program_stats: BTreeMap::new() };
+        let mut host = Self { core: Core::new(machine, seed)?, class };
         host.class.init(&mut host.core);
         host.check()?;
         Ok(host)

@@ -11,19 +11,12 @@ use super::distance::Distances;
 use super::lag::Lags;
 use super::layout::Layout;
 use super::stacking::Stacking;
-use super::totals::{HostTotals, ProgramTotals, VcpuTotals, VmCounts, VmTotals};
+use super::totals::{HostTotals, VcpuTotals, VmCounts, VmTotals};
 use super::waits::Waits;
+use super::window::Mark;
 
-/// Starts and ends of programs that are remembered with everybody's CPU time.
-const ENDS_MAX: usize = 256;
 /// Of more VMs than these, only the program's own is remembered with all that is counted of it.
 const COUNTED_VMS_MAX: usize = 64;
-
-fn push(list: &mut Vec<ProgramTotals>, totals: ProgramTotals) {
-    if list.len() < ENDS_MAX {
-        list.push(totals);
-    }
-}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Doing {
@@ -342,41 +335,25 @@ impl HostMetrics {
         distances.look(looks, queued, each);
     }
 
-    pub fn program_starts(&mut self, totals: ProgramTotals) {
-        push(&mut self.totals.program_starts, totals);
-    }
-
-    pub fn program_ends(&mut self, totals: ProgramTotals) {
-        push(&mut self.totals.program_ends, totals);
-    }
-
-    /// What is counted till now, for a program of the vCPU's VM; of the VM's own counts those of the host.
-    pub fn program_now(&mut self, layout: &Layout, now_ns: Ns, vcpu: VcpuId, program: u32) -> ProgramTotals {
+    /// What is counted till now, for a program of that VM; of the VM's own counts those of the host.
+    pub fn mark(&mut self, layout: &Layout, now_ns: Ns, own: usize) -> Mark {
         for vm in 0..self.vms.len() {
             self.touch(vm, now_ns);
         }
-        let cpu_ns = self.vms.iter().map(|vm| vm.totals.cpu_ns).collect();
-        let busy_ns = self.busy_ns(now_ns);
-        let own = vcpu.vm.index();
         let ready_ns = self.vcpus_of(layout, own).iter().map(|vcpu| self.vcpu_totals(vcpu, now_ns).ready_ns);
-        let ready_ns = ready_ns.sum();
-        let ipis_taken = BTreeMap::new();
         let of_all = self.vms.len() <= COUNTED_VMS_MAX;
         let counted = (0..self.vms.len()).filter(|vm| of_all || *vm == own);
-        let vms = counted.map(|vm| (vm as u32, self.counts(layout, vm, now_ns))).collect();
         let HostTotals { migrations, migrations_llc, migrations_node, .. } = self.totals;
-        ProgramTotals {
-            vm: vcpu.vm.0,
-            program,
+        Mark {
             at_ns: now_ns,
-            cpu_ns,
-            busy_ns,
+            cpu_ns: self.vms.iter().map(|vm| vm.totals.cpu_ns).collect(),
+            busy_ns: self.busy_ns(now_ns),
             migrations,
             migrations_llc,
             migrations_node,
-            ready_ns,
-            ipis_taken,
-            vms,
+            ready_ns: ready_ns.sum(),
+            ipis_taken: BTreeMap::new(),
+            vms: counted.map(|vm| (vm as u32, self.counts(layout, vm, now_ns))).collect(),
         }
     }
 

@@ -7,6 +7,7 @@
 //! | [`mod@host`], [`lag`] | what pCPUs and vCPUs' threads did: waiting, co-stop, skew, stacking; lag between VMs |
 //! | [`guest`] | what the guests did and suffered: spins, pause-loop exits, yields, TLB flushes, locks |
 //! | [`waits`] | distributions |
+//! | [`window`] | what was counted from a program's start to its end |
 //! | [`layout`] | who is who |
 
 mod distance;
@@ -18,10 +19,11 @@ pub mod layout;
 mod stacking;
 pub mod totals;
 pub mod waits;
+pub mod window;
 
 use serde::Serialize;
 
-use crate::ids::VcpuId;
+use crate::ids::VmId;
 use crate::observe::{Observer, What};
 use crate::time::Ns;
 
@@ -31,13 +33,15 @@ pub use self::waits::{Summary, Waits};
 
 use self::guest::{GuestMetrics, GuestTotals};
 use self::host::HostMetrics;
-use self::totals::{HostTotals, ProgramTotals, VcpuTotals, VmTotals};
+use self::totals::{HostTotals, VcpuTotals, VmTotals};
+use self::window::{Mark, Marks, Window};
 
 /// All figures of one run.
 pub struct Metrics {
     layout: Layout,
     host: HostMetrics,
     guest: GuestMetrics,
+    marks: Marks,
 }
 
 /// What [`Metrics`] says at the end.
@@ -74,21 +78,33 @@ impl Figures {
 
 impl Metrics {
     pub fn new(layout: Layout) -> Self {
-        Self { host: HostMetrics::new(&layout), guest: GuestMetrics::new(&layout, true), layout }
+        Self::with(layout, true)
     }
 
     /// Of what a host was seen to do: what its guests do inside, when they spin for instance, is not told.
     pub fn seen_from_outside(layout: Layout) -> Self {
-        Self { guest: GuestMetrics::new(&layout, false), ..Self::new(layout) }
+        Self::with(layout, false)
     }
 
-    fn program_now(&mut self, now_ns: Ns, vcpu: VcpuId, program: u32) -> ProgramTotals {
-        let ipis_taken = self.guest.ipis_taken(vcpu.vm.index());
-        let mut totals = self.host.program_now(&self.layout, now_ns, vcpu, program);
-        for (vm, counts) in &mut totals.vms {
+    fn with(layout: Layout, inside: bool) -> Self {
+        let (host, guest) = (HostMetrics::new(&layout), GuestMetrics::new(&layout, inside));
+        Self { host, guest, layout, marks: Marks::default() }
+    }
+
+    fn mark(&mut self, now_ns: Ns, vm: VmId) -> Mark {
+        let mut mark = self.host.mark(&self.layout, now_ns, vm.index());
+        for (vm, counts) in &mut mark.vms {
             counts.guest = self.guest.counts(*vm as usize);
         }
-        ProgramTotals { ipis_taken, ..totals }
+        Mark { ipis_taken: self.guest.ipis_taken(vm.index()), ..mark }
+    }
+
+    /// What was counted while the VM's program ran, as of `now_ns`.
+    pub fn window(&mut self, now_ns: Ns, vm: VmId) -> Option<Window> {
+        let (marks, pcpus) = (std::mem::take(&mut self.marks), self.layout.pcpus);
+        let window = marks.window(vm, pcpus, || self.mark(now_ns, vm));
+        self.marks = marks;
+        window
     }
 
     /// The figures as of `now_ns`; counting can go on.
@@ -107,13 +123,13 @@ impl Metrics {
 impl Observer for Metrics {
     fn record(&mut self, now_ns: Ns, what: &What) {
         match *what {
-            What::ProgramStart { vcpu, program } => {
-                let totals = self.program_now(now_ns, vcpu, program);
-                self.host.program_starts(totals);
+            What::ProgramStart { vcpu, .. } => {
+                let mark = self.mark(now_ns, vcpu.vm);
+                self.marks.starts(vcpu.vm, mark);
             }
-            What::ProgramEnd { vcpu, program } => {
-                let totals = self.program_now(now_ns, vcpu, program);
-                self.host.program_ends(totals);
+            What::ProgramEnd { vcpu, .. } => {
+                let mark = self.mark(now_ns, vcpu.vm);
+                self.marks.ends(vcpu.vm, mark);
             }
             _ => {
                 self.host.record(&self.layout, now_ns, what);

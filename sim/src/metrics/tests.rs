@@ -17,12 +17,21 @@ fn layout() -> Layout {
     Layout { pcpus: 2, vms: vec![vm], tasks, ..Layout::default() }
 }
 
-fn figures(events: &[(Ns, What)], end_ns: Ns) -> Figures {
+fn metrics(events: &[(Ns, What)]) -> Metrics {
     let mut metrics = Metrics::new(layout());
     for (now_ns, what) in events {
         metrics.record(*now_ns, what);
     }
-    metrics.figures(end_ns)
+    metrics
+}
+
+fn figures(events: &[(Ns, What)], end_ns: Ns) -> Figures {
+    metrics(events).figures(end_ns)
+}
+
+/// Of the VM's program.
+fn window(events: &[(Ns, What)], end_ns: Ns) -> Window {
+    metrics(events).window(end_ns, VmId(0)).expect("a start or an end")
 }
 
 fn switch(cpu: u32, prev: Option<u32>, why: Stop, next: Option<u32>) -> What {
@@ -145,9 +154,23 @@ fn the_end_of_a_program_is_a_moment_of_its_own() {
         (5, What::ProgramEnd { vcpu: V0, program: 0 }),
         (8, switch(0, Some(0), Stop::Blocked, None)),
     ];
-    let host = figures(&events, 10).host;
-    let end = &host.program_ends[0];
-    assert_eq!((end.at_ns, &end.cpu_ns[..], end.busy_ns, host.busy_ns), (5, &[5][..], 5, 8));
+    let found = window(&events, 10);
+    assert_eq!((found.length_ns, &found.cpu_ns[..], found.idle_ns), (5, &[5][..], 5));
+    assert_eq!(figures(&events, 10).host.busy_ns, 8);
+    // Of a program that begins with the run nothing is known from before.
+    assert!(found.vms.is_empty());
+    assert_eq!(metrics(&events[..1]).window(10, VmId(0)), None);
+}
+
+#[test]
+fn the_window_of_a_program_that_goes_on_ends_now() {
+    let events = [
+        (0, switch(0, None, Stop::Preempted, Some(0))),
+        (5, What::ProgramStart { vcpu: V0, program: 0 }),
+        (8, switch(0, Some(0), Stop::Blocked, None)),
+    ];
+    let found = window(&events, 10);
+    assert_eq!((found.length_ns, &found.cpu_ns[..], found.idle_ns), (5, &[3][..], 7));
 }
 
 #[test]
@@ -172,15 +195,10 @@ fn what_is_counted_before_a_program_and_after_it_is_known_apart() {
         (27, sent(1)),
         (28, taken(1)),
     ];
-    let figures = figures(&events, 30);
-    let (start, end) = (&figures.host.program_starts[0], &figures.host.program_ends[0]);
-    assert_eq!(
-        (start.ready_ns, end.ready_ns, figures.vms[0].host.ready_ns),
-        (2 + 10, 2 + 16 + 5, 2 + 16 + 10)
-    );
+    let (figures, found) = (figures(&events, 30), window(&events, 30));
+    assert_eq!((found.ready_ns, figures.vms[0].host.ready_ns), (2 + 16 + 5 - (2 + 10), 2 + 16 + 10));
     let of = |taken: &std::collections::BTreeMap<u8, u64>| (taken.get(&1).copied(), taken.get(&2).copied());
-    assert_eq!(of(&start.ipis_taken), (Some(1), None));
-    assert_eq!(of(&end.ipis_taken), (Some(2), Some(1)));
+    assert_eq!(of(&found.ipis_taken), (Some(1), Some(1)));
     assert_eq!(of(&figures.vms[0].guest.counts.ipis_taken), (Some(3), Some(1)));
 }
 
@@ -208,16 +226,17 @@ fn what_the_time_went_to_is_known_between_a_programs_start_and_its_end() {
         (30, switch(0, Some(0), Stop::Preempted, Some(2))),
         (40, What::ProgramEnd { vcpu: V1, program: 0 }),
     ];
-    let figures = figures(&events, 50);
-    let (start, end) = (&figures.host.program_starts[0].vms[&0], &figures.host.program_ends[0].vms[&0]);
-    assert_eq!((start.vcpus, start.run_ns, start.ready_ns, start.halted_ns), (2, 8, 2, 10));
-    assert_eq!((end.run_ns, end.ready_ns, end.halted_ns), (28 + 7 + 12, 2 + 3 + 8 + 10, 10));
+    let found = window(&events, 50);
+    let grown = &found.vms[&0];
+    assert_eq!((found.length_ns, grown.vcpus), (30, 2));
+    // Before the start vCPU 0 waits for 2 and runs for 8, vCPU 1 is halted.
+    assert_eq!((grown.run_ns, grown.ready_ns, grown.halted_ns), (28 + 7 + 12 - 8, 3 + 8 + 10, 0));
     // vCPU 1 waits for 3 and 8, vCPU 0 for 10: the other runs in all of it.
-    assert_eq!((start.costop_ns, end.costop_ns), (0, 21));
-    assert_eq!((end.preemptions, end.preemptions_kernel, end.wait_kernel_ns), (2, 1, 8));
-    assert_eq!((end.wakeups - start.wakeups, end.wait_wakeup_ns - start.wait_wakeup_ns), (1, 3));
-    assert_eq!((end.ipis_preempted, end.ipi_wait_ns), (2, 7 + 4));
-    assert_eq!((end.guest.ipis_sent, end.guest.ple, end.guest.spin_ns), (4, 1, 3));
+    assert_eq!(grown.costop_ns, 21);
+    assert_eq!((grown.preemptions, grown.preemptions_kernel, grown.wait_kernel_ns), (2, 1, 8));
+    assert_eq!((grown.wakeups, grown.wait_wakeup_ns), (1, 3));
+    assert_eq!((grown.ipis_preempted, grown.ipi_wait_ns), (2, 7 + 4));
+    assert_eq!((grown.guest.ipis_sent, grown.guest.ple, grown.guest.spin_ns), (4, 1, 3));
 }
 
 #[test]

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The host's side of the figures as they are reported; docs/metrics.md defines each.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
 use crate::time::Ns;
@@ -65,28 +63,6 @@ pub struct HostTotals {
     pub migrations_node: u64,
     /// By how much the VMs' lags drift apart in a second, on average.
     pub lag_spread_ns: Option<Ns>,
-    pub program_starts: Vec<ProgramTotals>,
-    pub program_ends: Vec<ProgramTotals>,
-}
-
-/// A program of a VM begins or has ended: what the host and the VM had counted till then.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ProgramTotals {
-    pub vm: u32,
-    pub program: u32,
-    pub at_ns: Ns,
-    /// Of each VM.
-    pub cpu_ns: Vec<Ns>,
-    pub busy_ns: Ns,
-    /// Of the host's threads, as its figures have them.
-    pub migrations: u64,
-    pub migrations_llc: u64,
-    pub migrations_node: u64,
-    /// Of the program's VM, as its figures have them.
-    pub ready_ns: Ns,
-    pub ipis_taken: BTreeMap<u8, u64>,
-    /// What its vCPUs' time went to, by VM; of the program's alone where there are many.
-    pub vms: BTreeMap<u32, VmCounts>,
 }
 
 /// What grows of a VM, by the names of its figures and of the counters of `cohort top`; docs/metrics.md.
@@ -124,4 +100,27 @@ pub struct GuestCounts {
     pub ipis_sent: u64,
     pub halts: u64,
     pub kicks: u64,
+}
+
+/// Of two structs of counters, what the first has more; each field must be named.
+macro_rules! grown {
+    ($kind:ident: $after:ident since $before:ident; $($kept:ident: $value:expr,)* ; $($field:ident,)+) => {
+        $kind { $($kept: $value,)* $($field: $after.$field - $before.$field,)+ }
+    };
+}
+
+impl VmCounts {
+    /// By how much it has grown since.
+    pub fn since(&self, before: &Self) -> Self {
+        grown!(VmCounts: self since before; vcpus: self.vcpus, guest: self.guest.since(&before.guest),;
+            run_ns, ready_ns, costop_ns, halted_ns, stacked_ns, switches, migrations, preemptions, wakeups,
+            wait_wakeup_ns, preemptions_kernel, wait_kernel_ns, ipis_preempted, ipi_wait_ns,)
+    }
+}
+
+impl GuestCounts {
+    fn since(&self, before: &Self) -> Self {
+        grown!(GuestCounts: self since before;;
+            spin_ns, ple, ple_kernel, ple_chains, yields_asked, yields_granted, ipis_sent, halts, kicks,)
+    }
 }

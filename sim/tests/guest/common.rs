@@ -9,6 +9,7 @@ use cohort_sim::class::AnyClass;
 use cohort_sim::guest::{GuestConfig, Guests};
 use cohort_sim::kvm::KvmConfig;
 use cohort_sim::machine::MachineConfig;
+use cohort_sim::metrics::window::Program;
 use cohort_sim::observe::{Observer, What};
 use cohort_sim::scenario::{TaskConfig, VmConfig};
 use cohort_sim::workload::{parse, Workload};
@@ -121,8 +122,13 @@ impl Sim {
         })
     }
 
+    /// What came of the first VM's program.
+    pub fn program(&self) -> &Program {
+        self.sim.host.core.programs.all().next().expect("a program").1
+    }
+
     pub fn end_ns(&self) -> Option<u64> {
-        self.sim.bodies.figures().first().and_then(|figure| figure.end_ns)
+        self.sim.host.core.programs.all().next().and_then(|(_, program)| program.end_ns)
     }
 }
 

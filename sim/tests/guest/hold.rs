@@ -88,7 +88,7 @@ fn a_program_that_repeats_keeps_its_first_figure_and_begins_with_empty_pipes() {
             build(&MachineConfig::ideal(2), turns_of_a_ms(), &[vm(vcpus, PAIR)], &[], 1).until(100 * MS);
         let again = VmConfig { repeat: true, ..vm(vcpus, PAIR) };
         let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[again], &[], 1).until(100 * MS);
-        let (first, known) = (&s.sim.bodies.figures()[0], &once.sim.bodies.figures()[0]);
+        let (first, known) = (s.program(), once.program());
         assert_eq!((first.end_ns, first.units), (known.end_ns, known.units));
         assert_eq!(first.end_ns, Some(4 * MS));
         let sent = s.list(|what| matches!(what, What::Progress { .. }).then_some(()));
@@ -104,8 +104,8 @@ fn the_run_waits_for_those_that_are_measured() {
     let load = VmConfig { repeat: true, measured: false, ..vm(1, PAIR) };
     let slow = vm(1, "[[thread]]\nname = 't'\nsteps = [{ compute = '20ms' }]");
     let s = build(&MachineConfig::ideal(2), fair(), &[load, slow], &[], 1).until(10 * MS);
-    assert!(s.sim.bodies.figures()[0].end_ns.is_some() && !s.sim.bodies.is_done());
-    assert!(s.until(100 * MS).sim.bodies.is_done());
+    assert!(s.program().end_ns.is_some() && !s.sim.host.core.programs.is_done());
+    assert!(s.until(100 * MS).sim.host.core.programs.is_done());
 }
 
 #[test]

@@ -34,11 +34,11 @@ fn programs_end() {
         let mut s = alone(name, 3);
         for second in 1..=400 {
             s.sim.run_until(second * 1_000 * MS).unwrap();
-            if s.sim.bodies.is_done() {
+            if s.sim.host.core.programs.is_done() {
                 break;
             }
         }
-        assert!(s.end_ns().is_some(), "{name} does not end: {:?}", s.sim.bodies.figures());
+        assert!(s.end_ns().is_some(), "{name} does not end: {:?}", s.sim.host.core.programs);
     }
 }
 
@@ -46,7 +46,7 @@ fn programs_end() {
 fn a_load_does_not() {
     let mut s = alone("cpu-hog", 2);
     s.sim.run_until(1_000 * MS).unwrap();
-    assert!(!s.sim.bodies.is_done() && s.end_ns().is_none());
+    assert!(!s.sim.host.core.programs.is_done() && s.end_ns().is_none());
 }
 
 /// What the lab measured with each program alone on 2 vCPUs: seconds, or units per second; medians of five. The models' parameters come from these
@@ -83,14 +83,14 @@ fn alone_they_take_as_long_as_in_the_lab() {
         s.sim.host.core.observers = Default::default();
         for step in 1..1_000 {
             s.sim.run_until(step * 10 * MS).unwrap();
-            if s.sim.bodies.is_done() {
+            if s.sim.host.core.programs.is_done() {
                 break;
             }
         }
-        let figure = &s.sim.bodies.figures()[0];
+        let figure = s.program();
         let seconds = figure.end_ns.unwrap() as f64 / 1e9;
         let found =
-            if figure.units > 0 { figure.units as f64 * figure.unit_value / seconds } else { seconds };
+            if figure.units > 0 { figure.units as f64 * figure.spec.unit_value / seconds } else { seconds };
         if (found / measured - 1.0).abs() > 0.1 {
             misses.push(format!("{name}: {found:.3}, measured {measured}"));
         }

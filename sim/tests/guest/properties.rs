@@ -257,11 +257,11 @@ proptest! {
         let mut s = build(&machine, class(which), &configs, &hogs, seed);
         for step in 1..=400u64 {
             s.sim.run_until(step * 50 * MS).unwrap();
-            if s.sim.bodies.is_done() {
+            if s.sim.host.core.programs.is_done() {
                 break;
             }
         }
-        prop_assert!(s.sim.bodies.is_done(), "does not end: {:?}", s.sim.bodies.figures());
+        prop_assert!(s.sim.host.core.programs.is_done(), "does not end: {:?}", s.sim.host.core.programs);
 
         let host = &s.sim.host;
         let end_ns = host.now_ns();

@@ -8,6 +8,7 @@ use crate::error::SimError;
 use crate::events::Event;
 use crate::host::{Core, State};
 use crate::ids::{CpuId, GroupId, TaskId, VmId};
+use crate::metrics::window::Counters;
 use crate::rng::{Rng, Stream};
 use crate::time::Ns;
 
@@ -436,6 +437,10 @@ impl Class for Ext {
 
     fn first_waiting(&self, _core: &Core, cpu: CpuId) -> Option<TaskId> {
         self.cpus[cpu.index()].local.front().copied()
+    }
+
+    fn counters(&mut self, core: &mut Core) -> Counters {
+        self.stats(core).named()
     }
 
     /// What was put off to when no run queue is locked: local queues put through ops.enqueue() again (reenq_local()), and the kicks asked for, by

@@ -5,8 +5,9 @@ use std::ffi::CStr;
 use std::ptr;
 
 use crate::class::AnyClass;
-use crate::host::Host;
+use crate::host::{Core, Host};
 use crate::ids::{CpuId, TaskId, VmId};
+use crate::metrics::window::Counters;
 
 use super::ffi::{ExitInfo, TaskStruct};
 use super::ops::{OpKind, NOBODY};
@@ -126,6 +127,34 @@ pub struct PeekStats {
     pub deadlines_missed: u64,
 }
 
+impl PeekStats {
+    /// Each with its name in `cohort run --json`.
+    pub fn named(&self) -> Counters {
+        Counters::from([
+            ("switches", self.switches),
+            ("preempt_wakeup", self.preempt_wakeup),
+            ("pulls", self.pulls),
+            ("steals", self.steals),
+            ("stacked", self.stacked),
+            ("starved", self.starved),
+            ("ple", self.ple),
+            ("ple_no_sibling", self.ple_no_sibling),
+            ("ple_backoff", self.ple_backoff),
+            ("boost_offered", self.boost_offered),
+            ("boost_chosen", self.boost_chosen),
+            ("boost_irq", self.boost_irq),
+            ("boost_kernel", self.boost_kernel),
+            ("boost_user", self.boost_user),
+            ("boost_granted", self.boost_granted),
+            ("boost_migrated", self.boost_migrated),
+            ("boost_missed", self.boost_missed),
+            ("gang_starts", self.gang_starts),
+            ("gang_refused", self.gang_refused),
+            ("gang_stops", self.gang_stops),
+        ])
+    }
+}
+
 extern "C" {
     fn peek_vm(number: u32, to: *mut PeekVm);
     fn peek_entity(slot: u32, to: *mut PeekEntity);
@@ -222,10 +251,10 @@ impl Host {
 
     /// The scheduler's counters.
     pub fn peek_stats(&mut self) -> PeekStats {
-        let mut stats = PeekStats::default();
-        // SAFETY: as above.
-        self.peek(|| unsafe { peek_stats(&raw mut stats) });
-        stats
+        match &mut self.class {
+            AnyClass::Ext(ext) => ext.stats(&mut self.core),
+            _ => PeekStats::default(),
+        }
     }
 
     /// How many tasks the domains of orders that have such count as runnable.
@@ -252,6 +281,14 @@ impl Host {
 }
 
 impl Ext {
+    /// The scheduler's counters.
+    pub(super) fn stats(&mut self, core: &mut Core) -> PeekStats {
+        let mut stats = PeekStats::default();
+        // SAFETY: peek.c fills the struct declared there as here.
+        self.call(core, OpKind::UserSpace, NOBODY, || unsafe { peek_stats(&raw mut stats) });
+        stats
+    }
+
     /// All queues in which a task is; a task believes to be in one at most.
     pub fn queues_with(&self, id: TaskId) -> Vec<Queue> {
         let local = self.cpus.iter().enumerate().filter(|(_, cpu)| cpu.local.contains(&id));
