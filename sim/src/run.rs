@@ -21,8 +21,8 @@ use crate::trace::perfetto::Perfetto;
 use crate::trace::timeline::Timeline;
 use crate::trace::Shared;
 
-/// How often it is looked whether all programs have ended. Their exact ends are in the events.
-const STEP_NS: Ns = MS;
+/// A run ends with the millisecond in which its last program did, so that its length is a round number. The programs' exact ends are in the events.
+const STOP_SPAN_NS: Ns = MS;
 
 /// What to observe. Nothing costs one branch for each event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,6 +75,7 @@ pub fn run(scenario: &Scenario, watch: Watch) -> Result<Report, SimError> {
     let mut host =
         Host::new(&scenario.machine, AnyClass::new(&scenario.policy, &scenario.machine)?, scenario.seed)?;
     host.core.events_max = scenario.events_max;
+    host.core.stop_span_ns = STOP_SPAN_NS;
     let guests = Guests::build(&mut host, &scenario.vms, &scenario.tasks, scenario.seed)?;
     let layout = layout(scenario, &host, &guests);
     let scheduler = if let Policy::Ext(_) = scenario.policy { "cohort" } else { "fair" };
@@ -82,17 +83,11 @@ pub fn run(scenario: &Scenario, watch: Watch) -> Result<Report, SimError> {
     let mut simulation = Simulation::new(host, guests);
     let names = scenario.vms.iter().map(|vm| vm.name.clone()).collect();
     let mut sets = SetsTeller::of(&simulation.host, names)?;
-    let ends = simulation.host.core.programs.all().next().is_some();
-    while simulation.host.now_ns() < scenario.duration_ns {
-        let until_ns =
-            if ends { simulation.host.now_ns().saturating_add(STEP_NS) } else { scenario.duration_ns };
-        let until_ns = sets.as_ref().map_or(until_ns, |sets| until_ns.min(sets.due_ns()));
-        simulation.run_until(until_ns.min(scenario.duration_ns))?;
+    while simulation.host.now_ns() < scenario.duration_ns && !simulation.has_stopped() {
+        let due_ns = sets.as_ref().map_or(scenario.duration_ns, SetsTeller::due_ns);
+        simulation.run_until(due_ns.min(scenario.duration_ns))?;
         if let Some(sets) = sets.as_mut().filter(|sets| simulation.host.now_ns() >= sets.due_ns()) {
             sets.look(&mut simulation.host);
-        }
-        if ends && simulation.host.core.programs.is_done() {
-            break;
         }
     }
     let vms = if sets.is_some() { 0..scenario.vms.len() } else { 0..0 };

@@ -26,11 +26,12 @@ impl<B: Bodies> Simulation<B> {
         Self { host, bodies, in_instant: 0, handled: 0, day: 0 }
     }
 
-    /// Let time pass until then, that instant included.
+    /// Let time pass until then, that instant included, or until all programs have ended, if the run ends with them.
     pub fn run_until(&mut self, until_ns: Ns) -> Result<(), SimError> {
         let _image = self.host.class.enter();
         self.settle()?;
-        while let Some((at_ns, event)) = self.host.core.events.pop_until(until_ns) {
+        while let Some((at_ns, event)) = self.host.core.events.pop_until(until_ns.min(self.host.core.stop_ns))
+        {
             if at_ns != self.host.core.now_ns {
                 self.in_instant = 0;
             }
@@ -48,8 +49,13 @@ impl<B: Bodies> Simulation<B> {
             self.handle(event);
             self.settle()?;
         }
-        self.host.core.now_ns = self.host.core.now_ns.max(until_ns);
+        self.host.core.now_ns = self.host.core.now_ns.max(until_ns.min(self.host.core.stop_ns));
         self.host.check()
+    }
+
+    /// The run has ended with its programs.
+    pub fn has_stopped(&self) -> bool {
+        self.host.core.now_ns >= self.host.core.stop_ns
     }
 
     /// How many events have been handled.

@@ -109,6 +109,17 @@ fn a_programs_counters_are_of_its_own_time() {
 }
 
 #[test]
+fn a_run_ends_with_the_millisecond_in_which_its_last_program_does() {
+    let run = |ns: u64| late_program(ns, Watch::default());
+    let whole = run(60_000_000_000);
+    let end_ns = whole.programs[0].end_ns.expect("an end");
+    assert_eq!(whole.outcome.end_ns, end_ns.next_multiple_of(1_000_000));
+    // One that is shorter ends without it.
+    assert_eq!(run(end_ns - 1).outcome.end_ns, end_ns - 1);
+    assert_eq!(run(end_ns - 1).programs[0].end_ns, None);
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     for (right, wrong, said) in [
         (

@@ -49,6 +49,10 @@ impl Host {
     pub(crate) fn program_ends(&mut self, vcpu: VcpuId) {
         let stats = self.counters();
         self.core.programs.ends(vcpu.vm, self.core.now_ns, stats);
+        if self.core.stop_span_ns > 0 && self.core.programs.is_done() {
+            let span_ns = self.core.stop_span_ns;
+            self.core.stop_ns = self.core.now_ns.next_multiple_of(span_ns).max(span_ns);
+        }
         self.tell(|| What::ProgramEnd { vcpu, program: 0 });
     }
 

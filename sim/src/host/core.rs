@@ -110,6 +110,10 @@ pub struct Core {
     pub events: EventQueue,
     pub observers: Observers,
     pub programs: Programs,
+    /// When the run ends, though there are events beyond.
+    pub(crate) stop_ns: Ns,
+    /// Once all programs have ended, the run ends with the whole of such a span of time in which the last one did; 0: it goes on.
+    pub stop_span_ns: Ns,
     pub seed: u64,
     /// The pCPU that executes the present kernel code.
     pub this_cpu: CpuId,
@@ -166,6 +170,8 @@ impl Core {
             events: EventQueue::default(),
             observers: Observers::default(),
             programs: Programs::default(),
+            stop_ns: Ns::MAX,
+            stop_span_ns: 0,
             seed,
             this_cpu: CpuId(0),
             pending: VecDeque::new(),
