@@ -4,6 +4,8 @@
 
 #[path = "build/depth.rs"]
 mod depth;
+#[path = "../sim/build/enums.rs"]
+mod enums;
 #[path = "build/headers.rs"]
 mod headers;
 #[path = "build/objects.rs"]
@@ -54,6 +56,7 @@ fn build() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=build/headers.rs");
     println!("cargo:rerun-if-changed=build/objects.rs");
     println!("cargo:rerun-if-changed=build/tools.rs");
+    println!("cargo:rerun-if-changed=../sim/build/enums.rs");
     println!("cargo:rerun-if-changed=../sim/build/policies.rs");
     println!("cargo:rerun-if-changed=../sim/build/sources.rs");
     println!("cargo:rerun-if-env-changed=CLANG");

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Compiles the scheduler of `../bpf` for this machine: the same files that become the kernel's object.
 
+#[path = "build/enums.rs"]
+mod enums;
 #[path = "build/policies.rs"]
 mod policies;
 #[path = "build/sources.rs"]
@@ -45,9 +47,11 @@ fn build() -> Result<(), Box<dyn Error>> {
     let windows = manifest_dir.join("src/class/ext/peek.c");
     println!("cargo:rerun-if-changed={}", windows.display());
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=build/enums.rs");
     println!("cargo:rerun-if-changed=build/policies.rs");
     println!("cargo:rerun-if-changed=build/sources.rs");
     fs::write(out_dir.join("variables.h"), list_of_variables(&text)?)?;
+    fs::write(out_dir.join("counters.rs"), counters(&bpf_dir)?)?;
     fs::write(out_dir.join("policies.rs"), policies::generate(&bpf_dir, &out_dir)?)?;
 
     let depfile = out_dir.join("native.d");
@@ -87,6 +91,31 @@ fn list_of_variables(text: &str) -> Result<String, Box<dyn Error>> {
         writeln!(out)?;
     }
     Ok(out)
+}
+
+/// The scheduler's counters as a struct of Rust: so that intf.h alone says which there are.
+fn counters(bpf_dir: &Path) -> Result<String, Box<dyn Error>> {
+    let (mut fields, mut names) = (String::new(), String::new());
+    for entry in enums::enum_entries(&fs::read_to_string(bpf_dir.join("intf.h"))?, "cohort_stat")? {
+        let Some(name) = entry.name.strip_prefix("STAT_").map(str::to_lowercase) else { continue };
+        if entry.value.is_some() {
+            return Err(format!(
+                "intf.h: {}: must have no value: counters are numbered in their order",
+                entry.name
+            )
+            .into());
+        }
+        if !entry.comment.is_empty() {
+            writeln!(fields, "    #[doc = {:?}]", entry.comment)?;
+        }
+        writeln!(fields, "    pub {name}: u64,")?;
+        writeln!(names, "            ({name:?}, self.{name}),")?;
+    }
+    Ok(format!(
+        "#[repr(C)]\n#[derive(Clone, Debug, Default)]\npub struct PeekStats {{\n{fields}}}\n\n\
+         impl PeekStats {{\n    /// Each with its name in `cohort run --json`.\n    \
+         pub fn named(&self) -> Counters {{\n        Counters::from([\n{names}        ])\n    }}\n}}\n"
+    ))
 }
 
 /// Two simulations in one process share nothing: refuse a variable that is not the thread's own. Maps are only names of memory that each simulation has.

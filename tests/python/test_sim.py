@@ -118,6 +118,9 @@ def test_counters_are_of_the_programs_own_time(path: Path) -> None:
     assert measured.window_s == pytest.approx(window["length_ns"] / 1e9)
     assert measured.guest == {"tlb_shootdowns": window["ipis_taken"]["1"], "steal_s": window["ready_ns"] / 1e9}
     assert measured.why["hog"]["run_ns"] == window["vms"]["1"]["run_ns"] < found.about["figures"]["vms"][1]["run_ns"]
+    # All that `cohort run --json` counts.
+    counters = re.findall(r"^\tSTAT_(\w+)", (REPO / "bpf" / "intf.h").read_text(), re.MULTILINE)
+    assert set(found.about["stats"]) == set(measured.stats) == {name.lower() for name in counters}
     # The load alone has switched before.
     assert 0 < measured.stats["switches"] < found.about["stats"]["switches"]
 

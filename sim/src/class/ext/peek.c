@@ -369,73 +369,13 @@ void poke_sbco_alpha(u32 alpha)
 
 u64 native_percpu_sum(const void *map, u32 type, u32 key_size, u32 value_size, u32 max_entries, u32 key);
 
-struct peek_stats {
-	u64 switches;
-	u64 preempt_wakeup;
-	u64 pulls;
-	u64 steals;
-	u64 stacked;
-	u64 starved;
-	u64 ple;
-	u64 ple_no_sibling;
-	u64 ple_backoff;
-	u64 boost_offered;
-	u64 boost_chosen;
-	u64 boost_irq;
-	u64 boost_kernel;
-	u64 boost_user;
-	u64 boost_granted;
-	u64 boost_migrated;
-	u64 boost_missed;
-	u64 gang_starts;
-	u64 grace_given;
-	u64 grace_taken;
-	u64 prefer_kept;
-	u64 prefer_reverse;
-	u64 gang_stops;
-	u64 registry_full;
-	u64 let_out;
-	u64 resumed;
-	u64 throttled;
-	u64 sbco_balanced;
-	u64 gang_refused;
-	u64 deadlines_missed;
-};
-
-#define SUM(id) native_percpu_sum(__native_map(&stats), id)
-
-void peek_stats(struct peek_stats *to)
+/* All counters, by their numbers. */
+void peek_stats(u64 *to)
 {
-	to->switches = SUM(STAT_SWITCHES);
-	to->preempt_wakeup = SUM(STAT_PREEMPT_WAKEUP);
-	to->pulls = SUM(STAT_PULLS);
-	to->steals = SUM(STAT_STEALS);
-	to->stacked = SUM(STAT_STACKED);
-	to->starved = SUM(STAT_STARVED);
-	to->ple = SUM(STAT_PLE);
-	to->ple_no_sibling = SUM(STAT_PLE_NO_SIBLING);
-	to->ple_backoff = SUM(STAT_PLE_BACKOFF);
-	to->boost_offered = SUM(STAT_BOOST_OFFERED);
-	to->boost_chosen = SUM(STAT_BOOST_CHOSEN);
-	to->boost_irq = SUM(STAT_BOOST_IRQ);
-	to->boost_kernel = SUM(STAT_BOOST_KERNEL);
-	to->boost_user = SUM(STAT_BOOST_USER);
-	to->boost_granted = SUM(STAT_BOOST_GRANTED);
-	to->boost_migrated = SUM(STAT_BOOST_MIGRATED);
-	to->boost_missed = SUM(STAT_BOOST_MISSED);
-	to->gang_starts = SUM(STAT_GANG_STARTS);
-	to->grace_given = SUM(STAT_GRACE_GIVEN);
-	to->grace_taken = SUM(STAT_GRACE_TAKEN);
-	to->prefer_kept = SUM(STAT_PREFER_KEPT);
-	to->prefer_reverse = SUM(STAT_PREFER_REVERSE);
-	to->gang_stops = SUM(STAT_GANG_STOPS);
-	to->registry_full = SUM(STAT_REGISTRY_FULL);
-	to->let_out = SUM(STAT_LET_OUT);
-	to->resumed = SUM(STAT_RESUMED);
-	to->throttled = SUM(STAT_THROTTLED);
-	to->sbco_balanced = SUM(STAT_SBCO_BALANCED);
-	to->gang_refused = SUM(STAT_GANG_REFUSED);
-	to->deadlines_missed = SUM(STAT_DEADLINES_MISSED);
+	u32 id;
+
+	for (id = 0; id < NR_STATS; id++)
+		to[id] = native_percpu_sum(__native_map(&stats), id);
 }
 
 /* The tasks that all domains count as runnable. */

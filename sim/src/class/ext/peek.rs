@@ -91,76 +91,15 @@ pub struct PeekSbco {
     pub dirty: u32,
 }
 
-/// The scheduler's counters, of all pCPUs.
-#[repr(C)]
-#[derive(Clone, Debug, Default)]
-pub struct PeekStats {
-    pub switches: u64,
-    pub preempt_wakeup: u64,
-    pub pulls: u64,
-    pub steals: u64,
-    pub stacked: u64,
-    pub starved: u64,
-    pub ple: u64,
-    pub ple_no_sibling: u64,
-    pub ple_backoff: u64,
-    pub boost_offered: u64,
-    pub boost_chosen: u64,
-    pub boost_irq: u64,
-    pub boost_kernel: u64,
-    pub boost_user: u64,
-    pub boost_granted: u64,
-    pub boost_migrated: u64,
-    pub boost_missed: u64,
-    pub gang_starts: u64,
-    pub grace_given: u64,
-    pub grace_taken: u64,
-    pub prefer_kept: u64,
-    pub prefer_reverse: u64,
-    pub gang_stops: u64,
-    pub registry_full: u64,
-    pub let_out: u64,
-    pub resumed: u64,
-    pub throttled: u64,
-    pub sbco_balanced: u64,
-    pub gang_refused: u64,
-    pub deadlines_missed: u64,
-}
-
-impl PeekStats {
-    /// Each with its name in `cohort run --json`.
-    pub fn named(&self) -> Counters {
-        Counters::from([
-            ("switches", self.switches),
-            ("preempt_wakeup", self.preempt_wakeup),
-            ("pulls", self.pulls),
-            ("steals", self.steals),
-            ("stacked", self.stacked),
-            ("starved", self.starved),
-            ("ple", self.ple),
-            ("ple_no_sibling", self.ple_no_sibling),
-            ("ple_backoff", self.ple_backoff),
-            ("boost_offered", self.boost_offered),
-            ("boost_chosen", self.boost_chosen),
-            ("boost_irq", self.boost_irq),
-            ("boost_kernel", self.boost_kernel),
-            ("boost_user", self.boost_user),
-            ("boost_granted", self.boost_granted),
-            ("boost_migrated", self.boost_migrated),
-            ("boost_missed", self.boost_missed),
-            ("gang_starts", self.gang_starts),
-            ("gang_refused", self.gang_refused),
-            ("gang_stops", self.gang_stops),
-        ])
-    }
-}
+// The scheduler's counters, of all pCPUs, as enum cohort_stat of bpf/intf.h has them.
+include!(concat!(env!("OUT_DIR"), "/counters.rs"));
 
 extern "C" {
     fn peek_vm(number: u32, to: *mut PeekVm);
     fn peek_entity(slot: u32, to: *mut PeekEntity);
     fn peek_vm_on_cpu(number: u32, cpu: i32) -> u32;
     fn peek_task(p: *mut TaskStruct, to: *mut PeekTask);
-    fn peek_stats(to: *mut PeekStats);
+    fn peek_stats(to: *mut u64);
     fn peek_sbco(p: *mut TaskStruct, to: *mut PeekSbco);
     fn poke_sbco_alpha(alpha: u32);
     fn poke_vtime(p: *mut TaskStruct, vtime: u64);
@@ -284,8 +223,8 @@ impl Ext {
     /// The scheduler's counters.
     pub(super) fn stats(&mut self, core: &mut Core) -> PeekStats {
         let mut stats = PeekStats::default();
-        // SAFETY: peek.c fills the struct declared there as here.
-        self.call(core, OpKind::UserSpace, NOBODY, || unsafe { peek_stats(&raw mut stats) });
+        // SAFETY: peek.c fills as many numbers as the enum has entries, of which the struct was made.
+        self.call(core, OpKind::UserSpace, NOBODY, || unsafe { peek_stats((&raw mut stats).cast()) });
         stats
     }
 
