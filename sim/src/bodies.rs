@@ -3,10 +3,10 @@
 
 use crate::body::{Bodies, Run};
 use crate::events::Timer;
-use crate::host::Host;
 use crate::ids::TaskId;
 use crate::observe::Stop;
 use crate::time::{Ns, Progress, Speed};
+use crate::Host;
 
 /// What a task does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

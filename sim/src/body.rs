@@ -8,10 +8,10 @@
 //! No call on [`Host`] ever calls a body: the consequences (who runs now) are worked out when the body has returned, at the same instant. So a
 //! body needs no defence against being called while it runs.
 
-use crate::host::Host;
 use crate::ids::{CpuId, TaskId};
 use crate::observe::Stop;
 use crate::time::{Ns, Speed};
+use crate::Host;
 
 /// A turn on a pCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@
 //! | [`time`], [`rng`], [`events`], [`ids`] | integer nanoseconds, seeded randomness per entity, the totally ordered queue of events, names of things | nothing |
 //! | [`machine`] | sockets, cores, SMT threads, caches, and what things cost | time |
 //! | [`prefetch`] | hints to the processor | nothing |
-//! | [`host`] | pCPUs and tasks, and the steps of the kernel's `schedule()` | a [`class::Class`] |
+//! | [`host`] | pCPUs and tasks, and the steps of the kernel's `schedule()` | what it asks of a class ([`host::Class`]) |
 //! | [`class`] | who runs next: fair (CFS, EEVDF), ext (sched_ext with `bpf/`), round robin | `host::Core` |
 //! | [`body`] | what a task does with its time | [`host::Host`]'s calls |
 //! | [`kvm`], [`guest`], [`workload`] | vCPUs' bodies | [`host::Host`]'s calls |
@@ -54,8 +54,9 @@ pub mod policies {
 }
 
 pub use body::{Bodies, Run};
+pub use class::Host;
 pub use error::SimError;
-pub use host::Host;
+
 pub use ids::{CpuId, GroupId, TaskId, VcpuId, VmId};
 pub use sim::Simulation;
 pub use sources::{SOURCES, SURROUNDINGS};

@@ -7,7 +7,6 @@ use crate::class::ext::SetsTeller;
 use crate::class::AnyClass;
 use crate::error::SimError;
 use crate::guest::Guests;
-use crate::host::Host;
 use crate::ids::VmId;
 use crate::metrics::layout::{TaskLayout, VmLayout};
 use crate::metrics::window::{Counters, ProgramReport, Programs};
@@ -20,6 +19,7 @@ use crate::trace::ftrace::Ftrace;
 use crate::trace::perfetto::Perfetto;
 use crate::trace::timeline::Timeline;
 use crate::trace::Shared;
+use crate::Host;
 
 /// A run ends with the millisecond in which its last program did, so that its length is a round number. The programs' exact ends are in the events.
 const STOP_SPAN_NS: Ns = MS;

@@ -4,10 +4,11 @@
 use crate::body::Bodies;
 use crate::error::SimError;
 use crate::events::Event;
-use crate::host::{Host, State, Switch};
+use crate::host::{State, Switch};
 use crate::ids::CpuId;
 use crate::prefetch;
 use crate::time::Ns;
+use crate::Host;
 
 /// Schedules in one instant before it is called a hang: bodies that yield to each other for ever, in no time.
 const INSTANT_MAX: u64 = 1_000_000;

@@ -125,6 +125,14 @@ def test_the_patterns_find_what_they_are_for(what: str, line: str) -> None:
     assert re.search(FORBIDDEN[what], line)
 
 
+def test_the_simulated_host_knows_no_class(everything: dict[str, str]) -> None:
+    # It asks what host/class.rs says, of whichever it has.
+    host = {name: text for name, text in everything.items() if name.startswith("sim/src/host/")}
+    assert len(host) > 5
+    named = re.compile(r"\bcrate::class\b|\b(AnyClass|Ext|Fair|RoundRobin)\b")
+    assert not [name for name, text in host.items() if named.search(text)]
+
+
 def test_files_end_with_one_line_end_and_lines_with_no_space(everything: dict[str, str]) -> None:
     # Two spaces at the end of a line mean something in Markdown.
     ragged = re.compile(r"[ \t]\n")

@@ -2,8 +2,8 @@
 //! What the events to come will need of a guest's memory ([`crate::prefetch`]): the VM; its vCPU; the task there; what that is about to do, and with which
 //! lock.
 
-use crate::host::Host;
 use crate::prefetch::fetch;
+use crate::Host;
 
 use super::ops::Op;
 use super::task::Task;

@@ -3,12 +3,12 @@
 
 use std::rc::Rc;
 
-use crate::class::AnyClass;
+use crate::class::Class as _;
 use crate::cpuset::CpuSet;
 use crate::error::SimError;
 use crate::events::Timer;
 use crate::host::task::nice_to_weight;
-use crate::host::{Bandwidth, Host, TaskSpec};
+use crate::host::{Bandwidth, TaskSpec};
 use crate::ids::{CpuId, GroupId, VcpuId, VmId};
 use crate::kvm::vcpu::Vcpu;
 use crate::kvm::{Ipi, KvmConfig};
@@ -18,6 +18,7 @@ use crate::scenario::{TaskConfig, VmConfig, PERIOD_US};
 use crate::time::Progress;
 use crate::workload::code::{Code, Inst};
 use crate::workload::{Dist, Span};
+use crate::Host;
 
 use super::device::Device;
 use super::hold::Hold;
@@ -99,8 +100,7 @@ impl Guests {
             self.own(task, Owner::Device { vm: index as u32 });
             vm.device = Some(Device::new(task));
         }
-        // The classes of `bpf/` have quotas of their own.
-        let quota_us = if matches!(host.class, AnyClass::Ext(_)) { 0 } else { config.quota_us };
+        let quota_us = if host.class.has_quotas() { 0 } else { config.quota_us };
         vm.hold = Hold::new(config.rhythm, quota_us, config.vcpus as usize);
         vm.hold_begins(host, config.start_ns);
         let tasks = code.tasks.iter().filter(|task| !task.background).count() as u32;

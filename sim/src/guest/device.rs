@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 
 use crate::body::Run;
 use crate::events::Timer;
-use crate::host::Host;
 use crate::ids::TaskId;
 use crate::kvm::exit;
 use crate::kvm::vcpu::Then;
 use crate::time::{Ns, Progress};
+use crate::Host;
 
 use super::ops::Op;
 use super::task::State;

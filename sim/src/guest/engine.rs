@@ -2,11 +2,11 @@
 //! How a vCPU's time passes: the loop that takes one operation after another until one takes time.
 
 use crate::error::SimError;
-use crate::host::Host;
 use crate::kvm::exit;
 use crate::kvm::vcpu::{Place, Then};
 use crate::observe::{Spin, What};
 use crate::time::{Ns, Progress};
+use crate::Host;
 
 use super::config::LockKind;
 use super::lock::Next;

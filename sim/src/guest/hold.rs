@@ -4,9 +4,9 @@
 //! Only vCPUs are held: the VMM's other threads need little. The quota is that of kernel/sched/fair.c as of 6.18, where a throttled task stops on its way
 //! to user mode (here: to the guest): it is charged every millisecond, and what was overdrawn is taken from the next period.
 
-use crate::host::Host;
 use crate::scenario::{Rhythm, PERIOD_US};
 use crate::time::{Ns, MS, US};
+use crate::Host;
 
 use super::vm::Vm;
 use super::{PAUSE, QUOTA};

@@ -3,10 +3,10 @@
 
 use std::collections::VecDeque;
 
-use crate::host::Host;
 use crate::kvm::vcpu::Then;
 use crate::kvm::{exit, vector};
 use crate::observe::{Spin, What};
+use crate::Host;
 
 use super::config::SendIpi;
 use super::ops::{Doing, Op, Until};

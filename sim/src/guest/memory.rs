@@ -4,9 +4,9 @@
 
 use std::ops::Range;
 
-use crate::host::Host;
 use crate::kvm::exit;
 use crate::kvm::vcpu::Then;
+use crate::Host;
 
 use super::ops::Op;
 use super::vm::Vm;

@@ -35,12 +35,12 @@ pub mod vm;
 
 use crate::body::{Bodies, Run};
 use crate::events::Timer;
-use crate::host::Host;
 use crate::ids::{TaskId, VmId};
 use crate::kvm::vector;
 use crate::observe::Stop;
 use crate::rng::Rng;
 use crate::time::{Ns, Progress};
+use crate::Host;
 
 pub use self::config::{GuestConfig, GuestCosts, LockKind, SendIpi, TlbMode};
 pub use self::vm::{Counters, Vm};

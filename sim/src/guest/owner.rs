@@ -6,9 +6,9 @@
 //! waited for; a guest that knows steal time sees that of vCPUs too (vcpu_is_preempted()). The lock goes to the first spinner, ahead of those who sleep;
 //! the first sleeper that has waited for [`HANDOFF_NS`] is handed it.
 
-use crate::host::Host;
 use crate::observe::Spin;
 use crate::time::Ns;
+use crate::Host;
 
 use super::ops::{Loop, Op, Until};
 use super::vm::Vm;

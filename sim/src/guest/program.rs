@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! From a program's instructions to operations.
 
-use crate::host::Host;
 use crate::observe::What;
 use crate::prefetch::fetch;
 use crate::workload::code::Inst;
+use crate::Host;
 
 use super::ops::Op;
 use super::task::State;

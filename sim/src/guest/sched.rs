@@ -2,9 +2,9 @@
 //! The guest's scheduler: a fair queue for each vCPU, wake-ups that choose one, idle and periodic balancing. After kernel/sched/{core,fair}.c, as far
 //! as it matters where a task runs, for how long, which run queue's lock is taken and when a vCPU interrupts another.
 
-use crate::host::Host;
 use crate::observe::What;
 use crate::time::Ns;
+use crate::Host;
 
 use super::ops::Op;
 use super::task::{State, NO_SPACE};

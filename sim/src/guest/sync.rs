@@ -7,9 +7,9 @@
 
 use std::collections::VecDeque;
 
-use crate::host::Host;
 use crate::observe::{Spin, What};
 use crate::time::Ns;
+use crate::Host;
 
 use super::ops::{Op, Until};
 use super::owner::HANDOFF_NS;

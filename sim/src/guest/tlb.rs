@@ -2,10 +2,10 @@
 //! TLB shootdown: flush_tlb_mm_range() of arch/x86/mm/tlb.c in three forms. Who has an address space loaded is known exactly (mm_cpumask); who has
 //! it loaded only lazily, because it idles, is spared unless page tables are freed (tlb_is_not_lazy()).
 
-use crate::host::Host;
 use crate::kvm::vcpu::Then;
 use crate::kvm::{exit, vector};
 use crate::observe::What;
+use crate::Host;
 
 use super::config::TlbMode;
 use super::ops::Op;

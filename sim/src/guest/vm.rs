@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use crate::body::Run;
-use crate::host::Host;
 use crate::ids::TaskId;
 use crate::kvm::vcpu::{Place, Vcpu};
 use crate::kvm::{vector, KvmConfig};
 use crate::observe::{Stop, What};
 use crate::rng::Rng;
 use crate::time::Ns;
+use crate::Host;
 
 use super::config::GuestConfig;
 use super::lock::Lock;

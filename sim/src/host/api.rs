@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What bodies and experiments ask of the host. None of these calls a body.
 
-use crate::class::{Class as _, Enqueue};
 use crate::events::Event;
 use crate::ids::{CpuId, TaskId, VcpuId};
 use crate::metrics::window::Counters;
 use crate::observe::What;
 use crate::time::Ns;
 
+use super::class::{Class, Enqueue};
 use super::task::State;
 use super::{Host, YieldTo};
 
-impl Host {
+impl<C: Class> Host<C> {
     pub fn now_ns(&self) -> Ns {
         self.core.now_ns
     }

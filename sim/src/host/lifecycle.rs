@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What happens to tasks, cgroups and pCPUs besides running: birth, another affinity or cgroup, hotplug.
 
-use crate::class::{Class as _, Dequeue, Enqueue};
 use crate::cpuset::CpuSet;
 use crate::events::Event;
 use crate::ids::{CpuId, GroupId, TaskId};
 use crate::observe::Stop;
 
+use super::class::{Class, Dequeue, Enqueue};
 use super::core::{Bandwidth, Core, Group};
 use super::task::{State, Task, TaskSpec};
 use super::Host;
@@ -17,7 +17,7 @@ impl Core {
     }
 }
 
-impl Host {
+impl<C: Class> Host<C> {
     /// Where the kernel puts a task for which there is no pCPU any more; its affinity gives way if it must (select_fallback_rq()).
     pub(super) fn fallback_cpu(&mut self, task: TaskId) -> CpuId {
         let core = &mut self.core;

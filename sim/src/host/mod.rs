@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The host: pCPUs, tasks, cgroups, and the steps of the kernel's scheduling core. Who runs next is the [`crate::class::Class`]'s decision, what a
+//! The host: pCPUs, tasks, cgroups, and the steps of the kernel's scheduling core. Who runs next is the [`Class`]'s decision, what a
 //! task does the [`crate::body::Bodies`]'.
 
 pub mod api;
+pub mod class;
 pub mod core;
 mod eject;
 mod lifecycle;
@@ -10,18 +11,18 @@ mod schedule;
 pub mod task;
 pub mod vcpu;
 
+pub use self::class::Class;
 pub use self::core::{Bandwidth, Core, Cpu, Group, NO_QUOTA};
 pub use self::schedule::Switch;
 pub use self::task::{State, Task, TaskSpec};
 
-use crate::class::{AnyClass, Class as _};
 use crate::error::SimError;
 use crate::machine::MachineConfig;
 
 /// The host with its scheduling class. Bodies get it with every call.
-pub struct Host {
+pub struct Host<C> {
     pub core: Core,
-    pub class: AnyClass,
+    pub class: C,
 }
 
 /// What came of [`Host::yield_to`].
@@ -35,8 +36,8 @@ pub enum YieldTo {
     NoPoint,
 }
 
-impl Host {
-    pub fn new(machine: &MachineConfig, class: AnyClass, seed: u64) -> Result<Self, SimError> {
+impl<C: Class> Host<C> {
+    pub fn new(machine: &MachineConfig, class: C, seed: u64) -> Result<Self, SimError> {
         let mut host = Self { core: Core::new(machine, seed)?, class };
         host.class.init(&mut host.core);
         host.check()?;

@@ -2,12 +2,12 @@
 //! The steps of `__schedule()` of kernel/sched/core.c, and the events that lead to it.
 
 use crate::body::Run;
-use crate::class::{Class as _, Dequeue};
 use crate::events::Event;
 use crate::ids::{CpuId, TaskId};
 use crate::observe::{Stop, What};
 use crate::time::Speed;
 
+use super::class::{Class, Dequeue};
 use super::task::State;
 use super::Host;
 
@@ -19,7 +19,7 @@ pub struct Switch {
     pub next: Option<(TaskId, Run)>,
 }
 
-impl Host {
+impl<C: Class> Host<C> {
     /// The next pCPU that is to schedule at this instant.
     pub(crate) fn next_pending(&mut self) -> Option<CpuId> {
         self.core.pending.pop_front()

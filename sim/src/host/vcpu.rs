@@ -2,10 +2,10 @@
 //! What KVM keeps in `struct kvm_vcpu` that the host's schedulers can see. KVM's behaviour is in [`crate::kvm`]; here are only the fields, and the
 //! preempt notifier's part: kvm_sched_in() and kvm_sched_out() of virt/kvm/kvm_main.c.
 
-use crate::class::Class as _;
 use crate::ids::{CpuId, TaskId, VmId};
 use crate::time::Ns;
 
+use super::class::Class;
 use super::task::State;
 use super::Host;
 
@@ -42,7 +42,7 @@ pub struct Vm {
     first_task: usize,
 }
 
-impl Host {
+impl<C: Class> Host<C> {
     /// Make a VM. Its vCPU threads are spawned with [`super::TaskSpec::vcpu`], in the process `vm(..).tgid`.
     pub fn new_vm(&mut self, vcpus: u32) -> VmId {
         let id = VmId::from(self.core.vms.len());

@@ -3,10 +3,10 @@
 
 use crate::class::Class as _;
 use crate::guest::vm::Vm;
-use crate::host::Host;
 use crate::ids::CpuId;
 use crate::observe::What;
 use crate::time::{Ns, Progress};
+use crate::Host;
 
 use super::config::Ipi;
 use super::halt::POLL_LOOK_NS;

@@ -3,9 +3,10 @@
 
 use crate::class::Class as _;
 use crate::guest::vm::Vm;
-use crate::host::{Host, YieldTo};
+use crate::host::YieldTo;
 use crate::observe::What;
 use crate::time::Progress;
+use crate::Host;
 
 use super::config::{Ipi, Ple, PleMode};
 use super::exit;

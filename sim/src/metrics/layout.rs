@@ -3,8 +3,9 @@
 
 use serde::{Serialize, Serializer};
 
-use crate::host::{Host, State};
+use crate::host::State;
 use crate::ids::{CpuId, TaskId, VcpuId};
+use crate::Host;
 
 /// What observers know about the run beforehand.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

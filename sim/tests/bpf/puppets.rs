@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Bodies that do what a test says: run for so long, sleep, exit, spin.
 
-use cohort_sim::host::{Host, YieldTo};
+use cohort_sim::host::YieldTo;
 use cohort_sim::observe::Stop;
+use cohort_sim::Host;
 use cohort_sim::{Bodies, Ns, Progress, Run, TaskId, VcpuId};
 
 /// Run time without end.

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 
 use cohort_sim::class::ext::{self, Ext, ExtConfig, PeekEntity, PeekSbco, PeekStats, PeekTask, PeekVm};
 use cohort_sim::class::AnyClass;
-use cohort_sim::host::{self, Bandwidth, Host, TaskSpec};
+use cohort_sim::host::{self, Bandwidth, TaskSpec};
 use cohort_sim::machine::{Costs, MachineConfig};
 use cohort_sim::observe::Observer;
+use cohort_sim::Host;
 use cohort_sim::{CpuId, GroupId, Simulation, VcpuId, VmId};
 
 use crate::puppets::{Puppet, Puppets, Vm};

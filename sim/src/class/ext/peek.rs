@@ -5,9 +5,10 @@ use std::ffi::CStr;
 use std::ptr;
 
 use crate::class::AnyClass;
-use crate::host::{Core, Host};
+use crate::host::Core;
 use crate::ids::{CpuId, TaskId, VmId};
 use crate::metrics::window::Counters;
+use crate::Host;
 
 use super::ffi::{ExitInfo, TaskStruct};
 use super::ops::{OpKind, NOBODY};

@@ -7,10 +7,11 @@ use crate::bodies::{Program, Simple};
 use crate::class::AnyClass;
 use crate::cpuset::CpuSet;
 use crate::error::SimError;
-use crate::host::{Host, TaskSpec};
+use crate::host::TaskSpec;
 use crate::ids::{CpuId, TaskId};
 use crate::machine::MachineConfig;
 use crate::sim::Simulation;
+use crate::Host;
 
 use super::dsq::{DSQ_LOCAL, DSQ_LOCAL_ON, ENQ_PRIQ};
 use super::ffi::{DsqIter, TaskStruct};

@@ -9,10 +9,10 @@ use cohort_sets::{entry, first_of_each, Finder, Given, Sets, PERIOD_S};
 
 use crate::class::AnyClass;
 use crate::error::SimError;
-use crate::host::Host;
 use crate::ids::VmId;
 use crate::policies::GANGS;
 use crate::time::{Ns, SEC};
+use crate::Host;
 
 use super::ExtConfig;
 

@@ -9,12 +9,13 @@ use std::rc::Rc;
 
 use crate::bodies::{Program, Simple};
 use crate::class::AnyClass;
-use crate::host::{Host, TaskSpec};
+use crate::host::TaskSpec;
 use crate::ids::TaskId;
 use crate::machine::{Costs, MachineConfig};
 use crate::observe::{Observer, What};
 use crate::sim::Simulation;
 use crate::time::Ns;
+use crate::Host;
 
 use super::dsq::{DSQ_GLOBAL, DSQ_LOCAL};
 use super::ffi::{Ops, TaskStruct};

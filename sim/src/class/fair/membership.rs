@@ -140,9 +140,10 @@ impl Fair {
 mod tests {
     use crate::class::fair::{Fair, FairConfig, Variant};
     use crate::class::AnyClass;
-    use crate::host::{Host, TaskSpec};
+    use crate::host::TaskSpec;
     use crate::machine::MachineConfig;
     use crate::time::MS;
+    use crate::Host;
 
     /// Where a task is that is 10 ms behind the average, which is at 10 ms, when its weight has doubled.
     fn reweighed(variant: Variant) -> i64 {
