@@ -76,6 +76,85 @@ OF_POLICIES = [
         "if (v && !v->dirty)",
         "if (v)",
     ),
+    Mutation(
+        "a task that does not use its turn is not paid back",
+        "order_task.h",
+        "\t.end = vtime_end,\n",
+        "",
+    ),
+    Mutation(
+        "of a runner nobody knows what it has paid for",
+        "order_task.h",
+        "\t.rank_of_runner = vtime_rank_of_runner,\n",
+        "",
+    ),
+    Mutation("who joins a turn gets a whole one", "gang_aligned.h", "vm->turn_end_ns - now : 0;", "slice_ns : 0;"),
+    Mutation(
+        "each that joins a turn makes it longer", "gang_aligned.h", "t->vcpu < 0 || in_turn(vm, now))", "t->vcpu < 0)"
+    ),
+    Mutation(
+        "siblings are asked for where others deserve the pCPU more",
+        "gang_aligned.h",
+        " || !would_preempt(c, &rank, now))",
+        ")",
+    ),
+    Mutation("a pCPU is two vCPUs' seat", "strict_seats.h", " || c->taken || seat->next_vm)", " || c->taken)"),
+    Mutation(
+        "a seat is where its vCPU may not run",
+        "strict_seats.h",
+        "if (strict_is_free(cpu, s, how) && vcpu_allowed_on(v, cpu))",
+        "if (strict_is_free(cpu, s, how))",
+    ),
+    Mutation(
+        "VMs have their seats whatever host tasks deserve",
+        "strict_seats.h",
+        "return !seat->host || strict_before(",
+        "return !seat->host || how || strict_before(",
+    ),
+    Mutation(
+        "who is forced late in a turn stays beyond it",
+        "gang_cpuco.h",
+        "force_siblings(vm_id, 0, leader->turn_end_ns, now);",
+        "force_siblings(vm_id, 0, now + slice_ns, now);",
+    ),
+    Mutation(
+        "what is said of a VM's vCPUs goes for whoever has its block of the map",
+        "sets.h",
+        " || (value >> 16 & 0xffff) != vm_id)",
+        ")",
+    ),
+    Mutation(
+        "the second VM's vCPUs look into the first one's sets",
+        "sets.h",
+        "set = set_of_vcpu(vm, t->vm, t->vcpu_at);",
+        "set = set_of_vcpu(vm, t->vm, t->vcpu);",
+    ),
+    Mutation(
+        "unfair boosts lend nothing",
+        "wish.h",
+        "boost & BOOST_UNFAIR ? lag_ns :",
+        "boost & BOOST_UNFAIR ? 0 :",
+        "boost unfair",
+    ),
+    Mutation(
+        "unfair boosts lend without limit",
+        "wish.h",
+        "boost & BOOST_UNFAIR ? lag_ns :",
+        "boost & BOOST_UNFAIR ? 1ULL << 60 :",
+        "boost unfair",
+    ),
+    Mutation(
+        "a spinner for whose pCPU nobody waits is stopped all the same",
+        "spin_yield.h",
+        "\tif (!queue_is_marked(cpu))\n\t\treturn;\n",
+        "",
+    ),
+    Mutation(
+        "a grace is a whole turn",
+        "guard_kernel_mode.h",
+        "return guard_grace_ns < slice_ns ? guard_grace_ns : slice_ns;",
+        "return slice_ns;",
+    ),
 ]
 
 # The same of sets/, which finds the sets of gang partial-auto; its own tests must find them.
@@ -109,4 +188,12 @@ OF_SETS = [
         'self.vms.get("*").or_else(|| self.vms.get(name))',
     ),
     Mutation("an entry is of any VM", "lib.rs", "u64::from(vm) << 16 |", "0 * u64::from(vm) |"),
+    Mutation("one who is in a set by itself waits for it", "lib.rs", "set.len() > 1", "!set.is_empty()"),
+    Mutation("a pair is known from one side", "matrix.rs", "self.events[y * self.vcpus + x] = sum;", ""),
+    Mutation(
+        "what was counted moves when a vCPU comes",
+        "matrix.rs",
+        "larger.events[x * larger.vcpus + y]",
+        "larger.events[x * self.vcpus + y]",
+    ),
 ]

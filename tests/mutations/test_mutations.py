@@ -8,17 +8,19 @@ A copy of `bpf/` with one line changed is compiled into the simulator (COHORT_BP
 import os
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.mutations.core_mistakes import OF_OPERATIONS
 from tests.mutations.mistakes import MUTATIONS as OF_CORE
 from tests.mutations.mutation import OWN_FILES, Mutation
 from tests.mutations.policy_mistakes import OF_POLICIES, OF_SETS
 from tests.python.test_policies_example import with_example
 
-from cohortlab.sim.policy import PRESETS
+from cohortlab.sim.policy import BOOST, PRESETS, TABLES
 
-MUTATIONS = [*OF_CORE, *OF_POLICIES]
+MUTATIONS = [*OF_CORE, *OF_OPERATIONS, *OF_POLICIES]
 REPO = Path(__file__).parents[2]
 WORK = Path(os.environ.get("CARGO_TARGET_DIR", REPO / "build" / "target")) / "mutations"
 
@@ -129,26 +131,39 @@ def choices(preset: str) -> list[str]:
     return [f"{axis} {value}" for axis, value in axes if f"{axis} {value}" not in off]
 
 
+def about(choices: list[str]) -> list[str]:
+    """Return the mistakes that are about these choices."""
+    own = {file for choice in choices for file in OWN_FILES.get(choice, ())}
+    return [mutation.about for mutation in MUTATIONS if mutation.of in choices or mutation.file in own]
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_has_two_mistakes(preset: str) -> None:
-    own = {file for choice in choices(preset) for file in OWN_FILES.get(choice, ())}
-    about = [mutation.about for mutation in MUTATIONS if mutation.of in choices(preset) or mutation.file in own]
-    assert len(about) >= 2, f"{preset} has {about}"
+    found = about(choices(preset))
+    assert len(found) >= 2, f"{preset} has {found}"
 
 
-def test_every_file_that_decides_something_has_its_mistake() -> None:
+def test_every_choice_of_a_policy_has_two_mistakes() -> None:
+    tables = {"placement": ("balance",), **TABLES, "boost": tuple(BOOST)}
+    every = [f"{axis} {value}" for axis, values in tables.items() for value in values if value != "off"]
+    too_few = {choice: found for choice in every if len(found := about([choice])) < 2}
+    assert not too_few, f"these have fewer than two mistakes: {too_few}"
+
+
+def test_every_file_that_decides_something_has_two_mistakes() -> None:
     decides_nothing = {
-        "cgroup_ops.h",
         "debts.h",
-        "gang_calls.h",
         "gang_partial_auto.h",
         "intf.h",
-        "life_ops.h",
         "kernel_types.h",
         "native.h",
-        "period.h",
         "policies.h",
         "policy.h",
     }
-    files = {path.name for path in (REPO / "bpf").glob("*.[ch]")}
-    assert {mutation.file for mutation in MUTATIONS} == files - decides_nothing
+    files = {path.name for path in (REPO / "bpf").glob("*.[ch]")} - decides_nothing
+    of_bpf = Counter(mutation.file for mutation in MUTATIONS)
+    of_sets = Counter(mutation.file for mutation in OF_SETS)
+    too_few = [file for file in files if of_bpf[file] < 2]
+    too_few += [path.name for path in (REPO / "sets" / "src").glob("*.rs") if of_sets[path.name] < 2]
+    assert not too_few, f"these have fewer than two mistakes: {sorted(too_few)}"
+    assert of_bpf.keys() <= files, "a file that decides nothing has a mistake"

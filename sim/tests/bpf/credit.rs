@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Order credit: what Xen's credit scheduler does.
 
+use cohort_sim::class::ext::OpKind;
 use proptest::prelude::*;
 
 use crate::common::*;
@@ -246,4 +247,20 @@ proptest! {
             prop_assert!((got - due).abs() <= 0.01, "{} of {}", got, due);
         }
     }
+}
+
+#[test]
+fn who_spins_where_nobody_waits_goes_on_without_a_choice() {
+    let mut w = xen(2);
+    let vm = vm_of(&mut w, 100, 2);
+    introduce(&mut w, &vm);
+    w.run(5 * MS);
+    w.set_guest_kernel(vm[0], true);
+    let before = w.costs();
+    for _ in 0..100 {
+        assert!(w.is_running(vm[0]), "test");
+        w.pause_exit(vm[0]);
+    }
+    assert_eq!(w.stats().ple, 100);
+    assert_eq!(w.costs().since(&before).calls(OpKind::Dispatch), 0);
 }

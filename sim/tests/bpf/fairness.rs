@@ -261,3 +261,21 @@ fn a_light_sleeper_runs_as_soon_as_it_wakes() {
     let used = used_in(&mut w, 1_000 * MS, &[light])[0];
     assert!(used >= 18 * MS, "it got {} us in a second", used / 1_000);
 }
+
+#[test]
+fn whose_turn_has_begun_has_paid_for_no_more_than_it_has_run() {
+    for mode in [knob::ORDER_VM, knob::ORDER_TASK] {
+        let mut w = world_with(1, order(mode));
+        let tasks = [0, 1].map(|_| w.spawn(Spec::busy()));
+        while w.is_running(tasks[0]) {
+            w.run(MS / 20);
+        }
+        // It has had its turn, and half a millisecond more than the other.
+        w.run(15 * MS + MS / 2);
+        w.sleep(tasks[1]);
+        w.run(MS / 5);
+        w.wake(tasks[1]);
+        w.run(MS / 5);
+        assert!(w.is_running(tasks[0]), "order {mode}: it lost its pCPU");
+    }
+}

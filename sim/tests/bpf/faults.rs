@@ -227,6 +227,20 @@ fn a_boost_and_a_turn_end_on_time() {
     assert!(granted >= 5 && ended * 2 >= granted, "of {granted} boosts {ended} ended in 500 us");
 }
 
+#[test]
+fn a_turn_ends_on_time_for_one_that_wakes_in_the_middle_of_it() {
+    let knobs = Knobs { slice_ns: Some(6 * MS), ..Knobs::default() };
+    let mut w = World::new(Config { knobs, ..Config::cpus(1) });
+    w.spawn(Spec::busy());
+    // Too little to preempt for. Ticks are 4 ms.
+    w.run(MS / 2);
+    let newcomer = w.spawn(Spec::busy());
+    w.run(5 * MS);
+    assert!(!w.is_running(newcomer), "test");
+    w.run(MS);
+    assert!(w.is_running(newcomer), "after 6.5 ms");
+}
+
 /// How long each turn lasted, in us, while these take turns on pCPU 0.
 fn turns_us(w: &mut World, ns: u64) -> Vec<u64> {
     let (mut turns, mut since, mut who) = (Vec::new(), w.now_ns, w.cpus[0].curr);

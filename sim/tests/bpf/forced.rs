@@ -176,3 +176,72 @@ fn host_tasks_do_not_starve() {
         }
     }
 }
+
+#[test]
+fn siblings_bound_to_one_pcpu_take_turns_of_a_slice() {
+    // The leader's own pCPU is nobody's to be forced onto: they would throw out one another without end.
+    for gang in [knob::GANG_PROCCO, knob::GANG_CPUCO] {
+        let mut w = world_with(2, forced(gang));
+        let vm = w.new_vm(2);
+        let vcpus: Vec<TaskId> = (0..2).map(|id| w.spawn(Spec::busy().vcpu(vm, id).on(&[0]))).collect();
+        introduce(&mut w, &vcpus);
+        let before = w.stats().switches;
+        for slice in 1..=100 {
+            w.run(16 * MS);
+            let switches = w.stats().switches - before;
+            assert!(switches <= slice + 10, "gang {gang}: {switches} switches in {slice} slices");
+        }
+        audit(&mut w);
+    }
+}
+
+#[test]
+fn the_leader_keeps_its_pcpu_until_the_turn_ends() {
+    for gang in [knob::GANG_PROCCO, knob::GANG_CPUCO] {
+        let (mut w, a, b) = beside_a_heavy_vm(gang, 0);
+        w.sleep(b[0]);
+        w.run(2 * MS);
+        assert!(w.is_running(a[0]), "test");
+        // It deserves the pCPU far more.
+        w.wake(b[0]);
+        w.run(11 * MS);
+        assert!(w.is_running(a[0]), "gang {gang}: after 13 ms");
+        w.run(8 * MS);
+        assert!(w.is_running(b[0]), "gang {gang}: after 21 ms");
+    }
+}
+
+#[test]
+fn who_wakes_late_in_a_turn_is_forced_for_the_rest_of_it() {
+    let (mut w, a, b) = beside_a_heavy_vm(knob::GANG_CPUCO, 0);
+    w.sleep(a[3]);
+    while w.task(a[3]).state != State::Asleep {
+        w.run(MS);
+    }
+    while !b.iter().all(|id| w.is_running(*id)) {
+        w.run(MS);
+    }
+    w.sleep(b[0]);
+    w.run(10 * MS);
+    w.wake(a[3]);
+    w.settle();
+    assert!(w.is_running(a[0]) && w.is_running(a[3]), "test");
+    // Then nobody leads.
+    w.sleep(a[0]);
+    w.run(11 * MS);
+    assert!(b[1..].iter().all(|id| w.is_running(*id)), "after 21 ms");
+}
+
+#[test]
+fn who_has_waited_for_long_is_kept_off_by_no_turn() {
+    for gang in [knob::GANG_PROCCO, knob::GANG_CPUCO] {
+        // Nobody of its VM can lead.
+        let (mut w, a, _) = beside_a_heavy_vm(gang, 0);
+        for id in [a[0], a[1], a[3]] {
+            w.sleep(id);
+        }
+        // Its VM is due a hundredth of four pCPUs, and a vCPU that has waited for 100 ms goes first.
+        let used = used_in(&mut w, 10_000 * MS, &a[2..3])[0];
+        assert!(used > 200 * MS, "gang {gang}: it got {} ms of 10 s", used / MS);
+    }
+}

@@ -2,8 +2,8 @@
 //! Turns that a VM's vCPUs take together.
 
 use crate::common::*;
-use crate::spec::{knob, Knobs};
-use crate::world::World;
+use crate::spec::{knob, Knobs, Spec};
+use crate::world::{TaskId, World};
 
 /// Two VMs of two vCPUs each on two pCPUs, brought out of step again and again: one vCPU sleeps for a moment in the middle of its turn. Returns the part
 /// of the time in which one vCPU of a VM runs and its sibling waits.
@@ -41,4 +41,82 @@ fn aligned_turns_end_together_after_every_disturbance() {
     let (off, aligned) = (torn(knob::GANG_OFF), torn(knob::GANG_ALIGNED));
     assert!(off > 0.25, "without turns they are apart {off:.3} of the time: test");
     assert!(aligned < 0.1, "apart {aligned:.3} of the time, without turns {off:.3}");
+}
+
+/// A VM's vCPUs, which sleep, and as many host tasks, one of each bound to each pCPU. The VM weighs so much.
+fn beside_host_tasks(weight: u32, cpus: usize) -> (World, Vec<TaskId>, Vec<TaskId>) {
+    let mut w =
+        world_with(cpus, Knobs { gang: Some(knob::GANG_ALIGNED), boost: Some(0), ..Knobs::default() });
+    let (cgroup, vm) = (w.new_cgroup(0, weight), w.new_vm(cpus));
+    let on = |id| Spec::busy().vcpu(vm, id).cgroup(cgroup).on(&[id]);
+    let vcpus: Vec<TaskId> = (0..cpus).map(|id| w.spawn(on(id))).collect();
+    introduce(&mut w, &vcpus);
+    for id in &vcpus {
+        w.sleep(*id);
+    }
+    let hosts = (0..cpus).map(|cpu| w.spawn(Spec::busy().on(&[cpu]))).collect();
+    w.run(1_000 * MS);
+    (w, vcpus, hosts)
+}
+
+#[test]
+fn who_joins_a_turn_gets_what_is_left_of_it() {
+    // It slept for long and may preempt; after its turn it has had more than the others.
+    let (mut w, vcpus, _) = beside_host_tasks(75, 3);
+    w.wake(vcpus[0]);
+    w.settle();
+    assert!(w.is_running(vcpus[0]), "test");
+    for id in &vcpus[1..] {
+        w.run(2 * MS);
+        w.wake(*id);
+        w.settle();
+        assert!(w.is_running(*id), "test");
+    }
+    w.run(11 * MS);
+    assert!(vcpus.iter().all(|id| w.is_running(*id)), "after 15 ms");
+    w.run(MS + MS / 5);
+    let run: Vec<bool> = vcpus.iter().map(|id| w.is_running(*id)).collect();
+    assert_eq!(run, [false; 3], "a slice after the first began");
+}
+
+#[test]
+fn waiting_siblings_join_at_once_where_they_deserve_it() {
+    let (mut w, vcpus, hosts) = beside_host_tasks(100, 2);
+    vcpus.iter().for_each(|id| w.wake(*id));
+    let (mut asked, mut joined) = (0, 0);
+    for round in 0..200 {
+        w.run(100 * MS + round * MS / 4);
+        // Both host tasks are in the middle of their turns.
+        if !hosts.iter().all(|id| w.is_running(*id)) {
+            continue;
+        }
+        let before = w.stats().gang_starts;
+        w.sleep(hosts[0]);
+        w.settle();
+        if w.stats().gang_starts > before {
+            asked += 1;
+            joined += u32::from(vcpus.iter().all(|id| w.is_running(*id)));
+        }
+        w.run(5 * MS);
+        w.wake(hosts[0]);
+    }
+    assert!(asked >= 10, "{asked}: test");
+    assert_eq!(joined, asked);
+}
+
+#[test]
+fn nobody_is_asked_for_a_pcpu_whose_runner_deserves_it_more() {
+    let (mut w, vcpus, hosts) = beside_host_tasks(1, 4);
+    vcpus.iter().for_each(|id| w.wake(*id));
+    w.run(1_000 * MS);
+    while !hosts.iter().all(|id| w.is_running(*id)) {
+        w.run(MS);
+    }
+    let before = w.stats();
+    w.sleep(hosts[0]);
+    w.settle();
+    let runs: Vec<bool> = vcpus.iter().map(|id| w.is_running(*id)).collect();
+    assert_eq!(runs, [true, false, false, false]);
+    let asked = w.stats();
+    assert_eq!((asked.gang_starts, asked.boost_missed), (before.gang_starts, before.boost_missed));
 }

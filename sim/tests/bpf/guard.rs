@@ -190,3 +190,16 @@ fn a_vcpu_that_is_placed_elsewhere_needs_no_grace() {
     }
     assert!(hosts.iter().all(|id| w.task(*id).used_ns > 150 * MS));
 }
+
+#[test]
+fn a_kernel_thread_is_not_stopped_for_whom_it_interrupts() {
+    let mut w = guarded(1, Knobs::default());
+    let (_, vcpus) = busy_vm(&mut w, 1);
+    w.set_guest_kernel(vcpus[0], true);
+    introduce(&mut w, &vcpus);
+    let kthread = w.spawn(Spec::cycle(200_000, 2 * MS).kthread().on(&[0]));
+    w.run(500 * MS);
+    assert!(w.task(kthread).used_ns > 30 * MS, "test");
+    let longest_us = w.task(kthread).wait_max_ns / 1_000;
+    assert!(longest_us < 100, "it waited for {longest_us} us");
+}

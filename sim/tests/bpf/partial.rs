@@ -305,3 +305,42 @@ fn a_page_of_the_same_number_is_another_vms() {
     w.touch(c[1], 5);
     assert_eq!(w.traffic_of(newcomer), []);
 }
+
+#[test]
+fn who_has_a_block_of_a_vm_that_is_gone_is_in_none_of_its_sets() {
+    // More vCPUs than one block of the map has. Its set's entries are in both.
+    let mut w = partial(2);
+    let (gone, a) = busy_vm(&mut w, 18);
+    introduce(&mut w, &a);
+    w.set_sets(gone, &[&[0, 16, 17]]);
+    for id in &a {
+        w.exit(*id);
+    }
+    w.run(1_000 * MS);
+    // The next VM has its number and its first block, the one after that a new number and its second.
+    let (_, b) = busy_vm(&mut w, 1);
+    introduce(&mut w, &b);
+    w.sleep(b[0]);
+    let (_, c) = busy_vm(&mut w, 2);
+    introduce(&mut w, &c);
+    w.set_affinity(c[0], &[0]);
+    w.spawn(Spec::busy().on(&[1]).weight(10_000));
+    let torn = watch(&mut w, 2_000, &c);
+    assert!(torn.torn * 2 > torn.looks, "each runs for itself: {torn:?}");
+}
+
+#[test]
+fn the_second_vms_sets_are_its_own() {
+    let mut w = partial(2);
+    let (_, first) = vm_of_sets(&mut w, 2, &[]);
+    let (_, second) = vm_of_sets(&mut w, 2, &[&[0, 1]]);
+    for id in first {
+        w.sleep(id);
+    }
+    w.set_affinity(second[0], &[0]);
+    w.set_affinity(second[1], &[1]);
+    w.spawn(Spec::busy().on(&[1]));
+    w.run(500 * MS);
+    let seen = watch(&mut w, 2_000, &second);
+    assert!(seen.whole * 4 > seen.looks && seen.torn * 50 < seen.looks, "{seen:?}");
+}

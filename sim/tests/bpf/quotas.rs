@@ -212,3 +212,28 @@ fn an_idle_cgroup_gets_what_others_leave() {
     let after = shares(&mut w, 5 * SECOND, &[background, task]);
     assert_near(after[0], 100.0 / 101.0, 0.01);
 }
+
+#[test]
+fn quotas_hold_beyond_the_first_64_pcpus() {
+    let mut w = world(70);
+    for cpu in [0, 63, 64, 69] {
+        let (cgroup, vm) = (w.new_cgroup(0, 100), w.new_vm(1));
+        let vcpu = w.spawn(Spec::busy().vcpu(vm, 0).cgroup(cgroup).on(&[cpu]));
+        w.set_quota(cgroup, 100_000, 30_000, 0);
+        w.run(300 * MS);
+        assert_near(gets(&mut w, 2 * SECOND, &[vcpu]), 0.3, 0.015);
+    }
+}
+
+#[test]
+fn who_was_put_aside_claims_no_more_than_a_sleeper() {
+    let mut w = world(1);
+    let (cgroup, limited) = vm_in(&mut w, 0, 1);
+    let (_, free) = vm_in(&mut w, 0, 1);
+    w.set_quota(cgroup, 1_000_000, 1_000, 0);
+    w.run(5 * SECOND);
+    w.set_quota(cgroup, 100_000, NO_QUOTA, 0);
+    // A claim of 20 ms, and a turn or two.
+    let used = used_in(&mut w, 200 * MS, &[limited[0], free[0]]);
+    assert!(used[0] <= 138 * MS, "it got {} ms of 200", used[0] / MS);
+}

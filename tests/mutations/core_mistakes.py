@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""More mistakes that the simulator's tests of `bpf/` must find: in who may run, who is told, what begins and ends."""
+
+from tests.mutations.mutation import Mutation
+
+OF_OPERATIONS = [
+    Mutation("those put aside on the pCPUs beyond 64 stay there", "aside.h", "if (word * 64 >= nr_cpus)", "if (word)"),
+    Mutation(
+        "those put aside because their quota is used up claim all that they missed",
+        "aside.h",
+        "\t\torder_wake(t, cpu, now, true);\n",
+        "",
+    ),
+    Mutation(
+        "who stays aside when others are let go is forgotten",
+        "aside.h",
+        "if (scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu)) > 0)",
+        "if (!scan)",
+    ),
+    Mutation(
+        "whose turn a kernel thread interrupts has had it",
+        "wake.h",
+        "c->resume_end_ns = c->turn_end_ns;",
+        "c->resume_end_ns = 0;",
+    ),
+    Mutation(
+        "who waits for the end of a turn that began before waits for a tick", "wake.h", "\tturn_watch(cpu, now);\n", ""
+    ),
+    Mutation(
+        "who became part of another entity while it ran is where it was in the old one",
+        "wake.h",
+        "if (t->cpu < 0 || !t->waited_ns)",
+        "if (t->cpu < 0)",
+    ),
+    Mutation(
+        "a sibling is forced onto the leader's own pCPU", "force.h", "if (there != but && force_may", "if (force_may"
+    ),
+    Mutation(
+        "two siblings are forced onto one pCPU",
+        "force.h",
+        " &&\n\t       !(c->wish_pid && c->wish_at_ns == now);",
+        ";",
+    ),
+    Mutation(
+        "the leader may lose its pCPU in its turn",
+        "force.h",
+        "\tforce_hold(cpu, vm_id, end_ns);\n\tbpf_for",
+        "\tbpf_for",
+    ),
+    Mutation(
+        "who has waited for long is kept off by turns",
+        "force.h",
+        "elapsed_ns(now, t->queued_ns) > starve_ns)",
+        "elapsed_ns(now, t->queued_ns) > ASIDE_MAX_NS)",
+    ),
+    Mutation(
+        "a guard's grace takes from the turn that it interrupts",
+        "grace.h",
+        "c->resume_end_ns = now + grace_ns + rest_ns;",
+        "c->resume_end_ns = now + rest_ns;",
+    ),
+    Mutation(
+        "a kernel thread is stopped for the vCPU that it interrupts", "grace.h", " || c->resume_pid == v->pid)", ")"
+    ),
+    Mutation("graces are counted for ever, not in a row", "grace.h", "\tif (!v->in_grace)\n\t\tv->graces = 0;\n", ""),
+    Mutation(
+        "an interrupt is seen in the hint where an APIC in hardware has it always set",
+        "kernel.h",
+        "if (bpf_core_field_exists(apic->apicv_active) && BPF_CORE_READ(apic, apicv_active))",
+        "if (bpf_core_field_exists(apic->apicv_active) && !BPF_CORE_READ(apic, apicv_active))",
+    ),
+    Mutation(
+        "who was preempted in user mode counts as preempted in kernel mode",
+        "kernel.h",
+        "return BPF_CORE_READ(v, preempted) && BPF_CORE_READ(v, arch.preempted_in_kernel);",
+        "return BPF_CORE_READ(v, preempted);",
+    ),
+    Mutation(
+        "what a gang has put off for the end of an operation is done again and again",
+        "gang_calls.h",
+        "\tc->settle_vm = 0;\n",
+        "",
+    ),
+    Mutation(
+        "no gang hears the clock tick", "gang_calls.h", "tick, gang_##name.tick(t, cpu, now))", "tick, (void)cpu)"
+    ),
+    Mutation("a period comes once", "period.h", "\tbpf_timer_start(&timer->timer, ns, 0);\n\tif (which", "\tif (which"),
+    Mutation(
+        "the gang has the order's periods", "period.h", "if (which == PERIOD_ORDER)", "if (which != PERIOD_ORDER)"
+    ),
+    Mutation(
+        "who moves to another cgroup is charged to the old one",
+        "cgroup_ops.h",
+        "\tif (t)\n\t\tt->tree_generation = 0;\n",
+        "\t(void)t;\n",
+    ),
+    Mutation(
+        "a quota that was set before the scheduler came is not known",
+        "cgroup_ops.h",
+        "quota_set(cgrp, args->bw_period_us, args->bw_quota_us, args->bw_burst_us);",
+        ";",
+    ),
+    Mutation("a thread that exits stays a vCPU of its VM", "life_ops.h", "vm_leave(t, p->pid);", ";"),
+    Mutation("at the start no pCPU counts as online", "life_ops.h", "nr_online++;", ";"),
+]
