@@ -206,6 +206,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 
 	if (!c || !best || let_out(prev, cpu, best->now))
 		return;
+	c->interrupted = 0;
 	c->out_of_turn = 0;
 	if (prev && !task_is_queued(prev))
 		gang_left(prev, cpu, best->now);
@@ -316,6 +317,8 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
 	c->curr_pid = p->pid;
 	if (c->resume_pid == (u32)p->pid)
 		c->resume_pid = 0;
+	if (!(p->flags & PF_KTHREAD))
+		c->interrupted = 0;
 	if (queue_is_marked(cpu) || c->wish_pid)
 		turn_watch(cpu, now);
 }

@@ -79,6 +79,7 @@ struct cpu_ctx {
 	u32 resume_pid;
 	u32 overdue_last; /* the last choice was an overdue task */
 	u64 resume_end_ns;
+	u32 interrupted; /* kernel threads are at work that woke here, and nobody has been chosen since */
 	u32 lets_out;	 /* so often has the end of the present turn been put off */
 	u64 searched_ns; /* the whole queue was last looked through */
 	u32 rotation;	 /* of the far pCPUs to look at */

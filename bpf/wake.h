@@ -47,16 +47,26 @@ static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
 	turn_watch(cpu, now);
 }
 
-/* A pinned kernel thread that wakes does a little work for the kernel, at once; whoever it interrupts goes on after it. */
+/*
+ * A pinned kernel thread that wakes does a little work for the kernel, at once; whoever it interrupts goes on after it. One that finds another at work comes
+ * after that one, or else the first would have the rest of the turn that it has interrupted.
+ */
 static void run_kthread(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 enq_flags)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
 
-	if (c && c->curr_pid && c->curr_pid != c->resume_pid) {
-		c->resume_pid = c->curr_pid;
-		c->resume_end_ns = c->turn_end_ns;
-	}
 	account_place(t, cpu);
+	if (c && c->interrupted) {
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags);
+		return;
+	}
+	if (c) {
+		c->interrupted = 1;
+		if (c->curr_pid && c->curr_pid != c->resume_pid) {
+			c->resume_pid = c->curr_pid;
+			c->resume_end_ns = c->turn_end_ns;
+		}
+	}
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags | SCX_ENQ_PREEMPT);
 }
 

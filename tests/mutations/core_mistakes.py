@@ -27,6 +27,12 @@ OF_OPERATIONS = [
         "who waits for the end of a turn that began before waits for a tick", "wake.h", "\tturn_watch(cpu, now);\n", ""
     ),
     Mutation(
+        "a kernel thread that comes upon another has the turn's rest",
+        "wake.h",
+        "if (c && c->interrupted) {",
+        "if (!c) {",
+    ),
+    Mutation(
         "who became part of another entity while it ran is where it was in the old one",
         "wake.h",
         "if (t->cpu < 0 || !t->waited_ns)",

@@ -195,6 +195,29 @@ fn a_kernel_thread_ends_no_turn() {
 }
 
 #[test]
+fn a_kernel_thread_that_comes_upon_another_ends_no_turn_either() {
+    let mut w = world(1);
+    let vms: Vec<_> = (0..2).flat_map(|_| busy_vm(&mut w, 1).1).collect();
+    let kthreads = [0, 1].map(|_| w.spawn(Spec::on_demand(200_000).kthread().on(&[0])));
+    w.run(SECOND);
+    let (mut rounds, mut goes_on) = (0, 0);
+    for round in 0..40 {
+        w.run(23 * MS + round * MS / 3);
+        let Some(runs) = vms.iter().copied().find(|id| w.is_running(*id)) else { continue };
+        w.wake(kthreads[0]);
+        w.run(MS / 10);
+        w.wake(kthreads[1]);
+        w.run(MS / 2);
+        rounds += 1;
+        goes_on += u32::from(w.is_running(runs));
+    }
+    // Some turns were nearly over.
+    assert!(rounds >= 35 && goes_on * 10 >= rounds * 8, "{goes_on} of {rounds} turns went on");
+    let longest_us = kthreads.map(|id| w.task(id).wait_max_ns / 1_000);
+    assert!(longest_us.iter().all(|us| *us <= 200), "they waited for {longest_us:?} us");
+}
+
+#[test]
 fn a_boost_and_a_turn_end_on_time() {
     let knobs = Knobs { boost: Some(BOOST_ANY_MODE), ..Knobs::default() };
     let mut w = World::new(Config { knobs, ..Config::cpus(1) });
