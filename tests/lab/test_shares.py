@@ -66,6 +66,19 @@ def test_a_quota_is_a_limit_and_can_be_used_up(bench: Bench, policy: str) -> Non
 
 
 @long
+@pytest.mark.parametrize("policy", ["cohort"])
+def test_a_quota_holds_in_periods_shorter_than_a_tick(bench: Bench, policy: str) -> None:
+    with Ground(bench, policy) as ground:
+        ground.group("batch", max="1500 2000", weight=500)
+        ground.loops("batch", 4)
+        ground.set("work", "cpu.max", "600 2000")
+        ground.set("work", "cpu.weight", 500)
+        ground.busy("work", "pv")
+        got = ground.got("work", "batch", "pv", window_s=QUOTA_WINDOW_S)
+        ground.about(got, {"work": 0.3, "batch": 0.75}, QUOTA_SLACK)
+
+
+@long
 @policies
 def test_a_crowd_in_one_cgroup_counts_as_one(bench: Bench, policy: str) -> None:
     with Ground(bench, policy) as ground:
