@@ -13,6 +13,7 @@ from ground import Cgroups
 from recount import Recount
 
 from cohortlab import scenario as scenarios
+from cohortlab.lab.probe import ProbeRun
 from cohortlab.recorded.advice import advise
 from cohortlab.recorded.commands import import_recording
 from cohortlab.recorded.recording import Recording, load
@@ -26,6 +27,8 @@ EXACT = 0.02
 NS_SLACK = 5_000_000
 # Loading the probe takes long on a busy machine; who is too slow is no failure.
 PATIENCE_S = 300
+# How long a turn under SCHED_RR is.
+RR_MS = "/proc/sys/kernel/sched_rr_timeslice_ms"
 # What the probe counts, and what its events say by the definitions alone.
 RECOUNTED = (
     *("run_ns", "ready_ns", "costop_ns", "preemptions_kernel", "ple", "ple_chains", "yields_asked", "yields_granted"),
@@ -151,6 +154,42 @@ def test_a_recording_adds_up(bench: Bench, tmp_path: Path) -> None:
     print(*found.sentences(), sep="\n")
     assert found.slowdown("cohort", "work") > 1
     bench.host.check("rm /tmp/lab.rec")
+
+
+def vcpu_threads(bench: Bench) -> dict[str, list[int]]:
+    """Return the vCPUs' threads by VM, as the probe knows them."""
+    probe = ProbeRun.start(bench.host, "/tmp", name="threads")
+    try:
+        sample = probe.sample_in(bench.host.channel.call({"ping": {}}, [probe.socket]).after)
+    finally:
+        probe.stop()
+    assert sample is not None, "the probe answers"
+    return {vm["name"]: [vcpu["tid"] for vcpu in vm["vcpus"]] for vm in sample["vms"]}
+
+
+def test_how_far_siblings_are_from_each_other_in_a_queue_of_four(bench: Bench, tmp_path: Path) -> None:
+    host = bench.host
+    with Cgroups(bench) as ground:
+        ground.busy("work", "pv", "hyper")
+        threads = vcpu_threads(bench)
+        near, far = threads["work"]
+        # They have turns one after the other: for a quarter of the time the one is three turns from its own. The third
+        # VM has one vCPU. Looks are 10 ms apart, and come at each 2 ms of four turns as often.
+        ground.callback(host.check, f"echo {host.read(RR_MS).strip()} >{RR_MS}")
+        host.check(f"echo 12 >{RR_MS}; taskset -c -p 1 {near}")
+        ground.callback(host.check, f"taskset -c -p {ground.everywhere} {near}")
+        for tid in (far, *threads["pv"], *threads["hyper"]):
+            ground.callback(host.check, f"chrt -o -p 0 {tid}; taskset -c -p {ground.everywhere} {tid}")
+            host.check(f"taskset -c -p 0 {tid}; chrt -r -p 10 {tid}")
+        job = host.spawn("record-far", "exec nice -n -20 cohort record --seconds 30 --out /tmp/far.rec")
+        bench.until(lambda: job.wait(0) is not None, "the recorder ends", PATIENCE_S)
+        assert job.wait(0) == 0, job.output("stderr")[0]
+    recording = load(fetch(bench, "/tmp/far.rec", tmp_path / "far.rec"))
+    (vm,) = (vm for vm in recording.figures().about["figures"]["vms"] if vm["name"] == "work")
+    print(vm["distances"], vm["distances_far"])
+    assert vm["distances"] > 2500
+    assert vm["distances_far"] / vm["distances"] == pytest.approx(0.25, rel=EXACT)
+    host.check("rm /tmp/far.rec")
 
 
 def test_a_ring_that_is_too_small_says_what_it_lost(bench: Bench, tmp_path: Path) -> None:

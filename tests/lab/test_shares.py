@@ -71,11 +71,12 @@ def test_a_quota_holds_in_periods_shorter_than_a_tick(bench: Bench, policy: str)
     with Ground(bench, policy) as ground:
         ground.group("batch", max="1500 2000", weight=500)
         ground.loops("batch", 4)
-        ground.set("work", "cpu.max", "600 2000")
+        # The kernel takes no quota below 1 ms.
+        ground.set("work", "cpu.max", "1000 2000")
         ground.set("work", "cpu.weight", 500)
         ground.busy("work", "pv")
         got = ground.got("work", "batch", "pv", window_s=QUOTA_WINDOW_S)
-        ground.about(got, {"work": 0.3, "batch": 0.75}, QUOTA_SLACK)
+        ground.about(got, {"work": 0.5, "batch": 0.75}, QUOTA_SLACK)
 
 
 @long
