@@ -188,7 +188,8 @@ def test_how_far_siblings_are_from_each_other_in_a_queue_of_four(bench: Bench, t
     (vm,) = (vm for vm in recording.figures().about["figures"]["vms"] if vm["name"] == "work")
     print(vm["distances"], vm["distances_far"])
     assert vm["distances"] > 2500
-    assert vm["distances_far"] / vm["distances"] == pytest.approx(0.25, rel=EXACT)
+    # Nearer than that no queue of the lab's host is to round robin: its other threads have turns as well, now and then.
+    assert vm["distances_far"] / vm["distances"] == pytest.approx(0.25, abs=0.04)
     host.check("rm /tmp/far.rec")
 
 
