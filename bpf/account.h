@@ -35,8 +35,8 @@ static __always_inline u64 scale_by_weight(u64 delta_ns, u64 weight)
 	return weight == WEIGHT_DEFAULT ? delta_ns : delta_ns * WEIGHT_DEFAULT / (weight ?: 1);
 }
 
-/* Count what a running task has run since the last time. */
-static void run_charge(const struct task_struct *p, struct task_ctx *t, u64 now)
+/* Count what a running task has run since the last time; it goes on or not. */
+static void run_charge(const struct task_struct *p, struct task_ctx *t, bool goes_on, u64 now)
 {
 	struct vm_ctx *vm;
 	u64 delta;
@@ -49,7 +49,7 @@ static void run_charge(const struct task_struct *p, struct task_ctx *t, u64 now)
 	if (vm && delta)
 		atomic_add(&vm->runtime_ns, delta);
 	order_charge(t, p->scx.weight, delta);
-	gate_charge(t, delta, now);
+	gate_charge(t, delta, goes_on, now);
 }
 
 /* From now on it runs, for the entities that it is part of now. */
@@ -75,7 +75,7 @@ static void run_stop(const struct task_struct *p, struct task_ctx *t, u64 now)
 
 	if (!t->charged_ns)
 		return;
-	run_charge(p, t, now);
+	run_charge(p, t, false, now);
 	order_end(t, p->scx.weight);
 	leaf = entity_get(t->run_leaf);
 	if (t->run_leaf && leaf)

@@ -195,6 +195,15 @@ VERIFIED_ONCE take_next(s32 cpu, struct pick *best)
 	return take(best->pid, cpu, cpu, turn_slice(NULL, best->vm, cpu, best->now));
 }
 
+/* A turn of p begins on that pCPU: how much of its slice there is before a gate closes. What the kernel's own threads do is not cut. */
+static __always_inline u64 cut_short(const struct task_struct *p, struct task_ctx *t, struct cpu_ctx *c, u64 slice)
+{
+	u64 lasts = gate_lasts_ns(t);
+
+	c->cut_short = lasts && lasts < slice && !(p->flags & PF_KTHREAD);
+	return c->cut_short ? lasts : slice;
+}
+
 SEC("struct_ops/dispatch")
 void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 {
@@ -212,7 +221,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	if (prev && task_is_queued(prev)) {
 		t = task_get(prev);
 		if (t) {
-			run_charge(prev, t, best->now);
+			run_charge(prev, t, true, best->now);
 			if (gate_for(t, cpu, best->now))
 				t = NULL;
 			else
@@ -277,12 +286,12 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		t = NULL;
 	if (t) {
 		t->placed = 0;
-		slice = turn_slice(t, best->leaving_vm, cpu, best->now);
+		slice = cut_short(prev, t, c, turn_slice(t, best->leaving_vm, cpu, best->now));
 		task_set_slice(prev, slice);
 		c->turn_end_ns = best->now + slice;
 		gang_began(t, cpu, best->now);
 		order_begin(t, cpu, slice, prev->scx.weight, true);
-		if (queue_is_marked(cpu))
+		if (queue_is_marked(cpu) || c->cut_short)
 			turn_watch(cpu, best->now);
 		return;
 	}
@@ -296,6 +305,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
+	u64 slice;
 
 	if (!c)
 		return;
@@ -306,17 +316,18 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
 	gang_began(t, cpu, now);
 	run_start(p, t, now);
 	c->curr_vtime = t->vtime;
-	order_begin(t, cpu, p->scx.slice, p->scx.weight, !c->out_of_turn);
+	slice = cut_short(p, t, c, p->scx.slice);
+	order_begin(t, cpu, slice, p->scx.weight, !c->out_of_turn);
 	vcpu_set_state(t, VCPU_RUNNING, cpu, now);
 
 	c->curr_vm = t->vm;
 	c->curr_leaf = t->leaf;
 	c->curr_weight = p->scx.weight;
-	c->turn_end_ns = now + p->scx.slice;
+	c->turn_end_ns = now + slice;
 	c->curr_pid = p->pid;
 	if (c->resume_pid == (u32)p->pid)
 		c->resume_pid = 0;
-	if (queue_is_marked(cpu) || c->wish_pid)
+	if (queue_is_marked(cpu) || c->wish_pid || c->cut_short)
 		turn_watch(cpu, now);
 }
 
@@ -385,7 +396,7 @@ void BPF_PROG(cohort_tick, struct task_struct *p)
 	if (!t)
 		return;
 	cpu = scx_bpf_task_cpu(p);
-	run_charge(p, t, now);
+	run_charge(p, t, true, now);
 	gang_tick(t, cpu, now);
 	if (gate_for(t, cpu, now))
 		task_set_slice(p, 0);

@@ -3,9 +3,10 @@
  * Gate quota: cpu.max of cgroups, as in the kernel (Documentation/admin-guide/cgroup-v2.rst, "Bandwidth control"): in each period a cgroup with all that is
  * below it gets `quota` of CPU time, plus up to `burst` that it left in periods before.
  *
- * Run time is charged when it is charged to virtual time. Whoever has used it up loses its pCPU at the next tick at the latest; what was overdrawn until
- * then is taken from the next period, so that the rate is kept. Tasks that may not run are put aside: out of the run queue, where they would be in the way of
- * the search, and not counted as active, so that their share goes to others meanwhile.
+ * Run time is charged when it is charged to virtual time. What runs and is not charged yet is known all the same: a period may be shorter than a tick, and a
+ * budget that seems to be full at its end would get nothing. A turn lasts until the budget is empty if those that run go on; if others join them, what is
+ * overdrawn until then is taken from the next period, so that the rate is kept. Tasks that may not run are put aside: out of the run queue, where they would
+ * be in the way of the search, and not counted as active, so that their share goes to others meanwhile.
  *
  * A timer per cgroup refills it, as long as something happens there.
  */
@@ -25,6 +26,38 @@ struct {
 	__type(value, struct quota_timer);
 } quota_timers SEC(".maps");
 
+/* Not worth a turn: so long is one at least. What it overdraws is repaid. */
+#define QUOTA_TURN_MIN_NS 20000ULL
+
+/* What one that runs from now on adds to entity_ctx.uncharged: in the upper 48 bits when that is, in us, in the lower 16 itself. */
+static __always_inline u64 runs_from(u64 ktime_ns)
+{
+	return (ktime_ns / 1000 << 16) + 1;
+}
+
+static __always_inline u32 nr_uncharged(const struct entity_ctx *e)
+{
+	return e->uncharged & 0xffff;
+}
+
+/* What those in e that run have run since they were charged, all together. By the clock that is the same for all pCPUs. */
+static __always_inline u64 uncharged_ns(const struct entity_ctx *e)
+{
+	u64 sum = e->uncharged, count = sum & 0xffff;
+	s64 us;
+
+	if (!count)
+		return 0;
+	us = (s64)((count * (bpf_ktime_get_ns() / 1000) << 16) - (sum - count)) >> 16;
+	return us > 0 ? us * 1000 : 0;
+}
+
+/* What is left of e's budget, as of now. */
+static __always_inline s64 quota_left(const struct entity_ctx *e)
+{
+	return e->budget_ns - (s64)uncharged_ns(e);
+}
+
 /* Has a cgroup that t is in used up what it may? */
 static u32 quota_ask(struct task_ctx *t, s32 cpu, u64 now)
 {
@@ -39,8 +72,11 @@ static u32 quota_ask(struct task_ctx *t, s32 cpu, u64 now)
 		e = entity_get(slot);
 		if (!slot || !e)
 			break;
-		if (e->quota_ns && e->budget_ns <= 0)
+		if (e->quota_ns && quota_left(e) <= 0) {
+			if (!e->throttled_since_ns)
+				e->throttled_since_ns = now;
 			return GATE_ASIDE;
+		}
 		slot = e->parent;
 	}
 	return GATE_OPEN;
@@ -52,21 +88,19 @@ static u32 quota_ask(struct task_ctx *t, s32 cpu, u64 now)
  */
 static bool quota_refill(struct entity_ctx *e, u64 periods, u64 now)
 {
-	s64 most = e->quota_ns + e->burst_ns, budget;
+	s64 most = e->quota_ns + e->burst_ns, left = quota_left(e), more = periods * e->quota_ns;
 	u64 used = e->used_ns;
 
-	if (used == e->used_at_refill_ns && !e->throttled_since_ns && e->budget_ns >= most)
+	if (used == e->used_at_refill_ns && !nr_uncharged(e) && !e->throttled_since_ns && left >= most)
 		return false;
 	e->used_at_refill_ns = used;
 	e->nr_periods += periods;
 	if (e->throttled_since_ns)
 		e->nr_throttled += periods;
-	budget = e->budget_ns + (s64)(periods * e->quota_ns);
-	if (budget > most)
-		atomic_add(&e->budget_ns, most - e->budget_ns);
-	else
-		atomic_add(&e->budget_ns, (s64)(periods * e->quota_ns));
-	if (e->throttled_since_ns && e->budget_ns > 0) {
+	if (more > most - left)
+		more = most - left;
+	atomic_add(&e->budget_ns, more);
+	if (e->throttled_since_ns && left + more > 0) {
 		e->throttled_ns += elapsed_ns(now, e->throttled_since_ns);
 		e->throttled_since_ns = 0;
 	}
@@ -112,19 +146,23 @@ static void quota_start_timer(struct entity_ctx *e, u32 slot)
 	quota_arm(timer, e, 1);
 }
 
-static void quota_charge(struct task_ctx *t, u64 delta_ns, u64 now)
+/* Those above t without a quota count it as well: they may get one while it runs. */
+static void quota_charge(struct task_ctx *t, u64 delta_ns, bool goes_on, u64 now)
 {
 	struct entity_ctx *e;
+	u64 runs_since;
 	u32 slot;
 	s32 i;
 
-	if (!nr_quotas || !t->limits)
+	if (!t->limits || (!nr_quotas && !t->runs_since))
 		return;
+	runs_since = goes_on && t->runs_since ? runs_from(bpf_ktime_get_ns()) : 0;
 	slot = t->limits;
 	for (i = 0; i < MAX_DEPTH; i++) {
 		e = entity_get(slot);
 		if (!slot || !e)
 			break;
+		atomic_add(&e->uncharged, runs_since - t->runs_since);
 		if (e->quota_ns) {
 			if (!e->timer_on)
 				quota_start_timer(e, slot);
@@ -134,6 +172,42 @@ static void quota_charge(struct task_ctx *t, u64 delta_ns, u64 now)
 		}
 		slot = e->parent;
 	}
+	t->runs_since = runs_since;
+}
+
+/* The budget of each cgroup that t is in is for all that run there. */
+static u64 quota_lasts_ns(struct task_ctx *t)
+{
+	u64 least = 0, runs_since, part;
+	struct entity_ctx *e;
+	s64 left;
+	u32 slot;
+	s32 i;
+
+	if (!nr_quotas || !t->limits)
+		return 0;
+	runs_since = t->runs_since ?: runs_from(bpf_ktime_get_ns());
+	slot = t->limits;
+	for (i = 0; i < MAX_DEPTH; i++) {
+		e = entity_get(slot);
+		if (!slot || !e)
+			break;
+		if (runs_since != t->runs_since)
+			atomic_add(&e->uncharged, runs_since);
+		if (e->quota_ns) {
+			if (!e->timer_on)
+				quota_start_timer(e, slot);
+			left = quota_left(e);
+			part = left > 0 ? (u64)left / (nr_uncharged(e) ?: 1) : 0;
+			if (part < QUOTA_TURN_MIN_NS)
+				part = QUOTA_TURN_MIN_NS;
+			if (!least || part < least)
+				least = part;
+		}
+		slot = e->parent;
+	}
+	t->runs_since = runs_since;
+	return least;
 }
 
 /* cpu.max of a cgroup is now this. */
@@ -183,6 +257,7 @@ static void quota_drop(struct cgroup *cgrp)
 static const struct gate gate_quota = {
 	.ask = quota_ask,
 	.charge = quota_charge,
+	.lasts_ns = quota_lasts_ns,
 };
 
 #endif

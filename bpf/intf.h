@@ -119,7 +119,6 @@ struct entity_ctx {
 	unsigned int weight;
 	unsigned int inv_weight; /* virtual time per time, see scale_by_weight() */
 	unsigned int idle;	 /* cpu.idle */
-	unsigned int quota_on;
 
 	/* What changes all the time has lines of its own. */
 	unsigned long long vtime __attribute__((aligned(64))); /* virtual run time, ns at weight 100 */
@@ -138,8 +137,9 @@ struct entity_ctx {
 	unsigned long long quota_ns __attribute__((aligned(64))); /* per period; 0: no limit */
 	unsigned long long period_ns;
 	unsigned long long burst_ns;
-	long long budget_ns;	    /* left of this period; below 0: overdrawn, to be repaid */
-	unsigned long long used_ns; /* in all, while it had a quota */
+	long long budget_ns;	      /* left of this period; below 0: overdrawn, to be repaid */
+	unsigned long long uncharged; /* what runs and is not charged yet, see uncharged_ns() */
+	unsigned long long used_ns;   /* in all, while it had a quota */
 	unsigned long long used_at_refill_ns;
 	unsigned long long nr_periods;
 	unsigned long long nr_throttled;

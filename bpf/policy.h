@@ -153,8 +153,11 @@ enum gate_answer {
 struct gate {
 	u32 (*ask)(struct task_ctx *t, s32 cpu, u64 now);
 
-	/* t has run for delta_ns. */
-	void (*charge)(struct task_ctx *t, u64 delta_ns, u64 now);
+	/* t has run for delta_ns, and goes on or not. */
+	void (*charge)(struct task_ctx *t, u64 delta_ns, bool goes_on, u64 now);
+
+	/* A turn of t begins, or another one at once: after how long will the gate close for it? 0: not before something else happens. Left out: 0. */
+	u64 (*lasts_ns)(struct task_ctx *t);
 };
 
 /* Does the order that was chosen know VMs? */
@@ -186,6 +189,6 @@ VERIFIED_ONCE gang_changed(struct task_ctx *t, u32 from, u64 now);
 VERIFIED_ONCE gang_settle(u64 now);
 VERIFIED_ONCE gang_tick(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gate_for(struct task_ctx *t, s32 cpu, u64 now);
-VERIFIED_ONCE gate_charge(struct task_ctx *t, u64 delta_ns, u64 now);
+VERIFIED_ONCE gate_charge(struct task_ctx *t, u64 delta_ns, bool goes_on, u64 now);
 
 #endif

@@ -332,19 +332,36 @@ VERIFIED_ONCE gate_for(struct task_ctx *t, s32 cpu, u64 now)
 	return answer;
 }
 
-VERIFIED_ONCE gate_charge(struct task_ctx *t, u64 delta_ns, u64 now)
+VERIFIED_ONCE gate_charge(struct task_ctx *t, u64 delta_ns, bool goes_on, u64 now)
 {
 	UNUSED_YET(t);
 	UNUSED_YET(delta_ns);
+	UNUSED_YET(goes_on);
 	UNUSED_YET(now);
 	if (!t)
 		return 0;
 #define ASK(name, what)         \
 	if (gate_##name.charge) \
-		gate_##name.charge(t, delta_ns, now);
+		gate_##name.charge(t, delta_ns, goes_on, now);
 	GATES(ASK)
 #undef ASK
 	return 0;
+}
+
+VERIFIED_ONCE_U64 gate_lasts_ns(struct task_ctx *t)
+{
+	u64 least = 0, lasts;
+
+	UNUSED_YET(t);
+	if (!t)
+		return 0;
+#define ASK(name, what)                                             \
+	lasts = gate_##name.lasts_ns ? gate_##name.lasts_ns(t) : 0; \
+	if (lasts && (!least || lasts < least))                     \
+		least = lasts;
+	GATES(ASK)
+#undef ASK
+	return least;
 }
 
 static __always_inline void spin_on_spin(struct task_ctx *t, s32 cpu, bool in_kernel)

@@ -66,6 +66,7 @@ struct cpu_ctx {
 	u64 curr_vtime;	 /* of the runner, its turn paid */
 	u64 curr_weight;
 	u64 turn_end_ns; /* when the runner's slice ends */
+	u32 cut_short;	 /* ... because a gate will close then, whether somebody waits or not */
 
 	/* A wish (wish.h): run this waiting vCPU next. */
 	u32 wish_pid;	/* 0: none */
@@ -109,6 +110,7 @@ struct task_ctx {
 	u64 charged_ns;	   /* of its run time, see run_clock(), so much is counted; 0: not running */
 	u64 paid_until_ns; /* ... and virtual time is charged for so much */
 	u64 turn;	   /* what this turn adds to entity_ctx.turns */
+	u64 runs_since;	   /* what it adds to entity_ctx.uncharged of those whose quotas it is under */
 	u64 queued_ns;	   /* waiting for a pCPU since; 0: not waiting */
 	u64 waited_ns;	   /* last had to wait for a pCPU */
 	u64 kvm;	   /* VM whose vCPU it is; 0: none known */

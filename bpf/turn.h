@@ -4,7 +4,7 @@
  * would last up to ten times as long. A timer per pCPU ends turns on time.
  *
  * It is set for the end of the present turn only if it is not set for an earlier moment; when it fires too early it is set anew. So tasks that come and
- * go in quick succession cost nothing, and a pCPU on which nobody waits is left alone.
+ * go in quick succession cost nothing, and a pCPU on which nobody waits is left alone, unless a gate closes for its runner then.
  */
 #ifndef COHORT_TURN_H
 #define COHORT_TURN_H
@@ -53,7 +53,7 @@ static int turn_over(void *map, int *key, struct turn_timer *timer)
 	u64 now = now_ns();
 
 	timer->set_for_ns = 0;
-	if (!c || !c->curr_pid || !(queue_is_marked(*key) || c->wish_pid))
+	if (!c || !c->curr_pid || !(queue_is_marked(*key) || c->wish_pid || c->cut_short))
 		return 0;
 	if (time_before(now + TURN_EARLY_NS, c->turn_end_ns))
 		turn_watch(*key, now);

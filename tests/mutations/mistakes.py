@@ -170,7 +170,7 @@ MUTATIONS = [
         "the wrong one is better", "runqueue.h", "return order_before(r, &best->rank, margin_ns);", "return false;"
     ),
     Mutation("who may run again stays aside", "aside.h", "if (!t || gate_for(t, cpu, now))", "if (t)"),
-    Mutation("what has run is counted by no gate", "account.h", "gate_charge(t, delta, now);", ";"),
+    Mutation("what has run is counted by no gate", "account.h", "gate_charge(t, delta, goes_on, now);", ";"),
     Mutation("tasks are ordered as if each were a VM's", "order_task.h", ".rank = vtime_rank,", ""),
     Mutation("a stale wish is granted", "wish.h", "time_before(c->wish_at_ns + WISH_STALE_NS, now)", "false"),
     Mutation(
@@ -197,20 +197,20 @@ MUTATIONS = [
     Mutation(
         "only the innermost quota counts",
         "gate_quota.h",
-        "if (e->quota_ns && e->budget_ns <= 0)\n\t\t\treturn GATE_ASIDE;\n\t\tslot = e->parent;",
-        "if (e->quota_ns && e->budget_ns <= 0)\n\t\t\treturn GATE_ASIDE;\n\t\tslot = 0;",
+        "return GATE_ASIDE;\n\t\t}\n\t\tslot = e->parent;",
+        "return GATE_ASIDE;\n\t\t}\n\t\tslot = 0;",
     ),
     Mutation(
         "a burst is never there",
         "gate_quota.h",
-        "s64 most = e->quota_ns + e->burst_ns, budget;",
-        "s64 most = e->quota_ns, budget;",
+        "s64 most = e->quota_ns + e->burst_ns, left",
+        "s64 most = e->quota_ns, left",
     ),
     Mutation(
         "what was overdrawn is forgotten",
         "gate_quota.h",
-        "budget = e->budget_ns + (s64)(periods * e->quota_ns);",
-        "budget = most + 1;",
+        "if (more > most - left)",
+        "if (left < 0 || more > most - left)",
     ),
     Mutation(
         "each period counts as throttled",

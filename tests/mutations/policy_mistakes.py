@@ -13,6 +13,26 @@ OF_POLICIES = [
     Mutation(
         "a newcomer has the past of whose place it has", "shared_pages.h", "last->generation == vm->generation && ", ""
     ),
+    Mutation(
+        "what runs and is not charged yet is left when a period ends",
+        "gate_quota.h",
+        "left = quota_left(e), more",
+        "left = e->budget_ns, more",
+    ),
+    Mutation(
+        "what runs and is not charged yet is left for others",
+        "gate_quota.h",
+        "if (e->quota_ns && quota_left(e) <= 0)",
+        "if (e->quota_ns && e->budget_ns <= 0)",
+    ),
+    Mutation(
+        "each of those that run has all that is left of a quota",
+        "gate_quota.h",
+        "(u64)left / (nr_uncharged(e) ?: 1)",
+        "(u64)left",
+    ),
+    Mutation("who has stopped runs on for its quota", "gate_quota.h", "goes_on && t->runs_since ?", "t->runs_since ?"),
+    Mutation("a quota that is used up ends no turn if nobody waits", "turn.h", " || c->cut_short))", "))"),
     Mutation("only those to lower vCPUs count", "traffic.h", "to == t->vcpu)", "to >= t->vcpu)"),
     Mutation("who spins is not stopped", "spin_yield.h", "scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);", ";"),
     Mutation(

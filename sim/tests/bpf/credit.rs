@@ -102,9 +102,10 @@ fn a_cap_is_kept_and_its_rest_divided() {
     w.set_quota(cgroup, 100_000, 50_000, 0);
     let vms = [capped, vm_of(&mut w, 100, 2), vm_of(&mut w, 200, 2)];
     let got = of_host(&mut w, &vms);
-    for (got, due) in got.into_iter().zip([0.25, 0.25, 0.5]) {
-        assert_near(got, due, 0.01);
-    }
+    assert_near(got[0], 0.25, 0.003);
+    // What is left comes in two and a half turns each time: docs/policies.md.
+    assert_near(got[1], 0.25, 0.03);
+    assert_near(got[2], 0.5, 0.03);
 }
 
 #[test]

@@ -137,23 +137,81 @@ fn quotas_hold_where_clocks_differ_and_pcpus_go() {
     assert_near(gets(&mut w, 10 * SECOND, &vm), 0.5, 0.01);
 }
 
-#[test]
-fn short_periods_follow_one_another_too() {
-    // Run time is charged at ticks, here every 4 ms, so that shorter ones than this cannot be used up.
-    for (period_us, quota_us) in [(5_000, 1_500), (10_000, 3_000)] {
-        let mut w = world(1);
-        let (cgroup, vm) = vm_in(&mut w, 0, 1);
-        w.set_quota(cgroup, period_us, quota_us, 0);
-        w.run(SECOND);
-        let before = periods(&mut w);
-        let share = gets(&mut w, 10 * SECOND, &vm);
-        let after = periods(&mut w);
-        let due = quota_us as f64 / period_us as f64;
-        assert_near(share, due, 0.02 * due);
-        let wanted = 10_000_000 / period_us;
-        assert!((after.0 - before.0).abs_diff(wanted) <= 1, "{} periods of {wanted}", after.0 - before.0);
-        assert!((after.1 - before.1).abs_diff(wanted) <= wanted / 50 + 1, "{} throttled", after.1 - before.1);
+/// A VM of that many busy vCPUs on two pCPUs: what it gets of a quota, and what its statistics say, for 10 s.
+fn with_quota(period_us: u64, percent: u64, vcpus: usize, beside: bool) {
+    let about = format!("{percent} % of {period_us} us, {vcpus} vCPUs, beside another VM: {beside}");
+    let mut w = world(2);
+    let (cgroup, vm) = vm_in(&mut w, 0, vcpus);
+    if beside {
+        vm_in(&mut w, 0, 2);
     }
+    w.set_quota(cgroup, period_us, period_us * percent / 100, 0);
+    w.run(SECOND);
+    let before = periods(&mut w);
+    let share = gets(&mut w, 10 * SECOND, &vm);
+    let after = periods(&mut w);
+    let (quota, wants) = (percent as f64 / 100.0, if beside { 1.0 } else { vcpus as f64 });
+    let due = quota.min(wants);
+    assert!((share - due).abs() <= 0.02 * due, "{about}: {share:.4} of {due:.2} pCPUs");
+    let wanted = 10_000_000 / period_us;
+    let (all, throttled) = (after.0 - before.0, after.1 - before.1);
+    assert!(all.abs_diff(wanted) <= 1, "{about}: {all} of {wanted} periods");
+    // Each period's end finds it throttled, or none does.
+    if quota < wants {
+        assert!(throttled + wanted / 50 + 1 >= all, "{about}: {throttled} of {all} throttled");
+    } else {
+        assert!(throttled <= wanted / 50, "{about}: {throttled} of {all} throttled");
+    }
+}
+
+#[test]
+fn periods_shorter_than_a_tick_have_their_quotas() {
+    // The kernel ticks every 4 ms here.
+    for period_us in [1_000, 2_000, 4_000, 10_000] {
+        for percent in [10, 30, 50, 150] {
+            for vcpus in [1, 2] {
+                with_quota(period_us, percent, vcpus, false);
+                with_quota(period_us, percent, vcpus, true);
+            }
+        }
+    }
+}
+
+#[test]
+fn who_has_used_it_up_stops_then_and_not_at_the_tick() {
+    for beside in [false, true] {
+        let mut w = world(2);
+        let (cgroup, vm) = vm_in(&mut w, 0, 1);
+        if beside {
+            vm_in(&mut w, 0, 2);
+        }
+        w.set_quota(cgroup, 10_000, 1_500, 0);
+        w.run(SECOND);
+        let (mut stretch_us, mut longest_us) = (0, 0);
+        for _ in 0..20_000 {
+            w.run(MS / 20);
+            stretch_us = if w.is_running(vm[0]) { stretch_us + 50 } else { 0 };
+            longest_us = longest_us.max(stretch_us);
+        }
+        assert!((1_400..=1_600).contains(&longest_us), "it runs for {longest_us} us at a time");
+    }
+}
+
+#[test]
+fn those_that_run_divide_what_is_left() {
+    let mut w = world(4);
+    let (cgroup, vm) = vm_in(&mut w, 0, 4);
+    w.set_quota(cgroup, 50_000, 8_000, 0);
+    w.run(SECOND);
+    let used = |w: &World| vm.iter().map(|id| w.task(*id).used_ns).sum::<u64>();
+    let mut most = 0;
+    for _ in 0..100 {
+        let before = used(&w);
+        w.run(50 * MS);
+        most = most.max(used(&w) - before);
+    }
+    // If each thought that all of it is for itself they would use 16 ms until the next tick.
+    assert!((8 * MS..13 * MS).contains(&most), "{} us of a period", most / 1_000);
 }
 
 #[test]
