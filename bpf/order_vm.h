@@ -60,6 +60,7 @@ static __always_inline void rank_of_leaf(u32 leaf, u64 own, u64 weight, u64 now,
 
 	__builtin_memset(r, 0, sizeof(*r));
 	r->own = own;
+	r->own_turn = scale_by_weight(slice_ns, weight ?: WEIGHT_DEFAULT);
 	if (!leaf || !e)
 		return;
 	__builtin_memcpy(r->path, e->path, sizeof(r->path));
@@ -97,22 +98,19 @@ static void vtime_rank_of_runner(const struct cpu_ctx *c, u64 now, struct rank *
 		r->unused_ns = unused;
 }
 
-/* Virtual time where a's and b's ways part, at this entity of r's path or (0) at its own. */
-static __always_inline u64 rank_vtime(const struct rank *r, u32 slot)
+/* Virtual time where a's and b's ways part, at this entity of r's path or (0) at its own; and what a turn costs there, if that is more than *turn. */
+static __always_inline u64 rank_vtime(const struct rank *r, u32 slot, u64 *turn)
 {
 	struct entity_ctx *e = entity_get(slot);
+	u64 vtime = r->own, costs = r->own_turn;
 
-	if (!slot || !e)
-		return r->own - r->credit_ns;
-	return e->vtime - scale_by_entity(r->unused_ns, e) - r->credit_ns;
-}
-
-/* The virtual time that a turn costs there. */
-static __always_inline u64 rank_turn(u32 slot)
-{
-	struct entity_ctx *e = entity_get(slot);
-
-	return slot && e ? scale_by_entity(slice_ns, e) : slice_ns;
+	if (slot && e) {
+		vtime = e->vtime - scale_by_entity(r->unused_ns, e);
+		costs = scale_by_entity(slice_ns, e);
+	}
+	if (*turn < costs)
+		*turn = costs;
+	return vtime - r->credit_ns;
 }
 
 /* How far the one of that rank, and each entity that it is part of below this level of its path, is behind the furthest of its siblings: the most, in time. */
@@ -149,26 +147,24 @@ static u64 rank_behind(struct rank *r, u32 level)
 /*
  * Return true if a deserves the pCPU more than b, by at least margin_ns of virtual time.
  *
- * Where their ways part within less than a turn, neither deserves it more than the other, for turns are what is given. Then that one goes first
- * which its siblings, at any level below, have left behind. Otherwise a cgroup that has two turns at once would give one of them to a child that is due
- * none, and threads of two VMs that are pinned in the same way would never take turns: that of one VM here and that of the other there could go on for
+ * Where their ways part within less than a turn of the lighter one, neither deserves it more than the other, for turns are what is given. Then that one goes
+ * first which its siblings, at any level below, have left behind. Otherwise a cgroup that has two turns at once would give one of them to a child that is due
+ * none, or stop one that is due a whole pCPU and can never make up for that, whenever a light neighbour is a part of a turn behind the cgroup; and threads of two VMs that are pinned in the same way would never take turns: that of one VM here and that of the other there could go on for
  * ever, each VM having its share.
  */
 static bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
 {
-	u64 of_a, of_b, tie = 2 * slice_ns;
+	u64 of_a, of_b, turn = 0, tie = 2 * slice_ns;
 	u32 i;
 
 	for (i = 0; i < MAX_DEPTH; i++) {
 		if (a->path[i] == b->path[i])
 			continue;
-		of_a = rank_vtime(a, a->path[i]);
-		of_b = rank_vtime(b, b->path[i]);
+		of_a = rank_vtime(a, a->path[i], &turn);
+		of_b = rank_vtime(b, b->path[i], &turn);
 		if (time_before(of_a + margin_ns, of_b))
-			return !time_before(of_b, of_a + rank_turn(b->path[i])) ||
-			       rank_behind(b, i) <= rank_behind(a, i) + tie;
-		return !margin_ns && time_before(of_a, of_b + rank_turn(a->path[i])) &&
-		       rank_behind(a, i) > rank_behind(b, i) + tie;
+			return !time_before(of_b, of_a + turn) || rank_behind(b, i) <= rank_behind(a, i) + tie;
+		return !margin_ns && time_before(of_a, of_b + turn) && rank_behind(a, i) > rank_behind(b, i) + tie;
 	}
 	return time_before(a->own + margin_ns, b->own);
 }

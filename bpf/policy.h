@@ -16,6 +16,7 @@
 struct rank {
 	u64 own;
 	/* Of orders that divide by a tree, beside it: */
+	u64 own_turn;  /* the virtual time that a turn costs it */
 	u64 unused_ns; /* paid for turns that are not over: a runner's own, and a VM's other threads' */
 	u64 credit_ns; /* it may go before others by so much */
 	union {

@@ -33,6 +33,15 @@ OF_POLICIES = [
     ),
     Mutation("who has stopped runs on for its quota", "gate_quota.h", "goes_on && t->runs_since ?", "t->runs_since ?"),
     Mutation("a quota that is used up ends no turn if nobody waits", "turn.h", " || c->cut_short))", "))"),
+    Mutation(
+        "a light task's turn costs it no more than others'", "order_vm.h", "costs = r->own_turn;", "costs = slice_ns;"
+    ),
+    Mutation(
+        "who is left behind by siblings goes first only within a turn of the heaviest",
+        "order_vm.h",
+        "if (*turn < costs)",
+        "if (!*turn || *turn > costs)",
+    ),
     Mutation("only those to lower vCPUs count", "traffic.h", "to == t->vcpu)", "to >= t->vcpu)"),
     Mutation("who spins is not stopped", "spin_yield.h", "scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);", ";"),
     Mutation(

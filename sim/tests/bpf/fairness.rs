@@ -245,6 +245,24 @@ fn a_lone_runners_weight_is_known_too() {
 }
 
 #[test]
+fn who_is_due_nearly_a_whole_pcpu_is_not_stopped_for_who_is_due_little() {
+    let knobs = Knobs { slice_ns: Some(MS), starve_ns: Some(900 * MS), ..Knobs::default() };
+    let mut w = world_with(6, knobs);
+    let groups = [w.new_cgroup(0, 100), w.new_cgroup(0, 24)];
+    for group in groups {
+        let vm = w.new_vm(1);
+        w.spawn(Spec::busy().vcpu(vm, 0).cgroup(group));
+    }
+    busy_vm(&mut w, 3);
+    // Beside a VM that is due the rest of 1.55 pCPUs; and two neighbours of the group, whose turns come seldom.
+    let heavy = w.spawn(Spec::busy().weight(182).cgroup(groups[1]));
+    w.spawn(Spec::busy().weight(1));
+    w.spawn(Spec::busy().weight(6));
+    w.run(5_000 * MS);
+    assert_near(shares(&mut w, 10_000 * MS, &[heavy])[0], 0.9993, 0.002);
+}
+
+#[test]
 fn a_light_sleeper_runs_as_soon_as_it_wakes() {
     let mut w = world(1);
     let (_, _) = busy_vm(&mut w, 2);
