@@ -167,6 +167,7 @@ def vcpu_threads(bench: Bench) -> dict[str, list[int]]:
     return {vm["name"]: [vcpu["tid"] for vcpu in vm["vcpus"]] for vm in sample["vms"]}
 
 
+@pytest.mark.long
 def test_how_far_siblings_are_from_each_other_in_a_queue_of_four(bench: Bench, tmp_path: Path) -> None:
     host = bench.host
     with Cgroups(bench) as ground:
