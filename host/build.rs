@@ -2,6 +2,8 @@
 //! Compiles `../bpf`, scheduler and probe, into skeletons, and turns what its headers say (counters, limits, knobs' defaults) into Rust, so that each is
 //! written down once.
 
+#[path = "../sim/build/common.rs"]
+mod common;
 #[path = "build/depth.rs"]
 mod depth;
 #[path = "../sim/build/enums.rs"]
@@ -27,14 +29,7 @@ use std::process::ExitCode;
 use libbpf_cargo::SkeletonBuilder;
 
 fn main() -> ExitCode {
-    match build() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // Not returned from main, which would print clang's message with its line breaks quoted.
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    common::exit(build())
 }
 
 fn build() -> Result<(), Box<dyn Error>> {

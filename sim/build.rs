@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Compiles the scheduler of `../bpf` for this machine: the same files that become the kernel's object.
 
+#[path = "build/common.rs"]
+mod common;
 #[path = "build/enums.rs"]
 mod enums;
 #[path = "build/policies.rs"]
@@ -19,13 +21,7 @@ use std::process::{Command, ExitCode};
 const NOT_STATE: [&str; 4] = ["cohort_ops", "_license", "___fmt", "CSWTCH."];
 
 fn main() -> ExitCode {
-    match build() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    common::exit(build())
 }
 
 fn build() -> Result<(), Box<dyn Error>> {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Names what decides what is simulated, the scheduler's own files aside: whoever keeps results can tell those of another simulator.
 
+#[path = "../build/common.rs"]
+mod common;
+
 use std::env;
 use std::error::Error;
 use std::fmt::Write as _;
@@ -25,13 +28,7 @@ const DECIDE: [&str; 8] = [
 const DIGITS: usize = 16;
 
 fn main() -> ExitCode {
-    match build() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    common::exit(build())
 }
 
 fn build() -> Result<(), Box<dyn Error>> {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.python.two_vms import two_vms
 
 from cohortlab.heldout.errors import Cell, orders, quantile, wasserstein
 from cohortlab.heldout.load import SHIPPED, load
@@ -15,21 +16,7 @@ from cohortlab.heldout.show import lines
 
 Run = Callable[..., Any]
 
-SCENARIO = """
-name = "small"
-[host]
-pcpus = 2
-[[vm]]
-name = "work"
-vcpus = 2
-memory_mb = 256
-programs = ["tlb-flush"]
-[[vm]]
-name = "hog"
-vcpus = 2
-memory_mb = 256
-load = "cpu-hog"
-"""
+SCENARIO = two_vms("tlb-flush")
 SPLIT = """
 title = "a split"
 seeds = 2

@@ -10,27 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tests.python.two_vms import two_vms
 
 from cohortlab.errors import BadInput
 from cohortlab.reproduce import load, outcome, report, runs, traced
 from cohortlab.reproduce.commands import reproduce
 from cohortlab.reproduce.formula import Formula
 
-SCENARIO = """
-name = "two"
-[host]
-pcpus = 2
-[[vm]]
-name = "work"
-vcpus = 2
-memory_mb = 256
-programs = ["tlb-flush"]
-[[vm]]
-name = "hog"
-vcpus = 2
-memory_mb = 256
-load = "cpu-hog"
-"""
+SCENARIO = two_vms("tlb-flush", name="two")
 EXPERIMENT = """
 title = "a title"
 source = "a source"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from tests.python.two_vms import two_vms
 
 from cohortlab import scenario as scenarios
 from cohortlab.errors import BadInput
@@ -23,21 +24,7 @@ from cohortlab.sim.result import TIMELINE_KINDS, Result, Traces
 
 Run = Callable[..., Any]
 REPO = Path(__file__).parents[2]
-SMALL = """
-name = "small"
-[host]
-pcpus = 2
-[[vm]]
-name = "work"
-vcpus = 2
-memory_mb = 256
-programs = ["hackbench", "tlb-flush"]
-[[vm]]
-name = "hog"
-vcpus = 2
-memory_mb = 256
-load = "cpu-hog"
-"""
+SMALL = two_vms("hackbench", "tlb-flush")
 
 
 @pytest.fixture

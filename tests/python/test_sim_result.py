@@ -12,26 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.python.two_vms import two_vms
 
 from cohortlab.sim import run as simulate
 from cohortlab.sim.result import Result, Traces
 
 Run = Callable[..., Any]
-SMALL = """
-name = "small"
-[host]
-pcpus = 2
-[[vm]]
-name = "work"
-vcpus = 2
-memory_mb = 256
-programs = ["tlb-flush"]
-[[vm]]
-name = "hog"
-vcpus = 2
-memory_mb = 256
-load = "cpu-hog"
-"""
+SMALL = two_vms("tlb-flush")
 TRACES = Traces(1 << 28, 1 << 28, 4_000_000)
 
 

@@ -15,27 +15,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from tests.python.two_vms import two_vms
 
 from cohortlab.errors import BadInput
 from cohortlab.sweep import axes, chunks, local, plan
 from cohortlab.sweep.axes import Axis
 
 Run = Callable[..., Any]
-SCENARIO = """
-name = "small"
-[host]
-pcpus = 2
-[[vm]]
-name = "work"
-vcpus = 2
-memory_mb = 256
-programs = ["quick"]
-[[vm]]
-name = "hog"
-vcpus = 2
-memory_mb = 256
-load = "cpu-hog"
-"""
+SCENARIO = two_vms("quick")
 QUICK = """
 name = "quick"
 [[thread]]

@@ -70,7 +70,7 @@ class Figures(Result):
     @cached_property
     def about(self) -> dict[str, Any]:
         """All that is no table, as a simulated run has it."""
-        about: dict[str, Any] = json.loads(self._done.json)
+        about: dict[str, Any] = super().about
         for vm in about["figures"]["vms"]:
             for name in self._unknown & vm.keys():
                 del vm[name]

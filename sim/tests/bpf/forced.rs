@@ -135,19 +135,24 @@ fn who_was_thrown_out_is_kept_off_until_the_turn_ends() {
     }
 }
 
+/// The last of a sleeps, b has its turn, and its first has just gone to sleep.
+fn until_b_has_its_turn(w: &mut World, a: &[TaskId], b: &[TaskId]) {
+    // It sleeps as soon as it runs.
+    w.sleep(a[3]);
+    while w.task(a[3]).state != State::Asleep {
+        w.run(MS);
+    }
+    while !b.iter().all(|id| w.is_running(*id)) {
+        w.run(MS);
+    }
+    w.sleep(b[0]);
+}
+
 #[test]
 fn who_wakes_in_the_turn_of_pcpu_0s_vm_is_forced_as_well() {
     for (gang, runs) in [(knob::GANG_OFF, false), (knob::GANG_PROCCO, false), (knob::GANG_CPUCO, true)] {
         let (mut w, a, b) = beside_a_heavy_vm(gang, 0);
-        // It sleeps as soon as it runs.
-        w.sleep(a[3]);
-        while w.task(a[3]).state != State::Asleep {
-            w.run(MS);
-        }
-        while !b.iter().all(|id| w.is_running(*id)) {
-            w.run(MS);
-        }
-        w.sleep(b[0]);
+        until_b_has_its_turn(&mut w, &a, &b);
         w.run(MS);
         assert!(w.is_running(a[0]) && !w.is_running(a[3]), "test");
         w.wake(a[3]);
@@ -214,14 +219,7 @@ fn the_leader_keeps_its_pcpu_until_the_turn_ends() {
 #[test]
 fn who_wakes_late_in_a_turn_is_forced_for_the_rest_of_it() {
     let (mut w, a, b) = beside_a_heavy_vm(knob::GANG_CPUCO, 0);
-    w.sleep(a[3]);
-    while w.task(a[3]).state != State::Asleep {
-        w.run(MS);
-    }
-    while !b.iter().all(|id| w.is_running(*id)) {
-        w.run(MS);
-    }
-    w.sleep(b[0]);
+    until_b_has_its_turn(&mut w, &a, &b);
     w.run(10 * MS);
     w.wake(a[3]);
     w.settle();

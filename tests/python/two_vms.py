@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The scenario of most tests: a VM with programs beside one that computes, each of 2 vCPUs, on 2 pCPUs."""
+
+
+def two_vms(*programs: str, name: str = "small") -> str:
+    """Return it as TOML; more of the second VM can follow."""
+    listed = ", ".join(f'"{program}"' for program in programs)
+    return f"""
+name = "{name}"
+[host]
+pcpus = 2
+[[vm]]
+name = "work"
+vcpus = 2
+memory_mb = 256
+programs = [{listed}]
+[[vm]]
+name = "hog"
+vcpus = 2
+memory_mb = 256
+load = "cpu-hog"
+"""
