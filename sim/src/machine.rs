@@ -73,6 +73,9 @@ pub struct Costs {
     /// Ticks come late by up to so much, evenly and at random: interrupts that are off, the path of the timer; `cyclictest` sees a few us on a server
     /// at work. Without it pCPUs that do the same stay in step for ever, which no real ones do.
     pub tick_jitter_ns: Ns,
+    /// What it has cost at most to look at one pCPU for a task to take over, when a pCPU goes idle (`max_newidle_lb_cost` of
+    /// /sys/kernel/debug/sched/domains, divided by the domain's pCPUs). An estimate.
+    pub newidle_pcpu_ns: Ns,
     /// The speed of each of a core's threads while more than one is busy, in thousandths of a thread's that has the core to itself.
     pub smt_speed_per_mille: u32,
 }
@@ -93,6 +96,7 @@ impl Default for Costs {
             idle_exit_ns: 2_000,
             tick_ns: 4_000_000,
             tick_jitter_ns: 3_000,
+            newidle_pcpu_ns: 2_000,
             smt_speed_per_mille: 620,
         }
     }
@@ -115,6 +119,7 @@ impl Costs {
             idle_exit_ns: 0,
             tick_ns: 4_000_000,
             tick_jitter_ns: 0,
+            newidle_pcpu_ns: 0,
             smt_speed_per_mille: 1000,
         }
     }

@@ -15,15 +15,15 @@ const BPF: &str = "";
 
 /// Program, locks, TLB flushes, interrupts, policy, fingerprint.
 const RUNS: [(&str, &str, &str, &str, &str, &str); 10] = [
-    ("hackbench", "tas", "ipi", "trapped", FLAT, "5f535f2f8f9b667b"),
+    ("hackbench", "tas", "ipi", "trapped", FLAT, "cba65b887f8391f3"),
     ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, BPF),
-    ("hackbench", "ticket", "ipi", "virtualized", CFS, "873893f0233f2f48"),
-    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "0172362a79c4b3c5"),
-    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "9c7e2d4e76871bfd"),
+    ("hackbench", "ticket", "ipi", "virtualized", CFS, "a44b545f2bdd5540"),
+    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "9183bfac65b27d98"),
+    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "9c5cd349c7e767b2"),
     ("tlb-flush", "tas", "hypercall", "trapped", COHORT, BPF),
-    ("ebizzy", "queued", "ipi", "trapped", EEVDF, "612b4b63f92b5c77"),
+    ("ebizzy", "queued", "ipi", "trapped", EEVDF, "f98ae5aa6c7147a6"),
     ("dbench", "queued", "ipi", "posted", COHORT, BPF),
-    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "fe01a1e145043efc"),
+    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "d55b5368d6395314"),
     ("user-spin", "pv-ticket", "ipi", "trapped", COHORT, BPF),
 ];
 

@@ -114,7 +114,7 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
     if version < (6, 6, 0):
         if slice_ns:
             raise PlaceError(f"--base-slice-us: kernel {kernel} has CFS, which has no base slice: must be 6.6 or newer")
-        return {"class": "fair", "variant": "cfs", **_cfs_turns(settings)}
+        return {"class": "fair", "variant": "cfs", "newidle": _newidle(version), **_cfs_turns(settings)}
     if settings.latency_us or settings.min_granularity_us:
         raise PlaceError(f"--latency-us, --min-granularity-us: kernel {kernel} has EEVDF: must be older than 6.6")
     variant = "eevdf" if version < (6, 19, 0) else "eevdf-forfeit" if version < (7, 3, 0) else "eevdf-flat"
@@ -130,7 +130,15 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
         "group_weight": mode or "auto",
         "slice_ns": slice_ns,
         "normalized_slice_ns": _normalized_slice_ns(version),
+        "newidle": _newidle(version),
     }
+
+
+def _newidle(version: tuple[int, ...]) -> str:
+    """Return what decides whether a pCPU that goes idle looks for a task (sched_balance_newidle())."""
+    if version < (5, 16, 0):
+        return "migration-cost"
+    return "cost" if version < (6, 18, 0) else "random" if version < (7, 3, 0) else "rate"
 
 
 def _cfs_turns(settings: KernelSettings) -> dict[str, int]:

@@ -31,6 +31,8 @@ use super::{GuestConfig, Guests, Owner, Process};
 
 /// Kinds of VMs that are remembered while a run is built: looking for one must not take long if all are different.
 const KINDS_MAX: usize = 16;
+/// Number of the random stream of where a VM's vCPUs were last.
+const PLACES: u64 = 1 << 48;
 
 impl Guests {
     /// Make all tasks of a run and wake those that have something to do.
@@ -80,11 +82,16 @@ impl Guests {
         let allowed = set(&config.cpus);
         let footprint_per_mille = kind.footprint_per_mille;
         let mut threads = Vec::new();
+        // The guest has booted and idled before anything is looked at, and its vCPUs were last wherever they were.
+        let mut places = Rng::derive(seed, Stream::Vm, PLACES + u64::from(id.0));
         for v in 0..config.vcpus {
             let vcpu = VcpuId { vm: id, id: v };
             let allowed = config.vcpu_cpus.get(v as usize).map_or_else(|| allowed.clone(), |cpus| set(cpus));
+            let may = |cpu: &CpuId| allowed.as_ref().is_none_or(|set| set.has(*cpu));
+            let online: Vec<CpuId> = host.core.online.iter().filter(may).collect();
+            let was_on = online.get(places.below(online.len() as u64) as usize).copied();
             let spec =
-                TaskSpec { vcpu: Some(vcpu), group, allowed, footprint_per_mille, ..TaskSpec::default() };
+                TaskSpec { vcpu: Some(vcpu), group, allowed, was_on, footprint_per_mille, ..TaskSpec::default() };
             let task = host.spawn(spec);
             host.set_in_kvm(task, true);
             host.set_guest_kernel(task, true);

@@ -36,7 +36,8 @@ impl<C: Class> Host<C> {
             Some(vcpu) => self.core.vms[vcpu.vm.index()].tgid,
             None => id.0 + 1,
         });
-        let cpu = self.core.online.iter().find(|cpu| spec.allowed.as_ref().is_none_or(|set| set.has(*cpu)));
+        let allowed = |cpu: &CpuId| spec.allowed.as_ref().is_none_or(|set| set.has(*cpu));
+        let cpu = spec.was_on.filter(allowed).or_else(|| self.core.online.iter().find(allowed));
         self.core.tasks.push(Task::new(spec, tgid, cpu.unwrap_or(CpuId(0))));
         self.class.task_new(&mut self.core, id);
         id

@@ -27,6 +27,8 @@ pub struct TaskSpec {
     /// A kernel thread.
     pub kthread: bool,
     pub vcpu: Option<VcpuId>,
+    /// It has run before, and slept since: where. `None`: it is new.
+    pub was_on: Option<CpuId>,
     /// How much of the TLB and private caches it uses; 1000 is usual. See [`crate::machine::Costs::refill_after_other_ns`].
     pub footprint_per_mille: u32,
 }
@@ -40,6 +42,7 @@ impl Default for TaskSpec {
             tgid: None,
             kthread: false,
             vcpu: None,
+            was_on: None,
             footprint_per_mille: 1000,
         }
     }
@@ -113,7 +116,7 @@ impl Task {
             vcpu: spec.vcpu,
             kvm: super::vcpu::VcpuState::default(),
             footprint_per_mille: spec.footprint_per_mille,
-            warm_on: None,
+            warm_on: spec.was_on,
             refill_left_ns: 0,
             turn_ns: 0,
             run_ns: 0,

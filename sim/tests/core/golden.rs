@@ -125,6 +125,6 @@ fn whole_runs_are_what_they_were() {
     assert_ne!(found[2], found[3], "a yield forfeits in one and not in the other");
     assert_eq!(
         found,
-        ["f0c7f399e91c3fd4", "47e9a2ecf7103127", "d78958ff9a2cc143", "96e17afb3294eb55", "986222053a99ce68"]
+        ["f0c7f399e91c3fd4", "fe429e3f481cbc96", "a908c132b0df69c5", "91b91989c183c7bd", "e299e66ff504a306"]
     );
 }

@@ -15,7 +15,7 @@ const HRTICK_MIN_NS: Ns = 10_000;
 
 /// It was made, and not woken yet: `wake_up_new_task()` is to come.
 fn never_woken(task: &Task) -> bool {
-    task.state == State::Asleep && task.switches == 0
+    task.state == State::Asleep && task.switches == 0 && task.warm_on.is_none()
 }
 
 impl Fair {
@@ -51,6 +51,7 @@ impl Fair {
 
     /// `set_next_entity()` at every level that is not set already.
     fn set_chain(&mut self, task: u32) {
+        let now_ns = self.now_ns;
         let mut at = Some(task);
         while let Some(id) = at {
             let rq = self.entity(id).rq;
@@ -66,6 +67,7 @@ impl Fair {
             }
             let entity = self.entity_mut(id);
             entity.prev_exec_ns = entity.exec_ns;
+            entity.exec_start_ns = now_ns;
             entity.vprot = entity.deadline;
             at = self.parent(id);
         }
@@ -165,7 +167,7 @@ impl Class for Fair {
         self.hrtick = vec![None; core.cpus.len()];
         self.sleepers = vec![0; core.cpus.len()];
         self.group_queues = vec![Vec::new(); core.cpus.len()];
-        self.balance.resize(core.cpus.len());
+        self.balance.resize(core.cpus.len(), core.seed);
         self.add_group(core, GroupId(0));
     }
 
@@ -281,6 +283,8 @@ impl Class for Fair {
             self.put_chain(old, Some(id));
         }
         self.picked[cpu.index()] = None;
+        self.now_ns = core.now_ns;
+        self.balance.runs(core.now_ns, cpu);
         self.set_chain(id);
         // The turn that begins has a timer if anybody waits (`exact_slice_ns()`).
         let turn = core.cpu(cpu).turn.wrapping_add(1);

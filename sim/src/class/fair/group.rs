@@ -80,6 +80,9 @@ impl Fair {
             self.finish_delayed(at);
         }
         let root = known.cpu.index();
+        if self.rq(self.entity(at).home).cpu != known.cpu {
+            self.entity_mut(at).exec_start_ns = 0;
+        }
         if self.flat {
             self.enqueue_flat(at, home, woken);
         } else {

@@ -61,7 +61,10 @@ impl Fair {
         match entity.attached {
             Some(old) => self.detach(id, old),
             // Groups begin with nothing.
-            None if entity.task.is_some() => self.entities[id as usize].avg = Average::start(weight),
+            None if entity.task.is_some() => {
+                let start = Average::start(weight, &self.rq(home).avg);
+                self.entities[id as usize].avg = start;
+            }
             None => {}
         }
         self.advance_queue(home);

@@ -12,6 +12,7 @@ mod flat;
 mod group;
 mod loads;
 mod membership;
+mod newidle;
 mod pelt;
 mod placement;
 mod queue;
@@ -25,6 +26,7 @@ use crate::tree::Forest;
 
 use self::balance::Balance;
 use self::group::TaskGroup;
+pub use self::newidle::Newidle;
 use self::queue::{Entity, Rq};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -86,6 +88,8 @@ pub struct FairConfig {
     pub group_weight: GroupWeight,
     /// Move tasks between pCPUs: on going idle.
     pub balance: bool,
+    /// When that is tried.
+    pub newidle: Newidle,
     /// ... and periodically, between busy ones.
     pub periodic_balance: bool,
 }
@@ -106,6 +110,7 @@ impl Default for FairConfig {
             lazy_preemption: false,
             group_weight: GroupWeight::Auto,
             balance: true,
+            newidle: Newidle::Random,
             periodic_balance: true,
         }
     }
@@ -113,7 +118,12 @@ impl Default for FairConfig {
 
 impl FairConfig {
     pub fn of(variant: Variant) -> Self {
-        Self { variant, ..Self::default() }
+        let newidle = match variant {
+            Variant::Cfs => Newidle::Cost,
+            Variant::Eevdf | Variant::EevdfForfeit => Newidle::Random,
+            Variant::EevdfFlat => Newidle::Rate,
+        };
+        Self { variant, newidle, ..Self::default() }
     }
 }
 
@@ -230,6 +240,7 @@ impl Fair {
         while let Some(id) = at {
             let entity = &mut self.entities[id as usize];
             entity.exec_ns += delta_ns;
+            entity.exec_start_ns = core.now_ns;
             entity.vruntime += calc_delta_fair(delta_ns, entity.weight);
             let rq = entity.rq;
             let ended = self.eevdf && self.update_deadline(id);

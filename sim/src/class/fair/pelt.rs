@@ -90,10 +90,14 @@ impl Average {
         self.runnable = self.runnable_sum / divider;
     }
 
-    /// A new entity counts as one that has always been runnable, until more is known: `init_entity_runnable_average()`. (The kernel gives a task
-    /// less for a start where there is little spare time.)
-    pub fn start(weight: u64) -> Self {
-        Self { load_sum: SUM_MAX - PERIOD, load: weight, ..Self::default() }
+    /// A new task's load counts as if it had always been runnable, until more is known: `init_entity_runnable_average()`. How much it is
+    /// runnable is taken from those in its queue, and as half of the time that they leave at most (`post_init_entity_util_avg()`; here who is runnable
+    /// stands for who runs).
+    pub fn start(weight: u64, queue: &Average) -> Self {
+        let busy = queue.runnable.min(1024);
+        let rest = (1024 - busy) / 2;
+        let runnable = if busy > 0 { (busy * weight / (queue.load + 1)).min(rest) } else { rest };
+        Self { load_sum: SUM_MAX - PERIOD, load: weight, runnable, ..Self::default() }
     }
 
     /// From now on it is part of this queue's average: the same clock, and sums that give the same averages on it (`attach_entity_load_avg()`).

@@ -38,6 +38,8 @@ pub struct Entity {
     pub rel_deadline: bool,
     pub exec_ns: Ns,
     pub prev_exec_ns: Ns,
+    /// When it was seen running last on its present pCPU; 0: not there yet (`se->exec_start`).
+    pub exec_start_ns: Ns,
     pub on_rq: bool,
     /// Asleep, and still queued to pay for having run ahead (`sched_delayed`).
     pub delayed: bool,
@@ -64,6 +66,7 @@ impl Entity {
             rel_deadline: false,
             exec_ns: 0,
             prev_exec_ns: 0,
+            exec_start_ns: 0,
             on_rq: false,
             delayed: false,
             new: false,
