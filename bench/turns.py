@@ -1,32 +1,91 @@
-import sys, time
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a turn after somebody else's costs programs in the lab, which is where footprints come from: a Markdown table.
+
+    build/venv/bin/python bench/turns.py [ROUNDS]     5, in three and a half minutes
+
+Two VMs of 2 vCPUs whose threads are all pinned to one pCPU, so that they take turns there. Each program runs in one of
+them while the other is idle, then while it computes. The CPU time that the program needs more for the same work, over
+its turns, is what a turn costs. Turns are how often the VM's threads were given the pCPU, for the program's setup too.
+Medians; of the cost also the lowest and the highest, which can be below 0: rounds differ by more than what a few
+hundred turns cost.
+"""
+
+from __future__ import annotations
+
+import sys
 from collections import defaultdict
-from pathlib import Path
 from statistics import median
-sys.path.insert(0,'bench/probe')
-import queues
-from cohortlab import scenario as scenarios
+from typing import NamedTuple
+
+from alone import PROGRAMS, VM, number, refuse, scenario
+
 from cohortlab.lab.place import LabPlace
 from cohortlab.policies import KERNEL
-P=("hackbench-pipes","hackbench","user-spin","tlb-shootdown","tlb-flush","mmapfork","dbench","pbzip2")
-of=queues.scenario(2,2,P,"7.3")
-ROUNDS=int(sys.argv[1])
-N=r'''for t in $(cat /sys/fs/cgroup/machine.slice/*work*/cgroup.threads); do cut -d' ' -f3 /proc/$t/schedstat; done | awk '{s+=$1} END{print s}'; awk '/usage_usec/{print $2}' /sys/fs/cgroup/machine.slice/*work*/cpu.stat'''
-def read(h): 
-    a=h.check(N,60).split(); return int(a[0]),int(a[1])/1e6
-found=defaultdict(list)
-with LabPlace(of, probe=False, progress=lambda t,_: print(t,file=sys.stderr)) as place:
-    h=place.host
-    for t in h.check("cat /sys/fs/cgroup/machine.slice/*/cgroup.threads",60).split(): h.check(f"taskset -c -p 0 {t} || true")
-    with place.policy(KERNEL, ("--cgroup-mode","smp")):
-        for p in P: place.measure("work",p)
-        for r in range(ROUNDS):
-            for p in P:
-                a=read(h); m=place.measure("work",p); b=read(h)
-                c0=m.cpu_s["work"]; u0=m.value; n0=b[0]-a[0]
-                with place.background("hog1","cpu-hog"):
-                    a=read(h); m=place.measure("work",p); b=read(h)
-                c1=m.cpu_s["work"]; n1=b[0]-a[0]
-                if p=="dbench": c0,c1=c0/u0/2.0,c1/m.value/2.0; n1=n1/m.value/2.0; n0=n0/u0/2
-                found[p].append(((c1-c0)/n1*1e6, c0, c1, n0, n1, c1/n1*1e6))
-for p,v in found.items():
-    print(p, "us a turn", sorted(round(x[0]) for x in v), "median %.0f"%median(x[0] for x in v), "cpu %.3f -> %.3f"%(median(x[1] for x in v), median(x[2] for x in v)), "turns %.3g %.3g"%(v[0][3],v[0][4]), "us/turn %.0f"%median(x[5] for x in v))
+from cohortlab.summary import Spread
+
+OTHER, LOAD = "hog1", "cpu-hog"
+SLICE = "/sys/fs/cgroup/machine.slice"
+# Of a thread's schedstat, the third number is how often it was given a pCPU.
+EACH = f"for t in $(cat {SLICE}/*{VM}*/cgroup.threads); do cut -d' ' -f3 /proc/$t/schedstat; done"
+TURNS = f"{EACH} | awk '{{s+=$1}} END{{print s}}'"
+HEAD = ("program", "µs a turn", "CPU s alone", "CPU s beside", "turns alone", "turns beside", "a turn beside, µs")
+
+
+class Took(NamedTuple):
+    """What a run took, and how much it did: in any unit, for runs of the same program alone are compared."""
+
+    cpu_s: float
+    turns: float
+    work: float = 1.0
+
+    def for_work(self, work: float) -> Took:
+        return Took(self.cpu_s * work / self.work, self.turns * work / self.work, work)
+
+
+def cost_us(alone: Took, beside: Took) -> float:
+    """Return what a turn costs beside somebody else."""
+    beside = beside.for_work(alone.work)
+    return (beside.cpu_s - alone.cpu_s) / beside.turns * 1e6
+
+
+def row(name: str, runs: list[tuple[Took, Took]]) -> str:
+    costs = Spread.of(cost_us(alone, beside) for alone, beside in runs)
+    as_much = [(alone, beside.for_work(alone.work)) for alone, beside in runs]
+    cpu_s = [f"{median(run[at].cpu_s for run in as_much):.3f}" for at in (0, 1)]
+    turns = [f"{median(run[at].turns for run in as_much):.0f}" for at in (0, 1)]
+    turn_us = median(beside.cpu_s / beside.turns * 1e6 for _, beside in as_much)
+    cost = f"{costs.median:.0f} [{costs.min:.0f} to {costs.max:.0f}]"
+    return f"| {name} | {cost} | {' | '.join([*cpu_s, *turns])} | {turn_us:.0f} |"
+
+
+def took(place: LabPlace, program: str) -> Took:
+    turns = int(place.host.check(TURNS))
+    measured = place.measure(VM, program)
+    turns = int(place.host.check(TURNS)) - turns
+    # What has a rate for its figure runs for the same time always, and the others do the same work.
+    return Took(measured.cpu_s[VM], turns, measured.value if place.scenario.workloads[program].is_rate else 1.0)
+
+
+def main(rounds: int) -> None:
+    found: dict[str, list[tuple[Took, Took]]] = defaultdict(list)
+    with LabPlace(scenario(hogs=1), probe=False, progress=lambda text, _: print(text, file=sys.stderr)) as place:
+        for thread in place.host.check(f"cat {SLICE}/*/cgroup.threads").split():
+            # One that has ended meanwhile is no harm.
+            place.host.check(f"taskset -c -p 0 {thread} || true")
+        with place.policy(KERNEL, ("--cgroup-mode", "smp")):
+            for program in PROGRAMS:
+                place.measure(VM, program)
+            for _ in range(rounds):
+                for program in PROGRAMS:
+                    alone = took(place, program)
+                    with place.background(OTHER, LOAD):
+                        found[program].append((alone, took(place, program)))
+    print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
+    for program, runs in found.items():
+        print(row(program, runs))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        refuse(f"{' '.join(sys.argv[1:])!r} is not allowed: must be [ROUNDS]")
+    main(number((sys.argv[1:] or ["5"])[0], "ROUNDS"))
