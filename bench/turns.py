@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a turn after somebody else's costs programs in the lab, which is where footprints come from: a Markdown table.
+"""What a turn after somebody else's costs programs in the lab: a Markdown table.
 
     build/venv/bin/python bench/turns.py [ROUNDS]     5, in three and a half minutes
 
-Two VMs of 2 vCPUs whose threads are all pinned to one pCPU, so that they take turns there. Each program runs in one of
-them while the other is idle, then while it computes. The CPU time that the program needs more for the same work, over
-its turns, is what a turn costs. Turns are how often the VM's threads were given the pCPU, for the program's setup too.
-Medians; of the cost also the lowest and the highest, which can be below 0: rounds differ by more than what a few
-hundred turns cost.
+Two VMs of 2 vCPUs share 2 pCPUs. Each program runs in one of them while the other is idle, then while it computes. The CPU
+time that the program needs more for the same work, over its turns, is what a turn costs. Turns are how often the VM's
+threads were given a pCPU, for the program's setup too. Medians; of the cost also the lowest and the highest, which can be
+below 0: rounds differ by more than what a few hundred turns cost.
 """
 
 from __future__ import annotations
@@ -69,9 +68,6 @@ def took(place: LabPlace, program: str) -> Took:
 def main(rounds: int) -> None:
     found: dict[str, list[tuple[Took, Took]]] = defaultdict(list)
     with LabPlace(scenario(hogs=1), probe=False, progress=lambda text, _: print(text, file=sys.stderr)) as place:
-        for thread in place.host.check(f"cat {SLICE}/*/cgroup.threads").split():
-            # One that has ended meanwhile is no harm.
-            place.host.check(f"taskset -c -p 0 {thread} || true")
         with place.policy(KERNEL, ("--cgroup-mode", "smp")):
             for program in PROGRAMS:
                 place.measure(VM, program)
