@@ -90,8 +90,14 @@ impl Guests {
             let may = |cpu: &CpuId| allowed.as_ref().is_none_or(|set| set.has(*cpu));
             let online: Vec<CpuId> = host.core.online.iter().filter(may).collect();
             let was_on = online.get(places.below(online.len() as u64) as usize).copied();
-            let spec =
-                TaskSpec { vcpu: Some(vcpu), group, allowed, was_on, footprint_per_mille, ..TaskSpec::default() };
+            let spec = TaskSpec {
+                vcpu: Some(vcpu),
+                group,
+                allowed,
+                was_on,
+                footprint_per_mille,
+                ..TaskSpec::default()
+            };
             let task = host.spawn(spec);
             host.set_in_kvm(task, true);
             host.set_guest_kernel(task, true);
