@@ -17,13 +17,13 @@ const BPF: &str = "";
 const RUNS: [(&str, &str, &str, &str, &str, &str); 10] = [
     ("hackbench", "tas", "ipi", "trapped", FLAT, "cba65b887f8391f3"),
     ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, BPF),
-    ("hackbench", "ticket", "ipi", "virtualized", CFS, "a44b545f2bdd5540"),
-    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "9183bfac65b27d98"),
-    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "9c5cd349c7e767b2"),
+    ("hackbench", "ticket", "ipi", "virtualized", CFS, "963961a066d0fc11"),
+    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "ea326e501433b847"),
+    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "12a214f1a4443999"),
     ("tlb-flush", "tas", "hypercall", "trapped", COHORT, BPF),
     ("ebizzy", "queued", "ipi", "trapped", EEVDF, "f98ae5aa6c7147a6"),
     ("dbench", "queued", "ipi", "posted", COHORT, BPF),
-    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "d55b5368d6395314"),
+    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "534dde7c78b3dfa5"),
     ("user-spin", "pv-ticket", "ipi", "trapped", COHORT, BPF),
 ];
 

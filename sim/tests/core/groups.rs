@@ -59,37 +59,36 @@ fn who_comes_after_the_slice_ended_sets_a_timer_anew() {
     assert_eq!(turns_us(&turns, 0), [(0, Some(0)), (500, Some(1)), (1_000, Some(0)), (3_000, Some(2))]);
 }
 
-/// Who runs when on pCPU 1. Task 0 must be there, and has been alone for so long that the pCPU is known to be full. From 98.55 on task 1, of this weight, is
-/// on pCPU 0 with two that must be there.
+/// Who runs when on pCPU 1, which balances at the ticks at 64 and 124. Task 0 must be there, and has been alone for so long that the pCPU is known to be
+/// full. From 122.55 on task 1, of this weight, is on pCPU 0 with two more, the last of which must be there.
 fn pulls(slice_ns: u64, weight: u32) -> Vec<(u64, Option<u32>)> {
     let config = FairConfig { slice_ns, ..FairConfig::of(Variant::EevdfFlat) };
     let mut s = sim(&MachineConfig::ideal(2), fair(config), 1);
     let turns = record(&mut s);
     let on = |cpu| TaskSpec { allowed: Some([CpuId(cpu)].into_iter().collect()), ..TaskSpec::default() };
     spawn(&mut s, on(1), Program::Busy);
-    s.run_until(98_550 * US).unwrap();
+    s.run_until(122_550 * US).unwrap();
     spawn(&mut s, TaskSpec { weight, ..TaskSpec::default() }, Program::Busy);
-    for _ in 0..2 {
-        spawn(&mut s, on(0), Program::Busy);
-    }
-    s.run_until(132 * MS - 1).unwrap();
+    busy(&mut s);
+    spawn(&mut s, on(0), Program::Busy);
+    s.run_until(156 * MS - 1).unwrap();
     turns_us(&turns, 1)
 }
 
 #[test]
 fn who_is_pulled_sets_a_timer_for_the_runners_slice() {
-    // On pCPU 0: task 1 up to 99.65, then 2. So 1 is ahead there at the tick at 100, and would have to wait on pCPU 1 as well: it stays. That was one
-    // failure, so at the next balancing, at 128, it may come although it is ahead, by 0.08: 2 has run since 123.85, 3 since 126.05. Placed ahead of the
-    // average, it lets 0, with v 128 and d 130.2, go on up to that, and not to the tick at 132.
-    assert_eq!(pulls(2_200 * US, 1024), [(0, Some(0)), (130_200, Some(1))]);
+    // On pCPU 0: task 1 up to 123.65, then 2. So 1 is ahead there at the tick at 124, and would have to wait on pCPU 1 as well: it stays. 2 might come, but
+    // runs. That was one failure, so at the next balancing, at 152, 1 may come although it is ahead, by 0.08: 2 has run since 147.85, 3 since 150.05. Placed
+    // ahead of the average, it lets 0, with v 152 and d 154.2, go on up to that, and not to the tick at 156.
+    assert_eq!(pulls(2_200 * US, 1024), [(0, Some(0)), (154_200, Some(1))]);
 }
 
 #[test]
 fn who_is_pulled_may_preempt_although_it_never_ran() {
-    // On pCPU 0: task 2 up to 101.5, its d; task 1 has a d of 3.07, v 0. Behind there, it comes at the tick at 100, and is placed behind 0, which has v 100
+    // On pCPU 0: task 2 up to 125.55, its d; task 1 has a d of 3.07, v 0. Behind there, it comes at the tick at 124, and is placed behind 0, which has v 124
     // and so is ahead. Its slice is 3.07 * 1000 / 1024; then it is ahead.
     let turns = pulls(6 * MS, 1000);
-    assert_eq!(turns[..3], [(0, Some(0)), (100_000, Some(1)), (103_000, Some(0))]);
+    assert_eq!(turns[..3], [(0, Some(0)), (124_000, Some(1)), (127_000, Some(0))]);
 }
 
 /// When two tasks take turns on pCPU 0.

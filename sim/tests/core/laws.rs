@@ -105,8 +105,8 @@ fn is_work_conserving(s: &Sim, class: u8) {
         let idle_long = core.cpu(cpu).idle_since_ns < long_ago_ns;
         if let Some(task) = core.tasks.iter().find(waits).filter(|_| idle_long) {
             // The fair class looks when a pCPU goes idle, if its dice say so, and at the ticks of the pCPU where somebody waits; who was seen running less
-            // than half a ms ago is hot at the first two of them.
-            let patience_ns = if class < 4 { 13 * MS } else { 0 };
+            // than half a ms ago is hot at the first three of them.
+            let patience_ns = if class < 4 { 17 * MS } else { 0 };
             let late = task.waits_since_ns + patience_ns <= core.now_ns;
             assert!(!late, "class {class}, at {} {cpu:?} idles while {task:?} waits", core.now_ns);
         }

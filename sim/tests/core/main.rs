@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, and what they share")]
 
+mod balance;
 mod cfs;
 mod common;
 mod eevdf;

@@ -167,7 +167,7 @@ impl Class for Fair {
         self.hrtick = vec![None; core.cpus.len()];
         self.sleepers = vec![0; core.cpus.len()];
         self.group_queues = vec![Vec::new(); core.cpus.len()];
-        self.balance.resize(core.cpus.len(), core.seed);
+        self.balance.resize(core);
         self.add_group(core, GroupId(0));
     }
 
@@ -248,7 +248,7 @@ impl Class for Fair {
         self.now_ns = core.now_ns;
         let mut rq = cpu.0;
         loop {
-            if self.rq(cpu.0).nr == 0 && !self.newidle_balance(core, cpu) {
+            if self.rq(cpu.0).nr == 0 && !self.newidle_balance(core, cpu, prev.is_none()) {
                 if let Some(old) = self.running[cpu.index()].take() {
                     self.put_chain(old, None);
                 }

@@ -62,6 +62,12 @@ impl Fair {
         rq
     }
 
+    /// ... if it has one already.
+    pub(super) fn known_queue(&self, group: GroupId, cpu: CpuId) -> Option<u32> {
+        let known = &self.groups[group.index()].queues;
+        known.binary_search_by_key(&cpu.0, |(cpu, _)| *cpu).ok().map(|at| known[at].1)
+    }
+
     pub(super) fn set_shares(&mut self, core: &Core, group: GroupId) {
         self.groups[group.index()].shares = shares_of(core.groups[group.index()].weight);
         for at in 0..self.groups[group.index()].queues.len() {

@@ -10,6 +10,7 @@ mod class;
 mod eevdf;
 mod flat;
 mod group;
+mod idle;
 mod loads;
 mod membership;
 mod newidle;

@@ -20,7 +20,7 @@ const DICE: u64 = 1 << 40;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Newidle {
-    /// Up to 5.15: half a ms of idle time on average.
+    /// Up to 5.15: half a ms of idle time on average (and since 3.13 as much as looking has cost at most, as later).
     MigrationCost,
     /// From 5.16: as much idle time as looking has cost at most.
     Cost,
@@ -63,14 +63,29 @@ impl Worth {
 pub struct Idling {
     since_ns: Option<Ns>,
     avg_ns: Ns,
+    /// Twice max_idle_balance_cost: half a ms, or what it costs to look at all domains.
+    avg_max_ns: Ns,
     worth: [Worth; LEVELS],
     dice: Rng,
 }
 
 impl Idling {
-    pub fn new(seed: u64, cpu: CpuId) -> Self {
-        let dice = Rng::derive(seed, Stream::Cpu, DICE + u64::from(cpu.0));
-        Self { since_ns: None, avg_ns: 2 * MIGRATION_COST_NS, worth: [Worth::START; LEVELS], dice }
+    /// `pcpus`: of all its domains.
+    pub fn new(core: &Core, cpu: CpuId, pcpus: u32) -> Self {
+        let cost_ns = Ns::from(pcpus) * core.machine.costs.newidle_pcpu_ns;
+        let dice = Rng::derive(core.seed, Stream::Cpu, DICE + u64::from(cpu.0));
+        Self {
+            since_ns: None,
+            avg_ns: 2 * MIGRATION_COST_NS,
+            avg_max_ns: 2 * MIGRATION_COST_NS.max(cost_ns),
+            worth: [Worth::START; LEVELS],
+            dice,
+        }
+    }
+
+    #[cfg(test)]
+    pub fn avg_ns(&self) -> Ns {
+        self.avg_ns
     }
 
     pub fn begins(&mut self, now_ns: Ns) {
@@ -81,16 +96,14 @@ impl Idling {
     pub fn ends(&mut self, now_ns: Ns, pulled: bool) {
         let Some(since_ns) = self.since_ns.take().filter(|_| !pulled) else { return };
         let (idle, avg) = ((now_ns - since_ns) as i64, self.avg_ns as i64);
-        self.avg_ns = ((avg + (idle - avg) / 8).max(0) as Ns).min(2 * MIGRATION_COST_NS);
+        self.avg_ns = ((avg + (idle - avg) / 8).max(0) as Ns).min(self.avg_max_ns);
     }
 
     /// Is it idle for long enough to look at so many pCPUs after what was looked at?
     pub fn is_long(&self, core: &Core, pcpus: u32, rule: Newidle) -> bool {
-        let cost_ns = match rule {
-            Newidle::MigrationCost => MIGRATION_COST_NS,
-            _ => Ns::from(pcpus) * core.machine.costs.newidle_pcpu_ns,
-        };
-        self.avg_ns >= cost_ns
+        let cost_ns = Ns::from(pcpus) * core.machine.costs.newidle_pcpu_ns;
+        let least_ns = if rule == Newidle::MigrationCost { MIGRATION_COST_NS } else { 0 };
+        self.avg_ns >= cost_ns.max(least_ns)
     }
 
     /// Throw the dice for a domain: how much a success counts, or None if it is not looked at this time.
@@ -114,10 +127,18 @@ impl Idling {
 
 #[cfg(test)]
 mod tests {
+    use crate::machine::MachineConfig;
+
     use super::*;
 
+    fn core(cpus: u32) -> Core {
+        let mut machine = MachineConfig::ideal(cpus);
+        machine.costs.newidle_pcpu_ns = 2_000;
+        Core::new(&machine, 1).unwrap()
+    }
+
     fn idling() -> Idling {
-        Idling::new(1, CpuId(0))
+        Idling::new(&core(2), CpuId(0), 2)
     }
 
     #[test]
@@ -166,6 +187,31 @@ mod tests {
         }
         // 512 calls took 4.1 s.
         assert!(idling.worth[0].ratio > 900, "{}", idling.worth[0].ratio);
+    }
+
+    #[test]
+    fn a_large_machine_remembers_idling_for_as_long_as_looking_takes() {
+        let core = core(1_024);
+        let mut idling = Idling::new(&core, CpuId(0), 1_024);
+        idling.begins(0);
+        idling.ends(1_000_000_000, false);
+        assert!(idling.is_long(&core, 1_024, Newidle::Cost));
+        assert_eq!(idling.avg_ns, 2 * 1_024 * 2_000);
+    }
+
+    #[test]
+    fn up_to_5_15_half_a_ms_was_asked_for_and_what_looking_costs() {
+        let (small, large) = (core(2), core(1_024));
+        let mut idling = idling();
+        for (avg_ns, expected) in [(499_999, [false, false, true]), (500_000, [true, false, true])] {
+            idling.avg_ns = avg_ns;
+            let found = [
+                idling.is_long(&small, 2, Newidle::MigrationCost),
+                idling.is_long(&large, 1_024, Newidle::MigrationCost),
+                idling.is_long(&small, 2, Newidle::Cost),
+            ];
+            assert_eq!(found, expected);
+        }
     }
 
     #[test]
