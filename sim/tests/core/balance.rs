@@ -84,6 +84,42 @@ fn who_sleeps_for_moments_does_not_look() {
 }
 
 #[test]
+fn dice_remember_that_nobody_was_found() {
+    let moved = |newidle| {
+        let config = FairConfig { newidle, ..config(3 * MS) };
+        let mut s = sim(&MachineConfig::ideal(2), fair(config), 1);
+        spawn(&mut s, on(&[1]), Program::Cycle { run_ns: 100 * US, sleep_ns: 100 * US });
+        for _ in 0..2 {
+            spawn(&mut s, on(&[0]), Program::Busy);
+        }
+        s.run_until(1_001 * MS).unwrap();
+        for task in [1, 2] {
+            s.host.set_affinity(TaskId(task), None);
+        }
+        s.run_until(1_003_900 * US).unwrap();
+        tasks_on(&s, 0).len() == 1
+    };
+    assert!(moved(Newidle::Cost), "14 times it went idle");
+    assert!(!moved(Newidle::Random), "after 5,000 for nothing");
+}
+
+#[test]
+fn who_was_told_to_look_does_so_at_once_or_not_at_all() {
+    let costs = Costs { newidle_pcpu_ns: 1_000 * MS, ipi_ns: 100 * US, ..Costs::free() };
+    let machine = MachineConfig { costs, ..MachineConfig::ideal(2) };
+    let mut s = sim(&machine, fair(config(3 * MS)), 1);
+    let turns = record(&mut s);
+    for task in [0, 0].map(|cpu| spawn(&mut s, on(&[cpu]), Program::Busy)) {
+        s.host.set_affinity(task, None);
+    }
+    // It is told at 4, and about to look at 4.1.
+    s.run_until(4_050 * US).unwrap();
+    spawn(&mut s, on(&[1]), Program::OnDemand { run_ns: 400 * US });
+    s.run_until(9 * MS).unwrap();
+    assert_eq!(turns_us(&turns, 1), [(4_100, Some(2)), (4_500, None), (8_100, Some(0))]);
+}
+
+#[test]
 fn an_idle_pcpu_looks_where_it_was_told_from() {
     // 0 idles; on 35 two wait for each other, one of which may go there. Nobody may from the 34 between, more than are looked at.
     let mut s = sim(&MachineConfig::ideal(36), fair(config(3 * MS)), 1);

@@ -66,7 +66,6 @@ impl Balance {
 
     /// Somebody runs there.
     pub fn runs(&mut self, now_ns: Ns, cpu: CpuId) {
-        self.kicked[cpu.index()] = None;
         self.idling[cpu.index()].ends(now_ns, false);
     }
 }

@@ -16,6 +16,7 @@ impl Fair {
     /// Nothing to do here: take one task from elsewhere, if it seems worth looking for one or another pCPU has asked for it
     /// (`nohz_idle_balance()`). `was_idle`: nobody ran here before. Return true if there is something now.
     pub(super) fn newidle_balance(&mut self, core: &mut Core, cpu: CpuId, was_idle: bool) -> bool {
+        // Who was told, and got something to do before it looked, does not look when that ends.
         let kicked = self.balance.kicked[cpu.index()].take().filter(|_| was_idle);
         if !self.config.balance || !core.cpu(cpu).online {
             return false;
