@@ -63,6 +63,11 @@ VARIABLE u32 domains_top;
 /* Of the present division: what is left, for whom. */
 VARIABLE u64 division_left_ns;
 VARIABLE u64 division_weight;
+
+/* ... and what of it comes late: each gets its part of that by weight, on top of what it can use now. */
+VARIABLE u64 division_late_ns;
+VARIABLE u64 division_weight_of_all;
+
 VARIABLE u32 division_first;
 
 static __always_inline struct domain *domain_get(u32 slot)
@@ -199,30 +204,34 @@ VERIFIED_ONCE domains_survey(u64 task_ns, bool keep_vms)
 	}
 	division_first = first;
 	division_weight = weights;
+	division_weight_of_all = weights;
 	return 0;
 }
 
 /* The grant of all who get as much as they can use. Return true if there were any: then the others get more. */
 VERIFIED_ONCE domains_fill(u64 task_ns)
 {
-	u64 left = division_left_ns, weights = division_weight;
+	u64 left = division_left_ns, weights = division_weight, all = division_weight_of_all, most;
 	u32 slot = division_first;
 	bool found = false;
 	struct domain *d;
 	s32 i;
 
 	UNUSED_YET(task_ns);
-	if (!weights)
+	if (!weights || !all)
 		return 0;
 	bpf_for(i, 0, MAX_ENTITIES) {
 		d = domain_get(slot);
 		if (slot >= MAX_ENTITIES || !d)
 			break;
 		slot = d->next;
-		if (!d->weight || !d->peak_ns || left * d->weight / weights < d->peak_ns)
+		if (!d->weight || !d->peak_ns)
 			continue;
-		d->grant_ns = d->peak_ns;
-		division_left_ns -= d->peak_ns;
+		most = d->peak_ns + division_late_ns * d->weight / all;
+		if (left * d->weight / weights < most)
+			continue;
+		d->grant_ns = most;
+		division_left_ns -= most;
 		division_weight -= d->weight;
 		d->weight = 0;
 		found = true;
@@ -233,12 +242,16 @@ VERIFIED_ONCE domains_fill(u64 task_ns)
 /* Rounds of that; what is left then is divided as if nobody had enough. */
 #define DIVISION_ROUNDS 6
 
-/* Divide total_ns. Afterwards every active domain has its grant_ns, and the list of them begins at division_first. */
-static void domains_divide(u64 total_ns, u64 task_ns, bool keep_vms)
+/*
+ * Divide total_ns, of which late_ns should have been given before. Afterwards every active domain has its grant_ns, and the list of them begins at
+ * division_first.
+ */
+static void domains_divide(u64 total_ns, u64 late_ns, u64 task_ns, bool keep_vms)
 {
 	s32 i;
 
 	domains_survey(task_ns, keep_vms);
+	division_late_ns = late_ns;
 	division_left_ns = total_ns;
 	for (i = 0; i < DIVISION_ROUNDS; i++)
 		if (!domains_fill(task_ns))

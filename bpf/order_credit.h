@@ -284,7 +284,7 @@ VERIFIED_ONCE credit_grant_all(u64 now)
 /* The accounting. */
 static void credit_period(u64 now)
 {
-	u64 could = nr_online * CREDIT_SLICE_NS, used;
+	u64 could = nr_online * CREDIT_SLICE_NS, used, task_ns;
 	s64 burnt = 0, total;
 	struct credit_burnt *of_cpu;
 	u32 cpu;
@@ -308,8 +308,9 @@ static void credit_period(u64 now)
 		total = 2 * could;
 	}
 	/* What has been counted is a tick more or less than 30 ms of each pCPU; so is what one task can use. */
-	domains_divide(total > 0 ? total : 0, CREDIT_SLICE_NS * (used > could ? used * 1024 / could : 1024) / 1024,
-		       false);
+	task_ns = CREDIT_SLICE_NS * (used > could ? used * 1024 / could : 1024) / 1024;
+	/* Xen's csched_acct() adds its part of a negative balance to each domain's peak. */
+	domains_divide(total > 0 ? total : 0, total > (s64)used ? total - used : 0, task_ns, false);
 	if (total < 0)
 		atomic_add(&credit_spilt_ns, total);
 	credit_grant_all(now);

@@ -227,7 +227,7 @@ static void sedf_period(u64 now)
 {
 	u64 task_ns = SEDF_PERIOD_NS - SEDF_SAFETY_NS;
 
-	domains_divide(nr_online * task_ns, task_ns, true);
+	domains_divide(nr_online * task_ns, 0, task_ns, true);
 	sedf_grant_all(now);
 }
 

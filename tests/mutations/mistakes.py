@@ -441,10 +441,16 @@ MUTATIONS = [
     Mutation(
         "what a domain cannot use is lost",
         "domains.h",
-        "division_left_ns -= d->peak_ns;",
+        "division_left_ns -= most;",
         "division_left_ns -= left / 4;",
     ),
     Mutation("who sleeps counts for ever", "domains.h", "d->slept[old] = 0;", ";"),
+    Mutation(
+        "what comes late is only for those who can use it now",
+        "domains.h",
+        "d->peak_ns + division_late_ns * d->weight / all;",
+        "d->peak_ns;",
+    ),
     Mutation("all domains weigh the same", "domains.h", "WEIGHT_IDLE : e->weight;", "WEIGHT_IDLE : WEIGHT_DEFAULT;"),
     Mutation(
         "the latest deadline is first",
