@@ -106,6 +106,37 @@ OF_OPERATIONS = [
         "quota_set(cgrp, args->bw_period_us, args->bw_quota_us, args->bw_burst_us);",
         ";",
     ),
+    Mutation(
+        "a cgroup that was idle before the scheduler came is not",
+        "cgroup_ops.h",
+        "\t\ttree_set_idle(cgrp, true);",
+        "\t\t;",
+    ),
+    Mutation("a quota stays when its cgroup goes", "cgroup_ops.h", "\tquota_drop(cgrp);\n", ""),
+    Mutation(
+        "an idle pCPU is not told of what is queued there",
+        "wake.h",
+        "\t\tscx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);",
+        "\t\t;",
+    ),
+    Mutation(
+        "no other pCPU that idles is told of who waits",
+        "wake.h",
+        "\t\t\tscx_bpf_kick_cpu(idle, SCX_KICK_IDLE);",
+        "\t\t\t;",
+    ),
+    Mutation(
+        "whoever wakes asks for the pCPU of a set in its turn",
+        "gang_calls.h",
+        "holds, return gang_##name.holds(c, now))",
+        "holds, return false)",
+    ),
+    Mutation(
+        "no gang hears that a pCPU falls idle",
+        "gang_calls.h",
+        "idles, gang_##name.idles(cpu, now))",
+        "idles, (void)cpu)",
+    ),
     Mutation("a thread that exits stays a vCPU of its VM", "life_ops.h", "vm_leave(t, p->pid);", ";"),
     Mutation("at the start no pCPU counts as online", "life_ops.h", "nr_online++;", ";"),
 ]

@@ -132,6 +132,24 @@ OF_POLICIES = [
         "return !seat->host || how || strict_before(",
     ),
     Mutation(
+        "whoever sits down where a sibling sat is not told",
+        "strict_seats.h",
+        " || (seat->next_vm && seat->vcpu != seat->next_vcpu);",
+        ";",
+    ),
+    Mutation(
+        "who could not go to its seat is not told again",
+        "strict_seats.h",
+        "if (!time_before(v->since_ns + STRICT_PERIOD_NS, now))",
+        "if (now)",
+    ),
+    Mutation(
+        "who can go to few pCPUs chooses last",
+        "strict_seats.h",
+        "!!v->restricted != (round == STRICT_RESTRICTED)",
+        "!v->restricted != (round == STRICT_RESTRICTED)",
+    ),
+    Mutation(
         "who is forced late in a turn stays beyond it",
         "gang_cpuco.h",
         "force_siblings(vm_id, 0, leader->turn_end_ns, now);",

@@ -50,8 +50,17 @@ impl<C: Class> Host<C> {
 
     /// Make a cgroup that has had its cpu.max before the scheduler hears of it.
     pub fn new_limited_group(&mut self, parent: GroupId, weight: u32, bandwidth: Bandwidth) -> GroupId {
+        self.add_group(Group::new(Some(parent), weight, bandwidth))
+    }
+
+    /// Make a cgroup that has had cpu.idle before the scheduler hears of it.
+    pub fn new_idle_group(&mut self, parent: GroupId, weight: u32) -> GroupId {
+        self.add_group(Group { idle: true, ..Group::new(Some(parent), weight, Bandwidth::default()) })
+    }
+
+    fn add_group(&mut self, group: Group) -> GroupId {
         let id = GroupId::from(self.core.groups.len());
-        self.core.groups.push(Group::new(Some(parent), weight, bandwidth));
+        self.core.groups.push(group);
         self.class.group_new(&mut self.core, id);
         id
     }

@@ -344,3 +344,40 @@ fn the_second_vms_sets_are_its_own() {
     let seen = watch(&mut w, 2_000, &second);
     assert!(seen.whole * 4 > seen.looks && seen.torn * 50 < seen.looks, "{seen:?}");
 }
+
+#[test]
+fn who_wakes_does_not_stop_a_pcpu_of_a_set_in_its_turn() {
+    let mut w = partial(2);
+    let (_, a) = vm_of_sets(&mut w, 2, &[&[0, 1]]);
+    let host = w.spawn(Spec::on_demand(MS / 4).on(&[0]));
+    w.run(100 * MS);
+    let before = w.stats().preempt_wakeup;
+    for _ in 0..40 {
+        while !a.iter().all(|id| w.is_running(*id)) {
+            w.run(MS / 8);
+        }
+        w.wake(host);
+        w.settle();
+        w.run(13 * MS);
+    }
+    // A look may come in the moment in which the turn is as good as over.
+    let stopped = w.stats().preempt_wakeup - before;
+    assert!(stopped <= 4, "{stopped} of 40");
+}
+
+#[test]
+fn a_pcpu_that_falls_idle_is_room_for_a_set_at_once() {
+    let mut w = partial(2);
+    let host = w.spawn(Spec::busy().on(&[1]).weight(10_000));
+    let (_, a) = vm_of_sets(&mut w, 2, &[&[0, 1]]);
+    for round in 0..20 {
+        w.run(7 * MS + 300_000 * round);
+        while !w.is_running(host) || a.iter().any(|id| w.is_running(*id)) {
+            w.run(MS / 8);
+        }
+        w.sleep(host);
+        w.settle();
+        assert!(a.iter().all(|id| w.is_running(*id)), "round {round}");
+        w.wake(host);
+    }
+}

@@ -201,3 +201,40 @@ fn hosts_larger_than_any_search_work_too() {
     assert_work_conserving(&mut w);
     audit(&mut w);
 }
+
+#[test]
+fn who_makes_room_runs_on_the_idle_pcpu_at_once() {
+    let mut w = world(2);
+    let (moves, here) = (w.spawn(Spec::busy()), w.spawn(Spec::busy().on(&[0])));
+    let there = w.spawn(Spec::busy().on(&[1]));
+    for round in 0..20 {
+        w.run(7 * MS);
+        while !(w.is_running(moves) && w.is_running(there) && w.task(moves).cpu == 0) {
+            w.run(MS / 4);
+        }
+        w.sleep(there);
+        w.settle();
+        assert!(w.is_running(moves) && w.is_running(here), "round {round}");
+        w.wake(there);
+    }
+}
+
+#[test]
+fn who_may_leave_goes_to_an_idle_pcpu_that_is_far() {
+    let mut w = world(16);
+    let everywhere: Vec<usize> = (0..16).collect();
+    for cpu in 0..15 {
+        w.spawn(Spec::busy().on(&[cpu]));
+    }
+    for home in [0, 3] {
+        let waits = w.spawn(Spec::busy().on(&[home]));
+        w.run(50 * MS);
+        until_it_runs(&mut w, waits);
+        until_it_waits(&mut w, waits);
+        w.set_affinity(waits, &everywhere);
+        w.settle();
+        assert_eq!((w.is_running(waits), w.task(waits).cpu), (true, 15));
+        w.exit(waits);
+        w.run(10 * MS);
+    }
+}

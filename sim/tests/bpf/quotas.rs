@@ -272,6 +272,32 @@ fn an_idle_cgroup_gets_what_others_leave() {
 }
 
 #[test]
+fn a_cgroup_that_was_idle_before_the_scheduler_is() {
+    let mut w = world(1);
+    let (idle, cgroup) = (w.new_idle_cgroup(0, 10_000), w.new_cgroup(0, 100));
+    let background = w.spawn(Spec::busy().cgroup(idle));
+    w.spawn(Spec::busy().cgroup(cgroup));
+    w.run(SECOND);
+    assert_near(gets(&mut w, 20 * SECOND, &[background]), 0.01, 0.005);
+}
+
+#[test]
+fn a_quota_goes_with_its_cgroup() {
+    let mut w = world(1);
+    let stays = w.new_cgroup(0, 100);
+    w.set_quota(stays, 100_000, 30_000, 0);
+    for _ in 0..3 {
+        let goes = w.new_cgroup(0, 100);
+        w.set_quota(goes, 100_000, 30_000, 0);
+        assert_eq!(w.quotas(), 2);
+        assert!(w.remove_cgroup(goes));
+        assert_eq!(w.quotas(), 1);
+    }
+    w.set_quota(stays, 100_000, NO_QUOTA, 0);
+    assert_eq!(w.quotas(), 0);
+}
+
+#[test]
 fn quotas_hold_beyond_the_first_64_pcpus() {
     let mut w = world(70);
     for cpu in [0, 63, 64, 69] {

@@ -215,3 +215,46 @@ fn clocks_that_disagree_tear_no_gang() {
         assert!(seen.longest_torn_ns <= torn_bound_ns(&w), "{seen:?}");
     }
 }
+
+#[test]
+fn a_sibling_that_takes_over_a_seat_starts_with_the_turn() {
+    const TURN_NS: u64 = 10 * MS;
+    let mut w = world_with(2, Knobs { slice_ns: Some(TURN_NS), ..strict() });
+    let vms = vms(&mut w, &[2, 2]);
+    // The later one of its VM, so that it does not choose first anyway.
+    let (other, pinned) = (vms[0][0], vms[0][1]);
+    while w.is_running(pinned) {
+        w.run(5_000);
+    }
+    while !w.is_running(pinned) {
+        w.run(5_000);
+    }
+    let mut turn_ns = w.now_ns;
+    vms[1].iter().for_each(|id| w.sleep(*id));
+    for round in 0..10 {
+        // Too late in the turn for anybody to have noticed that it waits.
+        turn_ns += 10 * TURN_NS;
+        w.run(turn_ns - MS / 3 - w.now_ns);
+        assert!(w.is_running(other) && w.is_running(pinned), "round {round}");
+        let to = w.task(other).cpu;
+        w.set_affinity(pinned, &[to]);
+        w.run(turn_ns + torn_bound_ns(&w) - w.now_ns);
+        assert!(w.is_running(other) && w.is_running(pinned), "round {round}");
+        assert_eq!(w.task(pinned).cpu, to);
+    }
+}
+
+#[test]
+fn who_could_not_go_to_its_seat_is_told_again() {
+    let mut w = world_with(3, strict());
+    let vms = vms(&mut w, &[2]);
+    let (other, moves) = (vms[0][0], vms[0][1]);
+    // Its pCPU is taken while it may not leave that.
+    w.set_migration_disabled(moves, true);
+    w.rt_takes(w.task(moves).cpu);
+    w.run(5 * MS);
+    assert!(!w.is_running(moves));
+    w.set_migration_disabled(moves, false);
+    w.run(3 * MS);
+    assert!(w.is_running(other) && w.is_running(moves));
+}

@@ -309,6 +309,11 @@ impl World {
         self.sim.host.new_limited_group(GroupId::from(parent), weight, bandwidth).index()
     }
 
+    /// A cgroup that had its cpu.idle before the scheduler heard of it.
+    pub fn new_idle_cgroup(&mut self, parent: usize, weight: u32) -> usize {
+        self.sim.host.new_idle_group(GroupId::from(parent), weight).index()
+    }
+
     /// Write cpu.max and cpu.max.burst; [`cohort_sim::host::NO_QUOTA`]: "max".
     pub fn set_quota(&mut self, cgroup: usize, period_us: u64, quota_us: u64, burst_us: u64) {
         let bandwidth = Bandwidth { period_us, quota_us, burst_us };
@@ -388,6 +393,11 @@ impl World {
 
     pub fn traffic_between(&mut self, vm: usize, x: usize, y: usize) -> u64 {
         self.sim.host.traffic_between(VmId::from(vm), x, y)
+    }
+
+    /// So many cgroups have a quota.
+    pub fn quotas(&mut self) -> u32 {
+        self.sim.host.peek_quotas()
     }
 
     pub fn domain_tasks(&mut self) -> u32 {

@@ -378,6 +378,12 @@ void peek_stats(u64 *to)
 		to[id] = native_percpu_sum(__native_map(&stats), id);
 }
 
+/* So many cgroups have a quota, as the scheduler counts them. */
+u32 peek_quotas(void)
+{
+	return nr_quotas;
+}
+
 /* The tasks that all domains count as runnable. */
 u32 peek_domain_tasks(void)
 {

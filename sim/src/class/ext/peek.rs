@@ -105,6 +105,7 @@ extern "C" {
     fn poke_sbco_alpha(alpha: u32);
     fn poke_vtime(p: *mut TaskStruct, vtime: u64);
     fn peek_domain_tasks() -> u32;
+    fn peek_quotas() -> u32;
 }
 
 impl Host {
@@ -201,6 +202,12 @@ impl Host {
     pub fn peek_domain_tasks(&mut self) -> u32 {
         // SAFETY: look-ups with bounds.
         self.peek(|| unsafe { peek_domain_tasks() }).unwrap_or(0)
+    }
+
+    /// How many cgroups have a quota, as the scheduler counts them.
+    pub fn peek_quotas(&mut self) -> u32 {
+        // SAFETY: it reads a variable.
+        self.peek(|| unsafe { peek_quotas() }).unwrap_or(0)
     }
 
     /// The number under which the scheduler keeps a VM.
