@@ -3,10 +3,10 @@
 
     build/venv/bin/python bench/turns.py [ROUNDS]     5, in three and a half minutes
 
-Two VMs of 2 vCPUs share 2 pCPUs. Each program runs in one of them while the other is idle, then while it computes. The CPU
-time that the program needs more for the same work, over its turns, is what a turn costs. Turns are how often the VM's
-threads were given a pCPU, for the program's setup too. Medians; of the cost also the lowest and the highest, which can be
-below 0: rounds differ by more than what a few hundred turns cost.
+Two VMs of 2 vCPUs share 2 pCPUs. Each program runs in one of them while the other is idle, then while it computes. The
+CPU time that the program needs more for the same work, over its turns, is what a turn costs. Turns are how often the
+VM's threads were given a pCPU, for the program's setup too. Medians; of the cost also the lowest and the highest, which
+can be below 0: rounds differ by more than what a few hundred turns cost.
 """
 
 from __future__ import annotations
@@ -67,15 +67,17 @@ def took(place: LabPlace, program: str) -> Took:
 
 def main(rounds: int) -> None:
     found: dict[str, list[tuple[Took, Took]]] = defaultdict(list)
-    with LabPlace(scenario(hogs=1), probe=False, progress=lambda text, _: print(text, file=sys.stderr)) as place:
-        with place.policy(KERNEL, ("--cgroup-mode", "smp")):
+    with (
+        LabPlace(scenario(hogs=1), probe=False, progress=lambda text, _: print(text, file=sys.stderr)) as place,
+        place.policy(KERNEL, ("--cgroup-mode", "smp")),
+    ):
+        for program in PROGRAMS:
+            place.measure(VM, program)
+        for _ in range(rounds):
             for program in PROGRAMS:
-                place.measure(VM, program)
-            for _ in range(rounds):
-                for program in PROGRAMS:
-                    alone = took(place, program)
-                    with place.background(OTHER, LOAD):
-                        found[program].append((alone, took(place, program)))
+                alone = took(place, program)
+                with place.background(OTHER, LOAD):
+                    found[program].append((alone, took(place, program)))
     print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
     for program, runs in found.items():
         print(row(program, runs))

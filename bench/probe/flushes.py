@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Where a program's TLB flushes come from: the guest kernel's stacks at the IPI that asks other vCPUs to flush, counted, as a Markdown table.
+"""Where a program's TLB flushes come from: the guest kernel's stacks where it asks other vCPUs to flush, as a table.
 
     build/venv/bin/python bench/probe/flushes.py [PROGRAM]    a minute; PROGRAM: tlb-flush
 
-One VM of 2 vCPUs, alone on 2 pCPUs. The tracepoint tlb:tlb_flush makes the program slower, so it flushes more often than without.
+One VM of 2 vCPUs, alone on 2 pCPUs. The tracepoint tlb:tlb_flush makes the program slower, so it flushes more often
+than without.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ COMMON = ("flush_tlb_mm_range", "flush_tlb_multi", "native_flush_tlb_multi", "tl
 
 
 def reasons(histogram: str) -> Counter[str]:
-    """Return how often each reason was met: the first three functions below the flush itself, of the kernel's text of a histogram."""
+    """Return how often each reason was met: the functions that asked for the flush, of the text of a histogram."""
     found: Counter[str] = Counter()
-    for stack, count in re.findall(r"common_stacktrace:\s*(.*?)\}\s*hitcount:\s*(\d+)", histogram, re.DOTALL):
+    lines = "\n".join(line for line in histogram.splitlines() if not line.startswith("#"))
+    for stack, count in re.findall(r"\{ common_stacktrace:\s*(.*?)\}\s*hitcount:\s*(\d+)", lines, re.DOTALL):
         functions = [line.strip().partition("+")[0] for line in stack.splitlines() if line.strip()]
         rest = [name for name in functions if name not in COMMON]
         found[" < ".join(rest[:3])] += int(count)
@@ -44,7 +46,9 @@ def measure(program: str) -> Counter[str]:
         guest = place.guests["work"].machine
         with place.policy(KERNEL):
             place.measure("work", program)  # with its setup
-            guest.check(f"mountpoint -q {TRACING} || mount -t tracefs tracefs {TRACING}; echo '{HISTOGRAM}' > {EVENT}/trigger")
+            guest.check(
+                f"mountpoint -q {TRACING} || mount -t tracefs tracefs {TRACING}; echo '{HISTOGRAM}' > {EVENT}/trigger"
+            )
             place.measure("work", program)
             return reasons(guest.check(f"cat {EVENT}/hist"))
 
