@@ -254,10 +254,15 @@ proptest! {
     }
 }
 
-/// Ten thousand of each: `PROPTEST_CASES=10000 cargo test -p cohort-sim --test bpf every_presets_books -- --nocapture`.
+/// Ten thousand of each: docs/development.md. `PRESET=strict` asks for those of one.
 #[test]
 fn every_presets_books_hold() {
-    for preset in PRESETS {
+    let only = std::env::var("PRESET").ok();
+    assert!(
+        only.iter().all(|name| PRESETS.iter().any(|preset| preset[0] == name)),
+        "PRESET={only:?} is none"
+    );
+    for preset in PRESETS.iter().filter(|preset| only.as_deref().is_none_or(|name| name == preset[0])) {
         let histories = (machine(Just(presets::knobs(preset))), prop::collection::vec(event(), 1..120));
         let mut runner = TestRunner::new(contextualize_config(cases(8)));
         let found = runner.run(&histories, |(machine, events)| {
