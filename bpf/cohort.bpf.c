@@ -217,8 +217,6 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	c->interrupted = 0;
 	c->out_of_turn = 0;
-	if (prev && !task_is_queued(prev))
-		gang_left(prev, cpu, best->now);
 	if (prev && task_is_queued(prev)) {
 		t = task_get(prev);
 		if (t) {

@@ -75,22 +75,6 @@ static __always_inline bool gang_holds(const struct cpu_ctx *c, u64 now)
 	return false;
 }
 
-static __always_inline void gang_left(struct task_struct *p, s32 cpu, u64 now)
-{
-	struct task_ctx *t;
-
-#define ASK(name, what)                                \
-	CASE(GANG_##name, gang_##name, left, {         \
-		t = task_get(p);                       \
-		if (t)                                 \
-			gang_##name.left(t, cpu, now); \
-	})
-	switch (chosen_gang()) {
-		GANGS(ASK)
-	}
-#undef ASK
-}
-
 static __always_inline void gang_idles(s32 cpu, u64 now)
 {
 #define ASK(name, what) CASE(GANG_##name, gang_##name, idles, gang_##name.idles(cpu, now))

@@ -196,18 +196,6 @@ static u64 partial_slice(u32 vm, s32 cpu, u64 now)
 	return vm ? slot_rest_ns(now) : 0;
 }
 
-/* The runner t gives up cpu: it sleeps. */
-static void partial_left(struct task_ctx *t, s32 cpu, u64 now)
-{
-	struct cpu_ctx *c = cpu_get(cpu);
-	u32 place = set_place(t);
-
-	if (c)
-		c->set_runs = 0;
-	if (place)
-		claim_drop(cpu, place);
-}
-
 /* cpu has nothing to do: sets that were refused may fit now. */
 static void partial_idles(s32 cpu, u64 now)
 {
@@ -238,7 +226,6 @@ static const struct gang gang_partial = {
 	.gate = partial_gate,
 	.holds = partial_holds,
 	.idles = partial_idles,
-	.left = partial_left,
 	.settle = partial_settle,
 	.slice = partial_slice,
 	.period = partial_period,

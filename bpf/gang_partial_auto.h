@@ -15,7 +15,6 @@ static const struct gang gang_partial_auto = {
 	.gate = partial_gate,
 	.holds = partial_holds,
 	.idles = partial_idles,
-	.left = partial_left,
 	.settle = partial_settle,
 	.slice = partial_slice,
 	.period = partial_period,

@@ -97,9 +97,6 @@ struct gang {
 	/* May the runner of c not be preempted for rank? Left out: it may. */
 	bool (*holds)(const struct cpu_ctx *c, u64 now);
 
-	/* Runner t gives cpu up and does not want it back now. */
-	void (*left)(struct task_ctx *t, s32 cpu, u64 now);
-
 	/* cpu has found nobody to run; it is about to look once more, everywhere. */
 	void (*idles)(s32 cpu, u64 now);
 

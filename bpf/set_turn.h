@@ -204,7 +204,11 @@ static __always_inline u32 member_gather(u32 index, u64 claim, struct rank *rank
 	}
 	cpu = vcpu_cpu(v);
 	c = cpu_get(cpu);
-	if (cpu < 0 || !c || READ_ONCE(c->set_claim) == claim)
+	if (cpu < 0 || !c)
+		return SET_OTHERS;
+	/* It may have become a member while it ran. */
+	member->ran_on = cpu;
+	if (READ_ONCE(c->set_claim) == claim)
 		return SET_OTHERS;
 	/* Who waits there may deserve it more: it is for that pCPU to say, when its own slot ends. */
 	if (queue_is_marked(cpu))
