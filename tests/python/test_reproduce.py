@@ -280,7 +280,7 @@ def test_a_run_that_fails_is_said_and_the_others_are_reported(papers: Path, tmp_
     )
     # Longer than that beside a load, but not alone.
     model = workloads / "models" / "tlb-flush.toml"
-    model.write_text(model.read_text().replace("times = 1000", "times = 4000"))
+    model.write_text(model.read_text().replace("times = 50\n", "times = 200\n"))
     done = CliRunner().invoke(reproduce, ["paper", "--rounds", "1", "--out", str(tmp_path / "out")])
     assert done.exit_code == 1
     assert "did not end in 1 s" in (tmp_path / "out" / "report.md").read_text()
