@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The default policy, simulated on the shapes that it was chosen for: no program loses much beyond fairness."""
+"""The default policy, simulated on the shapes that it was chosen for: no program loses much beyond fairness.
+
+worst is the most slowdown ÷ ideal of a program; beside it, what it is without a part of the policy.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,20 @@ from collections.abc import Callable
 
 import pytest
 
-# ÷ ideal. Without one of its parts, each of these shapes has a program at 1.17 to 4.
-WORST = 1.15
-
 
 @pytest.mark.parametrize(
-    ("scenario", "ple"),
+    ("scenario", "ple", "worst"),
     [
-        ("smp-2x2", "off"),  # turns together
-        ("smp-2x4", "100"),  # boosts of whom KVM does not name
-        ("up-beside-smp", "100"),  # boosts that move to the spinner's pCPU
-        ("two-on-8", "off"),  # turns together, on more pCPUs
+        ("smp-2x2", "off", 1.15),  # turns together: 1.81 without
+        ("smp-2x4", "100", 1.5),  # boosts: 42 without, 1.84 if they do not move
+        ("up-beside-smp", "100", 2.1),  # boosts of whom KVM does not name, and that move: 2.31 and 86 without
+        ("two-on-8", "off", 1.15),  # turns together, on more pCPUs: 1.82 without
     ],
 )
-def test_no_program_loses_much(cohortlab: Callable[..., object], scenario: str, ple: str) -> None:
+def test_no_program_loses_much(cohortlab: Callable[..., object], scenario: str, ple: str, worst: float) -> None:
     ran = cohortlab(
         *("compare", scenario, "--on", "sim", "--ple", ple, "--programs", "tlb-flush,hackbench,pbzip2"),
         *("--policies", "cohort", "--rounds", "1", "--json"),
     )
     over = {found["program"]: found["over_ideal"] for found in json.loads(ran.out)}  # type: ignore[attr-defined]
-    assert max(over.values()) < WORST, over
+    assert max(over.values()) < worst, over

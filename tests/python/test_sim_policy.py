@@ -176,7 +176,11 @@ def test_the_kernel_divides_weights_as_it_is_told() -> None:
 
 
 def test_cfs_turns_are_as_long_as_it_is_told() -> None:
-    assert policy.host_class("eevdf", (), "2.6.34") == {"class": "fair", "variant": "cfs"}
+    assert policy.host_class("eevdf", (), "2.6.34") == {
+        "class": "fair",
+        "variant": "cfs",
+        "newidle": "migration-cost",
+    }
     told = policy.host_class("eevdf", ["--latency-us", "20000", "--min-granularity-us=4000"], "2.6.34")
     assert (told["latency_ns"], told["slice_ns"]) == (20_000_000, 4_000_000)
 

@@ -203,7 +203,7 @@ def test_the_perfetto_trace_is_whole_and_adds_up(traced: Result) -> None:
     assert read.instants.get("PAUSE exit", 0) == work["ple"] + hog["ple"]
     shootdowns = sum(what == "TLB shootdown" for _, what, _ in read.slices)
     assert shootdowns > 0
-    assert shootdowns - work["shootdown"]["count"] in (0, 1)  # one may be under way at the end
+    assert shootdowns - work["shootdown"]["count"] in range(5)  # one of each vCPU may be under way at the end
     # A flow ends at most once; only what was under way at the end has not, and exits at which nobody yielded.
     assert len(set(read.ended)) == len(read.ended)
     assert read.exits.isdisjoint(read.ended)
