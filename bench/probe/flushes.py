@@ -15,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from cohortlab import scenario as scenarios
+from cohortlab.errors import BadInput
 from cohortlab.lab.place import LabPlace
 from cohortlab.policies import KERNEL
 
@@ -57,7 +58,11 @@ def main() -> int:
     if len(sys.argv) > 2 or sys.argv[1:2] in (["-h"], ["--help"]):
         print((__doc__ or "").strip(), file=sys.stderr)
         return 2
-    found = measure((sys.argv[1:] or ["tlb-flush"])[0])
+    try:
+        found = measure((sys.argv[1:] or ["tlb-flush"])[0])
+    except BadInput as refused:
+        print(f"bench/probe/flushes.py: {refused}", file=sys.stderr)
+        return 2
     print("| flushes that were sent | of | from |\n|---|---|---|")
     for name, count in found.most_common():
         print(f"| {count} | {count / found.total():.1%} | `{name}` |")

@@ -84,12 +84,18 @@ impl Guests {
         let mut threads = Vec::new();
         // The guest has booted and idled before anything is looked at, and its vCPUs were last wherever they were.
         let mut places = Rng::derive(seed, Stream::Vm, PLACES + u64::from(id.0));
+        let online = |host: &Host, allowed: &Option<CpuSet>| -> Vec<CpuId> {
+            let may = |cpu: &CpuId| allowed.as_ref().is_none_or(|set| set.has(*cpu));
+            host.core.online.iter().filter(may).collect()
+        };
+        let for_all = online(host, &allowed);
         for v in 0..config.vcpus {
             let vcpu = VcpuId { vm: id, id: v };
-            let allowed = config.vcpu_cpus.get(v as usize).map_or_else(|| allowed.clone(), |cpus| set(cpus));
-            let may = |cpu: &CpuId| allowed.as_ref().is_none_or(|set| set.has(*cpu));
-            let online: Vec<CpuId> = host.core.online.iter().filter(may).collect();
+            let own = config.vcpu_cpus.get(v as usize).map(|cpus| set(cpus));
+            let places_of = own.as_ref().map(|own| online(host, own));
+            let online = places_of.as_ref().unwrap_or(&for_all);
             let was_on = online.get(places.below(online.len() as u64) as usize).copied();
+            let allowed = own.unwrap_or_else(|| allowed.clone());
             let spec = TaskSpec {
                 vcpu: Some(vcpu),
                 group,
