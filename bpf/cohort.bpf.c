@@ -38,6 +38,7 @@
 #include "cgroup_ops.h"
 #include "pcpu_ops.h"
 #include "life_ops.h"
+#include "irq.h"
 
 char _license[] SEC("license") = "GPL";
 

@@ -179,8 +179,8 @@ static __always_inline int strict_ask(u32 vm_id, u32 how, bool first)
 			strict_seat_all(vm_id, how);
 	}
 	if (s->wide) {
-		s->on = 1;
-		return 1;
+		s->on = strict_is_seated(vm_id);
+		return s->on;
 	}
 	strict_stop(vm_id);
 	return 0;
@@ -321,7 +321,7 @@ VERIFIED_ONCE strict_woken(u32 vm_id, u64 now)
 		else if (!strict_evict_for(vm_id, now) || strict_seat_all(vm_id, STRICT_IDLE))
 			strict_stop(vm_id);
 	} else {
-		s->on = 1;
+		s->on = !s->wide || strict_is_seated(vm_id);
 	}
 	strict_commit(now);
 	strict_unlock();

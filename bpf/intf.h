@@ -31,6 +31,7 @@ enum cohort_boost {
 	BOOST_ANY_MODE = 2,
 	BOOST_UNFAIR = 4,
 	BOOST_MIGRATE = 8,
+	BOOST_IPI = 16,
 };
 
 /*
@@ -57,6 +58,7 @@ enum cohort_stat {
 	STAT_BOOST_IRQ,	      /* of the chosen: an interrupt was waiting, or just woken */
 	STAT_BOOST_KERNEL,    /* of the chosen: preempted in kernel mode */
 	STAT_BOOST_USER,      /* of the chosen: preempted in user mode; longest wait */
+	STAT_BOOST_CALLED,    /* siblings without a pCPU that were called by an IPI (ipi) */
 	STAT_BOOST_GRANTED,   /* boosts that put the sibling on a pCPU */
 	STAT_BOOST_MIGRATED,  /* of these, after a move from another pCPU's queue */
 	STAT_BOOST_PREEMPTED, /* other pCPUs told to look whether a boosted sibling goes before their runner */

@@ -265,6 +265,16 @@ static __always_inline bool vcpu_preempted_in_kernel(struct kvm_vcpu *v)
 	return BPF_CORE_READ(v, preempted) && BPF_CORE_READ(v, arch.preempted_in_kernel);
 }
 
+/* Linux' CALL_FUNCTION_SINGLE_VECTOR and CALL_FUNCTION_VECTOR (asm/irq_vectors.h): as a rule the caller waits for the answer, as for a TLB flush. */
+#define VECTOR_CALL_SINGLE 0xfb
+#define VECTOR_CALL 0xfc
+
+/* Does a Linux guest call a function on another vCPU by that interrupt? */
+static __always_inline bool vector_is_call(u8 vector)
+{
+	return vector == VECTOR_CALL_SINGLE || vector == VECTOR_CALL;
+}
+
 /* Where an APIC's page has its requested interrupts: a word of 32 vectors every 16 bytes. */
 #define APIC_IRR 0x200
 #define APIC_WORD_BYTES 0x10

@@ -77,6 +77,11 @@
 	X(sedf, any, sedf, off, yield, off, off, "Xen's simple earliest deadline first, to compare with")
 
 /*
+ * What a preset boosts besides on a host whose KVM catches no vCPU that spins: X(name, boost, why). Nested hosts often have no pause-loop exits.
+ */
+#define UNCAUGHT(X) X(cohort, ipi, "who is waited for is known from nothing but the guest's call")
+
+/*
  * What goes together: X(what, needs, why). Whoever offers policies refuses the rest, with the reason. `--flag`: that flag is given. `--axis a|b`: it has one of these in the end,
  * by its flag or by the preset; `other than` a|b: none of these. `given` before it: by its flag. `of-vms`: those whose headers say .of_vms = true.
  */

@@ -129,6 +129,9 @@ struct spin {
 
 	/* KVM asks that `to` runs instead of `from`, the current task. Return true if it will. Left out: false. */
 	bool (*offered)(struct task_struct *from, struct task_struct *to, u64 now);
+
+	/* t, the current task, is a vCPU that calls vCPU `to` of its VM by an IPI, and as a rule waits for the answer. */
+	void (*called)(struct task_ctx *t, s32 cpu, s32 to);
 };
 
 /* Who may not lose its pCPU now. */

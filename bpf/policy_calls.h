@@ -383,6 +383,15 @@ static __always_inline bool spin_offered(struct task_struct *from, struct task_s
 	return false;
 }
 
+static __always_inline void spin_called(struct task_ctx *t, s32 cpu, s32 to)
+{
+#define ASK(name, what) CASE(SPIN_##name, spin_##name, called, spin_##name.called(t, cpu, to))
+	switch (spin) {
+		SPINS(ASK)
+	}
+#undef ASK
+}
+
 static __always_inline u64 guard_grace_for(struct task_ctx *t, struct vcpu_ctx *v, s32 cpu, u64 now)
 {
 #define ASK(name, what) CASE(GUARD_##name, guard_##name, grace_ns, return guard_##name.grace_ns(t, v, cpu, now))

@@ -4,7 +4,7 @@
  *
  * A vCPU that spins in kernel mode waits for a sibling: the lock's holder, or one that has an IPI to answer. KVM notices by pause-loop
  * exits (PLE) and asks the host's scheduler to run a sibling instead (directed yield), but only one that was woken, was preempted in
- * kernel mode or has an interrupt pending, and it takes no for an answer. Four cures, which add up (the first three after the paper on
+ * kernel mode or has an interrupt pending, and it takes no for an answer. Five cures, which add up (the first three after the paper on
  * PLE storms, "ple"):
  *
  * candidate  the sibling that KVM offers runs next.
@@ -14,6 +14,9 @@
  * unfair     the boosted vCPU runs although its VM's turn has not come. Its VM is charged, so it is lent, not given.
  * migrate    a sibling that waits for another pCPU in vain, because who runs there deserves it more, comes to the spinner's, which is free at that
  *            moment. If its turn has come where it waits it stays there: a move costs a cache, and its place.
+ * ipi        a sibling that is called by an IPI (a TLB flush, a function) while it has no pCPU runs next, before the caller has spun for it at all. It
+ *            needs no pause filter, and no word of the guest's as KVM_HC_SCHED_YIELD does. Not in any preset: where spins are caught soon it gains
+ *            nothing (docs/default-policy.md).
  *
  * Most exits find KVM offering nobody, and then ops.yield is not called at all; hence the hook on kvm_vcpu_on_spin().
  */
@@ -45,16 +48,24 @@ static bool boost_is_in_vain(const struct vcpu_ctx *target, s32 there, u64 now)
 	return found;
 }
 
-/* Ask that vCPU `index` of a VM runs next: where it waits; on the spinner's pCPU if it would ask there in vain and may come. Return the pCPU asked, or -1. */
-static s32 boost_ask(s32 spinner_cpu, u32 vm_id, u32 index, const struct vcpu_ctx *target, u64 now)
+/* Where a waiting vCPU can be boosted: where it waits; on the spinner's pCPU if it would ask there in vain and may come. -1: nowhere. */
+static s32 boost_place(s32 spinner_cpu, const struct vcpu_ctx *target, u64 now)
 {
 	s32 cpu = vcpu_cpu(target);
 
+	if ((boost & BOOST_MIGRATE) && cpu >= 0 && cpu != spinner_cpu && vcpu_allowed_on(target, spinner_cpu) &&
+	    boost_is_in_vain(target, cpu, now))
+		return spinner_cpu;
+	return cpu;
+}
+
+/* Ask that vCPU `index` of a VM runs next. Return the pCPU asked, or -1. */
+static s32 boost_ask(s32 spinner_cpu, u32 vm_id, u32 index, const struct vcpu_ctx *target, u64 now)
+{
+	s32 cpu = boost_place(spinner_cpu, target, now);
+
 	if (cpu < 0)
 		return -1;
-	if ((boost & BOOST_MIGRATE) && cpu != spinner_cpu && vcpu_allowed_on(target, spinner_cpu) &&
-	    boost_is_in_vain(target, cpu, now))
-		cpu = spinner_cpu;
 	if (!wish_leave(cpu, vm_id, index, target, cpu == spinner_cpu ? WISH_MIGRATE : 0, boost_slice_ns, now))
 		return -1;
 	return cpu;
@@ -151,9 +162,42 @@ static bool boost_offered(struct task_struct *from, struct task_struct *to, u64 
 	return true;
 }
 
+/*
+ * A call by IPI of a sibling that has no pCPU: to spin for it would be all that the caller can do. A call is answered in microseconds, so it does not get
+ * the rest of its VM's turn. Another pCPU is not asked in vain: a guest may call as often as it likes, and nobody else pays for that.
+ */
+static void boost_on_call(struct task_ctx *t, s32 cpu, s32 to)
+{
+	struct vm_ctx *vm = vm_get(t);
+	struct vcpu_ctx *caller = vcpu_get(t), *called;
+	u64 now = now_ns();
+	s32 index, asked;
+
+	if (!(boost & BOOST_IPI))
+		return;
+	if (!vm || !caller || to < 0 || to >= MAX_VCPUS || to >= vm->vcpu_end)
+		return;
+	index = vcpu_index(vm, to);
+	called = vcpu_at(index);
+	/* One that sleeps is woken by KVM, and its claim is a sleeper's. */
+	if (index < 0 || !called || called->state != VCPU_WAITING)
+		return;
+	stat_inc(STAT_BOOST_CALLED);
+	asked = boost_place(cpu, called, now);
+	if (asked < 0 || (asked != cpu && boost_is_in_vain(called, asked, now)))
+		return;
+	if (!wish_leave(asked, t->vm, index, called, WISH_BRIEF | (asked == cpu ? WISH_MIGRATE : 0), boost_slice_ns,
+			now))
+		return;
+	if (asked == cpu)
+		caller->gave_way = 1;
+	boost_kick(asked, cpu);
+}
+
 static const struct spin spin_boost = {
 	.on_spin = boost_on_spin,
 	.offered = boost_offered,
+	.called = boost_on_call,
 };
 
 #endif

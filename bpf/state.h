@@ -50,6 +50,9 @@ KNOB u32 guard = GUARD_off;
 /* Kinds of boost (enum cohort_boost), for spin boost. */
 KNOB u32 boost = 0;
 
+/* Interrupts between vCPUs are communication, from which sets are found (traffic.h). */
+KNOB u32 irqs_are_traffic = 0;
+
 static __always_inline u32 chosen_gang(void)
 {
 	return COMPILED_FOR(gang);

@@ -193,6 +193,22 @@ VERIFIED_ONCE strict_stand_up(u32 vm_id, bool new_only)
 	return 0;
 }
 
+/* Is the VM to have a seat at all? A wide one may go without, and then it waits. */
+VERIFIED_ONCE strict_is_seated(u32 vm_id)
+{
+	struct strict_seat *seat;
+	s32 i;
+
+	bpf_for(i, 0, MAX_CPUS) {
+		if (i >= nr_cpus)
+			break;
+		seat = strict_seat_at(i);
+		if (seat && seat->next_vm == vm_id)
+			return 1;
+	}
+	return 0;
+}
+
 /* Which vCPUs a round of strict_seat_all() is about; those that can go to few pCPUs choose first, then nobody is moved without need. */
 enum strict_round {
 	STRICT_RESTRICTED,

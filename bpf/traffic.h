@@ -52,20 +52,4 @@ static void traffic_add(const struct task_ctx *t, s32 to)
 	atomic_add(&known->events, 1);
 }
 
-/*
- * KVM gives that vCPU's APIC an interrupt. The tracepoint is on the way of all of them; of KVM's functions that are on it some callers have copies of their
- * own. It does not say of which VM: of the current vCPU's, unless a doorbell that it rings is another VM's interrupt (ivshmem), or a device's
- * interrupt comes while it runs. Such a number counts where the VM has that vCPU.
- */
-SEC("tp_btf/kvm_apic_accept_irq")
-int BPF_PROG(cohort_on_irq, u32 to)
-{
-	struct task_ctx *t = task_get(bpf_get_current_task_btf());
-
-	/* A vCPU's own timer is a message to itself. */
-	if (t && t->vcpu >= 0)
-		traffic_add(t, to);
-	return 0;
-}
-
 #endif

@@ -19,6 +19,7 @@ enum wish_flags {
 	WISH_FORCED = 2,  /* whatever its VM has had; not before those who have waited too long */
 	WISH_GRACE = 4,	  /* it had this pCPU, and the guard gives it back: no boost */
 	WISH_BY_RANK = 8, /* its turn has come: what sleepers may claim is measured against it */
+	WISH_BRIEF = 16,  /* for its slice only, also in its VM's turn */
 };
 
 /* Has the VM a turn of its own (vm_ctx.turn_end_ns) that is not over? */
@@ -177,7 +178,7 @@ VERIFIED_ONCE wish_redeem(struct pick *search)
 		stat_inc(STAT_GRACE_TAKEN);
 		return 1;
 	}
-	if (in_turn(vm, now))
+	if (!(flags & WISH_BRIEF) && in_turn(vm, now))
 		slice = vm->turn_end_ns - now;
 	if (!take(pid, from, cpu, slice))
 		goto missed;

@@ -11,6 +11,8 @@ mod snapshot;
 mod tests;
 mod vms;
 
+pub use snapshot::pause_exits;
+
 use std::io::{self, Write};
 use std::path::PathBuf;
 

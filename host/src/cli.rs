@@ -286,7 +286,7 @@ mod tests {
             ("--placement here", ["--placement", "here", "any, balance"]),
             ("--gang on", ["--gang", "on", "off, aligned"]),
             ("--order all", ["--order", "all", "vm, task"]),
-            ("--boost on", ["--boost", "on", "candidate, any-mode, unfair, migrate"]),
+            ("--boost on", ["--boost", "on", "candidate, any-mode, unfair, migrate, ipi"]),
             ("--boost unfair", ["--boost", "unfair", "add candidate"]),
             ("--gang aligned --order task", ["--gang aligned", "--order vm", ""]),
             ("--policy vtime --gang aligned", ["--gang aligned", "--order vm", ""]),

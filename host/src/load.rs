@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Brings the scheduler into the kernel: knobs set, loaded, attached; and says in words why it could not be.
 
+mod config;
 mod ending;
 
 use std::mem::MaybeUninit;
@@ -10,72 +11,13 @@ use libbpf_rs::{ErrorKind, Link, OpenObject};
 use tracing::{debug, warn};
 
 use crate::bpf::{self, CohortSkel, OpenCohortSkel};
-use crate::checks::Host;
 use crate::intf;
 use crate::kernel_ops;
-use crate::policy::{Axes, Traffic};
-use crate::probe::{Kernel, Point};
 use crate::say::{self, Failure};
-use crate::sbco::Alpha;
-use crate::timing::Timing;
 
+use config::IRQ_TRACEPOINT;
+pub use config::{Config, Place};
 pub use ending::Ending;
-
-/// What the scheduler is to do.
-#[derive(Clone, Debug)]
-pub struct Config {
-    pub policy: String,
-    pub axes: Axes,
-    pub sbco_alpha: Option<Alpha>,
-    /// With gang partial-auto.
-    pub traffic: Traffic,
-    pub timing: Timing,
-    pub verbose: u8,
-}
-
-/// Where KVM gives a vCPU an interrupt.
-const IRQ_TRACEPOINT: &str = "kvm_apic_accept_irq";
-/// Where it maps a page that a vCPU has touched.
-const FAULT_FUNCTION: &str = "kvm_tdp_mmu_map";
-
-/// What this host looks like, as far as loading depends on it.
-#[derive(Clone, Debug)]
-pub struct Place {
-    /// 1 + the highest possible CPU number.
-    pub nr_cpus: u32,
-    /// KVM is there, so its functions can be watched.
-    pub kvm: bool,
-    /// Its tracepoint of interrupts is there.
-    pub sees_irqs: bool,
-    /// Why faults on guests' pages cannot be seen.
-    pub sees_no_faults: Option<String>,
-    /// The operations of its kernel's sched_ext, if that is known.
-    pub ops: Option<kernel_ops::Names>,
-}
-
-impl Place {
-    pub fn of(host: &Host) -> Result<Place, Failure> {
-        let kvm = host.kvm_is_live();
-        let tells =
-            |tracepoint| Kernel::running().is_some_and(|kernel| kernel.has(Point::Tracepoint(tracepoint)));
-        let sees_no_faults = match Kernel::running() {
-            Some(kernel) if kernel.has(Point::Function(FAULT_FUNCTION)) => host.no_tdp_mmu(),
-            _ => Some(format!("this kernel has no function {FAULT_FUNCTION}")),
-        };
-        Ok(Place {
-            nr_cpus: host.cpus().map_err(Failure::refused)?,
-            kvm,
-            sees_irqs: kvm && tells(IRQ_TRACEPOINT),
-            sees_no_faults,
-            ops: host.kernel_ops(),
-        })
-    }
-
-    /// Real-time tasks are noticed by a program on each switch, not by an operation.
-    fn sees_switches(&self) -> bool {
-        self.ops.as_ref().is_some_and(|ops| ops.contains(kernel_ops::REENQUEUE))
-    }
-}
 
 /// The memory that libbpf-rs keeps its object in; more places for further tries.
 #[derive(Default)]
@@ -105,7 +47,7 @@ struct Watch {
     spin: bool,
     /// How vCPUs lose their pCPUs: for a guard.
     put: bool,
-    /// Interrupts between vCPUs: to find sets.
+    /// Interrupts between vCPUs: to find sets, or to boost who is called.
     irq: bool,
     /// Pages that are mapped: for the same.
     fault: bool,
@@ -129,11 +71,10 @@ pub fn load<'obj>(
     if !place.kvm {
         return open_and_load(first, config, place, Watch::NOTHING).map_err(|e| explain(&e));
     }
-    let finds_sets = config.axes.gang() == "partial-auto";
-    let (irq, fault) =
-        (finds_sets && config.traffic.is_of_interrupts(), finds_sets && config.traffic.is_of_faults());
+    let fault = config.finds_sets() && config.traffic.is_of_faults();
+    let irq = config.irqs_are_traffic() || config.axes.boosts_called();
     if irq && !place.sees_irqs {
-        no_irq(&format!("this kernel has no tracepoint {IRQ_TRACEPOINT}"));
+        no_irq(config, &format!("this kernel has no tracepoint {IRQ_TRACEPOINT}"));
     }
     if let Some(why) = place.sees_no_faults.as_ref().filter(|_| fault) {
         no_fault(why);
@@ -156,9 +97,9 @@ pub fn load<'obj>(
         }
     }
     if all.irq || all.fault {
-        debug!("loading failed ({}); trying again without watching who communicates", error.line);
+        debug!("loading failed ({}); trying again without watching what vCPUs tell each other", error.line);
         if let Ok(skel) = open_and_load(third, config, place, Watch { irq: false, fault: false, ..all }) {
-            no_traffic(all, "the kernel refuses a program that watches them");
+            no_traffic(config, all, "the kernel refuses a program that watches them");
             return Ok(skel);
         }
     }
@@ -168,7 +109,7 @@ pub fn load<'obj>(
     if all.put {
         no_guard("KVM cannot be watched at all");
     }
-    no_traffic(all, "KVM cannot be watched at all");
+    no_traffic(config, all, "KVM cannot be watched at all");
     Ok(skel)
 }
 
@@ -193,6 +134,7 @@ fn open<'obj>(
     if let Some(knobs) = open.maps.rodata_data.as_deref_mut() {
         knobs.nr_cpus = place.nr_cpus;
         config.axes.apply(knobs);
+        knobs.irqs_are_traffic = config.irqs_are_traffic().into();
         config.timing.apply(knobs);
         if let Some(alpha) = config.sbco_alpha {
             alpha.apply(knobs);
@@ -245,7 +187,11 @@ fn only_what_is_used(open: &mut OpenCohortSkel<'_>, config: &Config) -> libbpf_r
 }
 
 /// Put the loaded scheduler in charge of all CPUs.
-pub fn attach<'obj>(mut skel: CohortSkel<'obj>, place: &Place) -> Result<Running<'obj>, Failure> {
+pub fn attach<'obj>(
+    mut skel: CohortSkel<'obj>,
+    config: &Config,
+    place: &Place,
+) -> Result<Running<'obj>, Failure> {
     let ops = skel.maps.cohort_ops.attach_struct_ops().map_err(|error| {
         let why = Ending::read(&skel).map(|e| format!(" ({e})")).unwrap_or_default();
         Failure::failed(format!("the kernel did not let the scheduler start: {error:#}{why}"))
@@ -259,7 +205,7 @@ pub fn attach<'obj>(mut skel: CohortSkel<'obj>, place: &Place) -> Result<Running
         _ => None,
     };
     let on_irq = match skel.progs.cohort_on_irq.autoload() {
-        true => skel.progs.cohort_on_irq.attach().map_err(|e| no_irq(&format!("{e:#}"))).ok(),
+        true => skel.progs.cohort_on_irq.attach().map_err(|e| no_irq(config, &format!("{e:#}"))).ok(),
         false => None,
     };
     let on_fault = match skel.progs.cohort_on_fault.autoload() {
@@ -277,17 +223,22 @@ fn no_switch(why: &libbpf_rs::Error) {
     warn!("switches cannot be watched ({why:#}): a vCPU whose pCPU a real-time task takes waits there");
 }
 
-fn no_irq(why: &str) {
-    warn!("interrupts between vCPUs cannot be watched ({why}): no sets will be found in them");
+fn no_irq(config: &Config, why: &str) {
+    let lost = match (config.irqs_are_traffic(), config.axes.boosts_called()) {
+        (true, true) => "no sets will be found in them, and nobody is boosted by them",
+        (true, false) => "no sets will be found in them",
+        _ => "nobody is boosted by them (--boost ipi has no effect)",
+    };
+    warn!("interrupts between vCPUs cannot be watched ({why}): {lost}");
 }
 
 fn no_fault(why: &str) {
     warn!("faults on guests' pages cannot be watched ({why}): no sets will be found in them");
 }
 
-fn no_traffic(wanted: Watch, why: &str) {
+fn no_traffic(config: &Config, wanted: Watch, why: &str) {
     if wanted.irq {
-        no_irq(why);
+        no_irq(config, why);
     }
     if wanted.fault {
         no_fault(why);
@@ -366,29 +317,13 @@ fn explain_log(log: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::config::tests::{config, place};
     use super::*;
-    use crate::cli;
 
     #[test]
     fn knobs_and_sizes_are_set_before_loading() {
-        let args = ["cohort", "run", "--policy", "balance", "--slice-us", "1234"].map(Into::into);
-        let Ok(cli::Cli { command: cli::Command::Run(run) }) = cli::parse(args) else { panic!("refused") };
-        let config = Config {
-            policy: run.policy.policy.clone(),
-            axes: run.policy.axes().unwrap(),
-            sbco_alpha: run.policy.sbco_alpha,
-            traffic: run.policy.traffic(),
-            timing: run.timing,
-            verbose: 0,
-        };
+        let (config, place) = (config("--policy balance --slice-us 1234"), place());
         let mut storage = MaybeUninit::uninit();
-        let place = Place {
-            nr_cpus: 24,
-            kvm: true,
-            sees_irqs: true,
-            sees_no_faults: None,
-            ops: Some(["enqueue".to_string()].into()),
-        };
         let open = open(&mut storage, &config, &place, Watch::NOTHING).unwrap();
         let knobs = open.maps.rodata_data.as_deref().unwrap();
         assert_eq!((knobs.nr_cpus, knobs.slice_ns, knobs.boost), (24, 1_234_000, 0));

@@ -30,11 +30,20 @@ pub struct Boost(u32);
 impl Boost {
     pub const OFF: Boost = Boost(0);
 
-    const NAMES: [(&'static str, u32); 4] = [
+    /// These kinds and those.
+    pub fn and(self, other: Boost) -> Boost {
+        Boost(self.0 | other.0)
+    }
+
+    /// Who boosts somebody; the other kinds say how.
+    const WHO: u32 = intf::BOOST_CANDIDATE | intf::BOOST_ANY_MODE | intf::BOOST_IPI;
+
+    const NAMES: [(&'static str, u32); 5] = [
         ("candidate", intf::BOOST_CANDIDATE),
         ("any-mode", intf::BOOST_ANY_MODE),
         ("unfair", intf::BOOST_UNFAIR),
         ("migrate", intf::BOOST_MIGRATE),
+        ("ipi", intf::BOOST_IPI),
     ];
 
     fn parse(text: &str) -> Result<Boost, String> {
@@ -50,8 +59,8 @@ impl Boost {
             let found = Self::NAMES.iter().find(|(name, _)| *name == word);
             bits |= found.ok_or_else(|| format!("no kind of boost is named {word:?}; {}", allowed()))?.1;
         }
-        if bits & (intf::BOOST_CANDIDATE | intf::BOOST_ANY_MODE) == 0 {
-            return Err("this alone boosts nobody; add candidate, any-mode or both".to_string());
+        if bits & Self::WHO == 0 {
+            return Err("this alone boosts nobody; add candidate, any-mode or ipi".to_string());
         }
         Ok(Boost(bits))
     }
@@ -141,10 +150,11 @@ pub struct PolicyArgs {
     #[arg(long, value_name = "WHAT", value_parser = choice_of(policies::SPINS))]
     spin: Option<Choice>,
 
-    /// Kinds of --spin boost: off, or some of candidate, any-mode, unfair, migrate [default: by the policy]
+    /// Kinds of --spin boost: off, or some of candidate, any-mode, unfair, migrate, ipi [default: by the policy]
     ///
     /// candidate: the sibling that KVM offers runs next. any-mode: the scheduler chooses a waiting sibling itself, also one preempted in user
     /// mode. unfair: the boosted vCPU runs although it is not its turn; its VM is charged. migrate: if who runs where it waits deserves that pCPU more, it comes to the spinner's.
+    /// ipi: a sibling that a Linux guest calls by an IPI (as for a TLB flush) while it has no pCPU runs next, before the caller spins.
     #[arg(long, value_name = "LIST", value_parser = Boost::parse)]
     boost: Option<Boost>,
 
@@ -225,6 +235,15 @@ impl PolicyArgs {
         self.traffic().is_of_faults().then_some(self.faults_per_s)
     }
 
+    /// What the policy boosts besides where KVM catches no vCPU that spins. Who names the kinds of boost gets these.
+    pub fn uncaught(&self, axes: &Axes) -> Result<Boost, Failure> {
+        let row = policies::UNCAUGHT.iter().find(|row| row[0] == self.policy);
+        let Some([_, boost, _]) = row.filter(|_| self.boost.is_none() && axes.spin.name == "boost") else {
+            return Ok(Boost::OFF);
+        };
+        Boost::parse(boost).map_err(|why| Failure::refused(format!("{boost:?} in policies.h: {why}")))
+    }
+
     /// The preset's axes, each overridden by its flag. Kinds of boost are for --spin boost, so that naming some chooses it.
     pub fn axes(&self) -> Result<Axes, Failure> {
         let preset = Axes::of_preset(&self.policy).ok_or_else(|| {
@@ -290,6 +309,11 @@ impl Axes {
         self.guard.name != "off"
     }
 
+    /// Is a sibling boosted that is called by an IPI, so that the scheduler must hear of those?
+    pub fn boosts_called(&self) -> bool {
+        self.boost.0 & intf::BOOST_IPI != 0
+    }
+
     pub fn apply(&self, knobs: &mut rodata) {
         knobs.placement = match self.placement {
             Placement::Any => intf::PLACEMENT_ANY,
@@ -336,7 +360,7 @@ pub mod tests {
         for wrong in ["", "on", "off,candidate", "candidate,,migrate", "Candidate"] {
             let error = Boost::parse(wrong).expect_err(wrong);
             assert!(
-                error.contains("allowed: off, or some of candidate, any-mode, unfair, migrate"),
+                error.contains("allowed: off, or some of candidate, any-mode, unfair, migrate, ipi"),
                 "{error}"
             );
         }
@@ -345,7 +369,7 @@ pub mod tests {
     #[test]
     fn boost_that_boosts_nobody_is_refused() {
         for wrong in ["unfair", "migrate", "unfair,migrate"] {
-            assert!(Boost::parse(wrong).expect_err(wrong).contains("add candidate, any-mode or both"));
+            assert!(Boost::parse(wrong).expect_err(wrong).contains("add candidate, any-mode or ipi"));
         }
     }
 

@@ -53,9 +53,11 @@ pub fn run(args: &Run, host: &Host) -> Result<(), Failure> {
     if let Some(refusal) = refusals.into_iter().next() {
         return Err(Failure::refused(refusal));
     }
+    let axes = args.policy.axes()?;
     let config = Config {
         policy: args.policy.policy.clone(),
-        axes: args.policy.axes()?,
+        uncaught: args.policy.uncaught(&axes)?,
+        axes,
         sbco_alpha: args.policy.sbco_alpha,
         traffic: args.policy.traffic(),
         timing: args.timing.clone(),
@@ -149,6 +151,7 @@ fn schedule(
     if !place.kvm {
         warn!("the kvm module is not loaded: there is no vCPU to see until it is; the scheduler will then be loaded again by itself");
     }
+    let config = &config.at(&place);
     let mut storage = Storage::default();
     let skel = load::load(&mut storage, config, &place)?;
     if let Some(signal) = stops.signal() {
@@ -159,7 +162,7 @@ fn schedule(
         Failure::failed(format!("cannot tell the scheduler which CPUs are near which: {e:#}"))
     })?;
     // Another scheduler may have come since the checks.
-    let attached = load::attach(skel, &place);
+    let attached = load::attach(skel, config, &place);
     let mut running = attached.map_err(|failure| host.other_scheduler().map_or(failure, Failure::refused))?;
     info!("scheduling with policy {}", config.policy);
     info!("{}", config.axes);
@@ -181,7 +184,7 @@ fn schedule(
         if let Some(ending) = running.ending() {
             break End::Ejected(ending);
         }
-        if !place.kvm && host.kvm_is_live() {
+        if place.is_outdated(config, host) {
             break End::KvmAppeared;
         }
         let maps = &running.skel.maps;

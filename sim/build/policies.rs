@@ -7,13 +7,14 @@ use std::fs;
 use std::path::Path;
 
 /// A table's macro, what its headers' names begin with, and how many columns a line has.
-const TABLES: [(&str, &str, usize); 6] = [
+const TABLES: [(&str, &str, usize); 7] = [
     ("ORDERS", "order", 2),
     ("GANGS", "gang", 2),
     ("SPINS", "spin", 2),
     ("GUARDS", "guard", 2),
     ("GATES", "gate", 2),
     ("PRESETS", "", 8),
+    ("UNCAUGHT", "", 3),
 ];
 
 /// Write `policy_headers.h` into `out_dir`, which includes the header of every policy that has one, and return the Rust source of the tables.

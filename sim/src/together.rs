@@ -162,7 +162,7 @@ mod tests {
         let of = |table: &[[&'static str; 2]]| table.iter().map(|row| row[0]).collect::<Vec<_>>();
         let known = |axis: &str| match axis {
             "placement" => vec!["any", "balance"],
-            "boost" => vec!["off", "candidate", "any-mode", "unfair", "migrate"],
+            "boost" => vec!["off", "candidate", "any-mode", "unfair", "migrate", "ipi"],
             "traffic" => vec!["interrupts", "faults", "both"],
             "order" => of(ORDERS),
             "gang" => of(GANGS),

@@ -33,7 +33,7 @@ fn knobs(policy: &str) -> BTreeMap<&'static str, u64> {
     let at = |table: &[[&str; 2]], name: &str| {
         table.iter().position(|row| row[0] == name).expect("a choice") as u64
     };
-    let bits = [("candidate", 1), ("any-mode", 2), ("unfair", 4), ("migrate", 8)];
+    let bits = [("candidate", 1), ("any-mode", 2), ("unfair", 4), ("migrate", 8), ("ipi", 16)];
     let boost =
         bits.iter().filter(|(kind, _)| row[5].split(',').any(|word| word == *kind)).map(|(_, bit)| bit).sum();
     BTreeMap::from([

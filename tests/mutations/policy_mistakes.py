@@ -84,6 +84,30 @@ OF_POLICIES = [
         "nobody is chosen at an exit", "spin_boost.h", "if (!(boost & BOOST_ANY_MODE))", "if (boost)", "boost any-mode"
     ),
     Mutation(
+        "a sibling that is called gets the rest of its VM's turn",
+        "spin_boost.h",
+        "WISH_BRIEF | (asked == cpu",
+        "(asked == cpu",
+        "boost ipi",
+    ),
+    Mutation(
+        "a call disturbs others in vain",
+        "spin_boost.h",
+        " || (asked != cpu && boost_is_in_vain(called, asked, now)))",
+        ")",
+        "boost ipi",
+    ),
+    Mutation(
+        "one that sleeps is boosted by a call", "spin_boost.h", " || called->state != VCPU_WAITING", "", "boost ipi"
+    ),
+    Mutation(
+        "every interrupt is a call",
+        "kernel.h",
+        "return vector == VECTOR_CALL_SINGLE || ",
+        "return vector || ",
+        "boost ipi",
+    ),
+    Mutation(
         "of those in user mode the one that has waited least is chosen",
         "sibling.h",
         "if (found == *class && !time_before(v->since_ns, best_since))",
@@ -117,6 +141,12 @@ OF_POLICIES = [
         "gang_aligned.h",
         " || !would_preempt(c, &rank, now))",
         ")",
+    ),
+    Mutation(
+        "a wide VM without a seat is never urgent",
+        "gang_strict.h",
+        "s->on = strict_is_seated(vm_id);",
+        "s->on = 1;",
     ),
     Mutation("a pCPU is two vCPUs' seat", "strict_seats.h", " || c->taken || seat->next_vm)", " || c->taken)"),
     Mutation(

@@ -20,6 +20,7 @@ from cohortlab.sim import Scenario
 from cohortlab.sim import hardware as hardwares
 from cohortlab.sim import run as simulate
 from cohortlab.sim.model import Run as Simulated
+from cohortlab.sim.policy import BOOST
 from cohortlab.sim.result import TIMELINE_KINDS, Result, Traces
 
 Run = Callable[..., Any]
@@ -289,6 +290,25 @@ def test_a_spin_is_caught_after_the_scenarios_window(
     # In cycles of 2.5 GHz; it may grow to 65,535 PAUSEs from 3,000.
     assert (made["mode"] == "off") == (ple is None)
     assert ple is None or (made["window_cycles"], made["window_max_cycles"]) == ple
+
+
+@pytest.mark.parametrize(
+    ("window_us", "kvm", "called"),
+    [
+        (100, {}, False),
+        (None, {}, True),
+        (100, {"ple": {"mode": "off"}}, True),
+        (None, {"wells": {"instructions": 0}}, True),
+        (None, {"wells": {"instructions": 100_000}}, False),
+    ],
+)
+def test_the_default_boosts_who_is_called_where_nobody_is_caught(
+    path: Path, window_us: int | None, kvm: dict[str, Any], called: bool
+) -> None:
+    chosen = scenarios.load(path).with_ple(window_us)
+    hardware = hardwares.of_data({"kvm": kvm}, path)
+    made = Simulated(chosen, {"work": "tlb-flush"}, "cohort", hardware=hardware).as_dict()
+    assert bool(made["policy"]["knobs"]["boost"] & BOOST["ipi"]) == called
 
 
 def test_a_guest_that_flushes_by_hypercall_knows_no_steal_time_and_sends_so_too(path: Path) -> None:

@@ -66,6 +66,22 @@ def test_a_flag_overrides_the_preset() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "args", "more"),
+    [
+        ("cohort", [], policy.BOOST["ipi"]),
+        ("cohort", ["--slice-us", "5000"], policy.BOOST["ipi"]),
+        ("cohort", ["--boost", "candidate"], 0),
+        ("cohort", ["--spin", "off"], 0),
+        ("ple-any", [], 0),
+        ("credit", [], 0),
+    ],
+)
+def test_where_kvm_catches_nobody_the_default_boosts_who_is_called(name: str, args: list[str], more: int) -> None:
+    caught, uncaught = policy.knobs(name, args), policy.knobs(name, args, caught=False)
+    assert uncaught == caught | {"boost": caught["boost"] | more}
+
+
 def test_alpha_is_a_number_or_a_fraction() -> None:
     for text, parts in (("2/3", 43_690), ("0.5", 32_768), ("1", 65_536)):
         assert policy.knobs("sbco", ["--sbco-alpha", text])["sbco_alpha"] == parts

@@ -151,18 +151,33 @@ fn cpus(host: &Host) -> Cpus {
     }
 }
 
-fn kvm(host: &Host) -> Kvm {
-    let parameter = |module: &str, name: &str| host.read(&format!("/sys/module/{module}/parameters/{name}"));
-    let on = |module, name| parameter(module, name).is_some_and(|value| matches!(value.as_str(), "Y" | "1"));
+fn parameter(host: &Host, module: &str, name: &str) -> Option<String> {
+    host.read(&format!("/sys/module/{module}/parameters/{name}"))
+}
+
+/// How KVM's module for this processor catches vCPUs that spin; None: no such module is loaded.
+pub fn pause_exits(host: &Host) -> Option<PauseExits> {
     let cpuinfo = host.read("/proc/cpuinfo").unwrap_or_default();
     let has = |flag: &str| {
         let flags = |line: &&str| line.starts_with("flags") || line.starts_with("vmx flags");
         cpuinfo.lines().filter(flags).any(|line| line.split_whitespace().any(|word| word == flag))
     };
     let exits = |module: &str, name: &str, flag| {
-        let value = parameter(module, name)?.parse().ok()?;
+        let value = parameter(host, module, name)?.parse().ok()?;
         Some(PauseExits { parameter: format!("{module}.{name}"), value, in_processor: has(flag) })
     };
+    // Without a threshold KVM of AMD does without the filter, too (svm_vm_init()).
+    let no_threshold =
+        || exits("kvm_amd", "pause_filter_thresh", "pfthreshold").filter(|exits| exits.value == 0);
+    exits("kvm_intel", "ple_gap", "ple").or_else(|| {
+        let filter = exits("kvm_amd", "pause_filter_count", "pausefilter")?;
+        Some(if filter.value > 0 { no_threshold().unwrap_or(filter) } else { filter })
+    })
+}
+
+fn kvm(host: &Host) -> Kvm {
+    let parameter = |module: &str, name: &str| parameter(host, module, name);
+    let on = |module, name| parameter(module, name).is_some_and(|value| matches!(value.as_str(), "Y" | "1"));
     // Before kvm_amd had a parameter for it, its AVIC always delivered them.
     let virtual_ipis = |module, apic| {
         on(module, apic)
@@ -170,8 +185,7 @@ fn kvm(host: &Host) -> Kvm {
                 || (module == "kvm_amd" && parameter(module, "enable_ipiv").is_none()))
     };
     Kvm {
-        pause_exits: exits("kvm_intel", "ple_gap", "ple")
-            .or_else(|| exits("kvm_amd", "pause_filter_count", "pausefilter")),
+        pause_exits: pause_exits(host),
         halt_poll_ns: parameter("kvm", "halt_poll_ns").and_then(|value| value.parse().ok()),
         virtual_ipis: virtual_ipis("kvm_intel", "enable_apicv") || virtual_ipis("kvm_amd", "avic"),
     }

@@ -241,6 +241,15 @@ fn parameters_of_the_kvm_modules() {
         ("kvm_amd.pause_filter_count", 0, true)
     );
     assert_eq!((kvm.halt_poll_ns, kvm.virtual_ipis), (Some(200_000), false));
+    let filter = good().file("/sys/module/kvm_amd/parameters/pause_filter_count", "3000\n");
+    assert_eq!(
+        read(&filter).kvm.pause_exits.unwrap().value,
+        3000,
+        "an older KVM has no parameter for the threshold"
+    );
+    let filter = filter.file("/sys/module/kvm_amd/parameters/pause_filter_thresh", "0\n");
+    let exits = read(&filter).kvm.pause_exits.unwrap();
+    assert_eq!((exits.parameter.as_str(), exits.value), ("kvm_amd.pause_filter_thresh", 0));
     let host = host.file("/sys/module/kvm_amd/parameters/enable_ipiv", "Y\n");
     assert!(read(&host).kvm.virtual_ipis);
     let older = good().file("/sys/module/kvm_amd/parameters/avic", "1\n");

@@ -62,10 +62,15 @@ class Run:
             "seed": self.seed,
             "duration_ns": duration_ns,
             "machine": _machine(scenario, self.hardware),
-            "policy": host_class(self.policy, self.args, self.kernel),
+            "policy": host_class(self.policy, self.args, self.kernel, caught=self._catches()),
             "vms": [self._vm(vm) for vm in scenario.vms],
             "tasks": self._tasks(),
         }
+
+    def _catches(self) -> bool:
+        """Return whether KVM catches vCPUs that spin: by pause-loop exits, or as Wells' processor counts instructions."""
+        kvm = self.hardware.kvm
+        return bool(kvm.get("wells", {}).get("instructions")) or (self.scenario.guest.ple and kvm.get("ple", {}).get("mode") != "off")
 
     def _tasks(self) -> list[dict[str, Any]]:
         """Return the host's own threads; one that each pCPU has, for each."""

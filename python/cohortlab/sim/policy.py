@@ -22,13 +22,15 @@ T = TypeVar("T")
 _TABLES = cohort_sim.policies()
 # Values of the knobs: those of bpf/intf.h, and for the others the place in their table.
 PLACEMENT = {"any": 0, "balance": 1}
-BOOST = {"candidate": 1, "any-mode": 2, "unfair": 4, "migrate": 8}
+BOOST = {"candidate": 1, "any-mode": 2, "unfair": 4, "migrate": 8, "ipi": 16}
 TABLES = {
     axis: {row[0]: number for number, row in enumerate(_TABLES[axis])} for axis in ("order", "gang", "spin", "guard")
 }
 
 _AXES = ("placement", "order", "gang", "spin", "boost", "guard")
 PRESETS = {row[0]: dict(zip(_AXES, row[1:], strict=False)) for row in _TABLES["preset"]}
+# Kinds of boost that a preset has besides, on a host whose KVM catches no vCPU that spins.
+UNCAUGHT = {row[0]: sum(BOOST[kind] for kind in row[1].split(",")) for row in _TABLES["uncaught"]}
 # In microseconds; the knob has the same name, in nanoseconds, or that of KNOBS.
 TIMING = {
     "slice-us": (100, 100_000),
@@ -72,8 +74,10 @@ SIMULATED_MODES = ("smp", "concur")
 _SHORTER_SLICE = ((6, 6, 93), (6, 12, 31), (6, 14, 9))
 
 
-def host_class(name: str, args: Sequence[str], kernel: str) -> dict[str, Any]:
+def host_class(name: str, args: Sequence[str], kernel: str, *, caught: bool = True) -> dict[str, Any]:
     """Return the host's scheduling class as the simulator reads it.
+
+    ``caught``: KVM catches vCPUs that spin. Where it does not, some policies boost more (UNCAUGHT in bpf/policies.h).
 
     Raises:
         PlaceError: the policy, its arguments or the kernel are not known; the line says what is.
@@ -84,7 +88,7 @@ def host_class(name: str, args: Sequence[str], kernel: str) -> dict[str, Any]:
         raise PlaceError(
             f'policy "{name}" is not known to the simulator: must be one of {KERNEL}, {", ".join(PRESETS)}'
         )
-    return {"class": "ext", "knobs": knobs(name, args), **_of_sets(args)}
+    return {"class": "ext", "knobs": knobs(name, args, caught=caught), **_of_sets(args)}
 
 
 def _of_sets(args: Sequence[str]) -> dict[str, Any]:
@@ -184,8 +188,8 @@ def version_of(kernel: str) -> tuple[int, ...]:
     return version
 
 
-def knobs(name: str, args: Sequence[str]) -> dict[str, int]:
-    """Return the knobs that ``cohort run --policy NAME ARGS`` would set."""
+def knobs(name: str, args: Sequence[str], *, caught: bool = True) -> dict[str, int]:
+    """Return the knobs that ``cohort run --policy NAME ARGS`` would set on a host whose KVM catches spins, or not."""
     given: dict[str, str] = {}
     timing: dict[str, int] = {}
     others: dict[str, int] = {}
@@ -208,6 +212,8 @@ def knobs(name: str, args: Sequence[str]) -> dict[str, int]:
     }
     if refusal := cohort_sim.refusal(axes, list(given)):
         raise PlaceError(refusal)
+    if not caught and "boost" not in given and axes["spin"] == "boost":
+        chosen["boost"] |= UNCAUGHT.get(name, 0)
     _contradictions(timing, axes)
     return (
         chosen
@@ -255,8 +261,8 @@ def _boost(value: str) -> int:
         return 0
     words = [word.strip() for word in value.split(",")]
     bits = sum({_choice("--boost", word, BOOST) for word in words})
-    if not bits & (BOOST["candidate"] | BOOST["any-mode"]):
-        raise PlaceError(f'--boost: "{value}" alone boosts nobody: must have candidate, any-mode or both')
+    if not bits & (BOOST["candidate"] | BOOST["any-mode"] | BOOST["ipi"]):
+        raise PlaceError(f'--boost: "{value}" alone boosts nobody: must have candidate, any-mode or ipi')
     return bits
 
 

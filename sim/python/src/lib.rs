@@ -192,12 +192,13 @@ fn sources() -> Vec<(&'static str, &'static str)> {
 /// The tables of bpf/policies.h: for each its rows, as they are on the command line of `cohort run`; the last column says what it is.
 #[pyfunction]
 fn policies() -> BTreeMap<&'static str, Vec<Vec<&'static str>>> {
-    use cohort_sim::policies::{GANGS, GUARDS, ORDERS, PRESETS, SPINS};
+    use cohort_sim::policies::{GANGS, GUARDS, ORDERS, PRESETS, SPINS, UNCAUGHT};
 
     let mut tables: BTreeMap<_, Vec<Vec<_>>> =
         [("order", ORDERS), ("gang", GANGS), ("spin", SPINS), ("guard", GUARDS)]
             .map(|(name, table)| (name, table.iter().map(|row| row.to_vec()).collect()))
             .into();
+    tables.insert("uncaught", UNCAUGHT.iter().map(|row| row.to_vec()).collect());
     tables.insert("preset", PRESETS.iter().map(|row| row.to_vec()).collect());
     tables
 }

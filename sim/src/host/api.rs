@@ -186,9 +186,11 @@ impl<C: Class> Host<C> {
         });
     }
 
-    /// The program on the tracepoint `kvm_apic_accept_irq`: KVM delivers an interrupt from running vCPU `from` to vCPU `to`.
-    pub fn on_irq(&mut self, from: TaskId, to: TaskId) {
-        self.class.on_irq(&mut self.core, from, to);
+    /// The program on the tracepoint `kvm_apic_accept_irq`: KVM delivers an interrupt from running vCPU `from` to vCPU `to`. `called`: it is a call of a
+    /// function, a TLB flush too.
+    pub fn on_irq(&mut self, from: TaskId, to: TaskId, called: bool) {
+        let cpu = self.cpu_of(from);
+        self.on_cpu(cpu, |host| host.class.on_irq(&mut host.core, from, to, called));
     }
 
     /// The program on `fexit/kvm_tdp_mmu_map`: running vCPU `task` touches a page of its VM that KVM has to map.

@@ -92,7 +92,7 @@ pub trait Class {
     /// KVM has put a vCPU whose thread is being switched out: whoever has attached a program there.
     fn vcpu_put(&mut self, _core: &mut Core, _task: TaskId) {}
     /// KVM delivers an interrupt from running vCPU `from` to vCPU `to`.
-    fn on_irq(&mut self, _core: &mut Core, _from: TaskId, _to: TaskId) {}
+    fn on_irq(&mut self, _core: &mut Core, _from: TaskId, _to: TaskId, _called: bool) {}
     /// Running vCPU `task` touches a page of its VM that KVM has to map.
     fn on_fault(&mut self, _core: &mut Core, _task: TaskId, _gfn: u64) {}
 

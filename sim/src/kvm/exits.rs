@@ -250,7 +250,7 @@ impl Vm {
             let vcpu = &self.vcpus[to as usize];
             // Hardware that delivers by itself leaves only the halted to KVM.
             if self.kvm.ipi != Ipi::Virtualized || matches!(vcpu.place, Place::Poll | Place::Blocked) {
-                host.on_irq(self.vcpus[from].task, vcpu.task);
+                host.on_irq(self.vcpus[from].task, vcpu.task, matches!(vector, vector::CALL | vector::TLB));
             }
             self.deliver(host, to as usize, vector, Some(by));
         }

@@ -13,7 +13,7 @@ pub fn boosted(cpus: usize, boost: u32) -> World {
 
 /// One pCPU, one VM of four, and a host task as company: one of the VM runs (in kernel mode) and three wait. Returns the spinner and the
 /// siblings, the one that has waited longest first.
-fn one_runs_three_wait(w: &mut World) -> (TaskId, Vec<TaskId>) {
+pub fn one_runs_three_wait(w: &mut World) -> (TaskId, Vec<TaskId>) {
     let (_, vcpus) = busy_vm(w, 4);
     for id in &vcpus {
         w.set_guest_kernel(*id, false);
@@ -287,7 +287,7 @@ fn migrate_brings_a_sibling_from_where_its_turn_does_not_come() {
 }
 
 /// As sibling_waits_elsewhere(), and VM a is behind by what both slept, but may not preempt for that.
-fn sibling_deserves_its_turn(w: &mut World) -> (TaskId, TaskId, TaskId) {
+pub fn sibling_deserves_its_turn(w: &mut World) -> (TaskId, TaskId, TaskId) {
     let (_, a) = busy_vm(w, 2);
     let (_, b) = busy_vm(w, 2);
     w.run(1_400 * MS);

@@ -21,6 +21,8 @@ enum Event {
     Yield(usize),
     GuestKernel(usize, bool),
     Irq(usize, bool),
+    /// By an IPI, a vCPU another of its VM.
+    Call(usize, usize),
     Affinity(usize, u8),
     Pin(usize, u64),
     Offline(usize),
@@ -56,6 +58,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any_task.clone().prop_map(Event::Yield),
         2 => (any_task.clone(), any::<bool>()).prop_map(|(id, on)| Event::GuestKernel(id, on)),
         1 => (any_task.clone(), any::<bool>()).prop_map(|(id, on)| Event::Irq(id, on)),
+        4 => (any_task.clone(), 0..4usize).prop_map(|(id, to)| Event::Call(id, to)),
         2 => (any_task.clone(), any::<u8>()).prop_map(|(id, mask)| Event::Affinity(id, mask)),
         1 => (any_task.clone(), 1..5_000u64).prop_map(|(id, us)| Event::Pin(id, us)),
         1 => (0..6usize).prop_map(Event::Offline),
@@ -73,7 +76,7 @@ fn event() -> impl Strategy<Value = Event> {
 
 fn knobs() -> impl Strategy<Value = Knobs> {
     // Kinds of boost are spin boost's.
-    let spins = prop_oneof![3 => (1..2u32, 0..16u32), 1 => (2..4u32, 0..1u32)];
+    let spins = prop_oneof![3 => (1..2u32, 0..32u32), 1 => (2..4u32, 0..1u32)];
     (0..2u32, 0..ORDERS.len() as u32, 0..GANGS.len() as u32, spins, 0..2u32, 1..10u64).prop_map(
         |(placement, order, gang, (spin, boost), guard, slice_ms)| Knobs {
             placement: Some(placement),
@@ -146,6 +149,13 @@ fn apply(w: &mut World, event: &Event) {
         Event::Yield(id) => drop(alive(w, id).map(|id| w.yield_now(id))),
         Event::GuestKernel(id, on) => drop(alive(w, id).map(|id| w.set_guest_kernel(id, *on))),
         Event::Irq(id, on) => drop(alive(w, id).map(|id| w.set_irq_pending(id, *on))),
+        Event::Call(id, to) => {
+            let Some(id) = alive(w, id) else { return };
+            let Some(caller) = w.task(id).vcpu else { return };
+            let is_sibling = |id: &TaskId| w.task(*id).vcpu.is_some_and(|vcpu| vcpu.vm == caller.vm);
+            let siblings: Vec<TaskId> = (0..tasks).map(TaskId).filter(is_sibling).collect();
+            w.call(id, siblings[to % siblings.len()]);
+        }
         Event::Affinity(id, mask) => {
             let cpus: Vec<usize> =
                 (0..w.cpus.len()).filter(|cpu| mask >> cpu & 1 == 1 && w.cpus[*cpu].online).collect();
@@ -307,7 +317,7 @@ proptest! {
 fn sbco_machine() -> impl Strategy<Value = Machine> {
     let knobs = (1..5u64, 1..65_536u32, any::<bool>()).prop_map(|(slice_ms, alpha, spin)| Knobs {
         order: Some(knob::ORDER_SBCO),
-        boost: Some(if spin { 15 } else { 0 }),
+        boost: Some(if spin { 31 } else { 0 }),
         slice_ns: Some(slice_ms * MS),
         sbco_alpha: Some(alpha),
         ..Knobs::default()

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests, and what they share")]
 
 mod boost;
+mod calls;
 mod common;
 mod costs;
 mod credit;

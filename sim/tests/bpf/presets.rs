@@ -21,6 +21,7 @@ fn boost(list: &str) -> u32 {
         ("any-mode", knob::BOOST_ANY_MODE),
         ("unfair", knob::BOOST_UNFAIR),
         ("migrate", knob::BOOST_MIGRATE),
+        ("ipi", knob::BOOST_IPI),
     ];
     let bit = |word: &str| kinds.iter().find(|(name, _)| *name == word).expect("a kind of boost").1;
     list.split(',').map(bit).sum()

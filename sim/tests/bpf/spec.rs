@@ -28,6 +28,7 @@ pub mod knob {
     pub const BOOST_ANY_MODE: u32 = 2;
     pub const BOOST_UNFAIR: u32 = 4;
     pub const BOOST_MIGRATE: u32 = 8;
+    pub const BOOST_IPI: u32 = 16;
 }
 
 /// Limits of intf.h; VM 0 is nobody's.

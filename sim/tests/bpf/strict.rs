@@ -166,6 +166,22 @@ fn host_tasks_get_their_share() {
 }
 
 #[test]
+fn a_wide_vm_that_finds_no_seat_does_not_wait_for_ever() {
+    // A thread of its VMM uses all that the VM is due, so that its vCPUs never deserve the pCPU.
+    let knobs = Knobs { order: Some(knob::ORDER_CREDIT), slice_ns: Some(MS), ..strict() };
+    let mut w = world_with(1, knobs);
+    w.spawn(Spec::busy().weight(976));
+    let (vm, vcpus) = busy_vm(&mut w, 4);
+    let tgid = w.vm_tgid(vm);
+    w.spawn(Spec::cycle(300_000, 900_000).thread_of(tgid));
+    w.run(12_000 * MS);
+    // Overdue after ten times starve_ns. Who waits speaks for the VM, so one may have to wait for a sibling's time to come.
+    let longest: Vec<u64> = vcpus.iter().map(|id| w.task(*id).wait_max_ns / MS).collect();
+    assert!(longest.iter().all(|ms| *ms < 2_200), "{longest:?} ms");
+    audit(&mut w);
+}
+
+#[test]
 fn a_wide_vm_runs_in_parts_that_change() {
     let mut w = world_with(2, strict());
     let (_, wide) = busy_vm(&mut w, 5);

@@ -378,7 +378,15 @@ impl World {
 
     /// KVM delivers an interrupt that one vCPU, which runs, has sent another.
     pub fn send_irq(&mut self, from: TaskId, to: TaskId) {
-        self.sim.host.on_irq(from.real(), to.real());
+        self.sim.host.on_irq(from.real(), to.real(), false);
+    }
+
+    /// A vCPU, which runs, calls another by an IPI.
+    pub fn call(&mut self, from: TaskId, to: TaskId) {
+        if self.is_running(from) {
+            self.sim.host.on_irq(from.real(), to.real(), true);
+            self.done();
+        }
     }
 
     /// A vCPU, which runs, touches a page that KVM has to map.

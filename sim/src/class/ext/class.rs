@@ -398,15 +398,17 @@ impl Class for Ext {
         self.leaving = None;
     }
 
-    fn on_irq(&mut self, core: &mut Core, from: TaskId, to: TaskId) {
+    fn on_irq(&mut self, core: &mut Core, from: TaskId, to: TaskId, called: bool) {
         if !self.watches_irqs || !core.task(from).kvm.in_kvm {
             return;
         }
         let Some(id) = self.tasks[to.index()].vcpu.as_ref().map(|vcpu| vcpu.id) else { return };
         let cpu = core.task(from).cpu;
+        self.update_curr(core, cpu);
         let before = std::mem::replace(&mut core.this_cpu, cpu);
-        // SAFETY: takes a number.
-        self.call(core, OpKind::Tracing, NOBODY, || unsafe { ffi::cohort_on_irq(id) });
+        let vector = if called { ffi::VECTOR_CALL } else { ffi::VECTOR_RESCHEDULE };
+        // SAFETY: takes numbers.
+        self.call(core, OpKind::Tracing, NOBODY, || unsafe { ffi::cohort_on_irq(id, 0, 0, vector) });
         core.this_cpu = before;
     }
 

@@ -171,6 +171,13 @@ pub struct Ops {
     pub timeout_ms: u32,
 }
 
+/// Of enum cohort_boost.
+pub const BOOST_IPI: u64 = 16;
+
+/// A Linux guest's (asm/irq_vectors.h).
+pub const VECTOR_CALL: u8 = 0xfc;
+pub const VECTOR_RESCHEDULE: u8 = 0xfd;
+
 extern "C" {
     pub static cohort_ops: Ops;
     /// The program on fentry/kvm_vcpu_on_spin.
@@ -178,7 +185,7 @@ extern "C" {
     /// The program on fexit/kvm_arch_vcpu_put.
     pub fn cohort_vcpu_put(vcpu: *mut u64) -> i32;
     /// The program on the tracepoint kvm_apic_accept_irq.
-    pub fn cohort_on_irq(to: u32) -> i32;
+    pub fn cohort_on_irq(to: u32, mode: u16, trigger: u16, vector: u8) -> i32;
     /// The program on fexit/kvm_tdp_mmu_map, for a page that is in a slot or not.
     pub fn native_on_fault(vcpu: *mut u64, gfn: u64, in_slot: bool) -> i32;
     pub static vm_on_cpu: u8;

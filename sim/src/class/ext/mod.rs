@@ -162,8 +162,9 @@ pub struct Ext {
     guards: bool,
     /// Who is being switched out, while a program hears of that.
     leaving: Option<TaskId>,
-    /// The scheduler counts who communicates, and whether interrupts are part of that. The loader chooses.
+    /// The scheduler counts who communicates.
     finds_sets: bool,
+    /// It hears of interrupts between vCPUs: to count them, or to boost who is called. The loader chooses.
     watches_irqs: bool,
     dsqs: Vec<Dsq>,
     dsq_names: Vec<u64>,
@@ -200,9 +201,12 @@ impl Ext {
         knobs.insert("nr_cpus".into(), cpus as u64);
         // SAFETY: asks the linker.
         let on_switch = config.sched_switch.then(|| unsafe { ffi::native_on_switch() }).flatten();
-        let image = Image::fresh(&knobs)?;
         let finds_sets = sets::finds_sets(&config);
-        let watches_irqs = finds_sets && config.traffic != Traffic::Faults;
+        let irqs_are_traffic = finds_sets && config.traffic != Traffic::Faults;
+        knobs.insert("irqs_are_traffic".into(), irqs_are_traffic.into());
+        let image = Image::fresh(&knobs)?;
+        let calls_boost = image.get("boost").is_some_and(|boost| boost & ffi::BOOST_IPI != 0);
+        let watches_irqs = irqs_are_traffic || calls_boost;
         Ok(Self {
             guards: image.get("guard").is_some_and(|guard| guard != 0),
             leaving: None,
