@@ -17,8 +17,12 @@ SEC("tp_btf/kvm_apic_accept_irq")
 int BPF_PROG(cohort_on_irq, u32 to, u16 mode, u16 trigger, u8 vector)
 {
 	struct task_struct *p = bpf_get_current_task_btf();
-	struct task_ctx *t = task_get(p);
+	struct task_ctx *t;
 
+	/* Most are timers' and wake-ups'. */
+	if (!irqs_are_traffic && !vector_is_call(vector))
+		return 0;
+	t = task_get(p);
 	/* A vCPU's own timer is a message to itself. */
 	if (!t || t->vcpu < 0)
 		return 0;

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 from ground import Cgroups
+from provoked import real_time_without_limit
 from recount import Recount
 
 from cohortlab import scenario as scenarios
@@ -167,31 +170,70 @@ def vcpu_threads(bench: Bench) -> dict[str, list[int]]:
     return {vm["name"]: [vcpu["tid"] for vcpu in vm["vcpus"]] for vm in sample["vms"]}
 
 
-@pytest.mark.long
-def test_how_far_siblings_are_from_each_other_in_a_queue_of_four(bench: Bench, tmp_path: Path) -> None:
+@contextmanager
+def one_queue(bench: Bench, others: tuple[str, ...], far_priority: int = 10) -> Iterator[int]:
+    """Let a vCPU of "work" wait on pCPU 0 with all of these VMs', in turns of 12 ms; its sibling has pCPU 1.
+
+    Yield its thread. With a priority below the others' 10 it has no turn at all.
+    """
     host = bench.host
     with Cgroups(bench) as ground:
-        ground.busy("work", "pv", "hyper")
+        ground.busy("work", *others)
         threads = vcpu_threads(bench)
         near, far = threads["work"]
-        # They have turns one after the other: for a quarter of the time the one is three turns from its own. The third
-        # VM has one vCPU. Looks are 10 ms apart, and come at each 2 ms of four turns as often.
         ground.callback(host.check, f"echo {host.read(RR_MS).strip()} >{RR_MS}")
         host.check(f"echo 12 >{RR_MS}; taskset -c -p 1 {near}")
         ground.callback(host.check, f"taskset -c -p {ground.everywhere} {near}")
-        for tid in (far, *threads["pv"], *threads["hyper"]):
+        for tid in (far, *(tid for name in others for tid in threads[name])):
             ground.callback(host.check, f"chrt -o -p 0 {tid}; taskset -c -p {ground.everywhere} {tid}")
-            host.check(f"taskset -c -p 0 {tid}; chrt -r -p 10 {tid}")
-        job = host.spawn("record-far", "exec nice -n -20 cohort record --seconds 30 --out /tmp/far.rec")
-        bench.until(lambda: job.wait(0) is not None, "the recorder ends", PATIENCE_S)
-        assert job.wait(0) == 0, job.output("stderr")[0]
-    recording = load(fetch(bench, "/tmp/far.rec", tmp_path / "far.rec"))
+            priority = far_priority if tid == far else 10
+            host.check(f"taskset -c -p 0 {tid}; chrt -r -p {priority} {tid}")
+        # Else the other VMs' idle vCPUs have turns there, in the twentieth of the time that is theirs.
+        real_time_without_limit(ground)
+        yield far
+
+
+def distances(bench: Bench, seconds: int, to: Path, meanwhile: str = ":") -> tuple[int, int]:
+    """Record for so long, while the host runs a command: return how often "work" was looked at, and found far apart."""
+    job = bench.host.spawn("record-far", f"exec nice -n -20 cohort record --seconds {seconds} --out /tmp/far.rec")
+    bench.until(lambda: "recording" in job.output("stderr")[0], "it records", PATIENCE_S)
+    bench.host.check(meanwhile)
+    bench.until(lambda: job.wait(0) is not None, "the recorder ends", PATIENCE_S)
+    assert job.wait(0) == 0, job.output("stderr")[0]
+    recording = load(fetch(bench, "/tmp/far.rec", to))
+    bench.host.check("rm /tmp/far.rec")
     (vm,) = (vm for vm in recording.figures().about["figures"]["vms"] if vm["name"] == "work")
     print(vm["distances"], vm["distances_far"])
-    assert vm["distances"] > 2500
+    return vm["distances"], vm["distances_far"]
+
+
+@pytest.mark.long
+def test_how_far_siblings_are_from_each_other_in_a_queue_of_four(bench: Bench, tmp_path: Path) -> None:
+    # They have turns one after the other: for a quarter of the time the one is three turns from its own. The third
+    # VM has one vCPU. Looks are 10 ms apart, and come at each 2 ms of four turns as often.
+    with one_queue(bench, ("pv", "hyper")):
+        looks, far = distances(bench, 30, tmp_path / "far.rec")
+    assert looks > 2500
     # Nearer than that no queue of the lab's host is to round robin: its other threads have turns as well, now and then.
-    assert vm["distances_far"] / vm["distances"] == pytest.approx(0.25, abs=0.04)
-    host.check("rm /tmp/far.rec")
+    assert far / looks == pytest.approx(0.25, abs=0.04)
+
+
+@pytest.mark.long
+def test_in_a_queue_of_two_nobody_is_far(bench: Bench, tmp_path: Path) -> None:
+    with one_queue(bench, ("hyper",)):
+        looks, far = distances(bench, 10, tmp_path / "far.rec")
+    assert looks > 800
+    assert far <= EXACT * looks
+
+
+@pytest.mark.long
+def test_who_has_no_turn_while_others_have_many_is_far(bench: Bench, tmp_path: Path) -> None:
+    with one_queue(bench, ("pv", "hyper"), far_priority=9) as tid:
+        # How far is known when its turn comes: for a moment after 8 s, and never again.
+        turn = f"sleep 8; chrt -r -p 11 {tid}; sleep 0.03; chrt -r -p 9 {tid}"
+        looks, far = distances(bench, 10, tmp_path / "far.rec", turn)
+    assert looks > 700
+    assert far >= (1 - EXACT) * looks
 
 
 def test_a_ring_that_is_too_small_says_what_it_lost(bench: Bench, tmp_path: Path) -> None:

@@ -68,9 +68,11 @@ class Run:
         }
 
     def _catches(self) -> bool:
-        """Return whether KVM catches vCPUs that spin: by pause-loop exits, or as Wells' processor counts instructions."""
+        """Return whether KVM catches vCPUs that spin: by pause-loop exits, or as Wells' processor does."""
         kvm = self.hardware.kvm
-        return bool(kvm.get("wells", {}).get("instructions")) or (self.scenario.guest.ple and kvm.get("ple", {}).get("mode") != "off")
+        return bool(kvm.get("wells", {}).get("instructions")) or (
+            self.scenario.guest.ple and kvm.get("ple", {}).get("mode") != "off"
+        )
 
     def _tasks(self) -> list[dict[str, Any]]:
         """Return the host's own threads; one that each pCPU has, for each."""
