@@ -101,6 +101,13 @@ OF_POLICIES = [
         "one that sleeps is boosted by a call", "spin_boost.h", " || called->state != VCPU_WAITING", "", "boost ipi"
     ),
     Mutation(
+        "nobody is told of a call where interrupts are no traffic",
+        "irq.h",
+        "if (!irqs_are_traffic && !vector_is_call(vector))",
+        "if (!irqs_are_traffic)",
+    ),
+    Mutation("an interrupt is no traffic", "irq.h", "\tif (irqs_are_traffic)\n\t\ttraffic_add(t, to);\n", ""),
+    Mutation(
         "every interrupt is a call",
         "kernel.h",
         "return vector == VECTOR_CALL_SINGLE || ",
