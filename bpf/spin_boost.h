@@ -15,8 +15,7 @@
  * migrate    a sibling that waits for another pCPU in vain, because who runs there deserves it more, comes to the spinner's, which is free at that
  *            moment. If its turn has come where it waits it stays there: a move costs a cache, and its place.
  * ipi        a sibling that is called by an IPI (a TLB flush, a function) while it has no pCPU runs next, before the caller has spun for it at all. It
- *            needs no pause filter, and no word of the guest's as KVM_HC_SCHED_YIELD does. Not in any preset: where spins are caught soon it gains
- *            nothing (docs/default-policy.md).
+ *            needs no pause filter, and no word of the guest's as KVM_HC_SCHED_YIELD does. For hosts without a filter (UNCAUGHT in policies.h).
  *
  * Most exits find KVM offering nobody, and then ops.yield is not called at all; hence the hook on kvm_vcpu_on_spin().
  */
@@ -164,7 +163,10 @@ static bool boost_offered(struct task_struct *from, struct task_struct *to, u64 
 
 /*
  * A call by IPI of a sibling that has no pCPU: to spin for it would be all that the caller can do. A call is answered in microseconds, so it does not get
- * the rest of its VM's turn. Another pCPU is not asked in vain: a guest may call as often as it likes, and nobody else pays for that.
+ * the rest of its VM's turn. A pCPU whose runner deserves it more is not asked: a guest may call as often as it likes.
+ *
+ * The tracepoint comes before the interrupt is there. Where KVM's way to it can be preempted (a hypercall, several targets) the caller may lose its own pCPU
+ * first; the sibling then runs for a boost without it. A call of several that wait for one pCPU leaves that the last one's wish.
  */
 static void boost_on_call(struct task_ctx *t, s32 cpu, s32 to)
 {

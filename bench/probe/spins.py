@@ -40,7 +40,7 @@ class Symbols:
     def __init__(self, guest: Machine) -> None:
         guest.check(f"grep -i ' t ' /proc/kallsyms | cut -d' ' -f1-3 >{SYMBOLS}")
         lines = (line.split() for line in guest.get(SYMBOLS).decode().splitlines())
-        self._found = sorted((int(line[0], 16), line[2]) for line in lines if len(line) == 3)
+        self._found = sorted((int(line[0], 16), line[2]) for line in lines if len(line) >= 3)
         self._addresses = [address for address, _ in self._found]
 
     def at(self, address: int) -> str:

@@ -11,7 +11,7 @@ mod snapshot;
 mod tests;
 mod vms;
 
-pub use snapshot::pause_exits;
+pub use snapshot::uncaught;
 
 use std::io::{self, Write};
 use std::path::PathBuf;

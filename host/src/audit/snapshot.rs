@@ -155,8 +155,16 @@ fn parameter(host: &Host, module: &str, name: &str) -> Option<String> {
     host.read(&format!("/sys/module/{module}/parameters/{name}"))
 }
 
+/// The parameter by which KVM catches no vCPU that spins; None: it does, or no such module is loaded. Looked for all the time, so it reads little.
+pub fn uncaught(host: &Host) -> Option<String> {
+    let parameters =
+        [("kvm_intel", "ple_gap"), ("kvm_amd", "pause_filter_count"), ("kvm_amd", "pause_filter_thresh")];
+    let off = |(module, name): &(&str, &str)| parameter(host, module, name).as_deref() == Some("0");
+    parameters.into_iter().find(off).map(|(module, name)| format!("{module}.{name}"))
+}
+
 /// How KVM's module for this processor catches vCPUs that spin; None: no such module is loaded.
-pub fn pause_exits(host: &Host) -> Option<PauseExits> {
+fn pause_exits(host: &Host) -> Option<PauseExits> {
     let cpuinfo = host.read("/proc/cpuinfo").unwrap_or_default();
     let has = |flag: &str| {
         let flags = |line: &&str| line.starts_with("flags") || line.starts_with("vmx flags");

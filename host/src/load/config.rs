@@ -3,7 +3,7 @@
 
 use tracing::info;
 
-use crate::audit::pause_exits;
+use crate::audit::uncaught;
 use crate::checks::Host;
 use crate::kernel_ops;
 use crate::policy::{Axes, Boost, Traffic};
@@ -32,7 +32,7 @@ impl Config {
         let mut config = self.clone();
         if let Some(why) = place.uncaught.as_ref().filter(|_| self.uncaught != Boost::OFF) {
             config.axes.boost = self.axes.boost.and(self.uncaught);
-            info!("KVM catches no vCPU that spins ({why}): boosting {} as well", self.uncaught);
+            info!("KVM catches no vCPU that spins ({why} is 0): boosting {} as well", self.uncaught);
         }
         config
     }
@@ -63,7 +63,7 @@ pub struct Place {
     pub sees_irqs: bool,
     /// Why faults on guests' pages cannot be seen.
     pub sees_no_faults: Option<String>,
-    /// KVM catches no vCPU that spins, and why.
+    /// The parameter by which KVM catches no vCPU that spins.
     pub uncaught: Option<String>,
     /// The operations of its kernel's sched_ext, if that is known.
     pub ops: Option<kernel_ops::Names>,
@@ -98,12 +98,6 @@ impl Place {
     pub fn sees_switches(&self) -> bool {
         self.ops.as_ref().is_some_and(|ops| ops.contains(kernel_ops::REENQUEUE))
     }
-}
-
-/// Why KVM catches no vCPU that spins; None: it does, or its modules are not loaded yet.
-fn uncaught(host: &Host) -> Option<String> {
-    let exits = pause_exits(host).filter(|exits| exits.value == 0)?;
-    Some(format!("{} is 0", exits.parameter))
 }
 
 #[cfg(test)]
@@ -141,7 +135,7 @@ pub mod tests {
 
     #[test]
     fn where_kvm_catches_nobody_the_default_boosts_who_is_called() {
-        let not = Place { uncaught: Some("kvm_amd.pause_filter_count is 0".to_string()), ..place() };
+        let not = Place { uncaught: Some("kvm_amd.pause_filter_count".to_string()), ..place() };
         for (args, more) in [
             ("", "ipi"),
             ("--slice-us 5000", "ipi"),

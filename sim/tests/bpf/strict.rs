@@ -170,6 +170,7 @@ fn a_wide_vm_that_finds_no_seat_does_not_wait_for_ever() {
     // A thread of its VMM uses all that the VM is due, so that its vCPUs never deserve the pCPU.
     let knobs = Knobs { order: Some(knob::ORDER_CREDIT), slice_ns: Some(MS), ..strict() };
     let mut w = world_with(1, knobs);
+    w.spawn(Spec::cycle(2_722_000, 4_675_000).weight(53));
     w.spawn(Spec::busy().weight(976));
     let (vm, vcpus) = busy_vm(&mut w, 4);
     let tgid = w.vm_tgid(vm);

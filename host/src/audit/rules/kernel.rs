@@ -14,7 +14,7 @@ pub const RULES: [Rule; 8] = [
         id: "ple-off",
         severity: Severity::Warning,
         reason: "a vCPU that spins for a preempted sibling is not caught: it burns its whole turn, and KVM cannot let the sibling run instead; Cohort can if it was called by an interrupt, not if it holds a lock",
-        remedy: "load kvm_intel without ple_gap=0 or kvm_amd without pause_filter_count=0; where the processor has no pause-loop exits (nested hosts), ask the level below for them",
+        remedy: "load kvm_intel without ple_gap=0 or kvm_amd without pause_filter_count=0 or pause_filter_thresh=0; where the processor has no pause-loop exits (nested hosts), ask the level below for them",
         check: ple_off,
     },
     Rule {
