@@ -11,7 +11,7 @@ mod snapshot;
 mod tests;
 mod vms;
 
-pub use snapshot::uncaught;
+pub use snapshot::{delivers_ipis, spins, Spins};
 
 use std::io::{self, Write};
 use std::path::PathBuf;

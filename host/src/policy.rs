@@ -29,10 +29,15 @@ pub struct Boost(u32);
 
 impl Boost {
     pub const OFF: Boost = Boost(0);
+    pub const IPI: Boost = Boost(intf::BOOST_IPI);
 
     /// These kinds and those.
     pub fn and(self, other: Boost) -> Boost {
         Boost(self.0 | other.0)
+    }
+
+    pub fn includes(self, other: Boost) -> bool {
+        self.0 & other.0 == other.0
     }
 
     /// Who boosts somebody; the other kinds say how.

@@ -37,7 +37,7 @@ const RESTART_SPAN: Duration = Duration::from_secs(60);
 enum End {
     Signal(i32),
     ReaderGone,
-    KvmAppeared,
+    Outdated(&'static str),
     Ejected(Ending),
 }
 
@@ -113,9 +113,7 @@ fn keep_scheduling(
                 info!("ended because nobody reads the statistics: the kernel's own scheduler has taken over");
                 return Ok(());
             }
-            End::KvmAppeared => {
-                info!("the kvm module was loaded: loading the scheduler again to see its vCPUs")
-            }
+            End::Outdated(why) => info!("{why}"),
             End::Ejected(ending) if ending.wants_restart() => {
                 info!("ended by the kernel ({ending}): starting again")
             }
@@ -184,8 +182,8 @@ fn schedule(
         if let Some(ending) = running.ending() {
             break End::Ejected(ending);
         }
-        if place.is_outdated(config, host) {
-            break End::KvmAppeared;
+        if let Some(why) = place.outdated_by(config, host) {
+            break End::Outdated(why);
         }
         let maps = &running.skel.maps;
         let now_online = host.online_cpus();

@@ -155,12 +155,42 @@ fn parameter(host: &Host, module: &str, name: &str) -> Option<String> {
     host.read(&format!("/sys/module/{module}/parameters/{name}"))
 }
 
-/// The parameter by which KVM catches no vCPU that spins; None: it does, or no such module is loaded. Looked for all the time, so it reads little.
-pub fn uncaught(host: &Host) -> Option<String> {
+/// Does KVM catch vCPUs that spin?
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Spins {
+    /// No module for this processor is loaded.
+    Unknown,
+    Caught,
+    /// It does not, by this parameter.
+    Uncaught(String),
+}
+
+/// Looked for all the time, so it reads little.
+pub fn spins(host: &Host) -> Spins {
     let parameters =
         [("kvm_intel", "ple_gap"), ("kvm_amd", "pause_filter_count"), ("kvm_amd", "pause_filter_thresh")];
-    let off = |(module, name): &(&str, &str)| parameter(host, module, name).as_deref() == Some("0");
-    parameters.into_iter().find(off).map(|(module, name)| format!("{module}.{name}"))
+    let mut found = Spins::Unknown;
+    for (module, name) in parameters {
+        match parameter(host, module, name).as_deref() {
+            Some("0") => return Spins::Uncaught(format!("{module}.{name}")),
+            Some(_) => found = Spins::Caught,
+            None => {}
+        }
+    }
+    found
+}
+
+/// Does the processor deliver interrupts between vCPUs without KVM?
+pub fn delivers_ipis(host: &Host) -> bool {
+    let parameter = |module: &str, name: &str| parameter(host, module, name);
+    let on = |module, name| parameter(module, name).is_some_and(|value| matches!(value.as_str(), "Y" | "1"));
+    // Before kvm_amd had a parameter for it, its AVIC always delivered them.
+    let by = |module, apic| {
+        on(module, apic)
+            && (on(module, "enable_ipiv")
+                || (module == "kvm_amd" && parameter(module, "enable_ipiv").is_none()))
+    };
+    by("kvm_intel", "enable_apicv") || by("kvm_amd", "avic")
 }
 
 /// How KVM's module for this processor catches vCPUs that spin; None: no such module is loaded.
@@ -184,18 +214,10 @@ fn pause_exits(host: &Host) -> Option<PauseExits> {
 }
 
 fn kvm(host: &Host) -> Kvm {
-    let parameter = |module: &str, name: &str| parameter(host, module, name);
-    let on = |module, name| parameter(module, name).is_some_and(|value| matches!(value.as_str(), "Y" | "1"));
-    // Before kvm_amd had a parameter for it, its AVIC always delivered them.
-    let virtual_ipis = |module, apic| {
-        on(module, apic)
-            && (on(module, "enable_ipiv")
-                || (module == "kvm_amd" && parameter(module, "enable_ipiv").is_none()))
-    };
     Kvm {
         pause_exits: pause_exits(host),
-        halt_poll_ns: parameter("kvm", "halt_poll_ns").and_then(|value| value.parse().ok()),
-        virtual_ipis: virtual_ipis("kvm_intel", "enable_apicv") || virtual_ipis("kvm_amd", "avic"),
+        halt_poll_ns: parameter(host, "kvm", "halt_poll_ns").and_then(|value| value.parse().ok()),
+        virtual_ipis: delivers_ipis(host),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::symlink;
 
-use super::snapshot::Quota;
+use super::snapshot::{spins, Quota, Spins};
 use super::*;
 use crate::checks::tests::FakeHost;
 
@@ -250,12 +250,10 @@ fn parameters_of_the_kvm_modules() {
     let filter = filter.file("/sys/module/kvm_amd/parameters/pause_filter_thresh", "0\n");
     let exits = read(&filter).kvm.pause_exits.unwrap();
     assert_eq!((exits.parameter.as_str(), exits.value), ("kvm_amd.pause_filter_thresh", 0));
-    assert_eq!(super::uncaught(&filter.host()).as_deref(), Some("kvm_amd.pause_filter_thresh"));
-    assert_eq!(
-        super::uncaught(&good().file("/sys/module/kvm_intel/parameters/ple_gap", "128\n").host()),
-        None
-    );
-    assert_eq!(super::uncaught(&good().host()), None);
+    assert_eq!(spins(&filter.host()), Spins::Uncaught("kvm_amd.pause_filter_thresh".to_string()));
+    let intel = good().file("/sys/module/kvm_intel/parameters/ple_gap", "128\n");
+    assert_eq!(spins(&intel.host()), Spins::Caught);
+    assert_eq!(spins(&good().host()), Spins::Unknown);
     let host = host.file("/sys/module/kvm_amd/parameters/enable_ipiv", "Y\n");
     assert!(read(&host).kvm.virtual_ipis);
     let older = good().file("/sys/module/kvm_amd/parameters/avic", "1\n");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What the scheduler is to do, and what of a host that depends on.
 
-use tracing::info;
+use tracing::{info, warn};
 
-use crate::audit::uncaught;
+use crate::audit::{self, Spins};
 use crate::checks::Host;
 use crate::kernel_ops;
 use crate::policy::{Axes, Boost, Traffic};
@@ -30,11 +30,19 @@ impl Config {
     /// The same as this place needs it.
     pub fn at(&self, place: &Place) -> Config {
         let mut config = self.clone();
-        if let Some(why) = place.uncaught.as_ref().filter(|_| self.uncaught != Boost::OFF) {
+        if let (Spins::Uncaught(why), false) = (&place.spins, self.uncaught == Boost::OFF) {
             config.axes.boost = self.axes.boost.and(self.uncaught);
             info!("KVM catches no vCPU that spins ({why} is 0): boosting {} as well", self.uncaught);
         }
+        if config.boosts_nobody_called(place) {
+            warn!("the processor delivers interrupts between vCPUs by itself, so nobody sees who is called: load KVM with enable_ipiv=0, or kvm_amd with avic=0");
+        }
         config
+    }
+
+    /// It is to boost by calls that nobody sees there.
+    fn boosts_nobody_called(&self, place: &Place) -> bool {
+        place.hides_ipis && self.axes.boost.includes(Boost::IPI)
     }
 
     pub fn finds_sets(&self) -> bool {
@@ -63,8 +71,9 @@ pub struct Place {
     pub sees_irqs: bool,
     /// Why faults on guests' pages cannot be seen.
     pub sees_no_faults: Option<String>,
-    /// The parameter by which KVM catches no vCPU that spins.
-    pub uncaught: Option<String>,
+    pub spins: Spins,
+    /// Interrupts between vCPUs pass KVM by.
+    pub hides_ipis: bool,
     /// The operations of its kernel's sched_ext, if that is known.
     pub ops: Option<kernel_ops::Names>,
 }
@@ -83,15 +92,26 @@ impl Place {
             kvm,
             sees_irqs: kvm && tells(IRQ_TRACEPOINT),
             sees_no_faults,
-            uncaught: uncaught(host),
+            spins: audit::spins(host),
+            hides_ipis: audit::delivers_ipis(host),
             ops: host.kernel_ops(),
         })
     }
 
-    /// Has a module of KVM been loaded since, of which this place did not know?
-    pub fn is_outdated(&self, config: &Config, host: &Host) -> bool {
-        (!self.kvm && host.kvm_is_live())
-            || (config.uncaught != Boost::OFF && self.uncaught.is_none() && uncaught(host).is_some())
+    /// What of KVM has been loaded since, that the scheduler must be loaded for anew.
+    pub fn outdated_by(&self, config: &Config, host: &Host) -> Option<&'static str> {
+        if !self.kvm && host.kvm_is_live() {
+            return Some("the kvm module was loaded: loading the scheduler again to see its vCPUs");
+        }
+        if config.uncaught == Boost::OFF {
+            return None;
+        }
+        let is_caught = |spins: &Spins| !matches!(spins, Spins::Uncaught(_));
+        match audit::spins(host) {
+            Spins::Unknown => None,
+            spins if is_caught(&spins) == is_caught(&self.spins) => None,
+            _ => Some("KVM was loaded with another pause filter: loading the scheduler again for it"),
+        }
     }
 
     /// Real-time tasks are noticed by a program on each switch, not by an operation.
@@ -103,6 +123,7 @@ impl Place {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::checks::tests::FakeHost;
     use crate::cli;
 
     pub fn config(args: &str) -> Config {
@@ -128,14 +149,15 @@ pub mod tests {
             kvm: true,
             sees_irqs: true,
             sees_no_faults: None,
-            uncaught: None,
+            spins: Spins::Caught,
+            hides_ipis: false,
             ops: Some(["enqueue".to_string()].into()),
         }
     }
 
     #[test]
     fn where_kvm_catches_nobody_the_default_boosts_who_is_called() {
-        let not = Place { uncaught: Some("kvm_amd.pause_filter_count".to_string()), ..place() };
+        let not = Place { spins: Spins::Uncaught("kvm_amd.pause_filter_count".to_string()), ..place() };
         for (args, more) in [
             ("", "ipi"),
             ("--slice-us 5000", "ipi"),
@@ -150,5 +172,42 @@ pub mod tests {
             let wanted = [named(&config).as_str(), more].join(",");
             assert_eq!(named(&config.at(&not)), wanted.trim_end_matches(','), "{args}");
         }
+    }
+
+    #[test]
+    fn calls_that_pass_kvm_by_are_known_to_boost_nobody() {
+        let hidden = Place { hides_ipis: true, ..place() };
+        let uncaught = Place { spins: Spins::Uncaught("kvm_intel.ple_gap".to_string()), ..hidden.clone() };
+        for (args, place, blind) in [
+            ("", &hidden, false),
+            ("--boost candidate,ipi", &hidden, true),
+            ("--boost candidate,ipi", &place(), false),
+            ("", &uncaught, true),
+            ("--boost candidate", &uncaught, false),
+        ] {
+            assert_eq!(config(args).at(place).boosts_nobody_called(place), blind, "{args}");
+        }
+    }
+
+    #[test]
+    fn another_pause_filter_is_noticed_where_it_counts() {
+        let with = |count| {
+            let host = FakeHost::good();
+            match count {
+                Some(count) => host.file("/sys/module/kvm_amd/parameters/pause_filter_count", count),
+                None => host,
+            }
+        };
+        let (off, on, unloaded) = (with(Some("0\n")), with(Some("3000\n")), with(None));
+        let at = |host: &FakeHost| Place { spins: audit::spins(&host.host()), ..place() };
+        let outdated = |args: &str, was: &FakeHost, is: &FakeHost| {
+            at(was).outdated_by(&config(args), &is.host()).is_some()
+        };
+        assert!(outdated("", &on, &off) && outdated("", &off, &on) && outdated("", &unloaded, &off));
+        assert!(!outdated("", &off, &off) && !outdated("", &off, &unloaded));
+        assert!(!outdated("", &unloaded, &on));
+        assert!(!outdated("--policy balance", &on, &off) && !outdated("--policy balance", &off, &on));
+        let kvm_came = Place { kvm: false, ..at(&on) }.outdated_by(&config("--policy balance"), &on.host());
+        assert_eq!(kvm_came, Some("the kvm module was loaded: loading the scheduler again to see its vCPUs"));
     }
 }
