@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""More mistakes that the simulator's tests of `bpf/` must find: in who may run, who is told, what begins and ends."""
+"""More mistakes that the simulator's tests of `bpf/` must find: in who may run, who is near, who is told, what
+begins and ends.
+"""
 
 from tests.mutations.mutation import Mutation
 
@@ -139,4 +141,34 @@ OF_OPERATIONS = [
     ),
     Mutation("a thread that exits stays a vCPU of its VM", "life_ops.h", "vm_leave(t, p->pid);", ";"),
     Mutation("at the start no pCPU counts as online", "life_ops.h", "nr_online++;", ";"),
+    Mutation(
+        "the neighbours are searched from the second",
+        "topology.h",
+        "return near->cpu[i];",
+        "return i ? near->cpu[i] : -1;",
+    ),
+    Mutation(
+        "the farthest neighbour is never reached",
+        "topology.h",
+        "if (i >= near->n || i >= NEIGHBOURS)",
+        "if (i + 1 >= near->n || i >= NEIGHBOURS)",
+    ),
+    Mutation(
+        "what is far away is as near as the rest",
+        "topology.h",
+        "return (i >= near->core_end) + (i >= near->llc_end) + (i >= near->node_end);",
+        "return 0;",
+    ),
+    Mutation(
+        "one waiter more is a reason to leave a cache",
+        "placement.h",
+        "cost += i >= near->node_end ? 16 : 4;",
+        ";",
+    ),
+    Mutation(
+        "an idle pCPU takes from the longest queue, however far",
+        "runqueue.h",
+        "if (longest >= 0 && (i == near->llc_end || i == near->node_end))",
+        "if (0)",
+    ),
 ]

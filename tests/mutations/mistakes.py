@@ -142,18 +142,6 @@ MUTATIONS = [
         "\tc->taken = 1;",
     ),
     Mutation(
-        "the neighbours are searched from the second",
-        "topology.h",
-        "return near->cpu[i];",
-        "return i ? near->cpu[i] : -1;",
-    ),
-    Mutation(
-        "the farthest neighbour is never reached",
-        "topology.h",
-        "if (i >= near->n || i >= NEIGHBOURS)",
-        "if (i + 1 >= near->n || i >= NEIGHBOURS)",
-    ),
-    Mutation(
         "nobody starves",
         "order_vm.h",
         "elapsed_ns(now, t->queued_ns) <= starve_ns)",

@@ -42,10 +42,32 @@ enum Event {
 #[derive(Clone, Debug)]
 struct Machine {
     cpus: usize,
+    shape: Shape,
     knobs: Knobs,
     preempt_rcu: bool,
     vms: Vec<usize>,
     tasks: Vec<(u32, u64, u64)>,
+}
+
+/// What pCPUs share, as far as their number lets them.
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    OneCache,
+    TwoThreads,
+    TwoNodes,
+    CacheEach,
+}
+
+impl Shape {
+    fn of(self, cpus: usize) -> Config {
+        let flat = Config::cpus(cpus);
+        match self {
+            Shape::TwoThreads if cpus % 2 == 0 => Config { threads_per_core: 2, ..flat },
+            Shape::TwoNodes if cpus % 2 == 0 => Config { sockets: 2, ..flat },
+            Shape::CacheEach => Config { cores_per_cache: 1, ..flat },
+            _ => flat,
+        }
+    }
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -99,13 +121,22 @@ fn knobs() -> impl Strategy<Value = Knobs> {
 fn machine(knobs: impl Strategy<Value = Knobs>) -> impl Strategy<Value = Machine> {
     let task = (1..1_000u32, 100..8_000u64, 0..8_000u64);
     let (vms, tasks) = (prop::collection::vec(1..5usize, 0..4), prop::collection::vec(task, 0..5));
-    (1..6usize, knobs, any::<bool>(), vms, tasks).prop_map(|(cpus, knobs, preempt_rcu, vms, tasks)| Machine {
-        cpus,
-        knobs,
-        preempt_rcu,
-        vms,
-        tasks,
-    })
+    let shape = prop_oneof![
+        2 => Just(Shape::OneCache),
+        1 => Just(Shape::TwoThreads),
+        1 => Just(Shape::TwoNodes),
+        1 => Just(Shape::CacheEach),
+    ];
+    (1..6usize, shape, knobs, any::<bool>(), vms, tasks).prop_map(
+        |(cpus, shape, knobs, preempt_rcu, vms, tasks)| Machine {
+            cpus,
+            shape,
+            knobs,
+            preempt_rcu,
+            vms,
+            tasks,
+        },
+    )
 }
 
 fn make(machine: &Machine) -> World {
@@ -119,7 +150,7 @@ fn make(machine: &Machine) -> World {
     let config = Config {
         knobs: machine.knobs.clone(),
         preempt_rcu: machine.preempt_rcu,
-        ..Config::cpus(machine.cpus)
+        ..machine.shape.of(machine.cpus)
     };
     let mut w = World::new(config);
     for parent in [0, 0, 1] {
@@ -325,6 +356,7 @@ fn sbco_machine() -> impl Strategy<Value = Machine> {
     let vms = prop::collection::vec(2..5usize, 2..6);
     (2..6usize, knobs, any::<bool>(), vms).prop_map(|(cpus, knobs, preempt_rcu, vms)| Machine {
         cpus,
+        shape: Shape::OneCache,
         knobs,
         preempt_rcu,
         vms,
@@ -391,6 +423,7 @@ fn histories_that_failed_once() {
     ] {
         let preset = PRESETS.iter().find(|preset| preset[0] == name).expect("a preset");
         let knobs = presets::knobs(preset);
-        nothing_is_lost(&Machine { cpus, knobs, preempt_rcu: false, vms, tasks }, &events);
+        let machine = Machine { cpus, shape: Shape::OneCache, knobs, preempt_rcu: false, vms, tasks };
+        nothing_is_lost(&machine, &events);
     }
 }

@@ -42,5 +42,6 @@ mod spec;
 mod strict;
 mod survey;
 mod together;
+mod topology;
 mod view;
 mod world;

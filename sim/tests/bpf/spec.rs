@@ -76,6 +76,10 @@ pub struct Config {
     pub cpus: usize,
     /// SMT: pCPUs of one core are next to each other.
     pub threads_per_core: usize,
+    /// Cores that share a last-level cache; 0: all of a socket.
+    pub cores_per_cache: usize,
+    /// Each a node.
+    pub sockets: usize,
     pub knobs: Knobs,
     pub tick_ns: u64,
     /// From a reschedule request until the other pCPU acts on it.
@@ -93,6 +97,8 @@ impl Config {
         Self {
             cpus,
             threads_per_core: 1,
+            cores_per_cache: 0,
+            sockets: 1,
             knobs: Knobs::default(),
             tick_ns: 4_000_000,
             ipi_ns: 2_000,

@@ -42,9 +42,13 @@ impl World {
             ipi_remote_ns: config.ipi_ns,
             ..Costs::free()
         };
-        let threads_per_core = config.threads_per_core as u32;
-        let cores = config.cpus as u32 / threads_per_core;
-        let machine = MachineConfig { costs, threads_per_core, ..MachineConfig::ideal(cores) };
+        let machine = MachineConfig {
+            sockets: config.sockets as u32,
+            cores_per_socket: (config.cpus / config.threads_per_core / config.sockets) as u32,
+            threads_per_core: config.threads_per_core as u32,
+            cores_per_cache: config.cores_per_cache as u32,
+            costs,
+        };
         let ext_config = ExtConfig {
             knobs: config.knobs.by_name(),
             ktime_ahead_ns: config.ktime_ahead_ns,
@@ -65,6 +69,7 @@ impl World {
             sim,
         };
         world.look();
+        assert_eq!(world.cpus.len(), world.config.cpus, "test: they cannot be divided like this");
         world
     }
 
