@@ -14,8 +14,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import counted
+
 from cohortlab import scenario as scenarios
-from cohortlab.errors import BadInput
 from cohortlab.lab.place import LabPlace
 from cohortlab.policies import KERNEL
 
@@ -35,7 +36,7 @@ def reasons(histogram: str) -> Counter[str]:
     for stack, count in re.findall(r"\{ common_stacktrace:\s*(.*?)\}\s*hitcount:\s*(\d+)", lines, re.DOTALL):
         functions = [line.strip().partition("+")[0] for line in stack.splitlines() if line.strip()]
         rest = [name for name in functions if name not in COMMON]
-        found[" < ".join(rest[:3])] += int(count)
+        found[f"`{' < '.join(rest[:3])}`"] += int(count)
     return found
 
 
@@ -54,20 +55,5 @@ def measure(program: str) -> Counter[str]:
             return reasons(guest.check(f"cat {EVENT}/hist"))
 
 
-def main() -> int:
-    if len(sys.argv) > 2 or sys.argv[1:2] in (["-h"], ["--help"]):
-        print((__doc__ or "").strip(), file=sys.stderr)
-        return 2
-    try:
-        found = measure((sys.argv[1:] or ["tlb-flush"])[0])
-    except BadInput as refused:
-        print(f"bench/probe/flushes.py: {refused}", file=sys.stderr)
-        return 2
-    print("| flushes that were sent | of | from |\n|---|---|---|")
-    for name, count in found.most_common():
-        print(f"| {count} | {count / found.total():.1%} | `{name}` |")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(counted.run(__doc__, ["tlb-flush"], measure, "flushes that were sent | of | from"))

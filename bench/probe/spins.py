@@ -13,9 +13,10 @@ import bisect
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+
+import counted
 
 from cohortlab import scenario as scenarios
 from cohortlab.errors import BadInput
@@ -83,20 +84,5 @@ def measure(path: str, program: str, policy: str) -> Counter[str]:
     return found
 
 
-def main(args: Sequence[str]) -> int:
-    if len(args) > len(DEFAULTS) or args[:1] in (["-h"], ["--help"]):
-        print((__doc__ or "").strip(), file=sys.stderr)
-        return 2
-    try:
-        found = measure(*args, *DEFAULTS[len(args) :])
-    except BadInput as refused:
-        print(f"bench/probe/spins.py: {refused}", file=sys.stderr)
-        return 2
-    print("| pause-loop exits | of all | in |\n|---|---|---|")
-    for name, count in found.most_common():
-        print(f"| {count} | {count / found.total():.1%} | {name} |")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(counted.run(__doc__, DEFAULTS, measure, "pause-loop exits | of all | in"))
