@@ -14,7 +14,7 @@
 #ifndef COHORT_ORDER_VM_H
 #define COHORT_ORDER_VM_H
 
-#include "account.h"
+#include "vm_rank.h"
 
 /* How far a clock, or one that has not competed for long, may be away from those that do; in multiples of lag_ns. */
 #define LAG_APART 5
@@ -24,154 +24,6 @@
 
 /* Clocks that many pCPUs share move in steps of this, so that their cache lines do not. */
 #define CLOCK_STEP_NS 250000ULL
-
-static __always_inline u64 scale_by_entity(u64 delta_ns, const struct entity_ctx *e)
-{
-	return delta_ns * e->inv_weight >> INV_WEIGHT_SHIFT;
-}
-
-/*
- * How much of the turns that e has paid for is still to come, all together.
- *
- * `turns` has in its upper 48 bits the sum of their ends, in us, and in the lower 16 how many they are: what a turn adds, turn_until(), it takes back when
- * it ends. So it is right at any moment, whoever else begins or ends one.
- */
-static __always_inline u64 turns_rest_ns(const struct entity_ctx *e, u64 now)
-{
-	u64 turns = e->turns, count = turns & 0xffff;
-	s64 rest_ns = ((s64)(turns - (count * (now / 1000) << 16)) >> 16) * 1000;
-
-	if (rest_ns <= 0)
-		return 0;
-	/* By the clock of another pCPU it may seem to be more. */
-	return (u64)rest_ns < count * slice_ns ? (u64)rest_ns : count * slice_ns;
-}
-
-/* The weight that t had in its last turn, 0 before the first: no operation that ranks t has it at hand. */
-static __always_inline u64 *last_weight(struct task_ctx *t)
-{
-	return &t->order_state[0];
-}
-
-/* The place of one of that weight that is part of that entity. */
-static __always_inline void rank_of_leaf(u32 leaf, u64 own, u64 weight, u64 now, struct rank *r)
-{
-	struct entity_ctx *e = entity_get(leaf);
-
-	__builtin_memset(r, 0, sizeof(*r));
-	r->own = own;
-	if (!leaf || !e)
-		return;
-	__builtin_memcpy(r->path, e->path, sizeof(r->path));
-	if (time_before(own, e->child_clock))
-		r->behind_ns = (e->child_clock - own) * (weight ?: WEIGHT_DEFAULT) / WEIGHT_DEFAULT;
-	if (e->kind != ENTITY_VM)
-		return;
-	/* What its siblings have paid for this turn does not keep a vCPU from joining it. */
-	if (chosen_gang() == GANG_aligned)
-		r->unused_ns = turns_rest_ns(e, now);
-}
-
-/*
- * A VMM's thread that is no vCPU (an iothread, vhost, the main loop) does what the guest waits for, and its run is short: it may go before others as if its
- * VM had run lag_ns less. The VM pays for it as for every thread.
- */
-static __always_inline u64 borrows_ns(const struct task_ctx *t)
-{
-	return t->vm && t->vcpu < 0 ? lag_ns : 0;
-}
-
-static void vtime_rank(struct task_ctx *t, u64 now, struct rank *r)
-{
-	rank_of_leaf(t->leaf, t->vtime, *last_weight(t), now, r);
-	r->credit_ns = borrows_ns(t);
-}
-
-static void vtime_rank_of_runner(const struct cpu_ctx *c, u64 now, struct rank *r)
-{
-	u64 unused = elapsed_ns(c->turn_end_ns, now);
-
-	/* Its own time as of now; that of its entities as of now by what is left of its turn, and of those with it. */
-	rank_of_leaf(c->curr_leaf, c->curr_vtime - scale_by_weight(unused, c->curr_weight), c->curr_weight, now, r);
-	if (r->unused_ns < unused)
-		r->unused_ns = unused;
-}
-
-/* Virtual time where a's and b's ways part, at this entity of r's path or (0) at its own. */
-static __always_inline u64 rank_vtime(const struct rank *r, u32 slot)
-{
-	struct entity_ctx *e = entity_get(slot);
-
-	if (!slot || !e)
-		return r->own - r->credit_ns;
-	return e->vtime - scale_by_entity(r->unused_ns, e) - r->credit_ns;
-}
-
-/* The virtual time that a turn costs there. */
-static __always_inline u64 rank_turn(u32 slot)
-{
-	struct entity_ctx *e = entity_get(slot);
-
-	return slot && e ? scale_by_entity(slice_ns, e) : slice_ns;
-}
-
-/* How far the one of that rank, and each entity that it is part of below this level of its path, is behind the furthest of its siblings: the most, in time. */
-static u64 rank_behind(struct rank *r, u32 level)
-{
-	u64 vtime, behind, most = r->behind_ns;
-	struct entity_ctx *e, *up;
-	u32 i, slot, above = 0;
-
-	for (i = 0; i < MAX_DEPTH; i++) {
-		slot = r->path[i];
-		if (i < level)
-			continue;
-		if (!slot)
-			break;
-		if (above) {
-			e = entity_get(slot);
-			up = entity_get(above);
-			if (!e || !up)
-				break;
-			vtime = e->vtime - scale_by_entity(r->unused_ns, e) - r->credit_ns;
-			if (time_before(vtime, up->child_clock)) {
-				behind = (up->child_clock - vtime) * e->weight / WEIGHT_DEFAULT;
-				if (behind > most)
-					most = behind;
-			}
-		}
-		above = slot;
-	}
-	/* Where the ways part at its own time nothing is below. */
-	return above ? most : 0;
-}
-
-/*
- * Return true if a deserves the pCPU more than b, by at least margin_ns of virtual time.
- *
- * Where their ways part within less than a turn, neither deserves it more than the other, for turns are what is given. Then that one goes first
- * which its siblings, at any level below, have left behind. Otherwise a cgroup that has two turns at once would give one of them to a child that is due
- * none, and threads of two VMs that are pinned in the same way would never take turns: that of one VM here and that of the other there could go on for
- * ever, each VM having its share.
- */
-static bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
-{
-	u64 of_a, of_b, tie = 2 * slice_ns;
-	u32 i;
-
-	for (i = 0; i < MAX_DEPTH; i++) {
-		if (a->path[i] == b->path[i])
-			continue;
-		of_a = rank_vtime(a, a->path[i]);
-		of_b = rank_vtime(b, b->path[i]);
-		if (time_before(of_a + margin_ns, of_b))
-			return !time_before(of_b, of_a + rank_turn(b->path[i])) ||
-			       rank_behind(b, i) <= rank_behind(a, i) + tie;
-		return !margin_ns && time_before(of_a, of_b + rank_turn(a->path[i])) &&
-		       rank_behind(a, i) > rank_behind(b, i) + tie;
-	}
-	return time_before(a->own + margin_ns, b->own);
-}
 
 /* How far those have come with whom a child of this entity competes on cpu. */
 VERIFIED_ONCE_U64 clock_of(u32 entity, s32 cpu, bool everywhere)
@@ -265,6 +117,8 @@ static void vtime_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 			parent = slot;
 		}
 	}
+	if (slept && !t->aside)
+		*fresh_until(t) = t->paid_until_ns + slice_ns / 2;
 	t->vtime = come_near(t->vtime, t->waited_ns, now, slept, t->home == cpu, t->leaf, cpu, t->everywhere, lag_ns);
 	if (queued || !t->waited_ns) {
 		t->home = cpu;
@@ -377,8 +231,10 @@ static void vtime_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool
 	t->paid_until_ns = t->charged_ns + slice;
 	t->vtime += scale_by_weight(slice, weight);
 	vtime_charge_path(t, slice, turn_until(now + slice));
-	if (c)
+	if (c) {
 		c->curr_vtime = t->vtime;
+		c->curr_fresh_until_ns = now + elapsed_ns(*fresh_until(t), t->charged_ns);
+	}
 }
 
 /* The turn has lasted for as long as is counted, and no longer. */

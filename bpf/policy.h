@@ -23,6 +23,7 @@ struct rank {
 		u64 rate;      /* of flat orders: how fast its virtual time moves */
 	};
 	u16 path[MAX_DEPTH];
+	u32 own_turn_us; /* the virtual time that a turn costs it; 0: it has just slept */
 };
 
 /* Has one waited too long? */

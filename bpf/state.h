@@ -68,8 +68,9 @@ struct cpu_ctx {
 	u32 out_of_turn; /* the runner was not chosen by rank: boosted, starved, or taken because the pCPU was idle */
 	u64 curr_vtime;	 /* of the runner, its turn paid */
 	u64 curr_weight;
-	u64 turn_end_ns; /* when the runner's slice ends */
-	u32 cut_short;	 /* ... because a gate will close then, whether somebody waits or not */
+	u64 curr_fresh_until_ns; /* order vm: until then it counts as one that has just slept */
+	u64 turn_end_ns;	 /* when the runner's slice ends */
+	u32 cut_short;		 /* ... because a gate will close then, whether somebody waits or not */
 
 	/* A wish (wish.h): run this waiting vCPU next. */
 	u32 wish_pid;	/* 0: none */

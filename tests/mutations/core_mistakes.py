@@ -171,4 +171,18 @@ OF_OPERATIONS = [
         "if (longest >= 0 && (i == near->llc_end || i == near->node_end))",
         "if (0)",
     ),
+    Mutation(
+        "a light one that is nearly due stops a heavy one",
+        "vm_rank.h",
+        "return width > own ? width : own;",
+        "return own ? width : width;",
+        "order vm",
+    ),
+    Mutation(
+        "light ones that have slept wait for heavy ones",
+        "order_vm.h",
+        "*fresh_until(t) = t->paid_until_ns + slice_ns / 2;",
+        ";",
+        "order vm",
+    ),
 ]

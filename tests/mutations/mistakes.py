@@ -43,7 +43,7 @@ MUTATIONS = [
     ),
     Mutation(
         "siblings who go on without a new turn yet count as if they had paid for one",
-        "order_vm.h",
+        "vm_rank.h",
         "return (u64)rest_ns < count * slice_ns ? (u64)rest_ns : count * slice_ns;",
         "return e->nr_running * slice_ns;",
     ),
@@ -86,13 +86,13 @@ MUTATIONS = [
     ),
     Mutation(
         "who runs beyond its turn, by another pCPU's clock, has paid for all time",
-        "order_vm.h",
+        "vm_rank.h",
         "unused = elapsed_ns(c->turn_end_ns, now);",
         "unused = c->turn_end_ns - now;",
     ),
     Mutation(
         "a thread of the VMM waits for its VM's turn",
-        "order_vm.h",
+        "vm_rank.h",
         "return t->vm && t->vcpu < 0 ? lag_ns : 0;",
         "return 0;",
     ),

@@ -22,7 +22,7 @@ class Mutation:
 # The files that do what one choice of a policy is.
 OWN_FILES = {
     "placement balance": ("placement.h",),
-    "order vm": ("order_vm.h", "tree.h"),
+    "order vm": ("order_vm.h", "vm_rank.h", "tree.h"),
     "order task": ("order_task.h",),
     "order sbco": ("order_sbco.h", "flat.h"),
     "order credit": ("order_credit.h",),

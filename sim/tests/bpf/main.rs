@@ -19,6 +19,7 @@ mod histories;
 mod kernel;
 mod lending;
 mod lifecycle;
+mod light;
 mod maxmin;
 mod model;
 mod oracle;

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Light ones beside heavy ones in one cgroup, where a heavy one is due a whole pCPU and the cgroup little more: what is left goes to the light one, and it
+//! does not stop the heavy one for that.
+
+use crate::maxmin::{settled, Levels};
+use crate::partition::{Cgroup, Partition, Task, Vm};
+
+fn cgroup(parent: usize, weight: u32) -> Cgroup {
+    Cgroup { parent, weight, quota: None }
+}
+
+fn vm(cgroup: usize, vcpus: usize) -> Vm {
+    Vm { cgroup, vcpus: vec![0; vcpus] }
+}
+
+fn task(cgroup: usize, weight: u32) -> Task {
+    Task { cgroup, weight, mask: 0 }
+}
+
+#[test]
+fn a_light_vm_does_not_stop_a_heavy_task() {
+    let partition = Partition {
+        pcpus: 2,
+        cgroups: vec![cgroup(0, 550)],
+        vms: vec![vm(1, 1), vm(0, 4)],
+        tasks: vec![task(0, 100), task(1, 519)],
+    };
+    settled(&partition, Levels::All).expect("everybody has its share");
+}
+
+#[test]
+fn a_light_cgroup_does_not_stop_a_heavy_task() {
+    let partition = Partition {
+        pcpus: 2,
+        cgroups: vec![cgroup(0, 100), cgroup(0, 327), cgroup(1, 485)],
+        vms: vec![vm(1, 2), vm(0, 2)],
+        tasks: vec![task(3, 100), task(2, 868), task(2, 5128)],
+    };
+    settled(&partition, Levels::All).expect("everybody has its share");
+}
