@@ -20,8 +20,8 @@ test: ## run linters, unit and property tests, and one boot of the lab
 test-lab: ## run every test in the lab, with faults and on two kernels
 	@scripts/steps $(BUILD) lab-emulator test-lab-all
 
-test-mutations: ## put mistakes into copies of the scheduler, which the tests must find; pip-install the wheel
-	@scripts/steps $(BUILD) test-mutations
+test-mutations: ## put mistakes into copies of the scheduler, which the tests must find; pip-install the wheel; large hosts
+	@scripts/steps $(BUILD) test-costs test-mutations
 
 bench: ## measure the simulator's speed beside other simulators; one JSON object per figure
 	@scripts/steps $(BUILD) >&2

@@ -77,6 +77,20 @@ def place(request: pytest.FixtureRequest) -> Iterator[LabPlace]:
         held.clear()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests that share a lab one after the other, by kernel, and then those that would have it closed."""
+
+    def shared(item: pytest.Item) -> tuple[bool, str]:
+        callspec = getattr(item, "callspec", None)
+        kernel = callspec.params.get("place") if callspec else None
+        return "place" not in item.fixturenames, kernel or ""
+
+    # What is not of the lab keeps its place: such a run has no lab, or is one of few tests by name.
+    if all(item.get_closest_marker("lab") for item in items):
+        items.sort(key=shared)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Close the lab that tests share before one that boots its own: labs take turns. Bring it up again for the next."""
