@@ -21,6 +21,15 @@
 /* ... and that are looked at for a runner who could make room. */
 #define MOVE_SCAN 8
 
+/* A wish (wish.h) older than this is stale: what it was for is over. */
+#define WISH_STALE_NS 8000000ULL
+
+/* Has somebody said who is to run next on that pCPU? */
+static __always_inline bool wish_is_fresh(const struct cpu_ctx *c, u64 now)
+{
+	return c->wish_pid && !time_before(c->wish_at_ns + WISH_STALE_NS, now);
+}
+
 /* The runner's rank, as far as pCPU's context tells. Return false if nobody runs there. */
 static bool rank_of_runner(struct cpu_ctx *c, u64 now, struct rank *r)
 {
@@ -129,9 +138,9 @@ static __always_inline bool is_idle(s32 cpu)
 }
 
 /*
- * A pCPU near, other than cpu, to which p may go so that somebody of that rank gets a turn: an idle one, or the one whose runner is last of those whom the
- * rank comes before by a turn. -1: there is none. It is p itself whose turn has ended and who looks for a worse runner, or one that may not go elsewhere and for
- * whom p makes room.
+ * A pCPU near, other than cpu, to which p may go so that somebody of that rank gets a turn: an idle one, unless somebody else is to run there next, or the one whose
+ * runner is last of those whom the rank comes before by a turn. -1: there is none. It is p itself whose turn has ended and who looks for a worse runner, or one that
+ * may not go elsewhere and for whom p makes room.
  */
 static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct rank *rank, s32 cpu, u64 now)
 {
@@ -149,7 +158,7 @@ static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct rank
 		c = cpu_get(other);
 		if (!c || !c->online || c->taken || !task_allowed_on(p, other))
 			continue;
-		if (is_idle(other))
+		if (is_idle(other) && !wish_is_fresh(c, now))
 			return other;
 		/* Nor to take a sibling's place: its VM would gain nothing, and have two there. */
 		if (placement == PLACEMENT_BALANCE && siblings_on(t, other))

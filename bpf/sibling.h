@@ -115,7 +115,7 @@ static u32 exit_state(struct task_struct *from, struct vcpu_ctx *spinner, const 
 {
 	if (!spinner->exit_served)
 		return EXIT_OPEN;
-	if (c->wish_pid && !time_before(c->wish_at_ns + WISH_STALE_NS, now)) {
+	if (wish_is_fresh(c, now)) {
 		task_set_slice(from, 0);
 		spinner->gave_way = 1;
 		return EXIT_GIVES;

@@ -8,9 +8,6 @@
 
 #include "runqueue.h"
 
-/* A wish older than this is stale: what it was for is over. */
-#define WISH_STALE_NS 8000000ULL
-
 /* The least of a turn that is worth a context switch. */
 #define TURN_REST_MIN_NS 500000ULL
 

@@ -237,11 +237,14 @@ impl Machine {
         }
     }
 
-    /// What a task of this footprint has to refill where somebody else has run since: no more than it can have touched in its last turn.
+    /// What a task of this footprint has to refill where somebody else has run since: no more than it can have touched in its last turn, and no more than half
+    /// of that. For who refills works as well: a program whose memory is more than it gets to touch in a turn becomes slow, and does not stand still.
     pub fn refill_after_other_ns(&self, footprint_per_mille: u32, turn_ns: Ns) -> Ns {
         let whole_ns = self.costs.refill_after_other_ns.saturating_mul(Ns::from(footprint_per_mille)) / 1000;
         let full_turn_ns = self.costs.refill_turn_ns.max(1);
-        (u128::from(whole_ns) * u128::from(turn_ns.min(full_turn_ns)) / u128::from(full_turn_ns)) as Ns
+        let touched_ns =
+            u128::from(whole_ns) * u128::from(turn_ns.min(full_turn_ns)) / u128::from(full_turn_ns);
+        touched_ns.min(u128::from(turn_ns / 2)) as Ns
     }
 
     /// What a task loses that last ran on `from` and goes on on `to`.

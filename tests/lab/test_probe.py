@@ -73,6 +73,7 @@ def test_all_of_a_vcpus_time_is_told(bench: Bench) -> None:
                 assert grown(then, vcpu, "costop_ns") <= grown(then, vcpu, "ready_ns") * 1.001
 
 
+@long
 def test_siblings_on_one_pcpu_are_stacked_and_on_two_they_are_not(bench: Bench) -> None:
     with Cgroups(bench) as ground, Probe(bench) as probe:
         # Its vCPUs are pinned one by one; at the end all threads may run everywhere again.
@@ -126,6 +127,7 @@ def test_a_vcpu_kept_from_its_pcpu_for_a_known_time_was_ready_and_co_stopped_for
         assert used * (1 - EXACT) - sibling - 0.05 * S <= costop <= ready
 
 
+@long
 def test_a_stopped_process_is_blocked_and_not_halted(bench: Bench) -> None:
     with Cgroups(bench) as ground, Probe(bench) as probe:
         ground.busy("pv")
@@ -162,6 +164,7 @@ def test_pause_loop_exits_are_as_many_as_the_kernel_counts(bench: Bench) -> None
         assert grown(before, after, "yields_granted") <= grown(before, after, "yields_asked") <= 4 * got
 
 
+@long
 def test_who_spins_in_its_kernel_is_preempted_there(bench: Bench) -> None:
     with Cgroups(bench) as ground, Probe(bench) as probe:
         ground.busy("pv")

@@ -237,6 +237,7 @@ def test_who_has_no_turn_while_others_have_many_is_far(bench: Bench, tmp_path: P
     assert far >= (1 - EXACT) * looks
 
 
+@pytest.mark.long
 def test_a_ring_that_is_too_small_says_what_it_lost(bench: Bench, tmp_path: Path) -> None:
     with Cgroups(bench) as ground:
         ground.busy("pv")

@@ -119,8 +119,14 @@ MUTATIONS = [
     Mutation(
         "who may go elsewhere makes no room for who may not",
         "placement.h",
-        "if (is_idle(other))\n\t\t\treturn other;",
+        "if (is_idle(other) && !wish_is_fresh(c, now))\n\t\t\treturn other;",
         ";",
+    ),
+    Mutation(
+        "who makes room goes to an idle pCPU that is spoken for",
+        "placement.h",
+        "is_idle(other) && !wish_is_fresh(c, now)",
+        "is_idle(other)",
     ),
     Mutation(
         "nor for who is before others by a turn", "placement.h", "!order_before(rank, &runner, slice_ns))", "rank)"

@@ -75,7 +75,8 @@ fn compare(preset: &[&str; 8], smaller: &[usize], larger: &[usize]) {
 
 /// What can make a difference here: nobody spins, and nobody has sets.
 fn differs_in(preset: &[&str; 8]) -> Vec<String> {
-    let mut axes: Vec<String> = preset[1..].iter().map(|axis| axis.replace("partial-auto", "partial")).collect();
+    let mut axes: Vec<String> =
+        preset[1..].iter().map(|axis| axis.replace("partial-auto", "partial")).collect();
     axes.drain(3..5);
     axes.pop(); // what it is about
     axes

@@ -381,3 +381,24 @@ fn a_pcpu_that_falls_idle_is_room_for_a_set_at_once() {
         w.wake(host);
     }
 }
+
+/// A set begins its turn on idle pCPUs and on that of a host task, who goes to the idle one that is left and not to one that a member is about to have.
+#[test]
+fn who_makes_room_for_a_set_goes_where_nobody_is_expected() {
+    // Who is first when the slot begins hangs on when all this happened.
+    for offset_us in (0..2_000).step_by(50) {
+        let mut w = partial(5);
+        let (vm, vcpus) = busy_vm(&mut w, 4);
+        let task = w.spawn(Spec::busy().weight(43));
+        w.run(15 * MS + offset_us * 1_000);
+        w.set_sets(vm, &[&[0, 1, 2], &[3]]);
+        w.settle();
+        w.set_affinity(vcpus[1], &[3, 4]);
+        for _ in 0..50 {
+            w.run(MS / 10 - 16_000);
+            assert_work_conserving(&mut w);
+        }
+        let all = [&vcpus[..], &[task]].concat();
+        assert!(all.iter().all(|id| w.is_running(*id)), "each has a pCPU by then");
+    }
+}

@@ -76,6 +76,22 @@ fn a_turn_after_somebody_elses_refills_what_the_last_one_touched() {
     assert_eq!(turns_us(&turns, 0), [&of_first[..], &[(9_300, Some(1)), (10_300, None)]].concat());
 }
 
+/// What there is to refill takes longer than a turn: half of each turn is work all the same.
+#[test]
+fn who_has_more_to_refill_than_a_turn_gets_on_all_the_same() {
+    let costs = Costs { refill_after_other_ns: 3 * MS, refill_turn_ns: 2 * MS, ..Costs::free() };
+    let machine = MachineConfig { costs, ..MachineConfig::ideal(1) };
+    let mut s = sim(&machine, round_robin(2 * MS, false), 1);
+    let turns = record(&mut s);
+    for _ in 0..2 {
+        spawn(&mut s, TaskSpec::default(), Program::OnDemand { run_ns: 3_500 * US });
+    }
+    s.run_until(40 * MS).unwrap();
+    // Both do 2 ms in their first turns, 1 ms in their second, and the rest after 1 ms.
+    let of_first = [(0, Some(0)), (2_000, Some(1)), (4_000, Some(0)), (6_000, Some(1)), (8_000, Some(0))];
+    assert_eq!(turns_us(&turns, 0), [&of_first[..], &[(9_500, Some(1)), (11_000, None)]].concat());
+}
+
 #[test]
 fn an_interrupt_takes_time_to_wake_an_idle_pcpu() {
     let costs = Costs { ipi_ns: 2_000, idle_exit_ns: 700, ..Costs::free() };
