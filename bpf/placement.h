@@ -21,15 +21,6 @@
 /* ... and that are looked at for a runner who could make room. */
 #define MOVE_SCAN 8
 
-/* A wish (wish.h) older than this is stale: what it was for is over. */
-#define WISH_STALE_NS 8000000ULL
-
-/* Has somebody said who is to run next on that pCPU? */
-static __always_inline bool wish_is_fresh(const struct cpu_ctx *c, u64 now)
-{
-	return c->wish_pid && !time_before(c->wish_at_ns + WISH_STALE_NS, now);
-}
-
 /* The runner's rank, as far as pCPU's context tells. Return false if nobody runs there. */
 static bool rank_of_runner(struct cpu_ctx *c, u64 now, struct rank *r)
 {

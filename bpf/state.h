@@ -285,6 +285,15 @@ static __always_inline u64 elapsed_ns(u64 now, u64 then)
 	return (s64)(now - then) > 0 ? now - then : 0;
 }
 
+/* A wish (wish.h) older than this is stale: what it was for is over. */
+#define WISH_STALE_NS 8000000ULL
+
+/* Has somebody said who is to run next on that pCPU? */
+static __always_inline bool wish_is_fresh(const struct cpu_ctx *c, u64 now)
+{
+	return c->wish_pid && !time_before(c->wish_at_ns + WISH_STALE_NS, now);
+}
+
 static __always_inline struct cpu_ctx *cpu_get(s32 cpu)
 {
 	u32 key = cpu;
