@@ -46,8 +46,10 @@ static void run_charge(const struct task_struct *p, struct task_ctx *t, bool goe
 	delta = elapsed_ns(run_clock(p), t->charged_ns);
 	t->charged_ns += delta;
 	vm = vm_get(t);
-	if (vm && delta)
-		atomic_add(&vm->runtime_ns, delta);
+	if (vm) {
+		t->untold.runtime_ns += delta;
+		tally(t, vm, now);
+	}
 	order_charge(t, p->scx.weight, delta);
 	gate_charge(t, delta, goes_on, now);
 }

@@ -125,7 +125,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	vm = vm_get(t);
 	if (vm && siblings_on(t, cpu)) {
 		stat_inc(STAT_STACKED);
-		atomic_add(&vm->stacked, 1);
+		t->untold.stacked++;
 	}
 	arrive(p, t, cpu, now, true);
 	account_place(t, cpu);
@@ -347,9 +347,9 @@ void BPF_PROG(cohort_running, struct task_struct *p)
 	stat_inc(STAT_SWITCHES);
 	vm = vm_get(t);
 	if (vm && t->vcpu >= 0) {
-		atomic_add(&vm->switches, 1);
+		t->untold.switches++;
 		if (t->queued_ns)
-			atomic_add(&vm->wait_ns, elapsed_ns(now, t->queued_ns));
+			t->untold.wait_ns += elapsed_ns(now, t->queued_ns);
 		v = vcpu_get(t);
 		/* KVM's word is still that of the switch in which the vCPU lost its pCPU: kvm_sched_in() comes later. */
 		if (v && v->exit_served)
@@ -357,7 +357,7 @@ void BPF_PROG(cohort_running, struct task_struct *p)
 		if (v)
 			v->gave_way = 0;
 		if (t->preempted && v && vcpu_preempted_in_kernel((struct kvm_vcpu *)v->kvm_vcpu))
-			atomic_add(&vm->preempted_in_kernel, 1);
+			t->untold.preempted_in_kernel++;
 	}
 	t->queued_ns = 0;
 	t->placed = 0;
@@ -458,7 +458,7 @@ int BPF_PROG(cohort_on_spin, struct kvm_vcpu *vcpu, bool in_kernel)
 	stat_inc(STAT_PLE);
 	if (in_kernel)
 		stat_inc(STAT_PLE_KERNEL);
-	atomic_add(&vm->ple, 1);
+	atomic_add(&t->untold.ple, 1);
 	spin_on_spin(t, scx_bpf_task_cpu(p), in_kernel);
 	return 0;
 }

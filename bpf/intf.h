@@ -78,6 +78,17 @@ enum cohort_stat {
 };
 
 /* One VM, as user space sees it: an element of the map `vms`, in use while kvm is not 0. */
+/* What is counted of a VM; see tally.h. */
+struct vm_counts {
+	unsigned long long runtime_ns; /* CPU time of its vCPUs and its VMM's other threads */
+	unsigned long long wait_ns;    /* time its vCPUs were runnable and not running */
+	unsigned long long switches;
+	unsigned long long ple;
+	unsigned long long boosts; /* granted */
+	unsigned long long stacked;
+	unsigned long long preempted_in_kernel;
+};
+
 struct vm_ctx {
 	unsigned long long kvm; /* identity: address of the kernel's struct kvm */
 	unsigned int generation;
@@ -92,14 +103,7 @@ struct vm_ctx {
 	unsigned long long turn_end_ns __attribute__((aligned(64))); /* gang aligned: when its present turn ends */
 	unsigned int nr_active;					     /* vCPUs that run or wait for a pCPU */
 
-	unsigned long long runtime_ns
-		__attribute__((aligned(64))); /* CPU time of its vCPUs and its VMM's other threads */
-	unsigned long long wait_ns;	      /* time its vCPUs were runnable and not running */
-	unsigned long long switches;
-	unsigned long long ple;
-	unsigned long long boosts; /* granted */
-	unsigned long long stacked;
-	unsigned long long preempted_in_kernel;
+	struct vm_counts counts __attribute__((aligned(64)));
 } __attribute__((aligned(64)));
 
 enum cohort_entity_kind {

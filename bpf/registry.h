@@ -9,6 +9,7 @@
 #ifndef COHORT_REGISTRY_H
 #define COHORT_REGISTRY_H
 
+#include "tally.h"
 #include "tree.h"
 
 static __always_inline u32 *vm_on_cpu_get(u32 vm, s32 cpu)
@@ -161,13 +162,7 @@ VERIFIED_ONCE vm_number(u64 kvm, u32 tgid)
 		vm->nr_active = 0;
 		vm->vcpu_end = 0;
 		vm->turn_end_ns = 0;
-		vm->runtime_ns = 0;
-		vm->wait_ns = 0;
-		vm->switches = 0;
-		vm->ple = 0;
-		vm->boosts = 0;
-		vm->stacked = 0;
-		vm->preempted_in_kernel = 0;
+		__builtin_memset(&vm->counts, 0, sizeof(vm->counts));
 		if (bpf_map_update_elem(&vm_slots, &kvm, &id, BPF_NOEXIST)) {
 			/* Two vCPUs of a new VM started at once; the other one's number it is. */
 			vm->kvm = 0;
@@ -223,6 +218,7 @@ VERIFIED_ONCE vm_leave(struct task_ctx *t, s32 pid)
 	if (!t)
 		return 0;
 	vm = vm_get(t);
+	tally_end(t);
 	if (vm && t->vcpu >= 0) {
 		account_place(t, -1);
 		v = vcpu_get(t);
@@ -306,14 +302,15 @@ static void vmm_thread_join(struct task_struct *p, struct task_ctx *t)
 	t->registry_generation = registry_generation;
 	known = bpf_map_lookup_elem(&vm_by_tgid, &tgid);
 	vm = known ? vm_at(*known) : NULL;
+	if (vm && t->vm == *known && t->vm_generation == vm->generation)
+		return;
+	tally_end(t);
 	if (!vm) {
 		if (t->vm)
 			t->tree_generation = 0;
 		t->vm = 0;
 		return;
 	}
-	if (t->vm == *known && t->vm_generation == vm->generation)
-		return;
 	t->vm = *known;
 	t->vm_generation = vm->generation;
 	t->tree_generation = 0;

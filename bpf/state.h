@@ -139,6 +139,8 @@ struct task_ctx {
 	bool steps_back;    /* it leaves its pCPU to the best of those that wait there, once */
 	bool aside;	    /* out of the queues until a gate opens */
 	u64 order_state[4]; /* the order's own; 0 when the task is new */
+	u64 told_ns;	    /* its VM was last told of what follows, see tally.h */
+	struct vm_counts untold;
 };
 
 struct {

@@ -182,7 +182,7 @@ VERIFIED_ONCE wish_redeem(struct pick *search)
 	stat_inc(STAT_BOOST_GRANTED);
 	if (from != cpu)
 		stat_inc(STAT_BOOST_MIGRATED);
-	atomic_add(&vm->boosts, 1);
+	atomic_add(&vm->counts.boosts, 1);
 	c->out_of_turn = !(flags & WISH_BY_RANK);
 	return 1;
 missed:

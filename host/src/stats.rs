@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use libbpf_rs::MapCore;
 use serde_json::{json, Map, Value};
 
-use crate::bpf::types::vm_ctx;
+use crate::bpf::types::{vm_counts, vm_ctx};
 use crate::checks::Host;
 use crate::groups::{self, GroupNames, Groups};
 use crate::intf;
@@ -151,7 +151,7 @@ impl Snapshot {
         for vm in &self.vms {
             // Both are in the order of the slots.
             let then = before.vms.binary_search_by_key(&vm.slot, |then| then.slot).map(|at| &before.vms[at]);
-            let then = then.ok().filter(|then| then.is_same(vm)).map(|then| then.ctx).unwrap_or_default();
+            let then = then.ok().filter(|then| then.is_same(vm)).map(|then| then.ctx.counts).unwrap_or_default();
             let _ = writeln!(out, "{}", vm.row(&then, secs));
         }
         out
@@ -168,38 +168,38 @@ impl Vm {
     }
 
     fn json(&self) -> Value {
-        let c = &self.ctx;
+        let (c, n) = (&self.ctx, &self.ctx.counts);
         json!({
             "vm": self.slot,
             "tgid": c.tgid,
             "name": self.name,
             "weight": c.weight,
             "vcpus": c.nr_vcpus,
-            "cpu_s": c.runtime_ns as f64 / 1e9,
-            "wait_s": c.wait_ns as f64 / 1e9,
-            "switches": c.switches,
-            "ple": c.ple,
-            "boosts": c.boosts,
-            "stacked": c.stacked,
-            "preempted_in_kernel": c.preempted_in_kernel,
+            "cpu_s": n.runtime_ns as f64 / 1e9,
+            "wait_s": n.wait_ns as f64 / 1e9,
+            "switches": n.switches,
+            "ple": n.ple,
+            "boosts": n.boosts,
+            "stacked": n.stacked,
+            "preempted_in_kernel": n.preempted_in_kernel,
         })
     }
 
-    fn row(&self, then: &vm_ctx, secs: f64) -> String {
-        let c = &self.ctx;
+    fn row(&self, then: &vm_counts, secs: f64) -> String {
+        let (c, n) = (&self.ctx, &self.ctx.counts);
         let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / secs;
         let vcpus = f64::from(c.nr_vcpus.max(1));
-        let cpu = rate(c.runtime_ns, then.runtime_ns) / 1e9 * 100.0;
-        let wait = rate(c.wait_ns, then.wait_ns) / 1e9 * 100.0 / vcpus;
+        let cpu = rate(n.runtime_ns, then.runtime_ns) / 1e9 * 100.0;
+        let wait = rate(n.wait_ns, then.wait_ns) / 1e9 * 100.0 / vcpus;
         let name = shortened(&self.name, 24);
         format!(
             "{name:<24} {:>5} {:>6} {cpu:>7.1} {wait:>7.1} {:>10} {:>8} {:>8} {:>9}",
             c.nr_vcpus,
             c.weight,
-            number(rate(c.switches, then.switches)),
-            number(rate(c.ple, then.ple)),
-            number(rate(c.boosts, then.boosts)),
-            number(rate(c.stacked, then.stacked)),
+            number(rate(n.switches, then.switches)),
+            number(rate(n.ple, then.ple)),
+            number(rate(n.boosts, then.boosts)),
+            number(rate(n.stacked, then.stacked)),
         )
     }
 }
@@ -234,7 +234,8 @@ mod tests {
 
     #[test]
     fn json_has_every_counter_by_its_name() {
-        let ctx = vm_ctx { runtime_ns: 1_500_000_000, ple: 7, ..vm_ctx::default() };
+        let counts = vm_counts { runtime_ns: 1_500_000_000, ple: 7, ..vm_counts::default() };
+        let ctx = vm_ctx { counts, ..vm_ctx::default() };
         let line = snapshot(Instant::now(), 9, vec![vm("web", 1, ctx)]).json();
         assert!(!line.contains('\n'));
         let value: Value = serde_json::from_str(&line).unwrap();
@@ -250,8 +251,10 @@ mod tests {
     #[test]
     fn table_shows_rates_per_second() {
         let start = Instant::now();
-        let then = vm_ctx { runtime_ns: 1_000_000_000, wait_ns: 0, ple: 100, ..vm_ctx::default() };
-        let now = vm_ctx { runtime_ns: 4_000_000_000, wait_ns: 2_000_000_000, ple: 300, ..vm_ctx::default() };
+        let then = vm_counts { runtime_ns: 1_000_000_000, wait_ns: 0, ple: 100, ..vm_counts::default() };
+        let now =
+            vm_counts { runtime_ns: 4_000_000_000, wait_ns: 2_000_000_000, ple: 300, ..vm_counts::default() };
+        let [then, now] = [then, now].map(|counts| vm_ctx { counts, ..vm_ctx::default() });
         let before = snapshot(start, 1_000, vec![vm("web", 1, then)]);
         let after = snapshot(start + Duration::from_secs(2), 5_000, vec![vm("web", 1, now)]);
         let table = after.table(&before);

@@ -42,6 +42,7 @@ mod sleepers;
 mod spec;
 mod strict;
 mod survey;
+mod tally;
 mod together;
 mod topology;
 mod view;

@@ -353,6 +353,10 @@ impl World {
         self.sim.host.peek_vm(slot)
     }
 
+    pub fn peek_vm_told(&mut self, slot: u32) -> PeekVm {
+        self.sim.host.peek_vm_told(slot)
+    }
+
     pub fn peek_entity(&mut self, slot: u32) -> PeekEntity {
         self.sim.host.peek_entity(slot)
     }

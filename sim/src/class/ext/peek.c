@@ -181,6 +181,7 @@ struct peek_vm {
 	u64 boosts;
 	u64 stacked;
 	u64 preempted_in_kernel;
+	u64 ple;
 	u32 entity;
 	u32 weight;
 	u32 nr_vcpus;
@@ -196,15 +197,30 @@ void peek_vm(u32 number, struct peek_vm *to)
 	to->kvm = vm->kvm;
 	to->generation = vm->generation;
 	to->vtime = e->vtime;
-	to->runtime_ns = vm->runtime_ns;
-	to->boosts = vm->boosts;
-	to->stacked = vm->stacked;
-	to->preempted_in_kernel = vm->preempted_in_kernel;
+	to->runtime_ns = vm->counts.runtime_ns;
+	to->boosts = vm->counts.boosts;
+	to->stacked = vm->counts.stacked;
+	to->preempted_in_kernel = vm->counts.preempted_in_kernel;
+	to->ple = vm->counts.ple;
 	to->entity = vm->entity;
 	to->weight = vm->weight;
 	to->nr_vcpus = vm->nr_vcpus;
 	to->nr_active = vm->nr_active;
 	to->nr_running = e->nr_running;
+}
+
+/* Add what one of its tasks has not told it yet. */
+void peek_untold(struct task_struct *p, u32 number, struct peek_vm *to)
+{
+	struct task_ctx *t = task_get(p);
+
+	/* A dead task has none. */
+	if (!t || t->vm != number || !vm_get(t))
+		return;
+	to->runtime_ns += t->untold.runtime_ns;
+	to->stacked += t->untold.stacked;
+	to->preempted_in_kernel += t->untold.preempted_in_kernel;
+	to->ple += t->untold.ple;
 }
 
 /* As user space writes it into the map, at the vCPU's place. */

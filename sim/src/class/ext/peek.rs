@@ -29,6 +29,7 @@ pub struct PeekVm {
     pub boosts: u64,
     pub stacked: u64,
     pub preempted_in_kernel: u64,
+    pub ple: u64,
     /// As which it competes.
     pub entity: u32,
     pub weight: u32,
@@ -99,6 +100,7 @@ extern "C" {
     fn peek_vm(number: u32, to: *mut PeekVm);
     fn peek_entity(slot: u32, to: *mut PeekEntity);
     fn peek_vm_on_cpu(number: u32, cpu: i32) -> u32;
+    fn peek_untold(p: *mut TaskStruct, number: u32, to: *mut PeekVm);
     fn peek_task(p: *mut TaskStruct, to: *mut PeekTask);
     fn peek_stats(to: *mut u64);
     fn peek_sbco(p: *mut TaskStruct, to: *mut PeekSbco);
@@ -136,8 +138,20 @@ impl Host {
         entity
     }
 
-    /// An entry of the scheduler's table of VMs.
+    /// An entry of the scheduler's table of VMs, with what its tasks have counted and not told it yet.
     pub fn peek_vm(&mut self, slot: u32) -> PeekVm {
+        let mut vm = self.peek_vm_told(slot);
+        let AnyClass::Ext(ext) = &self.class else { return vm };
+        let tasks: Vec<*mut TaskStruct> = ext.tasks.iter().map(|task| task.ptr()).collect();
+        for p in tasks {
+            // SAFETY: as above, for tasks that the class holds.
+            self.peek(|| unsafe { peek_untold(p, slot, &raw mut vm) });
+        }
+        vm
+    }
+
+    /// An entry of the scheduler's table of VMs, as user space reads it.
+    pub fn peek_vm_told(&mut self, slot: u32) -> PeekVm {
         let mut vm = PeekVm::default();
         // SAFETY: peek.c fills the struct declared there as here.
         self.peek(|| unsafe { peek_vm(slot, &raw mut vm) });
