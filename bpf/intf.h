@@ -102,6 +102,7 @@ struct vm_ctx {
 	/* What changes all the time has lines of its own. */
 	unsigned long long turn_end_ns __attribute__((aligned(64))); /* gang aligned: when its present turn ends */
 	unsigned int nr_active;					     /* vCPUs that run or wait for a pCPU */
+	unsigned int end; /* of number 0, which is nobody's: 1 + the highest number ever taken */
 
 	struct vm_counts counts __attribute__((aligned(64)));
 } __attribute__((aligned(64)));
@@ -125,6 +126,7 @@ struct entity_ctx {
 	unsigned int weight;
 	unsigned int inv_weight; /* virtual time per time, see scale_by_weight() */
 	unsigned int idle;	 /* cpu.idle */
+	unsigned int end;	 /* of number 0: 1 + the highest number ever taken */
 
 	/* What changes all the time has lines of its own. */
 	unsigned long long vtime __attribute__((aligned(64))); /* virtual run time, ns at weight 100 */

@@ -135,8 +135,8 @@ VERIFIED_ONCE vm_free(u32 id)
 /* Find or make the number of a VM. Return 0 if there is none left. */
 VERIFIED_ONCE vm_number(u64 kvm, u32 tgid)
 {
+	u32 *known, *n, id, nobody = 0;
 	struct vm_ctx *vm;
-	u32 *known, *n, id;
 	s32 i;
 
 	known = bpf_map_lookup_elem(&vm_slots, &kvm);
@@ -176,6 +176,9 @@ VERIFIED_ONCE vm_number(u64 kvm, u32 tgid)
 	}
 	if (i >= MAX_VMS)
 		return 0;
+	vm = bpf_map_lookup_elem(&vms, &nobody);
+	if (vm)
+		raise_end(&vm->end, id);
 	bpf_for(i, 0, MAX_CPUS) {
 		if (i >= nr_cpus)
 			break;

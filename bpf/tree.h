@@ -31,7 +31,7 @@ static __always_inline void entity_set_weight(struct entity_ctx *e, u32 weight)
 /* A free number, now taken, or 0. */
 VERIFIED_ONCE entity_alloc(u64 id, u32 kind)
 {
-	struct entity_ctx *e;
+	struct entity_ctx *e, *root = entity_get(0);
 	u32 slot;
 	s32 i;
 
@@ -53,6 +53,8 @@ VERIFIED_ONCE entity_alloc(u64 id, u32 kind)
 		e->used_ns = e->used_at_refill_ns = 0;
 		e->nr_periods = e->nr_throttled = e->throttled_ns = 0;
 		entity_set_weight(e, WEIGHT_DEFAULT);
+		if (root)
+			raise_end(&root->end, slot);
 		return slot;
 	}
 	stat_inc(STAT_REGISTRY_FULL);

@@ -59,7 +59,10 @@ impl GroupNames {
 /// Read the map `entities`.
 pub fn read(entities: &impl MapCore, host: &Host, names: &mut GroupNames) -> libbpf_rs::Result<Groups> {
     let mut all = Vec::new();
-    maps::for_each(entities, |_, bytes| all.extend(entity_from(bytes).filter(|ctx| ctx.kind != 0)))?;
+    let end = |root: &[u8]| entity_from(root).map_or(0, |root| root.end);
+    maps::for_each_until(entities, end, |_, bytes| {
+        all.extend(entity_from(bytes).filter(|ctx| ctx.kind != 0));
+    })?;
     Ok(Groups::of(&all, host, names))
 }
 

@@ -13,6 +13,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// An array map, as far as reading it goes.
 trait Array {
+    /// How many are read.
     fn entries(&self) -> u32;
 
     /// Bytes of one value; of a map per pCPU, of all its values of one index.
@@ -25,6 +26,19 @@ trait Array {
     fn one(&self, key: u32, value: &mut [u8]) -> io::Result<bool>;
 }
 
+/// As for_each(), up to an end that the value of index 0 tells.
+pub fn for_each_until(
+    map: &impl MapCore,
+    end: impl FnOnce(&[u8]) -> u32,
+    each: impl FnMut(u32, &[u8]),
+) -> libbpf_rs::Result<()> {
+    let value_len = map.value_size() as usize;
+    let mut first = vec![0; value_len];
+    let one = InKernel { map, value_len, entries: 1 };
+    let entries = if one.one(0, &mut first)? { end(&first).clamp(1, map.max_entries()) } else { 0 };
+    Ok(read(&InKernel { entries, ..one }, CHUNK_BYTES, each)?)
+}
+
 /// Call `each` with every index of an array map, in order, and its value. A map per pCPU has a value for each possible pCPU, one behind the other,
 /// each padded to 8 bytes.
 pub fn for_each(map: &impl MapCore, each: impl FnMut(u32, &[u8])) -> libbpf_rs::Result<()> {
@@ -33,7 +47,7 @@ pub fn for_each(map: &impl MapCore, each: impl FnMut(u32, &[u8])) -> libbpf_rs::
         true => size.next_multiple_of(8) * libbpf_rs::num_possible_cpus()?,
         false => size,
     };
-    Ok(read(&InKernel { map, value_len }, CHUNK_BYTES, each)?)
+    Ok(read(&InKernel { map, value_len, entries: map.max_entries() }, CHUNK_BYTES, each)?)
 }
 
 fn read(array: &impl Array, chunk_bytes: usize, mut each: impl FnMut(u32, &[u8])) -> io::Result<()> {
@@ -44,12 +58,16 @@ fn read(array: &impl Array, chunk_bytes: usize, mut each: impl FnMut(u32, &[u8])
     let chunk = (chunk_bytes / value_len).clamp(1, array.entries().max(1) as usize);
     let mut keys = vec![0; chunk];
     let mut values = vec![0; chunk * value_len];
-    let mut last = None;
+    let (mut last, mut next) = (None, 0);
     // A kernel may not know this for a type of map; the rest is then read one by one, and if that fails too, it says why.
-    while let Ok((count, at_end)) = array.many(last, &mut keys, &mut values) {
+    while next < array.entries() {
+        let most = chunk.min((array.entries() - next) as usize);
+        let Ok((count, at_end)) = array.many(last, &mut keys[..most], &mut values[..most * value_len]) else {
+            break;
+        };
         for (key, value) in keys.iter().zip(values.chunks_exact(value_len)).take(count) {
             each(*key, value);
-            last = Some(*key);
+            (last, next) = (Some(*key), *key + 1);
         }
         if at_end {
             return Ok(());
@@ -58,7 +76,7 @@ fn read(array: &impl Array, chunk_bytes: usize, mut each: impl FnMut(u32, &[u8])
             break;
         }
     }
-    for key in last.map_or(0, |last| last + 1)..array.entries() {
+    for key in next..array.entries() {
         if array.one(key, &mut values[..value_len])? {
             each(key, &values[..value_len]);
         }
@@ -70,11 +88,12 @@ fn read(array: &impl Array, chunk_bytes: usize, mut each: impl FnMut(u32, &[u8])
 struct InKernel<'map, M> {
     map: &'map M,
     value_len: usize,
+    entries: u32,
 }
 
 impl<M: MapCore> Array for InKernel<'_, M> {
     fn entries(&self) -> u32 {
-        self.map.max_entries()
+        self.entries
     }
 
     fn value_len(&self) -> usize {
@@ -161,6 +180,7 @@ mod tests {
             };
             self.batches.set(left);
             let rest = after.map_or(0, |after| after + 1)..self.entries;
+            assert!(keys.len() <= rest.len(), "no more is asked for than is to be read");
             // As the kernel does it: the end is told by the call that finds less than asked for.
             let (count, at_end) = (rest.len().min(keys.len()), rest.len() < keys.len());
             for (i, key) in rest.take(count).enumerate() {
@@ -226,7 +246,7 @@ mod tests {
         }
         let each_time = |chunk_bytes| {
             let mut keys = Vec::new();
-            let array = InKernel { map: &map, value_len: 12 };
+            let array = InKernel { map: &map, value_len: 12, entries: 1000 };
             read(&array, chunk_bytes, |key, value| {
                 let wanted = if [0, 7, 999].contains(&key) { key as u8 } else { 0 };
                 assert_eq!(value, [wanted; 12]);
@@ -237,10 +257,20 @@ mod tests {
         };
         [1, 12, 120, 999 * 12, 1000 * 12, CHUNK_BYTES].into_iter().for_each(each_time);
         let mut value = [1; 12];
-        let array = InKernel { map: &map, value_len: 12 };
+        let array = InKernel { map: &map, value_len: 12, entries: 1000 };
         assert!(array.one(7, &mut value).unwrap());
         assert_eq!(value, [7; 12]);
         assert!(!array.one(1000, &mut value).unwrap(), "behind the end");
+    }
+
+    #[test]
+    fn a_map_of_the_kernel_is_read_up_to_the_end_that_its_first_value_tells() {
+        let Some(map) = real(MapType::Array, 12, 1000) else { return };
+        for (told, read) in [(0, 1), (1, 1), (2, 2), (700, 700), (1000, 1000), (5000, 1000)] {
+            let mut keys = Vec::new();
+            for_each_until(&map, |_| told, |key, _| keys.push(key)).unwrap();
+            assert!(keys.into_iter().eq(0..read), "told {told}");
+        }
     }
 
     #[test]
@@ -263,7 +293,7 @@ mod tests {
         .unwrap();
         assert_eq!(count, 5);
         let mut value = vec![1; 16 * cpus];
-        assert!(InKernel { map: &map, value_len: value.len() }.one(3, &mut value).unwrap());
+        assert!(InKernel { map: &map, value_len: value.len(), entries: 5 }.one(3, &mut value).unwrap());
         check(3, &value);
     }
 }

@@ -71,7 +71,8 @@ pub fn read<M: MapCore>(
 /// The VMs in the map `vms`.
 pub fn vms(vms: &impl MapCore, host: &Host, names: &mut VmNames) -> libbpf_rs::Result<Vec<Vm>> {
     let mut found = Vec::new();
-    maps::for_each(vms, |slot, bytes| {
+    let end = |nobody: &[u8]| vm_from(nobody).map_or(0, |nobody| nobody.end);
+    maps::for_each_until(vms, end, |slot, bytes| {
         // A slot without a process is being taken at this moment.
         if let Some(ctx) = vm_from(bytes).filter(|ctx| ctx.kvm != 0 && ctx.tgid != 0) {
             found.push(Vm { slot, name: names.get(host, ctx.tgid, ctx.kvm), ctx });
@@ -151,7 +152,8 @@ impl Snapshot {
         for vm in &self.vms {
             // Both are in the order of the slots.
             let then = before.vms.binary_search_by_key(&vm.slot, |then| then.slot).map(|at| &before.vms[at]);
-            let then = then.ok().filter(|then| then.is_same(vm)).map(|then| then.ctx.counts).unwrap_or_default();
+            let then =
+                then.ok().filter(|then| then.is_same(vm)).map(|then| then.ctx.counts).unwrap_or_default();
             let _ = writeln!(out, "{}", vm.row(&then, secs));
         }
         out

@@ -99,7 +99,7 @@ def test_thousands_of_switches_are_charged(bench: Bench, policy: str) -> None:
         ground.busy("work", "pv")
         got = ground.got("work", "pv", "talkers", settle_s=3)
         if policy == "eevdf":
-            assert min(got.values()) > 0.2, got  # 6.18 lets the talkers have half as much again, now and then
+            ground.used(got, 2)  # 6.18 may leave a VM a twentieth of a pCPU
         else:
             ground.divided(got, {"work": 1, "pv": 1, "talkers": 1}, 2)
 

@@ -69,7 +69,7 @@ fn compare(preset: &[&str; 8], smaller: &[usize], larger: &[usize]) {
         // One that idles finds a few more queues to look at.
         assert!(cost.look_ups <= 1.15 * less.look_ups, "{name}: {cost:?} on {pcpus}, {less:?} on 128");
         assert!(cost.waiters <= 1.1 * less.waiters + 0.5, "{name}: {cost:?} on {pcpus}, {less:?} on 128");
-        assert!(cost.atomics <= 1.1 * less.atomics, "{name}: {cost:?} on {pcpus}, {less:?} on 128");
+        assert!(cost.atomics <= 1.1 * less.atomics + 0.5, "{name}: {cost:?} on {pcpus}, {less:?} on 128");
     }
 }
 

@@ -10,6 +10,34 @@ fn threads(w: &mut World, vm: usize, vcpus: usize) -> Vec<TaskId> {
 }
 
 #[test]
+fn the_tables_have_an_end_that_user_space_need_not_read_beyond() {
+    let mut w = world(2);
+    let vms: Vec<_> = (0..3)
+        .map(|_| {
+            let (vm, vcpus) = busy_vm(&mut w, 1);
+            introduce(&mut w, &vcpus);
+            (vm, vcpus)
+        })
+        .collect();
+    let used = |w: &mut World| {
+        let vm = (1..20).rev().find(|number| w.peek_vm(*number).kvm != 0).unwrap();
+        let entity = (1..40).rev().find(|number| w.peek_entity(*number).kind != 0).unwrap();
+        [vm + 1, entity + 1]
+    };
+    let ends = |w: &mut World| [w.peek_vm(0).end, w.peek_entity(0).end];
+    let three = used(&mut w);
+    assert_eq!(ends(&mut w), three);
+    // A number that is free again is taken before a new one, and the end stays.
+    w.exit(vms[2].1[0]);
+    w.exit(vms[0].1[0]);
+    w.run(100 * MS);
+    let (vm, vcpus) = busy_vm(&mut w, 1);
+    introduce(&mut w, &vcpus);
+    assert_eq!(w.slot_of(vm), Some(1));
+    assert_eq!((used(&mut w)[0], ends(&mut w)), (3, three));
+}
+
+#[test]
 fn a_new_vm_at_the_address_of_one_whose_threads_are_still_there_is_another() {
     let mut w = world(2);
     let (old, before) = busy_vm(&mut w, 2);

@@ -187,6 +187,7 @@ struct peek_vm {
 	u32 nr_vcpus;
 	u32 nr_active;
 	u32 nr_running;
+	u32 end;
 };
 
 void peek_vm(u32 number, struct peek_vm *to)
@@ -207,6 +208,7 @@ void peek_vm(u32 number, struct peek_vm *to)
 	to->nr_vcpus = vm->nr_vcpus;
 	to->nr_active = vm->nr_active;
 	to->nr_running = e->nr_running;
+	to->end = vm->end;
 }
 
 /* Add what one of its tasks has not told it yet. */
@@ -275,6 +277,7 @@ struct peek_entity {
 	u32 weight;
 	s32 nr_active;
 	u32 nr_running;
+	u32 end;
 };
 
 void peek_entity(u32 slot, struct peek_entity *to)
@@ -294,6 +297,7 @@ void peek_entity(u32 slot, struct peek_entity *to)
 	to->weight = e->weight;
 	to->nr_active = e->nr_active;
 	to->nr_running = e->nr_running;
+	to->end = e->end;
 }
 
 u32 peek_vm_on_cpu(u32 number, s32 cpu)

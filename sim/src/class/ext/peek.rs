@@ -36,6 +36,8 @@ pub struct PeekVm {
     pub nr_vcpus: u32,
     pub nr_active: u32,
     pub nr_running: u32,
+    /// Of number 0: where the table of VMs ends that was ever used.
+    pub end: u32,
 }
 
 /// A cgroup or VM, as one of those that compete.
@@ -56,6 +58,8 @@ pub struct PeekEntity {
     pub weight: u32,
     pub nr_active: i32,
     pub nr_running: u32,
+    /// Of number 0: where the table ends that was ever used.
+    pub end: u32,
 }
 
 /// What the scheduler remembers of a task.
