@@ -75,12 +75,13 @@ class Cgroups(ExitStack):
             self.host.check(f"echo +cpu >{path}/cgroup.subtree_control")
             path = f"{path}/{part}"
             if self.host.run(f"mkdir {path}").rc == 0:
-                self.callback(self._remove, path)
+                self.callback(self.remove, path)
         for knob, value in knobs.items():
             self.host.check(f"echo '{value}' >{path}/cpu.{knob}")
         return path
 
-    def _remove(self, path: str) -> None:
+    def remove(self, path: str) -> None:
+        """End what runs in a cgroup, and the cgroup."""
         self.host.check(f"echo 1 >{path}/cgroup.kill")
         self.bench.until(lambda: self.host.run(f"rmdir {path}").rc == 0, f"{path} is empty", _END_S)
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from ground import KERNELS, NOBODY, Cgroups, Ground, policies
 
+from cohortlab.lab import guest as guests
+
 if TYPE_CHECKING:
     from conftest import Bench
 
@@ -87,21 +89,25 @@ def test_vms_and_cgroups_come_and_go(bench: Bench, policy: str) -> None:
     dice = random.Random(1)
     with Ground(bench, policy) as ground:
         ground.busy("work", "pv")
-        before = taken(bench, ground) if policy != "eevdf" else {}
-        churn(bench, dice, CHURN_S if policy != "eevdf" else min(CHURN_S, STRESS_S["eevdf"]))
         if policy == "eevdf":
+            churn(bench, dice, min(CHURN_S, STRESS_S["eevdf"]))
             return
         vms = {guest.pid(): guest.config.vcpus for guest in bench.place.guests.values()}
+        # One that idles is known when it next runs.
+        bench.until(
+            lambda: "vms" in ground.statistics() and counted(ground) == vms, f"the daemon counts {vms}", COUNT_S
+        )
+        before = taken(ground)
+        churn(bench, dice, CHURN_S)
         bench.until(lambda: counted(ground) == vms, f"the daemon counts those that live, {vms}", COUNT_S)
         # Nothing that came and went is left in a table, and shares are as if nothing had been.
-        bench.until(lambda: taken(bench, ground) == before, f"as many entries are taken as before, {before}", COUNT_S)
+        bench.until(lambda: taken(ground) == before, f"as many entries are taken as before, {before}", COUNT_S)
         got = ground.got("work", "pv")
         ground.divided(got, {"work": 1, "pv": 1}, 2)
 
 
-def taken(bench: Bench, ground: Ground) -> dict[str, int]:
+def taken(ground: Ground) -> dict[str, int]:
     """Return how many entries of the scheduler's tables are taken."""
-    bench.until(lambda: "taken" in ground.statistics(), "the daemon prints statistics", COUNT_S)
     return dict(ground.statistics()["taken"])
 
 
@@ -118,6 +124,8 @@ def churn(bench: Bench, dice: random.Random, seconds: float) -> None:
         round_number += 1
         with Cgroups(bench) as inner:
             if round_number % 2:
+                # Its cgroup is made with it, and stays.
+                inner.callback(inner.remove, f"{guests.SLICE}/victim.scope")
                 victim = bench.extra_guest("victim", vcpus=dice.randint(1, 3))
                 inner.callback(victim.job.wait, 30)
                 inner.callback(victim.kill)

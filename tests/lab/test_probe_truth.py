@@ -35,6 +35,8 @@ SHORT = 40
 # After so long its sibling notices, and calls it.
 STILL_MS = 10
 SPINS = 150
+# At most so many of them may find a guest that computes in its tick.
+IN_TICKS = 0.3
 USER = f"sh -c {shlex.quote(LOOP)}"
 KERNEL = "dd if=/dev/zero of=/dev/null bs=16M"
 
@@ -101,9 +103,12 @@ def test_who_loses_its_pcpu_in_user_mode_was_not_in_its_guests_kernel(bench: Ben
         host.keep(1, USER)
         time.sleep(1)
         window = kept_from(host)
-        # The guest's ticks are in its kernel.
-        assert window.grown(1, "preemptions_kernel") <= 0.1 * BURSTS
-        assert window.grown(1, "wait_kernel_ns") <= 0.1 * window.used_ns
+        # The guest's ticks are in its kernel: a tenth of its time on a slow machine.
+        kernel = window.grown(1, "preemptions_kernel")
+        assert kernel <= IN_TICKS * BURSTS
+        assert window.grown(1, "wait_kernel_ns") == pytest.approx(
+            window.used_ns * kernel / BURSTS, abs=EXACT * window.used_ns
+        )
 
 
 def test_who_waits_while_its_sibling_surely_runs_is_co_stopped_for_all_of_it(bench: Bench) -> None:
