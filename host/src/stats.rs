@@ -269,8 +269,8 @@ mod tests {
     #[test]
     fn a_slot_taken_by_a_new_vm_counts_from_zero() {
         let start = Instant::now();
-        let old = vm_ctx { ple: 1_000, ..vm_ctx::default() };
-        let new = vm_ctx { ple: 10, ..vm_ctx::default() };
+        let [old, new] = [1_000, 10]
+            .map(|ple| vm_ctx { counts: vm_counts { ple, ..vm_counts::default() }, ..vm_ctx::default() });
         let before = snapshot(start, 0, vec![vm("old", 1, old)]);
         let after = snapshot(start + Duration::from_secs(1), 0, vec![vm("new", 2, new)]);
         let table = after.table(&before);
