@@ -6,6 +6,16 @@ begins and ends.
 from tests.mutations.mutation import Mutation
 
 OF_OPERATIONS = [
+    Mutation("the end of a table is not raised", "state.h", "if (old > number ||", "if (old ||"),
+    Mutation("the table of VMs has no end", "registry.h", "raise_end(&vm->end, id);", ";"),
+    Mutation("what a VM was told is kept to be told again", "tally.h", "own->runtime_ns = 0;", ""),
+    Mutation(
+        "who leaves a VM tells it nothing",
+        "tally.h",
+        "if (vm)\n\t\ttally_tell(t, vm);",
+        "if (false)\n\t\ttally_tell(t, vm);",
+    ),
+    Mutation("exits that were told are kept to be told again", "tally.h", "atomic_add(&own->ple, -ple);", ";"),
     Mutation("those put aside on the pCPUs beyond 64 stay there", "aside.h", "if (word * 64 >= nr_cpus)", "if (word)"),
     Mutation(
         "those put aside because their quota is used up claim all that they missed",

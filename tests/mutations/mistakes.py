@@ -164,16 +164,6 @@ MUTATIONS = [
         "the wrong one is better", "runqueue.h", "return order_before(r, &best->rank, margin_ns);", "return false;"
     ),
     Mutation("who may run again stays aside", "aside.h", "if (!t || gate_for(t, cpu, now))", "if (t)"),
-    Mutation("the end of a table is not raised", "state.h", "if (old > number ||", "if (old ||"),
-    Mutation("the table of VMs has no end", "registry.h", "raise_end(&vm->end, id);", ";"),
-    Mutation("what a VM was told is kept to be told again", "tally.h", "own->runtime_ns = 0;", ""),
-    Mutation(
-        "who leaves a VM tells it nothing",
-        "tally.h",
-        "if (vm)\n\t\ttally_tell(t, vm);",
-        "if (false)\n\t\ttally_tell(t, vm);",
-    ),
-    Mutation("exits that were told are kept to be told again", "tally.h", "atomic_add(&own->ple, -ple);", ";"),
     Mutation("what has run is counted by no gate", "account.h", "gate_charge(t, delta, goes_on, now);", ";"),
     Mutation("tasks are ordered as if each were a VM's", "order_task.h", ".rank = vtime_rank,", ""),
     Mutation("a stale wish is granted", "wish.h", "time_before(c->wish_at_ns + WISH_STALE_NS, now)", "false"),
