@@ -9,6 +9,7 @@
  *   policies.h   the table of policies; policy.h: what each decides
  *   state.h      what is remembered about pCPUs, tasks, vCPUs, VMs and cgroups; the knobs
  *   tree.h       who competes with whom: cgroups, and the VMs in them
+ *   tally.h      what is counted of a VM, for statistics
  *   registry.h   which tasks are vCPUs, of which VM, and where they are
  *   account.h    what a task has run
  *   flat.h       a VM's weight, divided among its threads

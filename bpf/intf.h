@@ -77,7 +77,6 @@ enum cohort_stat {
 	NR_STATS,
 };
 
-/* One VM, as user space sees it: an element of the map `vms`, in use while kvm is not 0. */
 /* What is counted of a VM; see tally.h. */
 struct vm_counts {
 	unsigned long long runtime_ns; /* CPU time of its vCPUs and its VMM's other threads */
@@ -89,6 +88,7 @@ struct vm_counts {
 	unsigned long long preempted_in_kernel;
 };
 
+/* One VM, as user space sees it: an element of the map `vms`, in use while kvm is not 0. */
 struct vm_ctx {
 	unsigned long long kvm; /* identity: address of the kernel's struct kvm */
 	unsigned int generation;
@@ -102,7 +102,7 @@ struct vm_ctx {
 	/* What changes all the time has lines of its own. */
 	unsigned long long turn_end_ns __attribute__((aligned(64))); /* gang aligned: when its present turn ends */
 	unsigned int nr_active;					     /* vCPUs that run or wait for a pCPU */
-	unsigned int end; /* of number 0, which is nobody's: 1 + the highest number ever taken */
+	unsigned int end; /* of number 0, which is nobody's: 1 + the highest number ever taken; 0: not told */
 
 	struct vm_counts counts __attribute__((aligned(64)));
 } __attribute__((aligned(64)));
@@ -126,7 +126,7 @@ struct entity_ctx {
 	unsigned int weight;
 	unsigned int inv_weight; /* virtual time per time, see scale_by_weight() */
 	unsigned int idle;	 /* cpu.idle */
-	unsigned int end;	 /* of number 0: 1 + the highest number ever taken */
+	unsigned int end;	 /* as vm_ctx.end */
 
 	/* What changes all the time has lines of its own. */
 	unsigned long long vtime __attribute__((aligned(64))); /* virtual run time, ns at weight 100 */

@@ -44,7 +44,10 @@ SEC("struct_ops.s/init")
 s32 BPF_PROG(cohort_init)
 {
 	const struct cpumask *online;
+	struct entity_ctx *root;
+	struct vm_ctx *nobody;
 	struct cpu_ctx *c;
+	u32 zero = 0;
 	s32 i, err;
 
 	online = scx_bpf_get_online_cpumask();
@@ -58,6 +61,13 @@ s32 BPF_PROG(cohort_init)
 		}
 	}
 	scx_bpf_put_cpumask(online);
+	/* So far number 0 is all there is in these tables. */
+	nobody = bpf_map_lookup_elem(&vms, &zero);
+	root = entity_get(0);
+	if (nobody)
+		raise_end(&nobody->end, 0);
+	if (root)
+		raise_end(&root->end, 0);
 	bpf_for(i, 0, MAX_CPUS * 3) {
 		if (i >= nr_cpus * 3)
 			break;

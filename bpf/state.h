@@ -325,13 +325,16 @@ static __always_inline struct vm_ctx *vm_at(u32 vm)
 	return vm ? bpf_map_lookup_elem(&vms, &vm) : NULL;
 }
 
-/* Number is taken in the table whose number 0 has this end: user space need not read it any further. Two that raise it at once try again. */
+/*
+ * Number is taken in the table whose number 0 has this end: user space need not read it any further. Who is outrun by another pCPU tries again,
+ * and each is outrun once at most by each.
+ */
 static __always_inline void raise_end(u32 *end, u32 number)
 {
 	u32 old;
 	s32 i;
 
-	bpf_for(i, 0, 8) {
+	bpf_for(i, 0, MAX_CPUS) {
 		old = READ_ONCE(*end);
 		if (old > number || atomic_cas(end, old, number + 1) == old)
 			break;

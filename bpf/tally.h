@@ -10,10 +10,13 @@
 
 #include "state.h"
 
-/* Short beside any interval at which user space reads. */
+/* A tenth of a second is the shortest interval at which people look. */
 #define TELL_NS 20000000ULL
 
-/* With the lock of t's run queue held. An exit of a spinning guest is counted without it, and this may interrupt the counting. */
+/*
+ * Nothing else counts t's meanwhile: the lock of its run queue is held, or t is off its queue and about to wake, with its pi_lock held. But an exit
+ * of a spinning guest is counted without either, and this may interrupt the counting.
+ */
 static __always_inline void tally_tell(struct task_ctx *t, struct vm_ctx *vm)
 {
 	struct vm_counts *own = &t->untold, *all = &vm->counts;

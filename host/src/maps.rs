@@ -13,7 +13,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// An array map, as far as reading it goes.
 trait Array {
-    /// How many are read.
+    /// How many values it has.
     fn entries(&self) -> u32;
 
     /// Bytes of one value; of a map per pCPU, of all its values of one index.
@@ -26,42 +26,54 @@ trait Array {
     fn one(&self, key: u32, value: &mut [u8]) -> io::Result<bool>;
 }
 
-/// As for_each(), up to an end that the value of index 0 tells.
+/// As for_each(), up to an end that the value of index 0 tells; to the map's own where it tells none (0).
 pub fn for_each_until(
     map: &impl MapCore,
     end: impl FnOnce(&[u8]) -> u32,
     each: impl FnMut(u32, &[u8]),
 ) -> libbpf_rs::Result<()> {
-    let value_len = map.value_size() as usize;
-    let mut first = vec![0; value_len];
-    let one = InKernel { map, value_len, entries: 1 };
-    let entries = if one.one(0, &mut first)? { end(&first).clamp(1, map.max_entries()) } else { 0 };
-    Ok(read(&InKernel { entries, ..one }, CHUNK_BYTES, each)?)
+    let array = InKernel::new(map)?;
+    let entries = end_of(&array, end)?;
+    Ok(read(&array, entries, CHUNK_BYTES, each)?)
 }
 
 /// Call `each` with every index of an array map, in order, and its value. A map per pCPU has a value for each possible pCPU, one behind the other,
 /// each padded to 8 bytes.
 pub fn for_each(map: &impl MapCore, each: impl FnMut(u32, &[u8])) -> libbpf_rs::Result<()> {
-    let size = map.value_size() as usize;
-    let value_len = match map.map_type().is_percpu() {
-        true => size.next_multiple_of(8) * libbpf_rs::num_possible_cpus()?,
-        false => size,
-    };
-    Ok(read(&InKernel { map, value_len, entries: map.max_entries() }, CHUNK_BYTES, each)?)
+    let array = InKernel::new(map)?;
+    Ok(read(&array, array.entries(), CHUNK_BYTES, each)?)
 }
 
-fn read(array: &impl Array, chunk_bytes: usize, mut each: impl FnMut(u32, &[u8])) -> io::Result<()> {
+/// How many values there are to read by what the first one tells.
+fn end_of(array: &impl Array, end: impl FnOnce(&[u8]) -> u32) -> io::Result<u32> {
+    let mut first = vec![0; array.value_len()];
+    if !array.one(0, &mut first)? {
+        return Ok(0);
+    }
+    Ok(match end(&first) {
+        0 => array.entries(),
+        told => told.min(array.entries()),
+    })
+}
+
+/// The first so many values.
+fn read(
+    array: &impl Array,
+    entries: u32,
+    chunk_bytes: usize,
+    mut each: impl FnMut(u32, &[u8]),
+) -> io::Result<()> {
     let value_len = array.value_len();
     if value_len == 0 {
         return Ok(());
     }
-    let chunk = (chunk_bytes / value_len).clamp(1, array.entries().max(1) as usize);
+    let chunk = (chunk_bytes / value_len).clamp(1, entries.max(1) as usize);
     let mut keys = vec![0; chunk];
     let mut values = vec![0; chunk * value_len];
     let (mut last, mut next) = (None, 0);
     // A kernel may not know this for a type of map; the rest is then read one by one, and if that fails too, it says why.
-    while next < array.entries() {
-        let most = chunk.min((array.entries() - next) as usize);
+    while next < entries {
+        let most = chunk.min((entries - next) as usize);
         let Ok((count, at_end)) = array.many(last, &mut keys[..most], &mut values[..most * value_len]) else {
             break;
         };
@@ -76,7 +88,7 @@ fn read(array: &impl Array, chunk_bytes: usize, mut each: impl FnMut(u32, &[u8])
             break;
         }
     }
-    for key in next..array.entries() {
+    for key in next..entries {
         if array.one(key, &mut values[..value_len])? {
             each(key, &values[..value_len]);
         }
@@ -88,12 +100,22 @@ fn read(array: &impl Array, chunk_bytes: usize, mut each: impl FnMut(u32, &[u8])
 struct InKernel<'map, M> {
     map: &'map M,
     value_len: usize,
-    entries: u32,
+}
+
+impl<'map, M: MapCore> InKernel<'map, M> {
+    fn new(map: &'map M) -> libbpf_rs::Result<Self> {
+        let size = map.value_size() as usize;
+        let value_len = match map.map_type().is_percpu() {
+            true => size.next_multiple_of(8) * libbpf_rs::num_possible_cpus()?,
+            false => size,
+        };
+        Ok(Self { map, value_len })
+    }
 }
 
 impl<M: MapCore> Array for InKernel<'_, M> {
     fn entries(&self) -> u32 {
-        self.entries
+        self.map.max_entries()
     }
 
     fn value_len(&self) -> usize {
@@ -106,7 +128,7 @@ impl<M: MapCore> Array for InKernel<'_, M> {
         let (mut from, mut to) = (after.unwrap_or_default(), 0u32);
         let from = after.map_or(ptr::null_mut(), |_| (&raw mut from).cast::<c_void>());
         // SAFETY: the kernel writes at most `count` keys of 4 bytes and as many values of `value_len` bytes, which is what it takes for the
-        // value of this map (for a map per pCPU: see for_each()); both slices hold that many. It reads and writes the 4 bytes of `from`, if
+        // value of this map (for a map per pCPU: see new()); both slices hold that many. It reads and writes the 4 bytes of `from`, if
         // any, and of `to`, and those of `count`; all live across the call. No options are passed.
         let result = unsafe {
             libbpf_sys::bpf_map_lookup_batch(
@@ -162,7 +184,9 @@ mod tests {
         entries: u32,
         /// After so many batches reading by batches fails.
         batches: Cell<u32>,
+        /// So many were read one by one; so many in batches.
         singles: Cell<u32>,
+        copied: Cell<u32>,
     }
 
     impl Array for Fake {
@@ -180,33 +204,37 @@ mod tests {
             };
             self.batches.set(left);
             let rest = after.map_or(0, |after| after + 1)..self.entries;
-            assert!(keys.len() <= rest.len(), "no more is asked for than is to be read");
             // As the kernel does it: the end is told by the call that finds less than asked for.
             let (count, at_end) = (rest.len().min(keys.len()), rest.len() < keys.len());
             for (i, key) in rest.take(count).enumerate() {
                 keys[i] = key;
                 values[2 * i..2 * i + 2].fill(key as u8);
             }
+            self.copied.set(self.copied.get() + count as u32);
             Ok((count, at_end))
         }
 
         fn one(&self, key: u32, value: &mut [u8]) -> io::Result<bool> {
             self.singles.set(self.singles.get() + 1);
             value.fill(key as u8);
-            Ok(true)
+            Ok(key < self.entries)
         }
+    }
+
+    fn fake(entries: u32, batches: u32) -> Fake {
+        Fake { entries, batches: Cell::new(batches), singles: Cell::new(0), copied: Cell::new(0) }
     }
 
     /// All indices in order, each with its own value; and how many were read one by one.
     fn singles_of(entries: u32, batches: u32) -> u32 {
-        let fake = Fake { entries, batches: Cell::new(batches), singles: Cell::new(0) };
+        let fake = fake(entries, batches);
         let mut next = 0;
         // Three values at a time.
         let each = |key: u32, value: &[u8]| {
             assert_eq!((key, value), (next, [key as u8; 2].as_slice()));
             next += 1;
         };
-        read(&fake, 6, each).unwrap();
+        read(&fake, entries, 6, each).unwrap();
         assert_eq!(next, entries);
         fake.singles.get()
     }
@@ -223,6 +251,31 @@ mod tests {
         assert_eq!(singles_of(8, 0), 8);
         assert_eq!(singles_of(8, 1), 5);
         assert_eq!(singles_of(8, 2), 2);
+    }
+
+    #[test]
+    fn what_is_read_ends_where_the_first_value_says() {
+        for (told, wanted) in [(0, 20), (1, 1), (2, 2), (3, 3), (7, 7), (19, 19), (20, 20), (21, 20), (5000, 20)] {
+            for batches in [u32::MAX, 2, 1, 0] {
+                let fake = fake(20, batches);
+                let entries = end_of(&fake, |first| if first == [0, 0] { told } else { unreachable!() }).unwrap();
+                let mut keys = Vec::new();
+                read(&fake, entries, 6, |key, _| keys.push(key)).unwrap();
+                assert!(keys.into_iter().eq(0..wanted), "told {told}");
+                // The first, to know the end; and nothing behind the end, which would be copied for nobody.
+                assert_eq!(fake.singles.get() + fake.copied.get(), 1 + wanted, "told {told}");
+            }
+        }
+        assert_eq!(end_of(&fake(0, 1), |_| unreachable!()).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_map_that_ends_earlier_than_was_said_is_no_fault() {
+        for batches in [u32::MAX, 2, 1, 0] {
+            let mut keys = Vec::new();
+            read(&fake(7, batches), 12, 6, |key, _| keys.push(key)).unwrap();
+            assert!(keys.into_iter().eq(0..7));
+        }
     }
 
     /// A map in the kernel, or None where this user may not have one.
@@ -246,8 +299,7 @@ mod tests {
         }
         let each_time = |chunk_bytes| {
             let mut keys = Vec::new();
-            let array = InKernel { map: &map, value_len: 12, entries: 1000 };
-            read(&array, chunk_bytes, |key, value| {
+            read(&InKernel::new(&map).unwrap(), 1000, chunk_bytes, |key, value| {
                 let wanted = if [0, 7, 999].contains(&key) { key as u8 } else { 0 };
                 assert_eq!(value, [wanted; 12]);
                 keys.push(key);
@@ -257,7 +309,7 @@ mod tests {
         };
         [1, 12, 120, 999 * 12, 1000 * 12, CHUNK_BYTES].into_iter().for_each(each_time);
         let mut value = [1; 12];
-        let array = InKernel { map: &map, value_len: 12, entries: 1000 };
+        let array = InKernel::new(&map).unwrap();
         assert!(array.one(7, &mut value).unwrap());
         assert_eq!(value, [7; 12]);
         assert!(!array.one(1000, &mut value).unwrap(), "behind the end");
@@ -266,7 +318,7 @@ mod tests {
     #[test]
     fn a_map_of_the_kernel_is_read_up_to_the_end_that_its_first_value_tells() {
         let Some(map) = real(MapType::Array, 12, 1000) else { return };
-        for (told, read) in [(0, 1), (1, 1), (2, 2), (700, 700), (1000, 1000), (5000, 1000)] {
+        for (told, read) in [(0, 1000), (1, 1), (2, 2), (700, 700), (1000, 1000), (5000, 1000)] {
             let mut keys = Vec::new();
             for_each_until(&map, |_| told, |key, _| keys.push(key)).unwrap();
             assert!(keys.into_iter().eq(0..read), "told {told}");
@@ -293,7 +345,7 @@ mod tests {
         .unwrap();
         assert_eq!(count, 5);
         let mut value = vec![1; 16 * cpus];
-        assert!(InKernel { map: &map, value_len: value.len(), entries: 5 }.one(3, &mut value).unwrap());
+        assert!(InKernel::new(&map).unwrap().one(3, &mut value).unwrap());
         check(3, &value);
     }
 }

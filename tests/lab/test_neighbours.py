@@ -125,8 +125,8 @@ def churn(bench: Bench, dice: random.Random, seconds: float) -> None:
         with Cgroups(bench) as inner:
             if round_number % 2:
                 # Its cgroup is made with it, and stays.
-                inner.callback(inner.remove, f"{guests.SLICE}/victim.scope")
-                victim = bench.extra_guest("victim", vcpus=dice.randint(1, 3))
+                inner.callback(inner.remove, f"{guests.SLICE}/passer-by.scope")
+                victim = bench.extra_guest("passer-by", vcpus=dice.randint(1, 3))
                 inner.callback(victim.job.wait, 30)
                 inner.callback(victim.kill)
             names = [f"churn/{number}" for number in range(dice.randint(1, 4))]

@@ -9,6 +9,21 @@ OF_OPERATIONS = [
     Mutation("the end of a table is not raised", "state.h", "if (old > number ||", "if (old ||"),
     Mutation("the table of VMs has no end", "registry.h", "raise_end(&vm->end, id);", ";"),
     Mutation("what a VM was told is kept to be told again", "tally.h", "own->runtime_ns = 0;", ""),
+    Mutation("waiting that was told is kept to be told again", "tally.h", "own->wait_ns = 0;", ""),
+    Mutation("switches that were told are kept to be told again", "tally.h", "own->switches = 0;", ""),
+    Mutation(
+        "a thread of a VMM takes what it has counted to another VM",
+        "registry.h",
+        "\ttally_end(t);\n\tif (!vm) {",
+        "\tif (!vm) {",
+    ),
+    Mutation(
+        "counts of a VM that is gone are another's",
+        "tally.h",
+        "__builtin_memset(&t->untold, 0, sizeof(t->untold));",
+        ";",
+    ),
+    Mutation("empty tables are read whole", "life_ops.h", "raise_end(&nobody->end, 0);", ";"),
     Mutation(
         "who leaves a VM tells it nothing",
         "tally.h",

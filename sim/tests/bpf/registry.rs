@@ -12,6 +12,7 @@ fn threads(w: &mut World, vm: usize, vcpus: usize) -> Vec<TaskId> {
 #[test]
 fn the_tables_have_an_end_that_user_space_need_not_read_beyond() {
     let mut w = world(2);
+    assert_eq!((w.peek_vm(0).end, w.peek_entity(0).end), (1, 1));
     let vms: Vec<_> = (0..3)
         .map(|_| {
             let (vm, vcpus) = busy_vm(&mut w, 1);

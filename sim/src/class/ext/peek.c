@@ -178,6 +178,8 @@ struct peek_vm {
 	u64 generation;
 	u64 vtime;
 	u64 runtime_ns;
+	u64 wait_ns;
+	u64 switches;
 	u64 boosts;
 	u64 stacked;
 	u64 preempted_in_kernel;
@@ -199,6 +201,8 @@ void peek_vm(u32 number, struct peek_vm *to)
 	to->generation = vm->generation;
 	to->vtime = e->vtime;
 	to->runtime_ns = vm->counts.runtime_ns;
+	to->wait_ns = vm->counts.wait_ns;
+	to->switches = vm->counts.switches;
 	to->boosts = vm->counts.boosts;
 	to->stacked = vm->counts.stacked;
 	to->preempted_in_kernel = vm->counts.preempted_in_kernel;
@@ -220,6 +224,8 @@ void peek_untold(struct task_struct *p, u32 number, struct peek_vm *to)
 	if (!t || t->vm != number || !vm_get(t))
 		return;
 	to->runtime_ns += t->untold.runtime_ns;
+	to->wait_ns += t->untold.wait_ns;
+	to->switches += t->untold.switches;
 	to->stacked += t->untold.stacked;
 	to->preempted_in_kernel += t->untold.preempted_in_kernel;
 	to->ple += t->untold.ple;

@@ -26,6 +26,8 @@ pub struct PeekVm {
     pub generation: u64,
     pub vtime: u64,
     pub runtime_ns: u64,
+    pub wait_ns: u64,
+    pub switches: u64,
     pub boosts: u64,
     pub stacked: u64,
     pub preempted_in_kernel: u64,
