@@ -24,6 +24,7 @@
  *   order_*.h, gang_*.h, spin_*.h, guard_*.h, gate_*.h   the policies
  *   policy_calls.h   the one place that knows all of them
  *   grace.h      a pCPU given back to whom it was taken from
+ *   keep.h       a pCPU kept for one that sleeps for a moment
  *   period.h     what they do every so often
  *   wake.h       what comes with a task that becomes runnable
  *   cgroup_ops.h, pcpu_ops.h, life_ops.h   operations on cgroups and pCPUs; how the scheduler and tasks begin and end
@@ -35,6 +36,7 @@
 #include "wake.h"
 #include "policy_calls.h"
 #include "grace.h"
+#include "keep.h"
 #include "period.h"
 #include "cgroup_ops.h"
 #include "pcpu_ops.h"
@@ -51,7 +53,12 @@ s32 BPF_PROG(cohort_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fl
 	bool idle = false;
 	s32 cpu;
 
-	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
+	if (t && keep_is_for(p, prev_cpu, now) && scx_bpf_test_and_clear_cpu_idle(prev_cpu)) {
+		cpu = prev_cpu;
+		idle = true;
+	} else {
+		cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
+	}
 	if (!t)
 		return cpu;
 	identify(p, t);
@@ -97,6 +104,13 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	if (woken && (p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1) {
 		arrive(p, t, cpu, now, false);
 		run_kthread(p, t, cpu, enq_flags);
+		return;
+	}
+	/* One that may run nowhere else, or whose pCPU was looking for somebody just now, was not asked where it wants to go. */
+	if (woken && keep_is_for(p, cpu, now) && !gate_for(t, cpu, now)) {
+		arrive(p, t, cpu, now, false);
+		account_place(t, cpu);
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags);
 		return;
 	}
 	if (!t->queued_ns)
@@ -217,6 +231,8 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 
 	if (!c || !best || let_out(prev, cpu, best->now))
 		return;
+	if (guard_may_keep() && keep_holds(cpu, prev && task_is_queued(prev), best->now))
+		return;
 	c->interrupted = 0;
 	c->out_of_turn = 0;
 	if (prev && task_is_queued(prev)) {
@@ -310,6 +326,10 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
 
 	if (!c)
 		return;
+	if (guard_may_keep() && c->kept_pid) {
+		task_set_slice(p, keep_cut(p, c, p->scx.slice, now));
+		keep_end(cpu, now);
+	}
 	identify(p, t);
 	/* Also who became part of another entity while it ran, and goes on without ever having been queued as such. */
 	arrive(p, t, cpu, now, false);
@@ -377,6 +397,8 @@ void BPF_PROG(cohort_stopping, struct task_struct *p, bool runnable)
 	u64 now = now_ns();
 
 	if (c) {
+		if (t && !runnable)
+			keep_begin(p, t, c, now);
 		c->curr_pid = 0;
 		c->turn_end_ns = 0;
 	}

@@ -66,6 +66,9 @@ enum cohort_stat {
 	STAT_GANG_STARTS,     /* pCPUs asked to join a VM's turn */
 	STAT_GRACE_GIVEN,     /* vCPUs preempted in kernel mode that were to have their pCPU back at once */
 	STAT_GRACE_TAKEN,     /* of these, that got it */
+	STAT_KEPT,	      /* vCPUs that went to sleep whose pCPUs were kept for them */
+	STAT_KEPT_IN_TIME,    /* of these, that woke in time */
+	STAT_KEPT_US,	      /* how long pCPUs were kept, all together */
 	STAT_PREFER_KEPT, /* exits of a vCPU that still waits for the sibling that it stood back for before (spin prefer) */
 	STAT_PREFER_REVERSE, /* requests refused because the sibling has just stood back for the one that asks */
 	STAT_GANG_REFUSED,   /* turns of a set that could not begin: not all of its members had room */

@@ -15,6 +15,7 @@ static const struct order order_task = {
 	.wake = vtime_wake,
 	.begin = vtime_begin,
 	.charge = vtime_charge,
+	.kept = vtime_kept,
 	.end = vtime_end,
 	.urgency = vtime_urgency,
 	.tick = vtime_tick,

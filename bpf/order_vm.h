@@ -257,6 +257,24 @@ static void vtime_charge(struct task_ctx *t, u64 weight, u64 delta_ns)
 		vtime_end(t, weight);
 }
 
+/* A pCPU was kept for it: its VM pays for that as for a turn. */
+static void vtime_kept(struct task_ctx *t, u64 weight, u64 delta_ns)
+{
+	struct entity_ctx *e;
+	u32 slot;
+	s32 i;
+
+	t->vtime += scale_by_weight(delta_ns, weight);
+	/* It may have begun another turn elsewhere, which is not touched. */
+	for (i = 0; i < MAX_DEPTH; i++) {
+		slot = t->run_path[i];
+		e = entity_get(slot);
+		if (!slot || !e)
+			break;
+		atomic_add(&e->vtime, scale_by_entity(delta_ns, e));
+	}
+}
+
 /* Has a child of that entity, with this virtual time, had more than those it competes with on cpu? */
 static __always_inline bool is_ahead(u32 entity, s32 cpu, u64 vtime)
 {
@@ -328,6 +346,7 @@ static const struct order order_vm = {
 	.wake = vtime_wake,
 	.begin = vtime_begin,
 	.charge = vtime_charge,
+	.kept = vtime_kept,
 	.end = vtime_end,
 	.urgency = vtime_urgency,
 	.tick = vtime_tick,

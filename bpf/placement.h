@@ -72,7 +72,7 @@ static __always_inline u64 placement_cost(const struct task_struct *p, struct ta
 	cost += (u64) !!c->taken << 24;
 	if (queue_is_marked(cpu))
 		cost += (u64)scx_bpf_dsq_nr_queued(cpu) << 2;
-	if (!would_preempt(c, rank, now))
+	if (c->kept_pid || !would_preempt(c, rank, now))
 		cost += 2;
 	if (core_has_sibling(t, cpu))
 		cost += 1;
@@ -149,7 +149,7 @@ static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct rank
 		c = cpu_get(other);
 		if (!c || !c->online || c->taken || !task_allowed_on(p, other))
 			continue;
-		if (is_idle(other) && !wish_is_fresh(c, now))
+		if (is_idle(other) && !wish_is_fresh(c, now) && !c->kept_pid)
 			return other;
 		/* Nor to take a sibling's place: its VM would gain nothing, and have two there. */
 		if (placement == PLACEMENT_BALANCE && siblings_on(t, other))

@@ -37,9 +37,10 @@
 	X(yield, "The vCPU yields, as in Xen: whoever waits for its pCPU goes first")
 
 /* --guard: who may not lose its pCPU now */
-#define GUARDS(X)                  \
-	X(off, "Nobody is spared") \
-	X(kernel_mode, "A vCPU preempted in the guest's kernel has its pCPU back first, for a moment")
+#define GUARDS(X)                                                                                      \
+	X(off, "Nobody is spared")                                                                     \
+	X(kernel_mode, "A vCPU preempted in the guest's kernel has its pCPU back first, for a moment") \
+	X(halted, "A vCPU that sleeps for a moment keeps its pCPU, which idles meanwhile")
 
 /* Who may not run now, whatever its rank. All of these are asked. */
 #define GATES(X) X(quota, "cpu.max of cgroups")
@@ -99,6 +100,9 @@
 	X("--faults-per-s", "--traffic faults|both", "interrupts need no faults")                                    \
 	X("--sbco-alpha", "--order sbco", "no other has an alpha")                                                   \
 	X("--skew-us", "--gang relaxed", "no other looks at how far one is ahead")                                   \
+	X("--guard-keep-us", "--guard halted", "no pCPU is kept")                                                    \
+	X("--guard halted", "--order vm|task", "no other charges for a pCPU that is kept")                           \
+	X("--guard halted", "--gang off|aligned", "the others decide themselves for whom a pCPU idles")              \
 	X("--guard-grace-us", "--guard kernel-mode", "nobody is spared")                                             \
 	X("--boost-slice-us", "--spin boost|prefer or --gang aligned", "nothing else lends a part of a turn")        \
 	X("--slice-us", "--order other than credit or --gang other than off or --spin boost or --placement balance", \

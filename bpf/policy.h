@@ -62,6 +62,9 @@ struct order {
 	/* t has run for delta_ns. Left out: its virtual time moves on by that, over its weight. */
 	void (*charge)(struct task_ctx *t, u64 weight, u64 delta_ns);
 
+	/* A pCPU was kept for t for delta_ns, while others waited. Left out: its virtual time moves on as if it had run. */
+	void (*kept)(struct task_ctx *t, u64 weight, u64 delta_ns);
+
 	/* Its turn is over, once for each begin(); what it ran has been charged. It may begin another at once. Left out: nothing. */
 	void (*end)(struct task_ctx *t, u64 weight);
 
@@ -142,6 +145,12 @@ struct guard {
 	 * at once; 0: it queues like everybody. v->graces is how often it had that in a row, v->gave_way whether it gave the pCPU away itself.
 	 */
 	u64 (*grace_ns)(struct task_ctx *t, struct vcpu_ctx *v, s32 cpu, u64 now);
+
+	/*
+	 * The vCPU goes to sleep, with so much of its turn left. How long its pCPU is to be kept for it, idle; 0: it is not. v->slept_ns says how long it sleeps as
+	 * a rule.
+	 */
+	u64 (*keep_ns)(const struct vcpu_ctx *v, u64 rest_ns);
 };
 
 /* May one run now? Asked on every path that gives a pCPU, but for pinned kernel threads that wake: what they do is the kernel's, and short. */
@@ -167,6 +176,9 @@ static __always_inline bool order_is_of_vms(void);
 /* Does the gang that was chosen have begins()? */
 static __always_inline bool gang_may_refuse(void);
 
+/* Does the guard that was chosen keep pCPUs? */
+static __always_inline bool guard_may_keep(void);
+
 static __always_inline bool gang_holds(const struct cpu_ctx *c, u64 now);
 
 /* The choices, as the core asks for them; policy_calls.h passes each on to the policy that was chosen. */
@@ -178,6 +190,7 @@ VERIFIED_ONCE order_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued);
 VERIFIED_ONCE order_sleep(struct task_ctx *t);
 VERIFIED_ONCE order_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool by_rank);
 VERIFIED_ONCE order_charge(struct task_ctx *t, u64 weight, u64 delta_ns);
+VERIFIED_ONCE order_kept(struct task_ctx *t, u64 weight, u64 delta_ns);
 VERIFIED_ONCE order_end(struct task_ctx *t, u64 weight);
 VERIFIED_ONCE_U64 order_slice(struct task_ctx *t, s32 cpu);
 VERIFIED_ONCE order_urgency(struct task_ctx *t, struct rank *r, s32 cpu, u64 now);

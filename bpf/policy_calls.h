@@ -170,6 +170,27 @@ VERIFIED_ONCE order_charge(struct task_ctx *t, u64 weight, u64 delta_ns)
 	return 0;
 }
 
+VERIFIED_ONCE order_kept(struct task_ctx *t, u64 weight, u64 delta_ns)
+{
+	UNUSED_YET(t);
+	UNUSED_YET(weight);
+	UNUSED_YET(delta_ns);
+	if (!t)
+		return 0;
+#define ASK(name, what)                                                \
+	case ORDER_##name:                                             \
+		if (order_##name.kept)                                 \
+			order_##name.kept(t, weight, delta_ns);        \
+		else                                                   \
+			t->vtime += scale_by_weight(delta_ns, weight); \
+		break;
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
 VERIFIED_ONCE order_end(struct task_ctx *t, u64 weight)
 {
 	UNUSED_YET(t);
@@ -395,6 +416,26 @@ static __always_inline void spin_called(struct task_ctx *t, s32 cpu, s32 to)
 static __always_inline u64 guard_grace_for(struct task_ctx *t, struct vcpu_ctx *v, s32 cpu, u64 now)
 {
 #define ASK(name, what) CASE(GUARD_##name, guard_##name, grace_ns, return guard_##name.grace_ns(t, v, cpu, now))
+	switch (guard) {
+		GUARDS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
+static __always_inline bool guard_may_keep(void)
+{
+#define ASK(name, what) CASE(GUARD_##name, guard_##name, keep_ns, return true)
+	switch (guard) {
+		GUARDS(ASK)
+	}
+#undef ASK
+	return false;
+}
+
+static __always_inline u64 guard_keep_for(const struct vcpu_ctx *v, u64 rest_ns)
+{
+#define ASK(name, what) CASE(GUARD_##name, guard_##name, keep_ns, return guard_##name.keep_ns(v, rest_ns))
 	switch (guard) {
 		GUARDS(ASK)
 	}

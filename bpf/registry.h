@@ -72,9 +72,13 @@ static __always_inline u32 siblings_on(const struct task_ctx *t, s32 cpu)
 	return t->cpu == cpu ? *n - 1 : *n;
 }
 
+/* A long sleep counts as one of so many guard_keep_ns. */
+#define SLEPT_MAX 4
+
 VERIFIED_ONCE vcpu_set_state(struct task_ctx *t, u32 state, s32 cpu, u64 now)
 {
 	struct vcpu_ctx *v;
+	u64 slept_ns;
 	u32 from;
 
 	if (!t)
@@ -82,9 +86,15 @@ VERIFIED_ONCE vcpu_set_state(struct task_ctx *t, u32 state, s32 cpu, u64 now)
 	v = vcpu_get(t);
 	if (!v)
 		return 0;
+	from = v->state;
+	if (guard_may_keep() && from == VCPU_ASLEEP && state != VCPU_ASLEEP) {
+		slept_ns = elapsed_ns(now, v->since_ns);
+		if (slept_ns > SLEPT_MAX * guard_keep_ns)
+			slept_ns = SLEPT_MAX * guard_keep_ns;
+		v->slept_ns = (v->slept_ns * 7 + slept_ns) / 8;
+	}
 	v->cpu = cpu;
 	v->since_ns = now;
-	from = v->state;
 	v->state = state;
 	if (state == VCPU_RUNNING)
 		v->woken = 0;
@@ -285,6 +295,7 @@ static void vcpu_join(struct task_struct *p, struct task_ctx *t, struct kvm_vcpu
 	v->gave_way = 0;
 	v->in_grace = 0;
 	v->graces = 0;
+	v->slept_ns = 0;
 	v->dirty = 0;
 	atomic_add(&vm->nr_vcpus, 1);
 	if (vm->vcpu_end < id + 1)

@@ -41,6 +41,9 @@ KNOB u64 wakeup_gran_ns = 1000000;
 /* How long a vCPU that the guard spares has its pCPU back; at most twice in a row. */
 KNOB u64 guard_grace_ns = 1000000;
 
+/* How long a pCPU is kept for a vCPU that sleeps, at most; nor for one that sleeps for longer than that as a rule. */
+KNOB u64 guard_keep_ns = 200000;
+
 KNOB u32 placement = PLACEMENT_BALANCE;
 KNOB u32 order = ORDER_vm;
 KNOB u32 gang = GANG_off;
@@ -89,6 +92,13 @@ struct cpu_ctx {
 	u64 searched_ns; /* the whole queue was last looked through */
 	u32 rotation;	 /* of the far pCPUs to look at */
 	u32 settle_vm;	 /* for which the gang has something to do at the end of this operation; 0: none */
+
+	/* It idles for a vCPU that sleeps (keep.h). */
+	u32 kept_pid;	   /* 0: for nobody */
+	u32 kept_vcpu;	   /* its index in the map vcpus */
+	u64 kept_ns;	   /* since */
+	u64 kept_until_ns; /* ... and until then at most */
+	u64 kept_turn_ns;  /* the end of the turn that goes on if it wakes in time */
 
 	/* Gang partial: the set that has it, and in which slot; and the set that the runner is of. */
 	u32 set_runs;
@@ -173,6 +183,7 @@ struct vcpu_ctx {
 	u32 gave_way;	  /* at a pause-loop exit, for a sibling: it does not get its pCPU back before the others */
 	u32 in_grace;	  /* its present turn is a grace (grace.h) */
 	u32 graces;	  /* given in a row */
+	u64 slept_ns;	  /* how long it sleeps as a rule: a moving average, only with a guard that asks for it */
 	u32 dirty;	  /* order sbco: its place is being changed */
 };
 

@@ -26,6 +26,24 @@ struct {
 	__type(value, struct turn_timer);
 } turn_timers SEC(".maps");
 
+/* cpu is kept, and looks who runs next when that ends. Return false if nothing would make it. */
+VERIFIED_ONCE keep_watch(s32 cpu, u64 now)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+	struct turn_timer *timer;
+	u32 key = cpu;
+	u64 end;
+
+	timer = bpf_map_lookup_elem(&turn_timers, &key);
+	if (!c || !timer)
+		return 0;
+	end = c->kept_until_ns;
+	if (!time_before(now, end))
+		return 0;
+	timer->set_for_ns = end;
+	return !bpf_timer_start(&timer->timer, end - now, 0);
+}
+
 VERIFIED_ONCE turn_watch(s32 cpu, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
@@ -44,6 +62,9 @@ VERIFIED_ONCE turn_watch(s32 cpu, u64 now)
 		return 0;
 	timer->set_for_ns = end;
 	bpf_timer_start(&timer->timer, end - now, 0);
+	/* From another pCPU, while this one came to be kept. */
+	if (c->kept_pid)
+		keep_watch(cpu, now);
 	return 0;
 }
 
@@ -53,6 +74,10 @@ static int turn_over(void *map, int *key, struct turn_timer *timer)
 	u64 now = now_ns();
 
 	timer->set_for_ns = 0;
+	if (c && c->kept_pid) {
+		scx_bpf_kick_cpu(*key, SCX_KICK_IDLE);
+		return 0;
+	}
 	if (!c || !c->curr_pid || !(queue_is_marked(*key) || c->wish_pid || c->cut_short))
 		return 0;
 	if (time_before(now + TURN_EARLY_NS, c->turn_end_ns))

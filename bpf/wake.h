@@ -15,24 +15,45 @@ static void arrive(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now, 
 		order_wake(t, cpu, now, queued);
 }
 
+/* How many idle pCPUs are tried that may be kept for others. */
+#define KEPT_TRIES 4
+
+/* t comes to wait for a pCPU that is kept: would it preempt the vCPU, or does it belong to the same VM? Then it is kept no longer. */
+static __always_inline void keep_challenge(struct task_ctx *t, struct cpu_ctx *c, u64 now)
+{
+	struct rank rank, kept;
+
+	order_rank(t, now, &rank);
+	order_rank_of_runner(c, now, &kept);
+	if ((t->vm && t->vm == c->curr_vm) || order_before(&rank, &kept, wakeup_gran_ns))
+		c->kept_until_ns = now;
+}
+
 /* Make somebody look at p, just queued on cpu: an idle pCPU, or the one whose runner deserves it less. */
 static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
 {
-	struct cpu_ctx *c = cpu_get(cpu);
+	struct cpu_ctx *c = cpu_get(cpu), *other;
 	struct rank rank;
-	s32 idle;
+	s32 idle, i;
 
 	if (!c)
 		return;
 	if (scx_bpf_test_and_clear_cpu_idle(cpu)) {
+		if (guard_may_keep() && c->kept_pid)
+			keep_challenge(t, c, now);
 		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 		return;
 	}
 	if (!task_is_pinned(p)) {
-		idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
-		if (idle >= 0) {
+		bpf_for(i, 0, guard_may_keep() ? KEPT_TRIES : 1) {
+			idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+			if (idle < 0)
+				break;
 			scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
-			return;
+			other = guard_may_keep() ? cpu_get(idle) : NULL;
+			/* One that is kept looks later. */
+			if (!other || !other->kept_pid)
+				return;
 		}
 	}
 	/* Nobody runs: the pCPU is between two tasks, and has chosen, or will look here. */

@@ -322,6 +322,8 @@ mod tests {
                 ["--faults-per-s", "99", "100..=1000000"],
             ),
             ("--skew-us 3000", ["--skew-us needs --gang relaxed", "(it is aligned)", ""]),
+            ("--guard-keep-us 200", ["--guard-keep-us needs --guard halted", "(it is off)", ""]),
+            ("--policy sbco --guard halted", ["--guard halted needs --order vm or task", "(it is sbco)", ""]),
             ("--guard-grace-us 1000", ["--guard-grace-us needs --guard kernel-mode", "(it is off)", ""]),
             (
                 "--policy strict --boost-slice-us 400",
@@ -382,6 +384,8 @@ mod tests {
             "--policy partial-auto --traffic faults --faults-per-s 500",
             "--policy relaxed --skew-us 1000",
             "--guard kernel-mode --guard-grace-us 500",
+            "--guard halted --guard-keep-us 50",
+            "--policy vtime --guard halted",
             "--boost off --boost-slice-us 300",
             "--policy ple-prefer --boost-slice-us 300",
             "--policy credit --gang strict --slice-us 9000",

@@ -255,10 +255,13 @@ mod tests {
 
     #[test]
     fn what_is_read_ends_where_the_first_value_says() {
-        for (told, wanted) in [(0, 20), (1, 1), (2, 2), (3, 3), (7, 7), (19, 19), (20, 20), (21, 20), (5000, 20)] {
+        for (told, wanted) in
+            [(0, 20), (1, 1), (2, 2), (3, 3), (7, 7), (19, 19), (20, 20), (21, 20), (5000, 20)]
+        {
             for batches in [u32::MAX, 2, 1, 0] {
                 let fake = fake(20, batches);
-                let entries = end_of(&fake, |first| if first == [0, 0] { told } else { unreachable!() }).unwrap();
+                let entries =
+                    end_of(&fake, |first| if first == [0, 0] { told } else { unreachable!() }).unwrap();
                 let mut keys = Vec::new();
                 read(&fake, entries, 6, |key, _| keys.push(key)).unwrap();
                 assert!(keys.into_iter().eq(0..wanted), "told {told}");

@@ -102,16 +102,20 @@ timing_knobs! {
     wakeup_gran_us => wakeup_gran_ns / WAKEUP_GRAN_NS, 0..=100_000;
     /// How long a vCPU that --guard spares has its pCPU back, at most twice in a row, and no longer than a turn [50..10000]
     guard_grace_us => guard_grace_ns / GUARD_GRACE_NS, 50..=10_000;
+    /// How long a CPU idles for a vCPU that sleeps for a moment, if --guard keeps CPUs, and for how long such a vCPU may sleep as a rule [10..5000]
+    guard_keep_us => guard_keep_ns / GUARD_KEEP_NS, 10..=5_000;
     /// Of --gang relaxed: how far a vCPU may be ahead of its slowest sibling before it waits for it [100..1000000]
     skew_us => skew_limit_ns / SKEW_LIMIT_NS, 100..=1_000_000;
 }
 
 /// The first of each pair is at most as long as the second.
-pub const AT_MOST: [(Knob, Knob); 4] = [
+pub const AT_MOST: [(Knob, Knob); 5] = [
     // Who has waited for the limit runs next, that is, after the runner's slice.
     (knob::SLICE_NS, knob::STARVE_NS),
     // A boost lends a part of a turn.
     (knob::BOOST_SLICE_NS, knob::SLICE_NS),
+    // A pCPU is kept within a turn.
+    (knob::GUARD_KEEP_NS, knob::SLICE_NS),
     // Else nobody who is ahead by a whole slice would be preempted: the slice ends first.
     (knob::WAKEUP_GRAN_NS, knob::SLICE_NS),
     // Else no sleeper could be far enough behind to preempt.
@@ -147,6 +151,7 @@ mod tests {
             starve_us: knob::STARVE_NS.default_us,
             wakeup_gran_us: knob::WAKEUP_GRAN_NS.default_us,
             guard_grace_us: knob::GUARD_GRACE_NS.default_us,
+            guard_keep_us: knob::GUARD_KEEP_NS.default_us,
             skew_us: knob::SKEW_LIMIT_NS.default_us,
         }
     }
@@ -165,6 +170,7 @@ mod tests {
             starve_us: 1000,
             wakeup_gran_us: 1000,
             guard_grace_us: 1000,
+            guard_keep_us: 1000,
             skew_us: 1000,
         };
         assert_eq!(timing.validate(|_| false), Ok(()));

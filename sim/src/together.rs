@@ -156,8 +156,16 @@ mod tests {
     /// A typing error in the list would make a row that refuses nothing, or everything.
     #[test]
     fn every_row_names_flags_and_values_that_there_are() {
-        let flags =
-            ["sets", "split", "sbco-alpha", "skew-us", "guard-grace-us", "boost-slice-us", "slice-us"];
+        let flags = [
+            "sets",
+            "split",
+            "sbco-alpha",
+            "skew-us",
+            "guard-grace-us",
+            "guard-keep-us",
+            "boost-slice-us",
+            "slice-us",
+        ];
         let flags = [&flags[..], &["lag-us", "wakeup-gran-us", "traffic", "faults-per-s"]].concat();
         let of = |table: &[[&'static str; 2]]| table.iter().map(|row| row[0]).collect::<Vec<_>>();
         let known = |axis: &str| match axis {

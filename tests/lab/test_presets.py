@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Every preset, on the newest and on the oldest kernel: its verifier takes it, it schedules, equal VMs get the same.
 
-So it is with what the default has on some hosts only.
+So it is with what the default has on some hosts only, and with a guard that lets pCPUs idle.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ VMS = ("work", "pv", "hyper")
 PCPUS = 2
 # So often is a sibling to be called that has no pCPU; and after so long it has lost it.
 CALLS, STILL_US = 20, 2000
+# Each vCPU runs one end of a pipe, and sleeps for a moment whenever it has caught up with the other one.
+PIPE = "exec timeout 120 sh -c 'taskset 1 yes | taskset 2 cat >/dev/null'"
+# So often is a pCPU to be kept, and how far what it idles and the VM uses may be from the VM's due.
+KEPT = 200
+KEPT_SLACK = (0.05, 0.03)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -53,6 +58,20 @@ def test_a_sibling_that_is_called_while_it_waits_is_boosted(bench: Bench) -> Non
         assert job.wait(60) == 0
         assert _count(ground, "boost_granted") > 0
         ground.divided(got, dict.fromkeys(VMS, 1), PCPUS)
+
+
+def test_who_sleeps_for_a_moment_keeps_its_pcpu_and_pays(bench: Bench) -> None:
+    with Ground(bench, "cohort", "--guard", "halted", "--guard-keep-us", "1000") as ground:
+        ground.busy("pv", "hyper")
+        job = bench.place.guests["work"].machine.spawn("pipe", PIPE)
+        try:
+            bench.until(lambda: _count(ground, "kept_in_time") >= KEPT, f"pCPUs were kept {KEPT} times", 60)
+            got = ground.got(*VMS)
+        finally:
+            job.signal(signal.SIGTERM)
+            job.wait(60)
+        got["work"] += ground.idle
+        ground.about(got, dict.fromkeys(VMS, sum(got.values()) / len(VMS)), KEPT_SLACK)
 
 
 def _count(ground: Ground, name: str) -> int:

@@ -119,7 +119,7 @@ MUTATIONS = [
     Mutation(
         "who may go elsewhere makes no room for who may not",
         "placement.h",
-        "if (is_idle(other) && !wish_is_fresh(c, now))\n\t\t\treturn other;",
+        "if (is_idle(other) && !wish_is_fresh(c, now) && !c->kept_pid)\n\t\t\treturn other;",
         ";",
     ),
     Mutation(

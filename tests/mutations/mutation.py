@@ -38,4 +38,5 @@ OWN_FILES = {
     "spin prefer": ("spin_prefer.h",),
     "spin yield": ("spin_yield.h",),
     "guard kernel-mode": ("guard_kernel_mode.h", "grace.h"),
+    "guard halted": ("guard_halted.h", "keep.h"),
 }

@@ -230,6 +230,52 @@ OF_POLICIES = [
         "return guard_grace_ns < slice_ns ? guard_grace_ns : slice_ns;",
         "return slice_ns;",
     ),
+    Mutation("a pCPU is kept for those that sleep long", "guard_halted.h", "v->slept_ns > guard_keep_ns || ", ""),
+    Mutation("no pCPU is kept", "guard_halted.h", "\treturn guard_keep_ns;", "\treturn 0;"),
+    Mutation(
+        "a pCPU is kept for one whose sibling waits there",
+        "keep.h",
+        "\tif (siblings_on(t, scx_bpf_task_cpu(p)))\n\t\treturn;\n",
+        "",
+    ),
+    Mutation(
+        "a VM does not pay for a pCPU that is kept",
+        "order_vm.h",
+        "\t\t\tbreak;\n\t\tatomic_add(&e->vtime, scale_by_entity(delta_ns, e));",
+        "\t\t\tbreak;",
+        "guard halted",
+    ),
+    Mutation(
+        "whoever takes a pCPU that is kept has a turn of its own",
+        "keep.h",
+        "return rest < slice ? rest : slice;",
+        "return slice;",
+    ),
+    Mutation("a pCPU is kept for one that waits for it", "keep.h", "v->state == VCPU_ASLEEP && ", ""),
+    Mutation(
+        "whoever deserves a pCPU that is kept waits for it",
+        "wake.h",
+        "\t\tc->kept_until_ns = now;",
+        "\t\t;",
+        "guard halted",
+    ),
+    Mutation("nobody pays for a pCPU that is kept", "keep.h", "order_kept(t, p->scx.weight, kept_ns);", ";"),
+    Mutation(
+        "an offline pCPU was kept all the time",
+        "keep.h",
+        "time_before(now, c->kept_until_ns) ? now : c->kept_until_ns",
+        "now",
+    ),
+    Mutation(
+        "a pCPU is kept until something else happens there",
+        "turn.h",
+        "\t\tscx_bpf_kick_cpu(*key, SCX_KICK_IDLE);",
+        "\t\t;",
+        "guard halted",
+    ),
+    Mutation(
+        "one long sleep is never forgotten", "registry.h", "slept_ns = SLEPT_MAX * guard_keep_ns;", ";", "guard halted"
+    ),
 ]
 
 # The same of sets/, which finds the sets of gang partial-auto; its own tests must find them.

@@ -49,9 +49,11 @@ def test_values_are_those_of_the_scheduler(enum: str) -> None:
 def test_knobs_exist_in_the_scheduler() -> None:
     names = set(re.findall(r"^KNOB u\d+ (\w+)", STATE, re.MULTILINE))
     # Equal, so they contradict nothing; and each has something to say.
-    args = [part for name in policy.TIMING for part in (f"--{name}", "5000")]
-    args += ["--gang", "relaxed", "--guard", "kernel-mode"]
-    assert set(policy.knobs("cohort", args)) <= names
+    of_guards = {"kernel-mode": "guard-grace-us", "halted": "guard-keep-us"}
+    for guard, own in of_guards.items():
+        timing = [name for name in policy.TIMING if name == own or name not in of_guards.values()]
+        args = [part for name in timing for part in (f"--{name}", "5000")]
+        assert set(policy.knobs("cohort", [*args, "--gang", "relaxed", "--guard", guard])) <= names
 
 
 def test_a_flag_overrides_the_preset() -> None:
@@ -259,6 +261,7 @@ def test_the_kernel_takes_no_other_arguments(args: list[str]) -> None:
         ("partial-auto", ["--split", "0.9"], "7.3", '--split: "0.9" is not allowed: must be a number from 1 to 100'),
         ("partial-auto", ["--split", "x"], "7.3", '--split: "x" is not allowed: must be a number from 1 to 100'),
         ("cohort", ["--skew-us", "3000"], "7.3", "--skew-us needs --gang relaxed (it is aligned)"),
+        ("cohort", ["--guard-keep-us", "99"], "7.3", "--guard-keep-us needs --guard halted (it is off)"),
         ("cohort", ["--guard-grace-us", "999"], "7.3", "--guard-grace-us needs --guard kernel-mode (it is off)"),
         (
             "strict",

@@ -39,6 +39,7 @@ TIMING = {
     "starve-us": (1_000, 1_000_000),
     "wakeup-gran-us": (0, 100_000),
     "guard-grace-us": (50, 10_000),
+    "guard-keep-us": (10, 5_000),
     "skew-us": (100, 1_000_000),
 }
 KNOBS = {"skew-us": "skew_limit_ns"}
@@ -50,12 +51,14 @@ DEFAULTS = {
     "starve-us": 100_000,
     "wakeup-gran-us": 1_000,
     "guard-grace-us": 1_000,
+    "guard-keep-us": 200,
     "skew-us": 3_000,
 }
 # The first of each pair is at most as long as the second.
 AT_MOST = (
     ("slice-us", "starve-us"),
     ("boost-slice-us", "slice-us"),
+    ("guard-keep-us", "slice-us"),
     ("wakeup-gran-us", "slice-us"),
     ("wakeup-gran-us", "lag-us"),
 )

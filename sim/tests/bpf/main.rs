@@ -15,6 +15,7 @@ mod faults;
 mod forced;
 mod gang;
 mod guard;
+mod halted;
 mod histories;
 mod kernel;
 mod lending;

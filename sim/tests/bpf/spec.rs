@@ -18,6 +18,7 @@ pub mod knob {
     pub const GANG_ALIGNED: u32 = 1;
     pub const SPIN_PREFER: u32 = 2;
     pub const GUARD_KERNEL_MODE: u32 = 1;
+    pub const GUARD_HALTED: u32 = 2;
     pub const GANG_PARTIAL: u32 = 2;
     pub const GANG_PARTIAL_AUTO: u32 = 3;
     pub const GANG_STRICT: u32 = 4;
@@ -67,6 +68,7 @@ knobs! {
     boost: u32,
     guard: u32,
     guard_grace_ns: u64,
+    guard_keep_ns: u64,
     sbco_alpha: u32,
 }
 

@@ -79,7 +79,10 @@ fn each_switch_and_each_wait_is_counted_once() {
     for _ in 0..100 {
         w.run(7 * MS);
         let (now, wanted) = (counted(&mut w), truth(&w));
-        assert_eq!((now.0 - before.0, now.1 - before.1), (wanted.0 - true_before.0, wanted.1 - true_before.1));
+        assert_eq!(
+            (now.0 - before.0, now.1 - before.1),
+            (wanted.0 - true_before.0, wanted.1 - true_before.1)
+        );
     }
     assert!(truth(&w).0 > true_before.0 + 20);
 }
