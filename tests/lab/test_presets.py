@@ -60,8 +60,9 @@ def test_a_sibling_that_is_called_while_it_waits_is_boosted(bench: Bench) -> Non
         ground.divided(got, dict.fromkeys(VMS, 1), PCPUS)
 
 
-def test_who_sleeps_for_a_moment_keeps_its_pcpu_and_pays(bench: Bench) -> None:
-    with Ground(bench, "cohort", "--guard", "halted", "--guard-keep-us", "1000") as ground:
+@pytest.mark.parametrize("preset", ["cohort", "balance"])
+def test_who_sleeps_for_a_moment_keeps_its_pcpu_and_pays(bench: Bench, preset: str) -> None:
+    with Ground(bench, preset, "--guard", "halted", "--guard-keep-us", "1000") as ground:
         ground.busy("pv", "hyper")
         job = bench.place.guests["work"].machine.spawn("pipe", PIPE)
         try:
