@@ -87,6 +87,36 @@ static int turn_over(void *map, int *key, struct turn_timer *timer)
 	return 0;
 }
 
+/* For so long a runner goes on to leave a section that forbids migration, a BPF program in most cases; if that was not enough, for twice as long. */
+#define LET_OUT_NS 10000ULL
+
+/* ... so often at most: for 1.3 ms. */
+#define LET_OUT_MAX 7
+
+/*
+ * A runner stopped in a section that forbids migration could be queued for this pCPU alone, and a boost could bring it nowhere else: behind somebody who deserves
+ * the pCPU more it would keep all who wait for it waiting. So it leaves the section first. That is the rule and no accident where it gives its pCPU away in
+ * a BPF program, as a spinner does.
+ */
+static __always_inline bool let_out(struct task_struct *prev, s32 cpu, u64 now)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+	u64 slice;
+
+	if (!c)
+		return false;
+	if (!prev || !task_is_queued(prev) || !task_is_in_section(prev) || c->lets_out >= LET_OUT_MAX) {
+		c->lets_out = 0;
+		return false;
+	}
+	slice = LET_OUT_NS << c->lets_out++;
+	stat_inc(STAT_LET_OUT);
+	task_set_slice(prev, slice);
+	c->turn_end_ns = now + slice;
+	turn_watch(cpu, now);
+	return true;
+}
+
 static s32 turn_init(void)
 {
 	struct turn_timer *timer;

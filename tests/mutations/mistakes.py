@@ -273,7 +273,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a section that forbids migration is never ended",
-        "cohort.bpf.c",
+        "turn.h",
         "|| c->lets_out >= LET_OUT_MAX) {",
         ") {",
     ),

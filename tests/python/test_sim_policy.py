@@ -49,11 +49,12 @@ def test_values_are_those_of_the_scheduler(enum: str) -> None:
 def test_knobs_exist_in_the_scheduler() -> None:
     names = set(re.findall(r"^KNOB u\d+ (\w+)", STATE, re.MULTILINE))
     # Equal, so they contradict nothing; and each has something to say.
-    of_guards = {"kernel-mode": "guard-grace-us", "halted": "guard-keep-us"}
-    for guard, own in of_guards.items():
-        timing = [name for name in policy.TIMING if name == own or name not in of_guards.values()]
+    # Each of these needs one choice.
+    needs = {"skew-us": "relaxed", "guard-grace-us": "kernel-mode", "guard-keep-us": "halted"}
+    for gang, guard in (("relaxed", "kernel-mode"), ("aligned", "halted")):
+        timing = [name for name in policy.TIMING if needs.get(name, gang) in (gang, guard)]
         args = [part for name in timing for part in (f"--{name}", "5000")]
-        assert set(policy.knobs("cohort", [*args, "--gang", "relaxed", "--guard", guard])) <= names
+        assert set(policy.knobs("cohort", [*args, "--gang", gang, "--guard", guard])) <= names
 
 
 def test_a_flag_overrides_the_preset() -> None:
