@@ -251,7 +251,6 @@ OF_POLICIES = [
         "return rest < slice ? rest : slice;",
         "return slice;",
     ),
-    Mutation("a pCPU is kept for one that waits for it", "keep.h", "v->state == VCPU_ASLEEP && ", ""),
     Mutation(
         "whoever deserves a pCPU that is kept waits for it",
         "wake.h",
