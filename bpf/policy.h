@@ -62,7 +62,7 @@ struct order {
 	/* t has run for delta_ns. Left out: its virtual time moves on by that, over its weight. */
 	void (*charge)(struct task_ctx *t, u64 weight, u64 delta_ns);
 
-	/* A pCPU was kept for t for delta_ns, while others waited. Left out: its virtual time moves on as if it had run. */
+	/* A pCPU was kept for t for delta_ns: it pays as if it had run. Left out: nothing; a guard that keeps pCPUs needs an order that has this. */
 	void (*kept)(struct task_ctx *t, u64 weight, u64 delta_ns);
 
 	/* Its turn is over, once for each begin(); what it ran has been charged. It may begin another at once. Left out: nothing. */

@@ -177,13 +177,7 @@ VERIFIED_ONCE order_kept(struct task_ctx *t, u64 weight, u64 delta_ns)
 	UNUSED_YET(delta_ns);
 	if (!t)
 		return 0;
-#define ASK(name, what)                                                \
-	case ORDER_##name:                                             \
-		if (order_##name.kept)                                 \
-			order_##name.kept(t, weight, delta_ns);        \
-		else                                                   \
-			t->vtime += scale_by_weight(delta_ns, weight); \
-		break;
+#define ASK(name, what) CASE(ORDER_##name, order_##name, kept, order_##name.kept(t, weight, delta_ns))
 	switch (order) {
 		ORDERS(ASK)
 	}
