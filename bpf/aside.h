@@ -32,15 +32,26 @@ static __always_inline void mark_aside(s32 cpu, bool has)
 		atomic_and(word, ~bit);
 }
 
+/*
+ * Does a gate keep t from running on cpu, so that it is to be put aside? The pCPU is marked before the last look: of a gate that opens after that it is told
+ * (gate_recheck()), and nobody has to find out that it was open before.
+ */
+static __always_inline bool goes_aside(struct task_ctx *t, s32 cpu, u64 now)
+{
+	if (gate_for(t, cpu, now) != GATE_ASIDE)
+		return false;
+	mark_aside(cpu, true);
+	return gate_for(t, cpu, now) == GATE_ASIDE;
+}
+
 /* A gate keeps t from running: it is out of the way now. */
-VERIFIED_ONCE now_aside(struct task_ctx *t, s32 cpu, u64 now)
+VERIFIED_ONCE now_aside(struct task_ctx *t, u64 now)
 {
 	if (!t)
 		return 0;
 	t->aside = true;
 	account_place(t, -1);
 	vcpu_set_state(t, VCPU_ASLEEP, -1, now);
-	mark_aside(cpu, true);
 	stat_inc(STAT_THROTTLED);
 	return 0;
 }
@@ -72,7 +83,6 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, u64 now)
 
 	if (!has_aside(cpu))
 		return 0;
-	mark_aside(cpu, false);
 	bpf_for_each(scx_dsq, p, ASIDE_DSQ(cpu), 0) {
 		if (seen++ >= scan)
 			break;
@@ -87,8 +97,9 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, u64 now)
 		scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, cpu, 0);
 		queue_mark(cpu);
 	}
-	if (scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu)) > 0)
-		mark_aside(cpu, true);
+	/* Nobody is put aside here meanwhile: that is done with this pCPU's run queue locked. */
+	if (scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu)) <= 0)
+		mark_aside(cpu, false);
 	return 0;
 }
 

@@ -115,12 +115,11 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	if (!t->queued_ns)
 		t->queued_ns = now;
-	t->aside = gate_for(t, cpu, now) == GATE_ASIDE;
+	t->aside = goes_aside(t, cpu, now);
 	if (t->aside) {
 		account_place(t, -1);
 		vcpu_set_state(t, VCPU_ASLEEP, -1, now);
 		scx_bpf_dsq_insert(p, ASIDE_DSQ(cpu), slice_ns, enq_flags);
-		mark_aside(cpu, true);
 		stat_inc(STAT_THROTTLED);
 		gang_settle(now);
 		return;
@@ -146,7 +145,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	account_place(t, cpu);
 	vcpu_set_state(t, VCPU_WAITING, cpu, t->queued_ns);
 	queue_insert(p, t, cpu, enq_flags);
-	notify(p, t, cpu, now);
+	notify(p, t, cpu, enq_flags & SCX_ENQ_LAST, now);
 	gang_settle(now);
 }
 
@@ -227,7 +226,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	gang_settle(best->now);
 	if (wish_redeem(best))
 		return;
-	if (queue_is_marked(cpu)) {
+	if (queue_has_some(cpu)) {
 		search_overdue(cpu, SEARCH_MAX, best->now);
 		if (take_overdue(cpu) || resume(cpu, best->now))
 			return;

@@ -169,7 +169,29 @@ static __always_inline u32 relaxed_verdict(s64 lead_ns, u32 stopped, bool slowes
 	return slowest_runs ? RELAXED_GOES_ON : RELAXED_STOPPED;
 }
 
-/* Stop those of the VM's vCPUs that are too far ahead, and let those go on that no longer are. */
+/* Is one of the VM's vCPUs stopped? */
+VERIFIED_ONCE relaxed_finds_stopped(u32 vm_id)
+{
+	struct vm_ctx *vm = vm_at(vm_id);
+	struct relaxed_vcpu *r;
+	struct vcpu_ctx *v;
+	s32 i, index;
+
+	if (!vm)
+		return 0;
+	bpf_for(i, 0, MAX_VCPUS) {
+		if (i >= vm->vcpu_end)
+			break;
+		index = vcpu_index(vm, i);
+		v = vcpu_at(index);
+		r = relaxed_vcpu_at(index);
+		if (index >= 0 && v && r && v->state != VCPU_ASLEEP && r->stopped)
+			return 1;
+	}
+	return 0;
+}
+
+/* Stop those of the VM's vCPUs that are too far ahead, and let those go on that no longer are. Return true if any is stopped. */
 VERIFIED_ONCE relaxed_look(u32 vm_id, u64 now)
 {
 	struct relaxed_vm *rvm = relaxed_vm_at(vm_id);
@@ -182,10 +204,8 @@ VERIFIED_ONCE relaxed_look(u32 vm_id, u64 now)
 
 	if (!rvm || !vm)
 		return 0;
-	if (!relaxed_find_slowest(vm_id, now)) {
-		rvm->has_stopped = 0;
+	if (!relaxed_find_slowest(vm_id, now))
 		return 0;
-	}
 	v = vcpu_at(rvm->slowest);
 	slowest_runs = v && v->state == VCPU_RUNNING;
 	bpf_for(i, 0, MAX_VCPUS) {
@@ -200,7 +220,7 @@ VERIFIED_ONCE relaxed_look(u32 vm_id, u64 now)
 		is = relaxed_verdict(rvm->slowest_ns - relaxed_behind(r, now), was, slowest_runs);
 		r->stopped = is;
 		if (is)
-			any = true;
+			rvm->has_stopped = any = true;
 		if (!was == !is)
 			continue;
 		if (!is) {
@@ -211,13 +231,27 @@ VERIFIED_ONCE relaxed_look(u32 vm_id, u64 now)
 				scx_bpf_kick_cpu(v->cpu, SCX_KICK_PREEMPT);
 		}
 	}
-	rvm->has_stopped = any;
 	if (!any)
 		return 0;
 	if (relaxed_vm_end < vm_id + 1)
 		relaxed_vm_end = vm_id + 1;
 	relaxed_start(vm_id, rvm->slowest, now);
-	return 0;
+	return 1;
+}
+
+/* The same, and the note whether anybody is stopped. Another pCPU may be looking, too, and stop one that this one has passed. */
+static void relaxed_review(u32 vm_id, u64 now)
+{
+	struct relaxed_vm *rvm;
+
+	if (relaxed_look(vm_id, now))
+		return;
+	rvm = relaxed_vm_at(vm_id);
+	if (!rvm || !rvm->has_stopped)
+		return;
+	rvm->has_stopped = 0;
+	if (relaxed_finds_stopped(vm_id))
+		rvm->has_stopped = 1;
 }
 
 /* Those of the VM that have woken: their leads are between nothing and the limit. */
@@ -279,13 +313,13 @@ static void relaxed_changed(struct task_ctx *t, struct vcpu_ctx *v, u32 from, u6
 static void relaxed_settle(u32 vm_id, u64 now)
 {
 	relaxed_bound_woken(vm_id, now);
-	relaxed_look(vm_id, now);
+	relaxed_review(vm_id, now);
 }
 
 static void relaxed_tick(struct task_ctx *t, s32 cpu, u64 now)
 {
 	if (t->vcpu >= 0 && vm_get(t))
-		relaxed_look(t->vm, now);
+		relaxed_review(t->vm, now);
 }
 
 static u32 relaxed_gate(struct task_ctx *t, s32 cpu, u64 now)
@@ -310,7 +344,7 @@ static void relaxed_period(u64 now)
 			break;
 		rvm = relaxed_vm_at(i);
 		if (rvm && rvm->has_stopped)
-			relaxed_look(i, now);
+			relaxed_review(i, now);
 	}
 }
 

@@ -107,11 +107,12 @@ static bool quota_refill(struct entity_ctx *e, u64 periods, u64 now)
 	return true;
 }
 
-/* Periods follow one another without a gap, however late the timer is. */
+/* Periods follow one another without a gap, however late the timer is. The kernel may have no memory to start one: then whoever is next tries again. */
 static void quota_arm(struct quota_timer *timer, struct entity_ctx *e, u64 periods)
 {
 	e->period_end_ns += periods * e->period_ns;
-	bpf_timer_start(&timer->timer, e->period_end_ns, BPF_F_TIMER_ABS);
+	if (bpf_timer_start(&timer->timer, e->period_end_ns, BPF_F_TIMER_ABS))
+		e->timer_on = 0;
 }
 
 static int quota_period(void *map, int *key, struct quota_timer *timer)

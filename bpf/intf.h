@@ -95,12 +95,12 @@ struct vm_counts {
 struct vm_ctx {
 	unsigned long long kvm; /* identity: address of the kernel's struct kvm */
 	unsigned int generation;
-	int tgid;		   /* the VMM's process */
-	unsigned int weight;	   /* of the cgroup that it is in */
-	unsigned int nr_vcpus;	   /* known vCPU threads */
-	unsigned int vcpu_end;	   /* 1 + highest vcpu_id seen */
-	unsigned int entity;	   /* as which it competes */
-	unsigned short blocks[16]; /* 1 + block of the map `vcpus` for each VCPU_BLOCK of vcpu_ids; 0: none yet */
+	int tgid;		 /* the VMM's process */
+	unsigned int weight;	 /* of the cgroup that it is in */
+	unsigned int nr_vcpus;	 /* known vCPU threads */
+	unsigned int vcpu_end;	 /* 1 + highest vcpu_id seen */
+	unsigned int entity;	 /* as which it competes */
+	unsigned int blocks[16]; /* 1 + block of the map `vcpus` for each VCPU_BLOCK of vcpu_ids; 0: none yet */
 
 	/* What changes all the time has lines of its own. */
 	unsigned long long turn_end_ns __attribute__((aligned(64))); /* gang aligned: when its present turn ends */

@@ -55,7 +55,7 @@ static void pcpu_given_back(s32 cpu)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
 
-	if (c)
+	if (c && c->taken)
 		c->taken = 0;
 }
 
@@ -70,9 +70,10 @@ int BPF_PROG(cohort_sched_switch, bool preempt, struct task_struct *prev, struct
 	bool takes = next->prio < MAX_RT_PRIO && !(next->flags & PF_KTHREAD);
 	s32 cpu = bpf_get_smp_processor_id();
 
+	/* Whatever prev is now: it may have lost its priority while it ran. */
 	if (takes)
 		pcpu_taken(cpu);
-	else if (prev->prio < MAX_RT_PRIO)
+	else
 		pcpu_given_back(cpu);
 	return 0;
 }

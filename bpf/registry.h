@@ -142,10 +142,26 @@ VERIFIED_ONCE vm_free(u32 id)
 	return 0;
 }
 
+/* A VM's number is taken: none of its vCPUs is anywhere yet. */
+VERIFIED_ONCE vm_on_cpu_reset(u32 id)
+{
+	u32 *n;
+	s32 i;
+
+	bpf_for(i, 0, MAX_CPUS) {
+		if (i >= nr_cpus)
+			break;
+		n = vm_on_cpu_get(id, i);
+		if (n)
+			*n = 0;
+	}
+	return 0;
+}
+
 /* Find or make the number of a VM. Return 0 if there is none left. */
 VERIFIED_ONCE vm_number(u64 kvm, u32 tgid)
 {
-	u32 *known, *n, id, nobody = 0;
+	u32 *known, id, nobody = 0;
 	struct vm_ctx *vm;
 	s32 i;
 
@@ -164,7 +180,7 @@ VERIFIED_ONCE vm_number(u64 kvm, u32 tgid)
 		if (!vm || vm->kvm || atomic_cas(&vm->kvm, 0, kvm))
 			continue;
 
-		/* Nobody else can find the number before it is in vm_slots. */
+		/* Nobody else can find the number before it is in vm_slots: all is to be right by then, for vCPUs of a new VM may start at once. */
 		vm->generation++;
 		vm->tgid = tgid;
 		vm->weight = WEIGHT_DEFAULT;
@@ -173,13 +189,16 @@ VERIFIED_ONCE vm_number(u64 kvm, u32 tgid)
 		vm->vcpu_end = 0;
 		vm->turn_end_ns = 0;
 		__builtin_memset(&vm->counts, 0, sizeof(vm->counts));
+		vm_on_cpu_reset(id);
+		vm->entity = entity_alloc(kvm, ENTITY_VM);
 		if (bpf_map_update_elem(&vm_slots, &kvm, &id, BPF_NOEXIST)) {
-			/* Two vCPUs of a new VM started at once; the other one's number it is. */
+			/* They did; the other one's number it is. */
+			entity_free(vm->entity);
+			vm->entity = 0;
 			vm->kvm = 0;
 			known = bpf_map_lookup_elem(&vm_slots, &kvm);
 			return known ? *known : 0;
 		}
-		vm->entity = entity_alloc(kvm, ENTITY_VM);
 		bpf_map_update_elem(&vm_by_tgid, &tgid, &id, BPF_ANY);
 		atomic_add(&registry_generation, 1);
 		break;
@@ -189,13 +208,6 @@ VERIFIED_ONCE vm_number(u64 kvm, u32 tgid)
 	vm = bpf_map_lookup_elem(&vms, &nobody);
 	if (vm)
 		raise_end(&vm->end, id);
-	bpf_for(i, 0, MAX_CPUS) {
-		if (i >= nr_cpus)
-			break;
-		n = vm_on_cpu_get(id, i);
-		if (n)
-			*n = 0;
-	}
 	return id;
 }
 
@@ -215,8 +227,9 @@ VERIFIED_ONCE vcpu_room(u32 id, s32 vcpu)
 		owner = bpf_map_lookup_elem(&vcpu_blocks, &block);
 		if (!owner || *owner || atomic_cas(owner, 0, id))
 			continue;
-		/* Another vCPU of the VM may have been faster; then one block too many is held until the VM goes. */
-		vm->blocks[part] = block + 1;
+		/* Another vCPU of the VM may have been faster: its block it is. */
+		if (atomic_cas(&vm->blocks[part], 0, block + 1))
+			*owner = 0;
 		return vcpu_index(vm, vcpu);
 	}
 	return -1;
@@ -330,6 +343,17 @@ static void vmm_thread_join(struct task_struct *p, struct task_ctx *t)
 	t->tree_generation = 0;
 }
 
+/*
+ * Does another thread run the vCPU that t was found as? A VMM sets its vCPUs up by ioctls, in which KVM's notifier is on the list of the thread that makes them
+ * as it is in KVM_RUN; in many VMMs that is the main thread.
+ */
+static __always_inline bool vcpu_is_anothers(const struct task_struct *p, const struct task_ctx *t)
+{
+	struct vcpu_ctx *v = t->vcpu >= 0 ? vcpu_get(t) : NULL;
+
+	return v && v->pid && v->pid != p->pid;
+}
+
 /* May a VM that had no room have some now? */
 static __always_inline bool registry_retries(const struct task_ctx *t)
 {
@@ -348,13 +372,16 @@ static __always_inline bool identity_is_stale(struct task_struct *p, const struc
 	v = task_vcpu(p);
 	if (v)
 		return (u64)v != t->kvm_vcpu || vcpu_kvm(v) != t->kvm || registry_retries(t);
-	return t->vcpu < 0 && t->registry_generation != registry_generation;
+	if (t->vcpu >= 0)
+		return vcpu_is_anothers(p, t);
+	return t->registry_generation != registry_generation;
 }
 
 /* Bring t's membership up to date; cheap when nothing changed. Not while t's run time is being charged. */
 static void identify(struct task_struct *p, struct task_ctx *t)
 {
 	struct kvm_vcpu *v;
+	s32 cpu = t->cpu;
 	u64 kvm;
 
 	if (!(p->flags & PF_KTHREAD)) {
@@ -363,6 +390,11 @@ static void identify(struct task_struct *p, struct task_ctx *t)
 			kvm = vcpu_kvm(v);
 			if (kvm && ((u64)v != t->kvm_vcpu || kvm != t->kvm || registry_retries(t)))
 				vcpu_join(p, t, v, kvm, vcpu_id(v));
+		} else if (vcpu_is_anothers(p, t)) {
+			vm_leave(t, p->pid);
+			vmm_thread_join(p, t);
+			leaf_refresh(p, t);
+			account_place(t, cpu);
 		} else if (t->vcpu < 0 && t->registry_generation != registry_generation) {
 			vmm_thread_join(p, t);
 		}

@@ -136,9 +136,9 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 			continue;
 		gate = gate_for(t, best->cpu, best->now);
 		if (gate) {
-			if (gate == GATE_ASIDE && queue == best->cpu &&
+			if (gate == GATE_ASIDE && queue == best->cpu && goes_aside(t, queue, best->now) &&
 			    scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, ASIDE_DSQ(queue), 0))
-				now_aside(t, queue, best->now);
+				now_aside(t, best->now);
 			continue;
 		}
 		order_rank(t, best->now, &rank);
@@ -298,6 +298,17 @@ VERIFIED_ONCE take_any(s32 cpu, u64 now)
 	return 0;
 }
 
+/*
+ * Does somebody wait in this pCPU's own queue? Whoever queues somebody marks it, but the kernel inserts them only when that operation is over: if this pCPU has
+ * looked in between, it has found nobody and taken the mark away.
+ */
+static __always_inline bool queue_has_some(s32 cpu)
+{
+	if (!queue_is_marked(cpu) && scx_bpf_dsq_nr_queued(cpu) > 0)
+		queue_mark(cpu);
+	return queue_is_marked(cpu);
+}
+
 /* How long a task runs: less where many wait. */
 static __always_inline u64 slice_for(s32 cpu)
 {
@@ -330,24 +341,31 @@ VERIFIED_ONCE search_overdue(s32 cpu, u32 scan, u64 now)
 		if (seen++ >= scan)
 			break;
 		t = task_get(p);
-		if (t && is_overdue(t, now))
-			scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, OVERDUE_DSQ(cpu), 0);
+		if (!t || !is_overdue(t, now))
+			continue;
+		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, OVERDUE_SLICE_NS);
+		scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, OVERDUE_DSQ(cpu), 0);
 	}
 	return 0;
 }
 
-/* Every other choice is one of the overdue, if there are any. */
+/* Every other choice is one of the overdue, if there are any. Is this one? */
+static __always_inline bool overdue_is_next(const struct cpu_ctx *c, s32 cpu)
+{
+	return !c->overdue_last && scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) > 0;
+}
+
 VERIFIED_ONCE take_overdue(s32 cpu)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
 
 	if (!c)
 		return 0;
-	if (c->overdue_last) {
+	if (!overdue_is_next(c, cpu)) {
 		c->overdue_last = 0;
 		return 0;
 	}
-	if (scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) <= 0 || !scx_bpf_dsq_move_to_local(OVERDUE_DSQ(cpu)))
+	if (!scx_bpf_dsq_move_to_local(OVERDUE_DSQ(cpu)))
 		return 0;
 	c->overdue_last = 1;
 	c->out_of_turn = 1;

@@ -21,11 +21,78 @@
 /* The weight of cgroups with cpu.idle: the kernel's 3 of 1024, rounded up to what a weight can be. */
 #define WEIGHT_IDLE 1
 
+static __always_inline u64 scale_by_entity(u64 delta_ns, const struct entity_ctx *e)
+{
+	return delta_ns * e->inv_weight >> INV_WEIGHT_SHIFT;
+}
+
+/*
+ * How much of the turns that e has paid for is still to come, all together.
+ *
+ * `turns` has in its upper 48 bits the sum of their ends, in us, and in the lower 16 how many they are: what a turn adds, turn_until(), it takes back when
+ * it ends. So it is right at any moment, whoever else begins or ends one.
+ */
+static __always_inline u64 turns_rest_ns(const struct entity_ctx *e, u64 now)
+{
+	u64 turns = e->turns, count = turns & 0xffff;
+	s64 rest_ns = ((s64)(turns - (count * (now / 1000) << 16)) >> 16) * 1000;
+
+	if (rest_ns <= 0)
+		return 0;
+	/* By the clock of another pCPU it may seem to be more. */
+	return (u64)rest_ns < count * slice_ns ? (u64)rest_ns : count * slice_ns;
+}
+
 static __always_inline void entity_set_weight(struct entity_ctx *e, u32 weight)
 {
 	if (e->idle || !weight)
 		weight = WEIGHT_IDLE;
 	e->inv_weight = (WEIGHT_DEFAULT << INV_WEIGHT_SHIFT) / weight;
+}
+
+/* By how much of virtual time e, which has come to vtime, is ahead of those with whom it competes; no more than its present turns can have made it. */
+static __always_inline u64 entity_ahead(const struct entity_ctx *e, u64 vtime)
+{
+	u64 *clock = e->home >= 0 ? clock_get(e->parent, e->home) : NULL, at = clock ? *clock : vtime;
+	u64 count = e->turns & 0xffff, most = scale_by_entity(slice_ns, e) * (count ?: 1);
+	struct entity_ctx *up = entity_get(e->parent);
+
+	if (up && time_before(at, up->free_clock))
+		at = up->free_clock;
+	if (!time_before(at, vtime))
+		return 0;
+	return vtime - at < most ? vtime - at : most;
+}
+
+/*
+ * The same while it competes. What is left of its turns was paid for at the old weight, and is paid back at the new one. And what it has had beyond the others
+ * is a time, which is less virtual time if it becomes heavier (reweight_entity() in the kernel): one that was light would wait for seconds.
+ */
+static void entity_reweigh(struct entity_ctx *e, u32 weight)
+{
+	u64 rest_ns = turns_rest_ns(e, now_ns()), paid = scale_by_entity(rest_ns, e), old = e->inv_weight;
+	u64 ahead = entity_ahead(e, e->vtime - paid), still = ahead;
+
+	entity_set_weight(e, weight);
+	if (e->inv_weight < old)
+		still = ((ahead >> 12) * e->inv_weight / (old ?: 1)) << 12;
+	atomic_add(&e->vtime, scale_by_entity(rest_ns, e) - paid + still - ahead);
+}
+
+/* A number is taken: the clocks of its children begin anew. */
+VERIFIED_ONCE clocks_reset(u32 slot)
+{
+	u64 *clock;
+	s32 i;
+
+	bpf_for(i, 0, MAX_CPUS) {
+		if (i >= nr_cpus)
+			break;
+		clock = clock_get(slot, i);
+		if (clock)
+			*clock = 0;
+	}
+	return 0;
 }
 
 /* A free number, now taken, or 0. */
@@ -49,7 +116,9 @@ VERIFIED_ONCE entity_alloc(u64 id, u32 kind)
 		e->waited_ns = 0;
 		e->served_ns = 0;
 		e->home = -1;
-		e->free_clock = 0;
+		e->free_clock = e->child_clock = 0;
+		clocks_reset(slot);
+		__builtin_memset(e->path, 0, sizeof(e->path));
 		e->used_ns = e->used_at_refill_ns = 0;
 		e->nr_periods = e->nr_throttled = e->throttled_ns = 0;
 		entity_set_weight(e, WEIGHT_DEFAULT);
@@ -176,7 +245,7 @@ static void tree_set_weight(struct cgroup *cgrp, u32 weight)
 	if (!e)
 		return;
 	e->weight = weight;
-	entity_set_weight(e, weight);
+	entity_reweigh(e, weight);
 	/* VMs show their cgroup's weight. */
 	atomic_add(&tree_generation, 1);
 }
@@ -188,7 +257,7 @@ static void tree_set_idle(struct cgroup *cgrp, bool idle)
 	if (!e)
 		return;
 	e->idle = idle;
-	entity_set_weight(e, e->weight);
+	entity_reweigh(e, e->weight);
 }
 
 /* A cgroup goes: nobody is in it. */
@@ -219,8 +288,8 @@ static void leaf_refresh(struct task_struct *p, struct task_ctx *t)
 {
 	struct vm_ctx *vm = vm_get(t);
 	u32 slot = 0, domain = 0;
+	struct entity_ctx *e, *up;
 	struct cgroup *cgrp;
-	struct entity_ctx *e;
 	u64 id;
 
 	t->tree_generation = tree_generation;
@@ -245,12 +314,16 @@ static void leaf_refresh(struct task_struct *p, struct task_ctx *t)
 		leaf_set(t, slot);
 		return;
 	}
+	up = entity_get(domain);
+	if (t->vcpu >= 0)
+		vm->weight = up && domain ? up->weight : WEIGHT_DEFAULT;
+	/* Too deep for an entity of its own: its threads are tasks of what the VM is in. */
+	if (!up || up->depth >= MAX_DEPTH) {
+		leaf_set(t, domain);
+		return;
+	}
 	if (t->vcpu >= 0 && (e->parent != domain || !e->depth))
 		entity_attach(vm->entity, domain);
-	if (t->vcpu >= 0) {
-		e = entity_get(domain);
-		vm->weight = e && domain ? e->weight : WEIGHT_DEFAULT;
-	}
 	leaf_set(t, vm->entity);
 }
 

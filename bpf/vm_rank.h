@@ -7,28 +7,6 @@
 
 #include "account.h"
 
-static __always_inline u64 scale_by_entity(u64 delta_ns, const struct entity_ctx *e)
-{
-	return delta_ns * e->inv_weight >> INV_WEIGHT_SHIFT;
-}
-
-/*
- * How much of the turns that e has paid for is still to come, all together.
- *
- * `turns` has in its upper 48 bits the sum of their ends, in us, and in the lower 16 how many they are: what a turn adds, turn_until(), it takes back when
- * it ends. So it is right at any moment, whoever else begins or ends one.
- */
-static __always_inline u64 turns_rest_ns(const struct entity_ctx *e, u64 now)
-{
-	u64 turns = e->turns, count = turns & 0xffff;
-	s64 rest_ns = ((s64)(turns - (count * (now / 1000) << 16)) >> 16) * 1000;
-
-	if (rest_ns <= 0)
-		return 0;
-	/* By the clock of another pCPU it may seem to be more. */
-	return (u64)rest_ns < count * slice_ns ? (u64)rest_ns : count * slice_ns;
-}
-
 /* The weight that t had in its last turn, 0 before the first: no operation that ranks t has it at hand. */
 static __always_inline u64 *last_weight(struct task_ctx *t)
 {

@@ -29,8 +29,11 @@ static __always_inline void keep_challenge(struct task_ctx *t, struct cpu_ctx *c
 		c->kept_until_ns = now;
 }
 
-/* Make somebody look at p, just queued on cpu: an idle pCPU, or the one whose runner deserves it less. */
-static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
+/*
+ * Make somebody look at p, which is about to be queued on cpu: an idle pCPU, or the one whose runner deserves it less. last: nobody else can run there
+ * (SCX_ENQ_LAST).
+ */
+static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, bool last, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu), *other;
 	struct rank rank;
@@ -56,8 +59,16 @@ static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
 				return;
 		}
 	}
-	/* Nobody runs: the pCPU is between two tasks, and has chosen, or will look here. */
-	if (!c->curr_pid || c->curr_pid == p->pid)
+	/*
+	 * Nobody runs: that pCPU is between two tasks. If it has chosen already, and found nobody, it idles from now on, whatever is queued; it is told to look
+	 * once more, when p is there. This pCPU, if it is the one, has chosen another, unless p is the last.
+	 */
+	if (!c->curr_pid) {
+		if (last || cpu != (s32)bpf_get_smp_processor_id())
+			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+		return;
+	}
+	if (c->curr_pid == p->pid)
 		return;
 	order_rank(t, now, &rank);
 	if (would_preempt(c, &rank, now)) {

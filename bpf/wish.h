@@ -93,7 +93,7 @@ static __always_inline u64 wish_margin(void)
  * would be a share taken from others. An order that knows no VMs bounds what threads borrow, siblings too; there a wish goes as far ahead as a task that
  * wakes does, which is what the fair class grants to KVM's choice (wakeup_preempt_entity() in pick_next_entity(), until 6.5).
  */
-static bool wish_is_affordable(struct task_ctx *t, struct pick *search)
+static bool wish_is_affordable(s32 pid, struct task_ctx *t, struct pick *search)
 {
 	struct pick *rival = new_search(SECOND_SEARCH, search->cpu, search->now);
 	u64 margin_ns = wish_margin();
@@ -105,7 +105,10 @@ static bool wish_is_affordable(struct task_ctx *t, struct pick *search)
 	if (search->prev_queued && wish_is_outranked(&search->prev, &rank, margin_ns))
 		return false;
 	best_waiter(search->cpu, QUEUE_SCAN, 0, rival);
-	return !rival->pid || !wish_is_outranked(&rival->rank, &rank, margin_ns);
+	if (!rival->pid || rival->pid == pid)
+		return true;
+	/* The rank of one that has waited too long says nothing, and others may wait behind it that deserve the pCPU more. */
+	return !rival->urgency && !wish_is_outranked(&rival->rank, &rank, margin_ns);
 }
 
 /* Has somebody here waited for so long that not even a forced wish goes first? */
@@ -133,7 +136,7 @@ VERIFIED_ONCE wish_is_granted(s32 pid, struct pick *search, u32 flags)
 		return 0;
 	t = task_get(p);
 	granted = t && !gate_for(t, search->cpu, search->now) &&
-		  (flags & WISH_FORCED ? !wish_must_wait(search) : wish_is_affordable(t, search));
+		  (flags & WISH_FORCED ? !wish_must_wait(search) : wish_is_affordable(pid, t, search));
 	bpf_task_release(p);
 	return granted;
 }
@@ -164,7 +167,7 @@ VERIFIED_ONCE wish_redeem(struct pick *search)
 	if (!v || !vm || v->pid != pid || v->state != VCPU_WAITING || time_before(c->wish_at_ns + WISH_STALE_NS, now))
 		goto missed;
 	from = vcpu_cpu(v);
-	if (from < 0 || (from != cpu && !(flags & WISH_MIGRATE)))
+	if (from < 0 || (from != cpu && !(flags & WISH_MIGRATE)) || overdue_is_next(c, cpu))
 		goto missed;
 	if (!wish_is_granted(pid, search, flags))
 		goto missed;

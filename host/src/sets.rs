@@ -129,7 +129,7 @@ fn write(board: &Board, vm: &Vm, sets: &Sets) {
     let vcpus = vm.ctx.vcpu_end as usize;
     for (vcpu, first) in first_of_each(sets, vcpus).into_iter().enumerate() {
         let block = vm.ctx.blocks.get(vcpu / intf::VCPU_BLOCK as usize).copied().unwrap_or(0);
-        let Some(block) = u32::from(block).checked_sub(1) else { continue };
+        let Some(block) = block.checked_sub(1) else { continue };
         let index = block * intf::VCPU_BLOCK + vcpu as u32 % intf::VCPU_BLOCK;
         board.put(index, first.map_or(0, |first| entry(vm.ctx.generation, vm.slot, first)));
     }

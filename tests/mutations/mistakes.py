@@ -108,7 +108,6 @@ MUTATIONS = [
         "if (atomic_add(&vm->nr_vcpus, -1) == 1)",
         "if (!vm->nr_vcpus)",
     ),
-    Mutation("a VM's entity is never free again", "registry.h", "entity_free(vm->entity);", ";"),
     Mutation("a VM's blocks of vCPUs are never free again", "registry.h", "*owner = free;", "*owner = free + id;"),
     Mutation(
         "siblings are queued together",
@@ -153,12 +152,12 @@ MUTATIONS = [
         "elapsed_ns(now, t->queued_ns) <= starve_ns)",
         "elapsed_ns(now, t->queued_ns) >= 0)",
     ),
-    Mutation("nobody is overdue", "runqueue.h", "if (t && is_overdue(t, now))", "if (!t)"),
+    Mutation("nobody is overdue", "runqueue.h", "if (!t || !is_overdue(t, now))", "if (t)"),
     Mutation(
         "those found overdue are not taken",
         "runqueue.h",
-        "if (scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) <= 0 ||",
-        "if (c ||",
+        "if (!scx_bpf_dsq_move_to_local(OVERDUE_DSQ(cpu)))",
+        "if (c)",
     ),
     Mutation(
         "the wrong one is better", "runqueue.h", "return order_before(r, &best->rank, margin_ns);", "return false;"

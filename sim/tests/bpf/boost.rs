@@ -424,3 +424,39 @@ fn a_vcpu_thread_that_exits_before_its_boost_is_missed_and_no_more() {
     let (spins, cpu) = (spinner, w.task(spinner).cpu);
     assert!(w.cpus[cpu].curr.is_some() && w.task(spins).used_ns > 0);
 }
+
+#[test]
+fn no_boost_goes_before_one_that_is_overdue() {
+    // A light VM waits behind two that are not: it is overdue in the middle of a turn of the first one.
+    let starve_ns = 2 * MS;
+    let boost = BOOST_CANDIDATE | BOOST_ANY_MODE | BOOST_MIGRATE;
+    let knobs = Knobs { boost: Some(boost), starve_ns: Some(starve_ns), ..Knobs::default() };
+    let mut w = world_with(1, knobs);
+    let vm = |w: &mut World, weight: u32, vcpus: usize| {
+        let (cgroup, vm) = (w.new_cgroup(0, weight), w.new_vm(vcpus));
+        (0..vcpus).map(|id| w.spawn(Spec::busy().vcpu(vm, id).cgroup(cgroup))).collect::<Vec<_>>()
+    };
+    let (spins, light) = (vm(&mut w, 100, 2), vm(&mut w, 1, 1)[0]);
+    let other = vm(&mut w, 100, 1)[0];
+    introduce(&mut w, &[&spins[..], &[light, other]].concat());
+    let mut tried = 0;
+    for _ in 0..4_000 {
+        w.run(MS);
+        let since_ns = w.task(light).waits_since_ns;
+        let overdue = w.task(light).queue.is_some() && w.now_ns - since_ns > 10 * starve_ns;
+        let Some(spinner) = spins.iter().find(|id| w.is_running(**id)).copied().filter(|_| overdue) else {
+            continue;
+        };
+        // One that has waited for longer still may go first.
+        if spins.iter().any(|id| *id != spinner && w.task(*id).waits_since_ns < since_ns) {
+            continue;
+        }
+        w.set_guest_kernel(spinner, true);
+        w.pause_exit(spinner);
+        w.settle();
+        let boosted = spins.iter().any(|id| *id != spinner && w.is_running(*id));
+        assert!(!boosted, "its sibling runs although the light VM has waited for 20 ms");
+        tried += 1;
+    }
+    assert!(tried > 5, "{tried}");
+}

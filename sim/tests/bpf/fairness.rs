@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use crate::spec::{knob, Knobs, Spec};
-use crate::world::World;
+use crate::world::{TaskId, World};
 
 fn order(order: u32) -> Knobs {
     Knobs { order: Some(order), ..Knobs::default() }
@@ -278,4 +278,59 @@ fn whose_turn_has_begun_has_paid_for_no_more_than_it_has_run() {
         w.run(MS / 5);
         assert!(w.is_running(tasks[0]), "order {mode}: it lost its pCPU");
     }
+}
+
+#[test]
+fn one_that_becomes_heavy_does_not_wait_for_what_it_paid_when_it_was_light() {
+    for idle in [false, true] {
+        let mut w = world(1);
+        let cgroup = if idle { w.new_idle_cgroup(0, 100) } else { w.new_cgroup(0, 1) };
+        let vm = w.new_vm(1);
+        let light = w.spawn(Spec::busy().vcpu(vm, 0).cgroup(cgroup));
+        let other = w.spawn(Spec::on_demand(MS));
+        introduce(&mut w, &[light]);
+        // In the middle of a turn, which costs a hundred times as much of its virtual time.
+        w.run(1_003 * MS);
+        if idle {
+            w.set_cgroup_idle(cgroup, false);
+        } else {
+            w.set_cgroup_weight(cgroup, 100);
+        }
+        w.exit(other);
+        let other = w.spawn(Spec::busy());
+        let shares = shares(&mut w, 1_000 * MS, &[light, other]);
+        assert_near(shares[0], 0.5, 0.06);
+    }
+}
+
+#[test]
+fn a_vm_that_is_too_deep_for_an_entity_of_its_own_is_a_task_of_what_it_is_in() {
+    let mut w = world(1);
+    let mut deep = 0;
+    for _ in 0..10 {
+        deep = w.new_cgroup(deep, 100);
+    }
+    let beside = w.new_cgroup(0, 100);
+    let old = w.spawn(Spec::busy().cgroup(beside));
+    w.run(5_000 * MS);
+    let vm = w.new_vm(1);
+    let vcpu = w.spawn(Spec::busy().vcpu(vm, 0).cgroup(deep));
+    introduce(&mut w, &[vcpu]);
+    let shares = shares(&mut w, 2_000 * MS, &[old, vcpu]);
+    assert_near(shares[1], 0.5, 0.05);
+}
+
+#[test]
+fn who_is_overdue_runs_for_a_moment() {
+    // All are: a turn of a long queue is half as long, and every other one is a moment.
+    let knobs = Knobs { starve_ns: Some(2 * MS), ..Knobs::default() };
+    let mut w = world_with(1, knobs);
+    let all: Vec<TaskId> = (0..64).map(|_| w.spawn(Spec::busy())).collect();
+    w.run(4_000 * MS);
+    let switches = |w: &World| all.iter().map(|id| w.task(*id).switches).sum::<u64>();
+    let before = switches(&w);
+    w.run(4_000 * MS);
+    let mean_ms = 4_000.0 / (switches(&w) - before) as f64;
+    assert!(mean_ms < 8.0, "a turn lasts {mean_ms:.1} ms on average");
+    assert!(w.stats().starved > 0);
 }

@@ -110,6 +110,22 @@ fn a_real_time_task_sends_the_vcpu_elsewhere_and_nobody_comes() {
     }
 }
 
+#[test]
+fn a_real_time_task_that_becomes_an_ordinary_one_gives_its_pcpu_back() {
+    // `chrt -o -p`, or the end of a borrowed priority: when it is switched out nothing says any more that it was one.
+    let mut w = world(2);
+    let (_, vcpus) = busy_vm(&mut w, 2);
+    introduce(&mut w, &vcpus);
+    w.run(100 * MS);
+    w.rt_takes(1);
+    w.run(50 * MS);
+    assert!(w.believes_taken(1));
+    w.rt_is_demoted_and_leaves(1);
+    w.run(50 * MS);
+    assert!(!w.believes_taken(1), "nobody is sent there any more");
+    audit(&mut w);
+}
+
 fn a_real_time_task_comes(mut w: World) {
     let (_, vcpus) = busy_vm(&mut w, 2);
     introduce(&mut w, &vcpus);

@@ -230,3 +230,24 @@ fn the_end_is_told_to_user_space() {
     w.run(10 * MS);
     w.unload(c"unregistered from user space");
 }
+
+#[test]
+fn a_cgroup_that_has_anothers_number_has_clocks_of_its_own() {
+    let mut w = world(2);
+    let before = w.new_cgroup(0, 100);
+    let old = w.spawn(Spec::busy().cgroup(before).on(&[1]));
+    w.run(20_000 * MS);
+    let slot = w.peek_task(old).leaf;
+    w.exit(old);
+    w.run(100 * MS);
+    assert!(w.remove_cgroup(before));
+    let after = w.new_cgroup(0, 100);
+    // One begins where the old one's clock was far ahead, the other where it was not; then they meet.
+    let there = w.spawn(Spec::busy().cgroup(after).on(&[1]));
+    let here = w.spawn(Spec::busy().cgroup(after).on(&[0]));
+    w.run(100 * MS);
+    assert_eq!(w.peek_task(there).leaf, slot, "test: the number is to be taken again");
+    w.set_affinity(there, &[0]);
+    let shares = shares(&mut w, 2_000 * MS, &[here, there]);
+    assert_near(shares[1], 0.5, 0.06);
+}

@@ -238,3 +238,17 @@ fn who_may_leave_goes_to_an_idle_pcpu_that_is_far() {
         w.run(10 * MS);
     }
 }
+
+#[test]
+fn who_came_while_a_pcpu_looked_into_its_empty_queue_is_found() {
+    // The kernel inserts only when ops.enqueue is over, on another pCPU: meanwhile this one may have found its queue empty, and said so.
+    let mut w = world(1);
+    let (runs, waits) = (w.spawn(Spec::busy()), w.spawn(Spec::busy()));
+    w.run(10 * MS);
+    assert!(w.is_running(runs));
+    w.unmark(0);
+    w.sleep(runs);
+    w.settle();
+    assert!(w.is_running(waits), "it waits beside an idle pCPU");
+    audit(&mut w);
+}

@@ -124,3 +124,29 @@ fn a_vm_of_256_vcpus_is_known_whole_and_its_257th_is_a_task() {
     assert!(w.task(beyond).used_ns > 0, "it runs");
     audit(&mut w);
 }
+
+#[test]
+fn a_thread_that_set_a_vcpu_up_is_a_vmm_thread_once_another_runs_it() {
+    let mut w = world(2);
+    let vm = w.new_vm(2);
+    // The main thread is in an ioctl of vCPU 1 when the scheduler looks at it.
+    let main = w.spawn(Spec::busy().vcpu(vm, 1));
+    let first = w.spawn(Spec::busy().vcpu(vm, 0));
+    introduce(&mut w, &[main, first]);
+    assert_eq!(w.peek_task(main).vcpu, 1);
+    until_it_runs(&mut w, main);
+    w.ends_ioctl(main);
+    let second = w.spawn(Spec::busy().vcpu(vm, 1));
+    introduce(&mut w, &[second]);
+    w.run(100 * MS);
+    let slot = w.slot_of(vm).unwrap();
+    let known = w.peek_task(main);
+    assert_eq!((known.vcpu, known.vm), (-1, slot), "it is still taken for the vCPU");
+    assert_eq!((w.peek_task(second).vcpu, w.peek_vm(slot).nr_vcpus), (1, 2));
+    audit(&mut w);
+    // Its VM pays for it as before.
+    let host = w.spawn(Spec::busy());
+    let vm_has: f64 = shares(&mut w, 4_000 * MS, &[main, first, second]).iter().sum();
+    assert_near(vm_has, 1.0, 0.05);
+    assert!(w.task(host).used_ns > 3_800 * MS);
+}

@@ -288,6 +288,18 @@ impl World {
         self.done();
     }
 
+    /// The real-time task becomes an ordinary one, which has not been seen by the scheduler, and then leaves.
+    pub fn rt_is_demoted_and_leaves(&mut self, cpu: usize) {
+        self.sim.host.poke_rt_prio(true);
+        self.rt_leaves(cpu);
+        self.sim.host.poke_rt_prio(false);
+    }
+
+    /// Does the scheduler believe that a higher class has the pCPU?
+    pub fn believes_taken(&mut self, cpu: usize) -> bool {
+        self.sim.host.peek_taken(CpuId::from(cpu))
+    }
+
     /// The time as the simulation's events have it.
     pub fn sim_ns(&self) -> u64 {
         self.sim.host.now_ns()
@@ -374,6 +386,17 @@ impl World {
     /// Of a task that sleeps.
     pub fn set_vtime(&mut self, id: TaskId, vtime: u64) {
         self.sim.host.poke_vtime(id.real(), vtime);
+    }
+
+    /// The pCPU's queue seems to be empty, whoever waits there.
+    pub fn unmark(&mut self, cpu: usize) {
+        self.sim.host.poke_unmark(CpuId::from(cpu));
+    }
+
+    /// The running thread leaves the vCPU ioctl that it was in, and is none of the VM's vCPUs any more.
+    pub fn ends_ioctl(&mut self, id: TaskId) {
+        self.leave_kvm(id);
+        self.sim.bodies.get(id.real()).vcpu = None;
     }
 
     pub fn set_sbco_alpha(&mut self, alpha: u32) {

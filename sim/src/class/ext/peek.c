@@ -386,6 +386,19 @@ void poke_vtime(struct task_struct *p, u64 vtime)
 		t->vtime = vtime;
 }
 
+bool peek_taken(u32 cpu)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+
+	return c && c->taken;
+}
+
+/* That pCPU has found nobody in its queue, just before somebody came. */
+void poke_unmark(u32 cpu)
+{
+	queue_unmark(cpu);
+}
+
 void poke_sbco_alpha(u32 alpha)
 {
 	u32 key = 0, *now = bpf_map_lookup_elem(&sbco_alpha_now, &key);

@@ -12,8 +12,8 @@ use crate::Host;
 
 use super::ffi::{ExitInfo, TaskStruct};
 use super::ops::{OpKind, NOBODY};
-use super::task::Queue;
-use super::Ext;
+use super::task::{self, Queue};
+use super::{Ext, Other};
 
 /// SCX_EXIT_UNREG
 const EXIT_UNREG: i32 = 64;
@@ -111,6 +111,8 @@ extern "C" {
     fn peek_stats(to: *mut u64);
     fn peek_sbco(p: *mut TaskStruct, to: *mut PeekSbco);
     fn poke_sbco_alpha(alpha: u32);
+    fn poke_unmark(cpu: u32);
+    fn peek_taken(cpu: u32) -> bool;
     fn poke_vtime(p: *mut TaskStruct, vtime: u64);
     fn peek_domain_tasks() -> u32;
     fn peek_quotas() -> u32;
@@ -186,6 +188,27 @@ impl Host {
     pub fn poke_sbco_alpha(&mut self, alpha: u32) {
         // SAFETY: writes an element of a map.
         self.peek(|| unsafe { poke_sbco_alpha(alpha) });
+    }
+
+    /// Does the scheduler believe that a higher class has the pCPU?
+    pub fn peek_taken(&mut self, cpu: CpuId) -> bool {
+        // SAFETY: a look-up with bounds.
+        self.peek(|| unsafe { peek_taken(cpu.0) }).unwrap_or(false)
+    }
+
+    /// The real-time tasks that have taken pCPUs become ordinary ones while they run, or real-time ones again.
+    pub fn poke_rt_prio(&mut self, ordinary: bool) {
+        let AnyClass::Ext(ext) = &mut self.class else { return };
+        if let Some(others) = &mut ext.others {
+            let prio = if ordinary { task::PRIO_NORMAL } else { task::PRIO_RT };
+            others[Other::RealTime as usize].kern_mut().kern.prio = prio;
+        }
+    }
+
+    /// A pCPU's queue seems to be empty, as if that had been looked at just before somebody came.
+    pub fn poke_unmark(&mut self, cpu: CpuId) {
+        // SAFETY: changes a bit of a variable that has one for each pCPU.
+        self.peek(|| unsafe { poke_unmark(cpu.0) });
     }
 
     /// Change a sleeping task's virtual time.

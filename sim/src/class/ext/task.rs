@@ -20,7 +20,7 @@ pub const ID_RT: u32 = u32::MAX - 1;
 pub const ID_STOPPER: u32 = u32::MAX - 2;
 pub const PID_RT: u32 = 50;
 pub const PID_STOPPER: u32 = 18;
-const PRIO_NORMAL: i32 = 120;
+pub const PRIO_NORMAL: i32 = 120;
 pub const PRIO_RT: i32 = 49;
 pub const PRIO_IDLE: i32 = 140;
 /// pids are task numbers from here on.
