@@ -9,7 +9,8 @@
 #include "account.h"
 
 struct task_slot {
-	u32 vcpu; /* 1 + its index; 0: none */
+	u32 vcpu;    /* 1 + its index; 0: none */
+	u64 refused; /* the vCPU for which there was no slot */
 };
 
 struct {
@@ -165,6 +166,15 @@ static __always_inline void vcpu_left(struct task_slot *t, u64 now)
 	vm_left(name.vm);
 }
 
+/* There is no slot for the thread's vCPU. It comes again with each KVM_RUN, and is counted once. */
+static __always_inline void vcpu_refused(struct task_slot *t, struct kvm_vcpu *kvm_vcpu)
+{
+	if (t->refused == (u64)kvm_vcpu)
+		return;
+	t->refused = (u64)kvm_vcpu;
+	atomic_add(&not_followed, 1);
+}
+
 /* Thread p serves vCPU kvm_vcpu, and is in that place as far as one can see. */
 static __always_inline void vcpu_found(struct task_struct *p, struct kvm_vcpu *kvm_vcpu, u32 state, u32 cpu)
 {
@@ -187,7 +197,7 @@ static __always_inline void vcpu_found(struct task_struct *p, struct kvm_vcpu *k
 	}
 	room = vm_joined((u64)BPF_CORE_READ(kvm_vcpu, kvm), BPF_CORE_READ(p, tgid));
 	if (room < 0) {
-		atomic_add(&not_followed, 1);
+		vcpu_refused(t, kvm_vcpu);
 		return;
 	}
 	name.vm = room;
@@ -197,7 +207,7 @@ static __always_inline void vcpu_found(struct task_struct *p, struct kvm_vcpu *k
 		return;
 	if (bpf_map_pop_elem(&probe_free_vcpus, &slot)) {
 		vm_left(name.vm);
-		atomic_add(&not_followed, 1);
+		vcpu_refused(t, kvm_vcpu);
 		return;
 	}
 	v = vcpu_at(slot);

@@ -17,6 +17,9 @@ const OLDEST_TESTED_VERSION: (u32, u32) = (6, 18);
 /// A scheduler that is just going away is waited for this long.
 const LEAVING_MAX: Duration = Duration::from_secs(5);
 
+/// The first namespace of process numbers, in which the kernel's own numbers are those of /proc.
+const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+
 /// Reads the core-scheduling cookie of a thread; 0 is none.
 type CookieOf = fn(tid: i32) -> io::Result<u64>;
 /// Reads which operations the kernel has whose types this file describes.
@@ -128,6 +131,14 @@ impl Host {
              CONFIG_DEBUG_INFO_BTF_MODULES=y"
                 .to_string()
         })
+    }
+
+    /// Why a process number that the kernel tells is another process' in /proc. A kernel without namespaces has no link to read.
+    pub fn foreign_process_numbers(&self) -> Option<&'static str> {
+        let namespace = fs::read_link(self.path("/proc/self/ns/pid")).ok()?;
+        (namespace.as_os_str() != FIRST_PID_NAMESPACE).then_some(
+            "process numbers here are not the host's: run outside containers, or with the host's (--pid=host)",
+        )
     }
 
     /// Why KVM does not map guests' pages by its TDP MMU, the only one that is watched.

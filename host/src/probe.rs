@@ -4,13 +4,14 @@
 //! `bpf/probe/` counts in the kernel; this loads it with as much of it as the kernel has hooks for, and reads it.
 
 mod hooks;
+mod idle;
 mod load;
 mod read;
 mod told;
 
 pub use hooks::{Kernel, Point};
 pub use load::{Probe, Storage};
-pub use read::{monotonic_ns, slots, Reader};
+pub use read::{monotonic_ns, slots, Reader, Slot};
 pub use told::{told, Told};
 
 /// What the probe's headers define; see build/headers.rs.

@@ -25,9 +25,10 @@ pub use args::Record;
 use owners::Owners;
 
 use crate::checks::Host;
-use crate::probe::{self, monotonic_ns, Probe, Reader};
+use crate::probe::{self, intf, monotonic_ns, Probe, Reader};
 use crate::run::Stops;
 use crate::say::{self, Failure};
+use crate::top::sample::Sample;
 use crate::topology;
 
 /// How often the ring buffer is emptied. It holds more than is known to happen on a large host in that time.
@@ -76,9 +77,10 @@ fn record(args: &Record, host: &Host, part: &Path, file: File) -> Result<(), Fai
     let mut probe = Probe::recording(&mut storage, host, args.ring_bytes())?;
     let mut reader = Reader::default();
     let first = reader.read(&probe, host)?;
+    first.notes.iter().for_each(|note| warn!("{note}"));
     let file = BufWriter::new(file);
     let slots_max = args.max_bytes() / SLOT_BYTES as u64;
-    let to = Writer::new(file, &header(host, &probe), SLOT_BYTES, slots_max).map_err(unwritten)?;
+    let to = Writer::new(file, &header(host, &probe, &first), SLOT_BYTES, slots_max).map_err(unwritten)?;
     let tape = RefCell::new(Tape { to, owners: Owners::default(), joined: false, failed: None });
 
     let mut ring = RingBufferBuilder::new();
@@ -175,17 +177,23 @@ fn dropped(probe: &Probe<'_>) -> u64 {
     })
 }
 
-fn header(host: &Host, probe: &Probe<'_>) -> Header {
-    let places = topology::read(host);
+/// Those that are online, by number.
+fn pcpus(host: &Host, nr_cpus: u32) -> Vec<Pcpu> {
+    let places = topology::read(host, intf::PROBE_MAX_CPUS);
     let pcpus = places.iter().enumerate().filter_map(|(cpu, place)| {
         let place = (*place)?;
         Some(Pcpu { cpu: cpu as u32, core: place.core, llc: place.llc, node: place.node })
     });
-    let mut pcpus: Vec<Pcpu> = pcpus.collect();
-    if pcpus.is_empty() {
-        // sysfs does not say; the probe knows how many there can be.
-        pcpus = (0..probe.nr_cpus).map(|cpu| Pcpu { cpu, core: cpu, ..Pcpu::default() }).collect();
+    let pcpus: Vec<Pcpu> = pcpus.collect();
+    if !pcpus.is_empty() {
+        return pcpus;
     }
+    // sysfs does not say; the probe knows how many there can be.
+    (0..nr_cpus).map(|cpu| Pcpu { cpu, core: cpu, ..Pcpu::default() }).collect()
+}
+
+/// `first`: a sample of when the recording begins.
+fn header(host: &Host, probe: &Probe<'_>, first: &Sample) -> Header {
     Header {
         version: env!("CARGO_PKG_VERSION").into(),
         time_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64()),
@@ -193,15 +201,27 @@ fn header(host: &Host, probe: &Probe<'_>) -> Header {
         kernel: host.read("/proc/sys/kernel/osrelease").unwrap_or_default(),
         machine: host.read("/proc/sys/kernel/hostname").unwrap_or_default(),
         scheduler: host.loaded_scheduler().unwrap_or_else(|| "fair".into()),
-        pcpus,
-        missing: probe.lost.counters.iter().map(ToString::to_string).collect(),
-        notes: probe.lost.notes.clone(),
+        pcpus: pcpus(host, probe.nr_cpus),
+        missing: first.missing.clone(),
+        notes: first.notes.clone(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checks::tests::FakeHost;
+
+    #[test]
+    fn pcpus_are_those_online_also_beyond_what_the_scheduler_handles() {
+        let host = FakeHost::new()
+            .file("/sys/devices/system/cpu/possible", "0-2047\n")
+            .file("/sys/devices/system/cpu/online", "0-2,1500-1501\n");
+        let numbers =
+            |host: &FakeHost| -> Vec<u32> { pcpus(&host.host(), 3).iter().map(|pcpu| pcpu.cpu).collect() };
+        assert_eq!(numbers(&host), [0, 1, 2, 1500, 1501]);
+        assert_eq!(numbers(&FakeHost::new()), [0, 1, 2], "sysfs says nothing");
+    }
 
     #[test]
     fn where_nothing_can_be_written_is_said_before_the_kernel_is_touched() {

@@ -17,6 +17,7 @@ use tracing::{info, warn};
 
 use crate::checks::Host;
 use crate::cli::Run;
+use crate::intf;
 use crate::load::{self, Config, Ending, Place, Storage};
 use crate::monitor;
 use crate::output::Output;
@@ -156,7 +157,7 @@ fn schedule(
         return Ok(End::Signal(signal));
     }
     let mut online = host.online_cpus();
-    topology::tell(&skel.maps.neighbours, &topology::read(host)).map_err(|e| {
+    topology::tell(&skel.maps.neighbours, &topology::read(host, intf::MAX_CPUS)).map_err(|e| {
         Failure::failed(format!("cannot tell the scheduler which CPUs are near which: {e:#}"))
     })?;
     // Another scheduler may have come since the checks.
@@ -189,7 +190,7 @@ fn schedule(
         let now_online = host.online_cpus();
         if now_online != online {
             online = now_online;
-            if let Err(error) = topology::tell(&maps.neighbours, &topology::read(host)) {
+            if let Err(error) = topology::tell(&maps.neighbours, &topology::read(host, intf::MAX_CPUS)) {
                 warn!("cannot tell the scheduler of CPUs that came or went: {error:#}");
             }
         }

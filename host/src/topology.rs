@@ -10,7 +10,6 @@ use cohort_topology::Place;
 use libbpf_rs::{MapCore, MapFlags};
 
 use crate::checks::Host;
-use crate::intf;
 
 const CPUS: &str = "/sys/devices/system/cpu";
 const NODES: &str = "/sys/devices/system/node";
@@ -27,20 +26,23 @@ enum Llc {
 }
 
 /// The place of each pCPU by its number; None: one that cannot be or is offline. Which core is which is given by numbers that count from 0, in the
-/// order of the pCPUs; a core is within one cache, and a cache within one node, also where the hardware's is not (as with sub-NUMA clustering).
-pub fn read(host: &Host) -> Vec<Option<Place>> {
-    let list =
-        |file| host.read(&format!("{CPUS}/{file}")).map(|text| cpu_list(&text)).filter(|l| !l.is_empty());
+/// order of the pCPUs; a core is within one cache, and a cache within one node, also where the hardware's is not (as with sub-NUMA clustering). Whoever asks
+/// handles `cpus_max` pCPUs.
+pub fn read(host: &Host, cpus_max: u32) -> Vec<Option<Place>> {
+    let list = |file| {
+        let text = host.read(&format!("{CPUS}/{file}"))?;
+        Some(cpu_list(&text, cpus_max)).filter(|list| !list.is_empty())
+    };
     let possible = list("possible").unwrap_or_default();
     let online = list("online").unwrap_or_else(|| possible.clone());
-    let nodes = node_of_cpus(host);
+    let nodes = node_of_cpus(host, cpus_max);
 
     let (mut cores, mut llcs, mut node_numbers) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     let mut places = vec![None; possible.last().map_or(0, |last| *last as usize + 1)];
     for cpu in online {
         let node = number(&mut node_numbers, nodes.get(&cpu).copied().unwrap_or(0));
-        let llc = number(&mut llcs, (node, llc_of(host, cpu)));
-        let core = number(&mut cores, (llc, core_of(host, cpu)));
+        let llc = number(&mut llcs, (node, llc_of(host, cpu, cpus_max)));
+        let core = number(&mut cores, (llc, core_of(host, cpu, cpus_max)));
         if let Some(place) = places.get_mut(cpu as usize) {
             *place = Some(Place { core, llc, node });
         }
@@ -63,16 +65,16 @@ fn number<K: Ord>(known: &mut BTreeMap<K, u32>, key: K) -> u32 {
 }
 
 /// The first pCPU of the core.
-fn core_of(host: &Host, cpu: u32) -> u32 {
+fn core_of(host: &Host, cpu: u32, cpus_max: u32) -> u32 {
     let siblings = host.read(&format!("{CPUS}/cpu{cpu}/topology/core_cpus_list")).unwrap_or_default();
-    cpu_list(&siblings).first().copied().unwrap_or(cpu)
+    cpu_list(&siblings, cpus_max).first().copied().unwrap_or(cpu)
 }
 
-fn llc_of(host: &Host, cpu: u32) -> Llc {
+fn llc_of(host: &Host, cpu: u32, cpus_max: u32) -> Llc {
     let cache = |index: u32| {
         let read = |file| host.read(&format!("{CPUS}/cpu{cpu}/cache/index{index}/{file}"));
         let level: u32 = read("level")?.parse().ok()?;
-        let shared = cpu_list(&read("shared_cpu_list")?).first().copied()?;
+        let shared = cpu_list(&read("shared_cpu_list")?, cpus_max).first().copied()?;
         (read("type")? != "Instruction").then_some((level, shared))
     };
     match (0..CACHES_MAX).filter_map(cache).max_by_key(|(level, _)| *level) {
@@ -85,10 +87,10 @@ fn llc_of(host: &Host, cpu: u32) -> Llc {
 }
 
 /// The node of each pCPU that is online.
-fn node_of_cpus(host: &Host) -> BTreeMap<u32, u32> {
+fn node_of_cpus(host: &Host, cpus_max: u32) -> BTreeMap<u32, u32> {
     let lists = numbered(host, NODES, "node").into_iter().map(|node| {
         let list = host.read(&format!("{NODES}/node{node}/cpulist")).unwrap_or_default();
-        (node, cpu_list(&list))
+        (node, cpu_list(&list, cpus_max))
     });
     lists.flat_map(|(node, cpus)| cpus.into_iter().map(move |cpu| (cpu, node))).collect()
 }
@@ -102,12 +104,12 @@ fn numbered(host: &Host, dir: &str, prefix: &str) -> Vec<u32> {
     numbers
 }
 
-/// The kernel's "0-3,8,10-11", in order. What is not of that form is left out, and so is what the scheduler cannot handle.
-pub fn cpu_list(text: &str) -> Vec<u32> {
+/// The kernel's "0-3,8,10-11", in order. What is not of that form is left out, and so is `cpus_max` and what is above.
+pub fn cpu_list(text: &str, cpus_max: u32) -> Vec<u32> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        Some(first..=last.min(intf::MAX_CPUS - 1))
+        Some(first..last.saturating_add(1).min(cpus_max))
     };
     let mut cpus: Vec<u32> = text.split(',').filter_map(range).flatten().collect();
     cpus.sort_unstable();

@@ -29,7 +29,7 @@ impl VmNames {
         }
         match find() {
             Some(name) => self.known.entry((tgid, kvm)).or_insert(name).clone(),
-            None => format!("pid {tgid}"),
+            None => nameless(tgid),
         }
     }
 
@@ -37,6 +37,11 @@ impl VmNames {
     pub fn keep(&mut self, alive: impl Fn(i32, u64) -> bool) {
         self.known.retain(|(tgid, kvm), _| alive(*tgid, *kvm));
     }
+}
+
+/// What to call a VM whose process says nothing.
+pub fn nameless(tgid: i32) -> String {
+    format!("pid {tgid}")
 }
 
 /// The name in a VMM's command line: QEMU's `-name NAME` or `-name guest=NAME,…`; Firecracker's `--id NAME`; crosvm's `--name NAME`.

@@ -42,13 +42,25 @@ impl FakeHost {
         self
     }
 
+    pub fn link(self, path: &str, target: &str) -> Self {
+        let path = self.host().path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(target, path).unwrap();
+        self
+    }
+
+    /// In a container with process numbers of its own.
+    pub fn in_a_container(self) -> Self {
+        self.link("/proc/self/ns/pid", "pid:[4026532000]")
+    }
+
     /// Its kernel has these operations, or does not say.
     pub fn with_ops(mut self, ops_of: OpsOf) -> Self {
         self.ops_of = ops_of;
         self
     }
 
-    fn without(self, path: &str) -> Self {
+    pub fn without(self, path: &str) -> Self {
         let path = self.host().path(path);
         if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
         self
@@ -178,6 +190,15 @@ fn too_many_cpus() {
         .file("/sys/devices/system/cpu/possible", "")
         .refused_for(&["/sys/devices/system/cpu/possible"]);
     assert_eq!(FakeHost::good().file("/sys/devices/system/cpu/possible", "0,2-5\n").host().cpus(), Ok(6));
+}
+
+#[test]
+fn process_numbers_are_the_hosts_outside_of_containers() {
+    let hosts = FakeHost::new().link("/proc/self/ns/pid", FIRST_PID_NAMESPACE);
+    assert_eq!(hosts.host().foreign_process_numbers(), None);
+    assert_eq!(FakeHost::new().host().foreign_process_numbers(), None, "a kernel without namespaces");
+    let why = FakeHost::new().in_a_container().host().foreign_process_numbers().unwrap();
+    assert!(why.contains("--pid=host"), "{why}");
 }
 
 #[test]

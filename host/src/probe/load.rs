@@ -13,6 +13,7 @@ use super::hooks::{Hook, Kernel, Lost, OPTIONAL};
 use super::intf;
 use crate::checks::Host;
 use crate::say::{self, Failure};
+use crate::top::cgroup::{OF_QUOTAS, OF_WEIGHTS};
 
 /// The memory that libbpf-rs keeps its object in, for each try to load it.
 #[derive(Default)]
@@ -29,6 +30,8 @@ pub struct Probe<'obj> {
     pub nr_cpus: u32,
     /// What this kernel cannot count.
     pub lost: Lost,
+    /// The process numbers that the probe tells are those of /proc.
+    knows_processes: bool,
 }
 
 /// What stands in the way of any probe, with its remedy.
@@ -79,6 +82,7 @@ impl<'obj> Probe<'obj> {
         let present: Vec<&Hook> = OPTIONAL.iter().filter(|hook| kernel.has(hook.point)).collect();
         let state = kernel.switch_tells_state();
         drop(kernel);
+        let knows_processes = knows_processes(host, &mut lost);
 
         // Each try but the first has one program less.
         storage.places = (0..=present.len()).map(|_| MaybeUninit::uninit()).collect();
@@ -92,11 +96,16 @@ impl<'obj> Probe<'obj> {
         for (hook, why) in refused {
             lost.add(hook.counters, format!("{} cannot be watched: {why}", hook.point.name()));
         }
-        let mut probe = Probe { _links: Vec::new(), skel, nr_cpus, lost };
+        let mut probe = Probe { _links: Vec::new(), skel, nr_cpus, lost, knows_processes };
         probe.fill_slots().map_err(|e| Failure::failed(format!("cannot prepare the probe's maps: {e:#}")))?;
         probe.attach()?;
         probe.find()?;
         Ok(probe)
+    }
+
+    /// Where the processes are that the probe tells; None: their numbers are others' here.
+    pub fn processes<'host>(&self, host: &'host Host) -> Option<&'host Host> {
+        self.knows_processes.then_some(host)
     }
 
     /// No event is seen any more; what was counted can still be read.
@@ -146,6 +155,14 @@ impl<'obj> Probe<'obj> {
         // The program prints nothing: reading runs it over all threads.
         std::io::copy(&mut iter, &mut std::io::sink()).map(|_| ()).map_err(|e| failed(e.to_string()))
     }
+}
+
+/// May /proc be asked about the processes that the probe tells? If not, what it would say is lost.
+fn knows_processes(host: &Host, lost: &mut Lost) -> bool {
+    let Some(why) = host.foreign_process_numbers() else { return true };
+    let fields = [OF_QUOTAS, OF_WEIGHTS].concat();
+    lost.add(&fields, format!("names, weights and quotas of VMs cannot be read: {why}"));
+    false
 }
 
 /// Not attached but run.
@@ -237,6 +254,17 @@ fn refused_by_kernel(error: &libbpf_rs::Error, told: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checks::tests::FakeHost;
+
+    #[test]
+    fn a_process_with_anothers_number_is_not_asked() {
+        let mut lost = Lost::default();
+        assert!(knows_processes(&FakeHost::new().host(), &mut lost));
+        assert_eq!(lost, Lost::default());
+        assert!(!knows_processes(&FakeHost::new().in_a_container().host(), &mut lost));
+        assert!(lost.counters.contains(&"throttled_ns") && lost.counters.contains(&"weight"));
+        assert!(lost.notes[0].contains("--pid=host"), "{:?}", lost.notes);
+    }
 
     /// What libbpf says of a program that the kernel's verifier refuses.
     fn said_of(program: &str) -> String {

@@ -7,15 +7,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::bpf::types::{probe_vcpu, probe_vm};
+use super::idle::Idle;
 use super::{intf, Probe};
 use crate::checks::Host;
 use crate::maps;
 use crate::say::Failure;
-use crate::top::cgroup::{self, Cgroup};
+use crate::top::cgroup::{Figures, WEIGHT_DEFAULT};
 use crate::top::counters::Counters;
 use crate::top::lag::Lags;
 use crate::top::sample::{Sample, State, Vcpu, Vm};
-use crate::vmname::VmNames;
+use crate::vmname::{nameless, VmNames};
 
 const TIME_MASK: u64 = u64::MAX >> intf::PROBE_COUNT_BITS;
 const COUNT_MASK: u64 = (1 << intf::PROBE_COUNT_BITS) - 1;
@@ -27,12 +28,48 @@ const TRIES: usize = 16;
 pub struct Reader {
     names: VmNames,
     lags: Lags,
-    skew_max_ns: HashMap<u64, u64>,
-    /// Co-stop of threads, and (0) stacked time of VMs, as shown last. A look takes some microseconds, so that what goes on may seem a little
-    /// longer than it turns out to be; but a counter never goes back.
-    shown: HashMap<(u64, u32), u64>,
-    /// By VM: what its vCPUs had when they were seen last, and what those had that have been unplugged.
-    left: HashMap<u64, (HashMap<u32, Counters>, Counters)>,
+    cgroups: Figures,
+    idle: Idle,
+    /// By VM.
+    vms: HashMap<u64, Known>,
+}
+
+/// What is remembered of a VM from one sample to the next.
+#[derive(Default)]
+struct Known {
+    skew_max_ns: u64,
+    stacked_ns: u64,
+    /// By thread and number: what its vCPUs had when they were seen last; and what those had that have been unplugged.
+    seen: HashMap<(u32, u32), Counters>,
+    gone: Counters,
+}
+
+impl Known {
+    /// See that no counter of a vCPU goes back: what it was in the middle of may have ended before the moment up to which that was counted. Return what those
+    /// had that are gone, so that the VM's sums do not go back either.
+    fn keep(&mut self, vcpus: &mut [Vcpu]) -> Counters {
+        self.seen.retain(|(tid, number), counters| {
+            let is_here = vcpus.iter().any(|vcpu| (vcpu.tid, vcpu.vcpu) == (*tid, *number));
+            if !is_here {
+                self.gone.add(counters);
+            }
+            is_here
+        });
+        for vcpu in vcpus {
+            let seen = self.seen.entry((vcpu.tid, vcpu.vcpu)).or_default();
+            seen.raise_to(&vcpu.counters);
+            vcpu.counters = *seen;
+        }
+        self.gone
+    }
+
+    /// Of the time in which vCPUs ran or waited, that for which another one was there already. `present`, for how long at least one was on each pCPU, is
+    /// known modulo 2^52, and so is the difference; it grows by far less from one sample to the next.
+    fn stacked(&mut self, active_ns: u64, present: u64) -> u64 {
+        let reading = active_ns.wrapping_sub(present) & TIME_MASK;
+        self.stacked_ns += clock_since(self.stacked_ns & TIME_MASK, reading);
+        self.stacked_ns
+    }
 }
 
 /// The kernel's plain bytes as a struct of integers.
@@ -237,7 +274,7 @@ impl Reader {
             time_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64()),
             clock_ns: now,
             pcpus: host.online_cpu_count(),
-            idle_ns: cgroup::idle_ns(host),
+            idle_ns: self.idle.look(host),
             switches,
             scheduler: host.loaded_scheduler().unwrap_or_else(|| "fair".to_string()),
             kernel: host.read("/proc/sys/kernel/osrelease").unwrap_or_default(),
@@ -262,42 +299,43 @@ impl Reader {
             if found.is_empty() {
                 continue;
             }
-            sample.vms.push(self.vm(host, vm, &found, present.get(slot).copied().unwrap_or_default(), now));
+            let present = present.get(slot).copied().unwrap_or_default();
+            sample.vms.push(self.vm(probe.processes(host), vm, &found, present, now));
+        }
+        if let Some(host) = probe.processes(host) {
+            self.cgroups.update(&mut sample, host);
         }
         self.lags.update(&mut sample);
         self.forget_all_but(&sample);
         Ok(sample)
     }
 
-    fn vm(&mut self, host: &Host, vm: &probe_vm, found: &[probe_vcpu], present: u64, now: u64) -> Vm {
+    /// All but what its cgroups say. `host`: where its process is, if that can be looked at.
+    fn vm(&mut self, host: Option<&Host>, vm: &probe_vm, found: &[probe_vcpu], present: u64, now: u64) -> Vm {
         let pid = vm.tgid as i32;
         let id = vm_id(vm);
         let mut vcpus: Vec<Vcpu> = found.iter().map(|v| vcpu_at(v, vm, now)).collect();
         vcpus.sort_by_key(|vcpu| vcpu.vcpu);
-        for vcpu in &mut vcpus {
-            vcpu.counters.costop_ns = self.at_least_as_shown(id, vcpu.tid, vcpu.counters.costop_ns);
-        }
+        let known = self.vms.entry(id).or_default();
+        let gone = known.keep(&mut vcpus);
         let mut total = Counters::default();
         vcpus.iter().for_each(|vcpu| total.add(&vcpu.counters));
-        let active = total.run_ns + total.ready_ns + vm.gone_ns;
-        total.add(&self.of_the_gone(id, &vcpus));
+        let stacked_ns = known.stacked(total.run_ns + total.ready_ns + vm.gone_ns, present);
+        total.add(&gone);
         let ready = || vcpus.iter().map(|vcpu| vcpu.counters.ready_ns);
         let skew_ns = ready().max().unwrap_or(0) - ready().min().unwrap_or(0);
-        let skew_max = self.skew_max_ns.entry(id).or_default();
-        *skew_max = skew_ns.max(*skew_max);
-        let skew_max_ns = *skew_max;
+        known.skew_max_ns = skew_ns.max(known.skew_max_ns);
+        let skew_max_ns = known.skew_max_ns;
         let mut lengths = vec![0; intf::PROBE_CHAIN_BUCKETS as usize];
         for v in found {
             lengths.iter_mut().zip(v.chain_lengths).for_each(|(sum, n)| *sum += n);
         }
-        let group = Cgroup::of(host, pid);
         Vm {
-            name: self.names.get(host, pid, id),
+            name: host.map_or_else(|| nameless(pid), |host| self.names.get(host, pid, id)),
             pid,
             id,
-            weight: group.weight,
-            throttled_ns: group.throttled_ns,
-            stacked_ns: self.at_least_as_shown(id, 0, active.saturating_sub(present)),
+            weight: WEIGHT_DEFAULT,
+            stacked_ns,
             skew_ns,
             skew_max_ns,
             ple_chain_max: found.iter().map(|v| v.ple_chain_max.max(v.chain)).max().unwrap_or(0),
@@ -309,32 +347,10 @@ impl Reader {
         }
     }
 
-    fn at_least_as_shown(&mut self, vm: u64, tid: u32, now: u64) -> u64 {
-        let shown = self.shown.entry((vm, tid)).or_default();
-        *shown = now.max(*shown);
-        *shown
-    }
-
-    /// What the VM's vCPUs had that are gone: its sums never go back.
-    fn of_the_gone(&mut self, vm: u64, vcpus: &[Vcpu]) -> Counters {
-        let (seen, gone) = self.left.entry(vm).or_default();
-        seen.retain(|tid, counters| {
-            let is_here = vcpus.iter().any(|vcpu| vcpu.tid == *tid);
-            if !is_here {
-                gone.add(counters);
-            }
-            is_here
-        });
-        seen.extend(vcpus.iter().map(|vcpu| (vcpu.tid, vcpu.counters)));
-        *gone
-    }
-
     fn forget_all_but(&mut self, sample: &Sample) {
         let alive: HashSet<u64> = sample.vms.iter().map(|vm| vm.id).collect();
         self.names.keep(|_, id| alive.contains(&id));
-        self.skew_max_ns.retain(|id, _| alive.contains(id));
-        self.shown.retain(|(id, _), _| alive.contains(id));
-        self.left.retain(|id, _| alive.contains(id));
+        self.vms.retain(|id, _| alive.contains(id));
     }
 }
 
@@ -345,20 +361,59 @@ mod tests {
     #[test]
     fn a_vcpu_that_is_unplugged_leaves_its_counters_to_the_vm() {
         let mut reader = Reader::default();
-        let vcpu = |tid, run_ns| Vcpu {
-            tid,
-            counters: Counters { run_ns, ..Counters::default() },
-            ..Vcpu::default()
-        };
-        let mut sum = |vcpus: &[Vcpu]| {
-            let gone = reader.of_the_gone(1, vcpus).run_ns;
-            gone + vcpus.iter().map(|vcpu| vcpu.counters.run_ns).sum::<u64>()
-        };
-        assert_eq!(sum(&[vcpu(7, 10), vcpu(8, 20)]), 30);
-        assert_eq!(sum(&[vcpu(7, 11)]), 31);
-        assert_eq!(sum(&[vcpu(7, 12), vcpu(9, 1)]), 33);
+        let mut sum = |times: &[(u32, u64)]| run_ns_of_vm(&mut reader, times);
+        assert_eq!(sum(&[(7, 10), (8, 20)]), 30);
+        assert_eq!(sum(&[(7, 11)]), 31);
+        assert_eq!(sum(&[(7, 12), (9, 1)]), 33);
         reader.forget_all_but(&Sample::default());
-        assert!(reader.left.is_empty());
+        assert!(reader.vms.is_empty());
+    }
+
+    /// Threads of a VM that have run for so long.
+    fn run_ns_of_vm(reader: &mut Reader, times: &[(u32, u64)]) -> u64 {
+        let vcpu = |&(tid, run_ns): &(u32, u64)| probe_vcpu { tid, run_ns, ..probe_vcpu::default() };
+        let found: Vec<probe_vcpu> = times.iter().map(vcpu).collect();
+        reader.vm(None, &probe_vm::default(), &found, 0, 0).total.run_ns
+    }
+
+    #[test]
+    fn no_counter_goes_back_when_what_went_on_had_ended_before() {
+        let mut reader = Reader::default();
+        let vm = probe_vm::default();
+        let vcpu = |state: u32, since_ns, run_ns| probe_vcpu {
+            place: u64::from(state),
+            since_ns,
+            run_ns,
+            ..probe_vcpu::default()
+        };
+        // It was looked at while it ran; it halted at 1,500, and that look was counted up to 2,000.
+        let mut at = |vcpu: probe_vcpu, now: u64| {
+            let total = reader.vm(None, &vm, &[vcpu], 0, now).total;
+            (total.run_ns, total.halted_ns)
+        };
+        assert_eq!(at(vcpu(intf::PROBE_RUN, 1_000, 100), 2_000), (1_100, 0));
+        assert_eq!(at(vcpu(intf::PROBE_HALTED, 1_500, 600), 2_100), (1_100, 600));
+        assert_eq!(at(vcpu(intf::PROBE_RUN, 3_000, 600), 4_000), (1_600, 600));
+    }
+
+    #[test]
+    fn stacked_time_goes_on_where_the_clock_words_begin_anew() {
+        let mut reader = Reader::default();
+        // `ran_ns` of one vCPU that is no more count as well.
+        let mut stacked = |ran_ns: u64, present: u64| {
+            let vm = probe_vm { gone_ns: 100, ..probe_vm::default() };
+            let vcpu = probe_vcpu { run_ns: ran_ns - 100, ..probe_vcpu::default() };
+            reader.vm(None, &vm, &[vcpu], present & TIME_MASK, 0).stacked_ns
+        };
+        let wraps = TIME_MASK + 1;
+        assert_eq!(stacked(1_000, 1_000), 0);
+        assert_eq!(stacked(2_000, 1_700), 300);
+        assert_eq!(stacked(wraps / 3, wraps / 3 - 300), 300);
+        assert_eq!(stacked(wraps - 10, wraps - 310), 300);
+        assert_eq!(stacked(wraps + 20, wraps - 290), 310, "the sum is beyond, the clock words not yet");
+        assert_eq!(stacked(wraps + 400, wraps + 90), 310, "52.1 vCPU-days, and both");
+        assert_eq!(stacked(wraps + 400, wraps + 93), 310, "looks at both take some time");
+        assert_eq!(stacked(wraps + 500, wraps + 100), 400);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What the guests of this host are told of KVM: their CPUID, as KVM keeps it. Asked once; nothing stays in the kernel.
 
-use std::fs;
 use std::io::Read;
 use std::mem::MaybeUninit;
 
@@ -13,8 +12,6 @@ use super::load::refusal;
 use crate::checks::Host;
 use crate::say;
 
-/// The first namespace of process numbers, in which the kernel's own numbers are those of /proc.
-const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 /// struct probe_told (bpf/probe/intf.h) has so many 32-bit words.
 const WORDS: usize = 5;
 
@@ -34,12 +31,8 @@ pub fn told(host: &Host) -> Result<Vec<Told>, String> {
     if let Some(refusal) = refusal(host) {
         return Err(refusal);
     }
-    let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    if namespace.as_os_str() != FIRST_PID_NAMESPACE {
-        return Err(
-            "process numbers here are not the host's: run outside containers, or with the host's (--pid=host)"
-                .into(),
-        );
+    if let Some(why) = host.foreign_process_numbers() {
+        return Err(why.into());
     }
     say::keep_libbpf_quiet();
     ask().map_err(|error| format!("the kernel refused to be asked: {error:#}"))

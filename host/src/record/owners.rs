@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Who the slots are that events name: VMs with their names, weights and quotas, vCPUs with their threads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cohort_recording::{Event, VcpuAbout, VmAbout};
 use tracing::debug;
 
 use crate::checks::Host;
-use crate::probe::{self, Probe};
-use crate::top::cgroup::{self, Cgroup};
+use crate::probe::{self, intf, Probe, Slot};
+use crate::top::cgroup::{Cgroups, WEIGHT_DEFAULT};
 use crate::topology::cpu_list;
-use crate::vmname::VmNames;
+use crate::vmname::{nameless, VmNames};
 
 #[derive(Default)]
 pub struct Owners {
@@ -28,37 +28,46 @@ impl Owners {
     }
 
     pub fn look(&mut self, host: &Host, probe: &Probe<'_>) {
-        let slots = match probe::slots(probe) {
-            Ok(slots) => slots,
-            Err(error) => {
-                // They stay new: the next look may see them.
-                debug!("cannot look at the VMs: {error:#}");
-                return;
-            }
-        };
+        match probe::slots(probe) {
+            Ok(slots) => self.find(host, probe.processes(host).is_some(), &slots),
+            // They stay new: the next look may see them.
+            Err(error) => debug!("cannot look at the VMs: {error:#}"),
+        }
+    }
+
+    /// Who has these slots. `asks`: may /proc be asked about their processes?
+    fn find(&mut self, host: &Host, asks: bool, slots: &[Slot]) {
+        let mut changed = BTreeSet::new();
         for slot in slots {
             let is_new =
                 |event: &&Event| u32::from(event.cpu) == slot.vm_slot && u32::from(event.b) == slot.vcpu;
             let number = slot.slot as u16;
             let Some(event) = self.new.get(&number).filter(is_new).copied() else { continue };
             self.new.remove(&number);
-            let vm = self.vms.entry((slot.pid, slot.vm_id)).or_insert_with(|| {
-                let pid = slot.pid as i32;
-                VmAbout {
-                    name: self.names.get(host, pid, slot.vm_id),
-                    pid: slot.pid,
-                    weight: Cgroup::of(host, pid).weight,
-                    quota_us: cgroup::quota_us(host, pid),
-                    vcpus: Vec::new(),
-                }
+            let pid = slot.pid as i32;
+            let vm = self.vms.entry((slot.pid, slot.vm_id)).or_insert_with(|| VmAbout {
+                name: if asks { self.names.get(host, pid, slot.vm_id) } else { nameless(pid) },
+                pid: slot.pid,
+                weight: WEIGHT_DEFAULT,
+                quota_us: None,
+                vcpus: Vec::new(),
             });
+            changed.insert((slot.pid, slot.vm_id));
             vm.vcpus.push(VcpuAbout {
                 slot: number,
                 from_ns: event.time_ns,
                 vcpu: slot.vcpu,
                 tid: slot.tid,
-                cpus: affinity(host, slot.tid),
+                cpus: if asks { affinity(host, slot.tid) } else { Vec::new() },
             });
+        }
+        // When all that have come are known: a quota may be the sum of theirs.
+        for key in changed.iter().filter(|_| asks) {
+            let tids = slots.iter().filter(|slot| (slot.pid, slot.vm_id) == *key).map(|slot| slot.tid);
+            let groups = Cgroups::of(host, key.0 as i32, tids);
+            if let (Some(vm), Ok(groups)) = (self.vms.get_mut(key), groups) {
+                (vm.weight, vm.quota_us) = (groups.weight(host), groups.quota_us(host));
+            }
         }
     }
 
@@ -73,8 +82,8 @@ impl Owners {
 fn affinity(host: &Host, tid: u32) -> Vec<u32> {
     let status = host.read(&format!("/proc/{tid}/status")).unwrap_or_default();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    let allowed = cpu_list(list.unwrap_or_default());
-    let online = cpu_list(&host.online_cpus().unwrap_or_default());
+    let allowed = cpu_list(list.unwrap_or_default(), intf::PROBE_MAX_CPUS);
+    let online = cpu_list(&host.online_cpus().unwrap_or_default(), intf::PROBE_MAX_CPUS);
     if online.iter().all(|cpu| allowed.contains(cpu)) {
         return Vec::new();
     }
@@ -85,6 +94,49 @@ fn affinity(host: &Host, tid: u32) -> Vec<u32> {
 mod tests {
     use super::*;
     use crate::checks::tests::FakeHost;
+    use cohort_recording::Kind;
+
+    /// A VM of two vCPUs, as libvirt keeps it: each vCPU may use half a pCPU.
+    fn libvirt() -> FakeHost {
+        let scope = "/machine.slice/a.scope";
+        let host = FakeHost::new()
+            .file("/sys/devices/system/cpu/online", "0-3\n")
+            .file("/proc/7/comm", "qemu-system-x86\n")
+            .file("/proc/7/cgroup", &format!("0::{scope}/libvirt/emulator\n"))
+            .file(&format!("/sys/fs/cgroup{scope}/cpu.weight"), "200\n");
+        [8, 9].iter().fold(host, |host, tid| {
+            host.file(&format!("/proc/7/task/{tid}/cgroup"), &format!("0::{scope}/libvirt/vcpu{tid}\n"))
+                .file(&format!("/proc/{tid}/status"), "Cpus_allowed_list:\t1\n")
+                .file(&format!("/sys/fs/cgroup{scope}/libvirt/vcpu{tid}/cpu.max"), "50000 100000\n")
+        })
+    }
+
+    /// That VM when its vCPUs join, one after the other.
+    fn joined(host: &FakeHost, asks: bool) -> VmAbout {
+        let mut owners = Owners::default();
+        let slot = |vcpu: u32| Slot { slot: vcpu, vm_slot: 0, vcpu, tid: 8 + vcpu, pid: 7, vm_id: 1 };
+        for count in 1..=2 {
+            let vcpu = count - 1;
+            let (time_ns, number) = (u64::from(count), vcpu as u16);
+            owners.joined(Event { time_ns, cpu: 0, vcpu: number, kind: Kind::Joined, a: 0, b: number });
+            owners.find(&host.host(), asks, &(0..count).map(slot).collect::<Vec<_>>());
+        }
+        owners.into_vms().remove(0)
+    }
+
+    #[test]
+    fn a_vms_quota_is_that_of_all_its_vcpus() {
+        let vm = joined(&libvirt(), true);
+        assert_eq!((vm.name.as_str(), vm.weight, vm.quota_us), ("a", 200.0, Some((100_000, 100_000))));
+        assert!(vm.vcpus.iter().all(|vcpu| vcpu.cpus == [1]), "{vm:?}");
+    }
+
+    #[test]
+    fn another_process_with_the_number_says_nothing_of_a_vm() {
+        let vm = joined(&libvirt(), false);
+        assert_eq!((vm.name.as_str(), vm.weight, vm.quota_us), ("pid 7", 100.0, None));
+        assert!(vm.vcpus.len() == 2 && vm.vcpus.iter().all(|vcpu| vcpu.cpus.is_empty()), "{vm:?}");
+    }
 
     #[test]
     fn an_affinity_is_what_is_not_all() {
@@ -96,5 +148,7 @@ mod tests {
         assert_eq!(affinity(&host("0-7").host(), 7), Vec::<u32>::new());
         assert_eq!(affinity(&host("1,3-9").host(), 7), [1, 3]);
         assert_eq!(affinity(&host("1").host(), 8), Vec::<u32>::new(), "it is gone");
+        let large = host("5,1500").file("/sys/devices/system/cpu/online", "0-2047\n");
+        assert_eq!(affinity(&large.host(), 7), [5, 1500], "more than the scheduler handles");
     }
 }

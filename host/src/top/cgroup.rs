@@ -1,97 +1,221 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! What a VM's cgroup says: its weight, and how long its quota kept it from running. And how long pCPUs were idle.
+//! What the cgroups of a VM say: its weight, its quota, and how long quotas kept its vCPUs from running.
+//!
+//! libvirt gives each vCPU's thread a cgroup of its own, which has the quota, and the process another one beside these.
 
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::sample::Sample;
 use crate::checks::Host;
 
 const ROOT: &str = "/sys/fs/cgroup";
-const WEIGHT_DEFAULT: f64 = 100.0;
+/// The kernel's default at each level.
+pub const WEIGHT_DEFAULT: f64 = 100.0;
+/// Of a cgroup with cpu.idle, whose cpu.weight is shown as 0: the kernel counts 3 where it counts 1024 for the default.
+const WEIGHT_IDLE: f64 = WEIGHT_DEFAULT * 3.0 / 1024.0;
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cgroup {
-    /// 100 for the kernel's default at each level.
-    pub weight: f64,
-    pub throttled_ns: u64,
+/// Fields of a sample's VMs that are computed from quotas, and those from weights.
+pub const OF_QUOTAS: &[&str] = &["throttled_ns"];
+pub const OF_WEIGHTS: &[&str] = &["weight", "lag_ns", "lag_behind_ns", "lag_ahead_ns"];
+
+/// µs of CPU time in each period of so many µs.
+type Quota = (u64, u64);
+
+/// Why nothing is known of a VM's cgroups.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Unknown {
+    /// Its process is.
+    Gone,
+    /// They are of the first version, or outside of what can be seen from here.
+    Hidden,
 }
 
-impl Cgroup {
-    /// Of a process. One without cgroup v2 has the default weight and no quota.
-    pub fn of(host: &Host, pid: i32) -> Self {
-        let text = host.read(&format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        let path = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
-        let mut found = Cgroup { weight: WEIGHT_DEFAULT, throttled_ns: 0 };
+/// The cgroups that a VM is in.
+pub struct Cgroups {
+    /// The names along its process' path.
+    process: Vec<String>,
+    vcpus: Tree,
+}
+
+/// A cgroup, and those inside it in which vCPUs are.
+#[derive(Default)]
+struct Tree {
+    inside: BTreeMap<String, Tree>,
+    /// vCPUs are in it, and in none of those inside it.
+    has_vcpus: bool,
+}
+
+impl Cgroups {
+    /// Of a process, some of whose threads are vCPUs.
+    pub fn of(host: &Host, pid: i32, tids: impl Iterator<Item = u32>) -> Result<Self, Unknown> {
+        let process = path(host, &format!("/proc/{pid}/cgroup"))?;
+        let mut vcpus = Tree::default();
+        let mut count = 0;
+        for tid in tids {
+            match path(host, &format!("/proc/{pid}/task/{tid}/cgroup")) {
+                // One thread: its siblings may be there.
+                Err(Unknown::Gone) => continue,
+                path => vcpus.put(&path?),
+            }
+            count += 1;
+        }
+        if count == 0 {
+            vcpus.put(&process);
+        }
+        Ok(Cgroups { process, vcpus })
+    }
+
+    /// Times those above it, of 100 each.
+    pub fn weight(&self, host: &Host) -> f64 {
         let mut group = String::from(ROOT);
-        for part in path.split('/').filter(|part| !part.is_empty()) {
+        let parts = self.process.iter().map(|part| {
             group = format!("{group}/{part}");
             let weight = host.read(&format!("{group}/cpu.weight")).and_then(|text| text.parse::<f64>().ok());
-            found.weight *= weight.unwrap_or(WEIGHT_DEFAULT) / WEIGHT_DEFAULT;
-            let stat = host.read(&format!("{group}/cpu.stat")).unwrap_or_default();
+            weight.map_or(1.0, |weight| weight.max(WEIGHT_IDLE) / WEIGHT_DEFAULT)
+        });
+        WEIGHT_DEFAULT * parts.product::<f64>()
+    }
+
+    /// By quotas of the vCPUs' own cgroups and of those above them. One above that is shared with others counts in full.
+    pub fn throttled_ns(&self, host: &Host) -> Result<u64, Unknown> {
+        self.vcpus.throttled_ns(host, ROOT).ok_or(Unknown::Hidden)
+    }
+
+    /// The tightest quota: of a cgroup that all vCPUs are in, or the sum where each of them has one of its own.
+    pub fn quota_us(&self, host: &Host) -> Option<Quota> {
+        self.vcpus.quota_us(host, ROOT)
+    }
+
+    /// Has one of its vCPUs a quota?
+    fn is_limited(&self, host: &Host) -> bool {
+        self.vcpus.is_limited(host, ROOT)
+    }
+}
+
+impl Tree {
+    fn put(&mut self, path: &[String]) {
+        match path.split_first() {
+            Some((first, rest)) => self.inside.entry(first.clone()).or_default().put(rest),
+            None => self.has_vcpus = true,
+        }
+    }
+
+    /// All inside it together; None: not to be read.
+    fn throttled_ns(&self, host: &Host, dir: &str) -> Option<u64> {
+        let mut sum = 0u64;
+        for (name, group) in &self.inside {
+            let dir = format!("{dir}/{name}");
+            // It has no such line where no quota can be.
+            let stat = host.read(&format!("{dir}/cpu.stat"))?;
             let us = stat.lines().find_map(|line| line.strip_prefix("throttled_usec ")?.parse::<u64>().ok());
-            // The tightest quota is the one that holds it back.
-            found.throttled_ns = found.throttled_ns.max(us.unwrap_or(0).saturating_mul(1_000));
+            // Who is held back by its own quota and by one above it is held back once.
+            let inside = group.throttled_ns(host, &dir)?;
+            sum = sum.saturating_add(us.unwrap_or(0).saturating_mul(1_000).max(inside));
         }
-        found
+        Some(sum)
+    }
+
+    /// All inside it together; None: not each of its vCPUs has one there.
+    fn quota_us(&self, host: &Host, dir: &str) -> Option<Quota> {
+        let of_each = self.inside.iter().map(|(name, group)| {
+            let dir = format!("{dir}/{name}");
+            tightest(quota(host, &dir), group.quota_us(host, &dir))
+        });
+        let sum = of_each.reduce(|a, b| Some(added(a?, b?))).flatten();
+        sum.filter(|_| !self.has_vcpus)
+    }
+
+    fn is_limited(&self, host: &Host, dir: &str) -> bool {
+        self.inside.iter().any(|(name, group)| {
+            let dir = format!("{dir}/{name}");
+            quota(host, &dir).is_some() || group.is_limited(host, &dir)
+        })
     }
 }
 
-/// The tightest `cpu.max` of a process's cgroup and those above it: µs of CPU time in each period of so many µs.
-pub fn quota_us(host: &Host, pid: i32) -> Option<(u64, u64)> {
-    let text = host.read(&format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    let path = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
-    let mut group = String::from(ROOT);
-    let mut tightest: Option<(u64, u64)> = None;
-    for part in path.split('/').filter(|part| !part.is_empty()) {
-        group = format!("{group}/{part}");
-        let max = host.read(&format!("{group}/cpu.max")).unwrap_or_default();
-        let mut words = max.split_whitespace().map(str::parse::<u64>);
-        let (Some(Ok(quota)), Some(Ok(period @ 1..))) = (words.next(), words.next()) else { continue };
-        let share = |(quota, period): (u64, u64)| quota as f64 / period as f64;
-        if tightest.is_none_or(|known| share((quota, period)) < share(known)) {
-            tightest = Some((quota, period));
-        }
+/// The names along the path of a task's cgroup.
+fn path(host: &Host, file: &str) -> Result<Vec<String>, Unknown> {
+    let text = host.read(file).ok_or(Unknown::Gone)?;
+    // Where the first version has the controller, the second has a path as well, which says nothing of quotas.
+    let is_of_cpu =
+        |line: &str| line.split(':').nth(1).is_some_and(|list| list.split(',').any(|name| name == "cpu"));
+    if text.lines().any(is_of_cpu) {
+        return Err(Unknown::Hidden);
     }
-    tightest
+    let path = text.lines().find_map(|line| line.strip_prefix("0::")).ok_or(Unknown::Hidden)?;
+    let names: Vec<String> = path.split('/').filter(|name| !name.is_empty()).map(str::to_string).collect();
+    // Outside this cgroup namespace the kernel writes "/../x".
+    if names.iter().any(|name| name == "..") {
+        return Err(Unknown::Hidden);
+    }
+    Ok(names)
 }
 
-/// Time that pCPUs were idle, waiting for disks included, all together.
-pub fn idle_ns(host: &Host) -> u64 {
-    // SAFETY: takes a number, returns a number.
-    let ticks_per_s = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100).max(1);
-    let stat = host.read("/proc/stat").unwrap_or_default();
-    let all = stat.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
-    let ticks: u64 = all.split_whitespace().skip(3).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
-    ticks.saturating_mul(1_000_000_000 / ticks_per_s)
+/// `cpu.max`: "50000 100000"; "max 100000" is none.
+fn quota(host: &Host, dir: &str) -> Option<Quota> {
+    let text = host.read(&format!("{dir}/cpu.max"))?;
+    let (quota, period) = text.split_once(' ')?;
+    Some((quota.parse().ok()?, period.parse().ok().filter(|period| *period > 0)?))
+}
+
+fn tightest(a: Option<Quota>, b: Option<Quota>) -> Option<Quota> {
+    let share = |(quota, period): &Quota| *quota as f64 / *period as f64;
+    [a, b].into_iter().flatten().min_by(|a, b| share(a).total_cmp(&share(b)))
+}
+
+/// Over the period of the first.
+fn added((quota, period): Quota, (other, other_period): Quota) -> Quota {
+    (quota.saturating_add(other.saturating_mul(period) / other_period), period)
+}
+
+/// Puts what cgroups say into samples, and remembers it while it cannot be read.
+#[derive(Default)]
+pub struct Figures {
+    /// By VM: weight, and throttled time.
+    known: HashMap<u64, (f64, u64)>,
+}
+
+impl Figures {
+    /// Read them for all VMs of a sample. What is not known of one of them is missing from the sample, and a note says why.
+    pub fn update(&mut self, sample: &mut Sample, host: &Host) {
+        let extension = host.loaded_scheduler();
+        let (mut is_hidden, mut is_limited) = (false, false);
+        for vm in &mut sample.vms {
+            let (weight, throttled_ns) = self.known.entry(vm.id).or_insert((WEIGHT_DEFAULT, 0));
+            let tids = vm.vcpus.iter().map(|vcpu| vcpu.tid);
+            let read = Cgroups::of(host, vm.pid, tids).and_then(|groups| {
+                let ns = groups.throttled_ns(host)?;
+                is_limited |= extension.is_some() && groups.is_limited(host);
+                Ok((groups.weight(host), ns))
+            });
+            match read {
+                // A vCPU that is unplugged takes its cgroup's counter along, and a counter never goes back.
+                Ok((now, ns)) => (*weight, *throttled_ns) = (now, ns.max(*throttled_ns)),
+                Err(unknown) => is_hidden |= unknown == Unknown::Hidden,
+            }
+            (vm.weight, vm.throttled_ns) = (*weight, *throttled_ns);
+        }
+        let alive: HashSet<u64> = sample.vms.iter().map(|vm| vm.id).collect();
+        self.known.retain(|id, _| alive.contains(id));
+        let mut lose = |fields: &[&str], note: String| {
+            sample.missing.extend(fields.iter().map(ToString::to_string));
+            sample.notes.push(note);
+        };
+        if is_hidden {
+            lose(
+                &[OF_QUOTAS, OF_WEIGHTS].concat(),
+                "weights and quotas of VMs cannot be read: they take cgroup v2 at /sys/fs/cgroup and, in a container, the host's cgroup \
+                 namespace (--cgroupns=host)"
+                    .into(),
+            );
+        } else if let Some(name) = extension.filter(|_| is_limited) {
+            lose(
+                OF_QUOTAS,
+                format!("the kernel's cpu.stat does not show what {name} throttles (of cohort, `cohort run --monitor 1 --json` does)"),
+            );
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::checks::tests::FakeHost;
-
-    #[test]
-    fn weights_multiply_along_the_path_and_the_tightest_quota_counts() {
-        let host = FakeHost::new()
-            .file("/proc/7/cgroup", "0::/machine.slice/a.scope\n")
-            .file("/sys/fs/cgroup/machine.slice/cpu.weight", "200\n")
-            .file("/sys/fs/cgroup/machine.slice/cpu.stat", "usage_usec 9\nthrottled_usec 3\n")
-            .file("/sys/fs/cgroup/machine.slice/a.scope/cpu.weight", "50\n")
-            .file("/sys/fs/cgroup/machine.slice/a.scope/cpu.stat", "throttled_usec 40\n");
-        assert_eq!(Cgroup::of(&host.host(), 7), Cgroup { weight: 100.0, throttled_ns: 40_000 });
-        assert_eq!(Cgroup::of(&host.host(), 8), Cgroup { weight: 100.0, throttled_ns: 0 });
-    }
-
-    #[test]
-    fn the_tightest_quota_is_of_any_level() {
-        let host = FakeHost::new()
-            .file("/proc/7/cgroup", "0::/machine.slice/a.scope\n")
-            .file("/sys/fs/cgroup/machine.slice/cpu.max", "150000 100000\n")
-            .file("/sys/fs/cgroup/machine.slice/a.scope/cpu.max", "max 100000\n");
-        assert_eq!(quota_us(&host.host(), 7), Some((150_000, 100_000)));
-        assert_eq!(quota_us(&host.host(), 8), None);
-    }
-
-    #[test]
-    fn idle_time_is_that_of_all_pcpus() {
-        let host = FakeHost::new().file("/proc/stat", "cpu  1 2 3 400 50 6\ncpu0 1 1 1 1 1\n");
-        assert_eq!(idle_ns(&host.host()), 4_500_000_000);
-    }
-}
+mod tests;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The columns: how each is called, what it means, what it shows, and from where on it is a warning. ESX's names where ESX has the figure.
 
+use super::cgroup::{OF_QUOTAS, OF_WEIGHTS};
 use super::rates::Row;
 
 #[derive(Debug)]
@@ -13,7 +14,7 @@ pub struct Column {
     pub of: fn(&Row) -> Option<f64>,
     /// From here on a warning, and an alarm.
     pub limits: Option<(f64, f64)>,
-    /// The counters that it is computed from, of those that a kernel may lack.
+    /// What it is computed from, of the counters that a kernel may lack and of what cgroups may not say.
     pub needs: &'static [&'static str],
 }
 
@@ -67,7 +68,7 @@ pub const COLUMNS: &[Column] = &[
         6,
         1,
         Some((1.0, 5.0)),
-        NOTHING,
+        OF_QUOTAS,
         |r| r.vcpu.is_none().then(|| r.per_vcpu_percent(r.throttled_ns))
     ),
     column!("%IDLE", "halted by the guest, per vCPU", 6, 1, None, NOTHING, |r| {
@@ -99,7 +100,7 @@ pub const COLUMNS: &[Column] = &[
     column!("SKEW", "ms by which the sibling that waited most waited longer than the one that waited least", 6, 0, None, NOTHING, |r| {
         r.vcpu.is_none().then_some(r.skew_ns as f64 / 1e6)
     }),
-    column!("LAG", "ms that the VM is behind its fair share since the probe started; negative: ahead", 7, 0, None, NOTHING, |r| {
+    column!("LAG", "ms that the VM is behind its fair share since the probe started; negative: ahead", 7, 0, None, OF_WEIGHTS, |r| {
         r.vcpu.is_none().then_some(r.lag_ns as f64 / 1e6)
     }),
     column!("PREK/s", "preemptions in the guest's kernel, where locks are held", 6, 0, None, IN_KERNEL, |r| {
@@ -167,7 +168,7 @@ impl Column {
         }
     }
 
-    /// What it shows of a row; nothing where one of these counters, which the kernel cannot count, is needed.
+    /// What it shows of a row; nothing where one of these, which are not known, is needed.
     pub fn value(&self, row: &Row, missing: &[String]) -> Option<f64> {
         let known = !self.needs.iter().any(|need| missing.iter().any(|name| name == need));
         (self.of)(row).filter(|_| known)
@@ -222,10 +223,13 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_columns_exist_and_needs_are_counters() {
+    fn the_usual_columns_exist_and_needs_may_be_missing() {
         assert!(USUAL.iter().all(|head| by_head(head).is_some()));
-        let needs = COLUMNS.iter().flat_map(|column| column.needs);
-        assert!(needs.into_iter().all(|name| COUNTERS.iter().any(|counter| counter.name == *name)));
+        let mut needs = COLUMNS.iter().flat_map(|column| column.needs);
+        let of_cgroups = [OF_QUOTAS, OF_WEIGHTS].concat();
+        assert!(needs.all(|name| {
+            COUNTERS.iter().any(|counter| counter.name == *name) || of_cgroups.contains(name)
+        }));
         assert!(COLUMNS.iter().all(|column| column.head.len() <= column.width as usize));
     }
 
@@ -237,6 +241,17 @@ mod tests {
             assert!(value.is_none_or(|value| value == 0.0), "{}: {value:?}", column.head);
         }
         assert_eq!(by_head("KWAIT").unwrap().text(&row, &[]), "-");
+    }
+
+    #[test]
+    fn what_cgroups_do_not_say_is_not_shown() {
+        let row = Row { secs: 1.0, vcpus: 2, throttled_ns: 1_000_000, lag_ns: 5, ..Row::default() };
+        for (head, needs) in [("%MLMTD", OF_QUOTAS), ("LAG", OF_WEIGHTS)] {
+            let missing: Vec<String> = needs.iter().map(ToString::to_string).collect();
+            let column = by_head(head).unwrap();
+            assert_eq!((column.text(&row, &missing).as_str(), column.value(&row, &missing)), ("-", None));
+            assert_ne!(column.text(&row, &[]), "-");
+        }
     }
 
     #[test]

@@ -28,6 +28,11 @@ macro_rules! counters {
                 $(self.$name = self.$name.saturating_add(other.$name);)*
             }
 
+            /// Each of them, or that of `other` where it is greater.
+            pub fn raise_to(&mut self, other: &Counters) {
+                $(self.$name = self.$name.max(other.$name);)*
+            }
+
             /// What was added since.
             pub fn since(&self, before: &Counters) -> Counters {
                 Counters { $($name: self.$name.saturating_sub(before.$name),)* }
@@ -77,5 +82,7 @@ mod tests {
         assert_eq!(a.since(&b), Counters { run_ns: 5, kicks: 1, ..Counters::default() });
         assert_eq!(b.since(&a).run_ns, 0, "a thread that is gone takes its counters along");
         assert_eq!((COUNTERS[0].of)(&a), 12);
+        a.raise_to(&Counters { run_ns: 11, ple: 3, ..Counters::default() });
+        assert_eq!(a, Counters { run_ns: 12, kicks: 1, ple: 3, ..Counters::default() });
     }
 }

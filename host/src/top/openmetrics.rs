@@ -119,6 +119,8 @@ fn signed_seconds(ns: i64) -> String {
 /// A figure of VMs that is not one of the vCPUs' counters.
 struct OfVm {
     name: &'static str,
+    /// Its name in a sample.
+    field: &'static str,
     kind: &'static str,
     meaning: &'static str,
     of: fn(&Vm) -> String,
@@ -127,36 +129,42 @@ struct OfVm {
 const OF_VMS: &[OfVm] = &[
     OfVm {
         name: "vcpus",
+        field: "vcpus",
         kind: "gauge",
         meaning: "vCPUs that have a thread",
         of: |vm| vm.vcpus.len().to_string(),
     },
     OfVm {
         name: "weight",
+        field: "weight",
         kind: "gauge",
         meaning: "cpu.weight along its cgroup's path",
         of: |vm| vm.weight.to_string(),
     },
     OfVm {
         name: "throttled_seconds",
+        field: "throttled_ns",
         kind: "counter",
         meaning: "kept from running by cpu.max",
         of: |vm| seconds(vm.throttled_ns),
     },
     OfVm {
         name: "stacked_seconds",
+        field: "stacked_ns",
         kind: "counter",
         meaning: "of n vCPUs that ran or waited on one pCPU, n - 1",
         of: |vm| seconds(vm.stacked_ns),
     },
     OfVm {
         name: "skew_seconds",
+        field: "skew_ns",
         kind: "gauge",
         meaning: "by which siblings' ready times differ",
         of: |vm| seconds(vm.skew_ns),
     },
     OfVm {
         name: "lag_seconds",
+        field: "lag_ns",
         kind: "gauge",
         meaning: "its due less what it got",
         of: |vm| signed_seconds(vm.lag_ns),
@@ -176,7 +184,8 @@ fn render(sample: &Sample) -> String {
     let labels: Vec<String> =
         sample.vms.iter().map(|vm| format!("vm=\"{}\",pid=\"{}\"", escaped(&vm.name), vm.pid)).collect();
     let vms = || sample.vms.iter().zip(&labels);
-    let known = || COUNTERS.iter().filter(|counter| !sample.missing.iter().any(|name| name == counter.name));
+    let is_known = |field: &str| !sample.missing.iter().any(|name| name == field);
+    let known = || COUNTERS.iter().filter(|counter| is_known(counter.name));
 
     family(&mut out, "cohort_host", "info", "Who schedules this host");
     let _ = writeln!(
@@ -199,7 +208,7 @@ fn render(sample: &Sample) -> String {
             let _ = writeln!(out, "{name}_total{{{labels}}} {}", value(counter, &vm.total));
         }
     }
-    for figure in OF_VMS {
+    for figure in OF_VMS.iter().filter(|figure| is_known(figure.field)) {
         let name = format!("cohort_vm_{}", figure.name);
         family(&mut out, &name, figure.kind, figure.meaning);
         let suffix = if figure.kind == "counter" { "_total" } else { "" };
@@ -223,6 +232,7 @@ fn render(sample: &Sample) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::top::cgroup::{OF_QUOTAS, OF_WEIGHTS};
     use crate::top::rates::tests::vm;
     use std::collections::HashSet;
 
@@ -276,6 +286,20 @@ mod tests {
             }
         }
         assert_eq!(signed_seconds(-1_500_000_000), "-1.500000000");
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_served_as_a_zero() {
+        let mut sample = Sample { vms: vec![vm("a", 1, [(1, 2), (3, 4)])], ..Sample::default() };
+        let served = |sample: &Sample| {
+            let text = render(sample);
+            ["weight", "throttled", "lag"].map(|name| text.contains(&format!("cohort_vm_{name}")))
+        };
+        assert_eq!(served(&sample), [true; 3]);
+        sample.missing = OF_WEIGHTS.iter().map(ToString::to_string).collect();
+        assert_eq!(served(&sample), [false, true, false]);
+        sample.missing = OF_QUOTAS.iter().map(ToString::to_string).collect();
+        assert_eq!(served(&sample), [true, false, true]);
     }
 
     #[test]

@@ -14,14 +14,14 @@ pub struct Sample {
     pub clock_ns: u64,
     /// pCPUs that are online.
     pub pcpus: u32,
-    /// Time that pCPUs were idle, all together.
+    /// Time that pCPUs were idle since the first sample, all together.
     pub idle_ns: u64,
     /// Switches of all threads.
     pub switches: u64,
     /// Who schedules: `eevdf`, `fair` or a sched_ext scheduler's name.
     pub scheduler: String,
     pub kernel: String,
-    /// Counters that this kernel cannot count.
+    /// Counters that this kernel cannot count, and figures of VMs that are not known.
     pub missing: Vec<String>,
     /// Why; and vCPUs that are not followed.
     pub notes: Vec<String>,
@@ -37,7 +37,7 @@ pub struct Vm {
     pub id: u64,
     /// Its cgroup's `cpu.weight`, times those above it, of 100 each.
     pub weight: f64,
-    /// Time in which its cgroup's `cpu.max` kept threads from running.
+    /// Time in which `cpu.max` of its cgroups kept vCPUs from running.
     pub throttled_ns: u64,
     /// Of n vCPUs that ran or waited on one pCPU, n - 1 count.
     pub stacked_ns: u64,

@@ -3,7 +3,10 @@
 
 use super::*;
 use crate::checks::tests::FakeHost;
+use crate::intf;
 use libbpf_rs::{MapHandle, MapType};
+
+const MAX: u32 = intf::MAX_CPUS;
 
 /// A host of pCPUs 0 to `cpus` - 1, of which nothing is known.
 fn host(cpus: u32) -> FakeHost {
@@ -36,16 +39,17 @@ fn with_node(host: FakeHost, node: u32, cpus: &str) -> FakeHost {
 
 /// (core, cache, node) of each pCPU that has a place.
 fn places(host: &FakeHost) -> Vec<(u32, u32, u32)> {
-    read(&host.host()).into_iter().flatten().map(|place| (place.core, place.llc, place.node)).collect()
+    read(&host.host(), MAX).into_iter().flatten().map(|place| (place.core, place.llc, place.node)).collect()
 }
 
 #[test]
 fn lists_of_the_kernel() {
-    assert_eq!(cpu_list("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
-    assert_eq!(cpu_list("8,0-1"), [0, 1, 8]);
-    assert_eq!(cpu_list(""), [] as [u32; 0]);
-    assert_eq!(cpu_list("x,3-,2-1,1"), [1]);
-    assert_eq!(cpu_list("1022-4294967295"), [1022, 1023], "as many as the scheduler handles");
+    assert_eq!(cpu_list("0-3,8,10-11\n", MAX), [0, 1, 2, 3, 8, 10, 11]);
+    assert_eq!(cpu_list("8,0-1", MAX), [0, 1, 8]);
+    assert_eq!(cpu_list("", MAX), [] as [u32; 0]);
+    assert_eq!(cpu_list("x,3-,2-1,1", MAX), [1]);
+    assert_eq!(cpu_list("1022-4294967295", MAX), [1022, 1023], "as many as the scheduler handles");
+    assert_eq!(cpu_list("0-4294967295,4095", 4096).len(), 4096);
 }
 
 #[test]
@@ -101,7 +105,7 @@ fn numbers_with_holes() {
     let host = with_llc(with_core(host, 3, "2-3", 9), 3, "2-3");
     let host = with_node(with_node(with_node(host, 4, "0"), 5, "\n"), 12, "2-3");
     let place = |core, llc, node| Some(Place { core, llc, node });
-    assert_eq!(read(&host.host()), [place(0, 0, 0), None, place(1, 1, 1), place(1, 1, 1)]);
+    assert_eq!(read(&host.host(), MAX), [place(0, 0, 0), None, place(1, 1, 1), place(1, 1, 1)]);
 }
 
 #[test]
@@ -134,16 +138,26 @@ fn a_cache_across_nodes_counts_as_one_in_each() {
 }
 
 #[test]
+fn a_host_with_more_cpus_than_the_scheduler_handles() {
+    let host = with_core(host(2048), 2000, "1999-2000", 0);
+    let host = with_core(host, 1999, "1999-2000", 0);
+    let places = read(&host.host(), 4096);
+    assert_eq!((places.len(), read(&host.host(), MAX).len()), (2048, MAX as usize));
+    assert_eq!(places[1999], places[2000], "one core");
+    assert_ne!(places[2000], places[2001]);
+}
+
+#[test]
 fn an_offline_cpu_has_no_place() {
     // Threads switched off: their folders are empty.
     let host =
         (0..2).fold(host(4), |host, cpu| with_llc(with_core(host, cpu, &cpu.to_string(), 0), cpu, "0-1"));
     let host = host.file(&format!("{CPUS}/online"), "0-1\n");
     let place = |core| Some(Place { core, llc: 0, node: 0 });
-    assert_eq!(read(&host.host()), [place(0), place(1), None, None]);
+    assert_eq!(read(&host.host(), MAX), [place(0), place(1), None, None]);
     // It comes while we read: online, and nothing of it is there yet.
     let host = host.file(&format!("{CPUS}/online"), "0-2\n");
-    assert_eq!(read(&host.host())[2], Some(Place { core: 2, llc: 1, node: 0 }));
+    assert_eq!(read(&host.host(), MAX)[2], Some(Place { core: 2, llc: 1, node: 0 }));
 }
 
 #[test]
@@ -158,7 +172,7 @@ fn the_scheduler_is_told() {
     let host = (0..2)
         .fold(host(3), |host, cpu| with_core(host, cpu, "0-1", 0))
         .file(&format!("{CPUS}/online"), "0-1\n");
-    tell(&map, &read(&host.host())).unwrap();
+    tell(&map, &read(&host.host(), MAX)).unwrap();
     let told = |cpu: u32| {
         let bytes = map.lookup(&cpu.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
         let words = bytes.chunks_exact(2).map(|b| u16::from_ne_bytes([b[0], b[1]]));

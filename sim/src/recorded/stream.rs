@@ -9,6 +9,7 @@ use crate::ids::{CpuId, TaskId, VcpuId};
 use crate::observe::{Stop, What};
 use crate::time::{Ns, US};
 
+use super::who::pcpu_of;
 use super::Who;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,8 +52,7 @@ pub fn play(recording: &Recording, who: &Who, tell: &mut dyn FnMut(Ns, &What)) -
             continue;
         };
         let cpu = u32::from(event.cpu);
-        let on_a_pcpu = matches!(event.kind, Kind::Run | Kind::Woken | Kind::Moved);
-        if on_a_pcpu && cpu >= who.layout.pcpus {
+        if pcpu_of(event).is_some_and(|cpu| cpu >= who.layout.pcpus) {
             unknown += 1;
             continue;
         }

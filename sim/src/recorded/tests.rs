@@ -73,6 +73,20 @@ fn figures_are_what_the_events_say() {
 }
 
 #[test]
+fn a_pcpu_may_come_while_a_host_is_recorded() {
+    let recording = recording(&[
+        (0, 0, 0, Kind::Run, 0, 0),
+        (10 * MS, 0, 6, Kind::Moved, 0, 0),
+        (10 * MS, 0, 6, Kind::Run, 0, 0),
+        (20 * MS, 1, u16::MAX, Kind::Run, 0, 0),
+    ]);
+    let imported = import(&recording, 1 << 20, 1000).unwrap();
+    let figures = imported.figures.unwrap();
+    assert_eq!((figures.vms[0].vcpus[0].run_ns, figures.host.pcpus), (100 * MS, 7));
+    assert_eq!(imported.unknown, 1, "no host has such a pCPU");
+}
+
+#[test]
 fn exits_of_one_spin_are_those_with_little_run_time_between_them() {
     let ple = |us: Ns| (us * US, 0, 0, Kind::Ple, 1, 0);
     let recording = recording(&[

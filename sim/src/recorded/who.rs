@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Which slot is which vCPU, and the host and its VMs as observers know them.
 
-use cohort_recording::reader::Owners;
-use cohort_recording::Recording;
+use cohort_recording::reader::{Owners, PCPUS_MAX};
+use cohort_recording::{Event, Kind, Recording};
 
 use crate::error::SimError;
 use crate::ids::{TaskId, VcpuId, VmId};
@@ -13,6 +13,11 @@ use crate::time::Ns;
 /// Ten days: no recording is longer, and no sum of times overflows.
 const LENGTH_MAX_NS: Ns = 864_000_000_000_000;
 const VCPUS_MAX: usize = 1 << 17;
+
+/// The pCPU that an event is about; of some kinds the number says something else, or nothing.
+pub fn pcpu_of(event: &Event) -> Option<u32> {
+    matches!(event.kind, Kind::Run | Kind::Woken | Kind::Moved).then_some(u32::from(event.cpu))
+}
 
 pub struct Who {
     pub layout: Layout,
@@ -41,7 +46,10 @@ impl Who {
         if length_ns > LENGTH_MAX_NS {
             return refuse(format!("lasts {length_ns} ns; allowed: at most {LENGTH_MAX_NS}"));
         }
-        let pcpus = recording.header.pcpus.iter().map(|pcpu| pcpu.cpu).max().map_or(1, |most| most + 1);
+        // The header has those that were online when the recording began; a pCPU may have come since.
+        let told = recording.header.pcpus.iter().map(|pcpu| pcpu.cpu);
+        let seen = recording.events.iter().filter_map(pcpu_of).filter(|cpu| *cpu < PCPUS_MAX);
+        let pcpus = told.chain(seen).max().map_or(1, |most| most + 1);
         let (mut vms, mut tasks, mut ranks, mut bases) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (index, vm) in recording.end.vms.iter().enumerate() {
             let mut numbers: Vec<u32> = vm.vcpus.iter().map(|vcpu| vcpu.vcpu).collect();
