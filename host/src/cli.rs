@@ -72,7 +72,7 @@ pub enum Command {
 
 #[derive(Args, Debug)]
 pub struct Tune {
-    /// See `cohort run --help`; it lasts until the scheduler is loaded again
+    /// Of a scheduler with --order sbco: see `cohort run --help`; it lasts until the scheduler is loaded again
     #[arg(long, value_name = "PART", required = true)]
     pub sbco_alpha: Alpha,
 }

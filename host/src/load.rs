@@ -14,6 +14,7 @@ use crate::bpf::{self, CohortSkel, OpenCohortSkel};
 use crate::intf;
 use crate::kernel_ops;
 use crate::say::{self, Failure};
+use crate::sbco;
 
 use config::IRQ_TRACEPOINT;
 pub use config::{Config, Place};
@@ -57,19 +58,24 @@ impl Watch {
     const NOTHING: Watch = Watch { spin: false, put: false, irq: false, fault: false };
 }
 
-/// Load the scheduler. Without watching what the kernel does not let it watch.
+/// Load the scheduler. Without watching what the kernel does not let it watch. Each try, which `begins` is told of, may take as long as the verifier does.
 pub fn load<'obj>(
     storage: &'obj mut Storage,
     config: &Config,
     place: &Place,
+    begins: &mut dyn FnMut(),
 ) -> Result<CohortSkel<'obj>, Failure> {
     let first = storage.first.insert(Box::new(MaybeUninit::uninit()));
     let second = storage.second.insert(Box::new(MaybeUninit::uninit()));
     let third = storage.third.insert(Box::new(MaybeUninit::uninit()));
     let fourth = storage.fourth.insert(Box::new(MaybeUninit::uninit()));
     say::take_libbpf_warnings();
+    let mut load = |storage: &'obj mut MaybeUninit<OpenObject>, watch: Watch| {
+        begins();
+        open_and_load(storage, config, place, watch)
+    };
     if !place.kvm {
-        return open_and_load(first, config, place, Watch::NOTHING).map_err(|e| explain(&e));
+        return load(first, Watch::NOTHING).map_err(|e| explain(&e));
     }
     let fault = config.finds_sets() && config.traffic.is_of_faults();
     let irq = config.irqs_are_traffic() || config.axes.boosts_called();
@@ -85,26 +91,26 @@ pub fn load<'obj>(
         irq: irq && place.sees_irqs,
         fault: fault && place.sees_no_faults.is_none(),
     };
-    let error = match open_and_load(first, config, place, all) {
+    let error = match load(first, all) {
         Ok(skel) => return Ok(skel),
         Err(error) => explain(&error),
     };
     if all.put {
         debug!("loading failed ({}); trying again without watching how vCPUs lose their CPUs", error.line);
-        if let Ok(skel) = open_and_load(second, config, place, Watch { put: false, ..all }) {
+        if let Ok(skel) = load(second, Watch { put: false, ..all }) {
             no_guard("the kernel refuses the program that watches it");
             return Ok(skel);
         }
     }
     if all.irq || all.fault {
         debug!("loading failed ({}); trying again without watching what vCPUs tell each other", error.line);
-        if let Ok(skel) = open_and_load(third, config, place, Watch { irq: false, fault: false, ..all }) {
+        if let Ok(skel) = load(third, Watch { irq: false, fault: false, ..all }) {
             no_traffic(config, all, "the kernel refuses a program that watches them");
             return Ok(skel);
         }
     }
     debug!("loading failed ({}); trying again without watching KVM", error.line);
-    let skel = open_and_load(fourth, config, place, Watch::NOTHING).map_err(|_| error)?;
+    let skel = load(fourth, Watch::NOTHING).map_err(|_| error)?;
     no_spin("the kernel refuses the program that watches them");
     if all.put {
         no_guard("KVM cannot be watched at all");
@@ -119,7 +125,11 @@ fn open_and_load<'obj>(
     place: &Place,
     watch: Watch,
 ) -> libbpf_rs::Result<CohortSkel<'obj>> {
-    open(storage, config, place, watch)?.load()
+    let skel = open(storage, config, place, watch)?.load()?;
+    if let (true, Some(knobs)) = (config.axes.order() == "sbco", skel.maps.rodata_data) {
+        sbco::show(&skel.maps.sbco_alpha_now, knobs.sbco_alpha)?;
+    }
+    Ok(skel)
 }
 
 /// The scheduler with everything set that must be set before it is loaded.

@@ -274,6 +274,11 @@ impl PolicyArgs {
 }
 
 impl Axes {
+    /// The name of the order.
+    pub fn order(&self) -> &'static str {
+        self.order.name
+    }
+
     /// The name of the gang.
     pub fn gang(&self) -> &'static str {
         self.gang.name

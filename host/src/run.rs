@@ -152,7 +152,7 @@ fn schedule(
     }
     let config = &config.at(&place);
     let mut storage = Storage::default();
-    let skel = load::load(&mut storage, config, &place)?;
+    let skel = load::load(&mut storage, config, &place, &mut || service.begins(Instant::now()))?;
     if let Some(signal) = stops.signal() {
         return Ok(End::Signal(signal));
     }
@@ -160,6 +160,7 @@ fn schedule(
     topology::tell(&skel.maps.neighbours, &topology::read(host, intf::MAX_CPUS)).map_err(|e| {
         Failure::failed(format!("cannot tell the scheduler which CPUs are near which: {e:#}"))
     })?;
+    service.begins(Instant::now());
     // Another scheduler may have come since the checks.
     let attached = load::attach(skel, config, &place);
     let mut running = attached.map_err(|failure| host.other_scheduler().map_or(failure, Failure::refused))?;

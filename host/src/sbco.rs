@@ -14,7 +14,7 @@ use crate::say::{self, Failure};
 /// The scheduler has it in parts of this: SBCO_ALPHA_ONE.
 const ONE: u64 = 65_536;
 
-/// Where the scheduler looks for it while it runs. The kernel keeps 15 characters of a map's name.
+/// Where the scheduler looks for it while it runs, with 0 where no alpha counts. The kernel keeps 15 characters of a map's name.
 const MAP: &str = "sbco_alpha_now";
 
 const ALLOWED: &str = "allowed: a number from 0.01 to 1, or such a fraction, as 2/3";
@@ -53,15 +53,60 @@ pub fn tune(alpha: Alpha, host: &Host) -> Result<(), Failure> {
     let map = monitor::map_of_running(MAP).ok_or_else(|| {
         Failure::refused("nothing to tune: no cohort of this version is scheduling; start `cohort run`")
     })?;
-    map.update(&0u32.to_ne_bytes(), &alpha.0.to_ne_bytes(), MapFlags::ANY)
-        .map_err(|e| Failure::failed(format!("cannot change alpha: {e:#}")))?;
+    change(&map, alpha)?;
     info!("alpha is changed until the scheduler is loaded again");
     Ok(())
+}
+
+/// Say that alpha counts in the scheduler that was loaded, and how much it is.
+pub fn show(map: &impl MapCore, parts: u32) -> libbpf_rs::Result<()> {
+    map.update(&0u32.to_ne_bytes(), &parts.to_ne_bytes(), MapFlags::ANY)
+}
+
+fn change(map: &impl MapCore, alpha: Alpha) -> Result<(), Failure> {
+    let failed = |e: libbpf_rs::Error| Failure::failed(format!("cannot change alpha: {e:#}"));
+    let now = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(failed)?;
+    check_that_it_counts(&now.unwrap_or_default())?;
+    show(map, alpha.0).map_err(failed)
+}
+
+/// `now`: what is in the map.
+fn check_that_it_counts(now: &[u8]) -> Result<(), Failure> {
+    if now.iter().any(|byte| *byte != 0) {
+        return Ok(());
+    }
+    Err(Failure::refused(
+        "--sbco-alpha needs --order sbco, which the scheduler that runs has not: start `cohort run --order sbco`",
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use libbpf_rs::{MapHandle, MapType};
+
+    #[test]
+    fn alpha_is_not_changed_where_it_does_not_count() {
+        let Err(Failure { status, line }) = check_that_it_counts(&[0; 4]) else { panic!("taken") };
+        assert!(status == 2 && line.contains("needs --order sbco") && !line.contains('\n'), "{line}");
+        assert_eq!(check_that_it_counts(&43_690u32.to_ne_bytes()), Ok(()));
+        assert!(check_that_it_counts(&[]).is_err());
+    }
+
+    #[test]
+    fn alpha_is_changed_in_a_scheduler_that_has_said_its_own() {
+        let opts = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+            ..Default::default()
+        };
+        // Where this user may have no map there is nobody to tell.
+        let Ok(map) = MapHandle::create(MapType::Array, None::<&str>, 4, 4, 1, &opts) else { return };
+        assert_eq!(change(&map, Alpha(7)).unwrap_err().status, 2);
+        show(&map, 43_690).unwrap();
+        assert_eq!(change(&map, Alpha(7)), Ok(()));
+        let now = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).unwrap();
+        assert_eq!(now, Some(7u32.to_ne_bytes().to_vec()));
+    }
 
     #[test]
     fn alpha_is_a_number_or_a_fraction() {

@@ -43,6 +43,13 @@ impl Service {
     /// The process is where it can see the scheduler's end; call it oftener than half the watchdog's time.
     pub fn alive(&mut self, now: Instant) {
         if self.every.is_some_and(|every| now.duration_since(self.said) >= every) {
+            self.begins(now);
+        }
+    }
+
+    /// Something begins that may take long: it has all of the watchdog's time.
+    pub fn begins(&mut self, now: Instant) {
+        if self.every.is_some() {
             self.said = now;
             (self.send)(&[NotifyState::Watchdog]);
         }
@@ -80,10 +87,26 @@ mod tests {
         service.ready("scheduling with policy cohort");
         service.status("loading again");
         service.alive(Instant::now() + Duration::from_secs(1000));
+        service.begins(Instant::now());
         service.stopping();
         let wanted =
             ["READY=1", "STATUS=scheduling with policy cohort", "STATUS=loading again", "STOPPING=1"];
         assert_eq!(*said.borrow(), wanted);
+    }
+
+    #[test]
+    fn each_part_of_loading_has_the_watchdogs_whole_time() {
+        let (mut service, said) = service(Some(Duration::from_secs(60)));
+        let start = service.said;
+        // Just not due when the scheduler ends; then two tries of 50 s each, and the usual look.
+        for (at_s, count) in [(29, 1), (79, 2)] {
+            service.begins(start + Duration::from_secs(at_s));
+            assert_eq!(said.borrow().len(), count);
+        }
+        service.alive(start + Duration::from_secs(108));
+        assert_eq!(said.borrow().len(), 2, "said 29 s before");
+        service.alive(start + Duration::from_secs(109));
+        assert_eq!(*said.borrow(), ["WATCHDOG=1"; 3]);
     }
 
     #[test]

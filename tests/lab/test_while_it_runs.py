@@ -77,6 +77,13 @@ def test_alpha_changes_while_it_runs(bench: Bench) -> None:
         assert most > 2 * least + 10
 
 
+def test_alpha_of_another_order_is_refused(bench: Bench) -> None:
+    with Ground(bench, "balance"):
+        done = bench.host.run("cohort tune --sbco-alpha 1")
+        assert done.rc == 2
+        assert "--sbco-alpha needs --order sbco" in done.stderr
+
+
 def found(bench: Bench, ground: Ground, commands: dict[int, str]) -> str:
     """Let a guest's vCPUs execute these, and return what `cohort sets` says of them."""
     guest = bench.extra_guest("four", vcpus=4)

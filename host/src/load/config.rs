@@ -81,6 +81,10 @@ pub struct Place {
 impl Place {
     pub fn of(host: &Host) -> Result<Place, Failure> {
         let kvm = host.kvm_is_live();
+        // KVM may have come since the checks. Without its types no vCPU would ever be known.
+        if let Some(why) = host.kvm_btf() {
+            return Err(Failure::refused(why));
+        }
         let tells =
             |tracepoint| Kernel::running().is_some_and(|kernel| kernel.has(Point::Tracepoint(tracepoint)));
         let sees_no_faults = match Kernel::running() {
@@ -187,6 +191,19 @@ pub mod tests {
         ] {
             assert_eq!(config(args).at(place).boosts_nobody_called(place), blind, "{args}");
         }
+    }
+
+    #[test]
+    fn a_kvm_that_comes_later_without_its_types_is_refused() {
+        let kvm =
+            |state| FakeHost::good().without("/sys/kernel/btf/kvm").file("/sys/module/kvm/initstate", state);
+        assert!(!Place::of(&kvm("coming\n").host()).unwrap().kvm);
+        let failure = Place::of(&kvm("live\n").host()).unwrap_err();
+        assert!(
+            failure.status == 2 && failure.line.contains("CONFIG_DEBUG_INFO_BTF_MODULES=y"),
+            "{failure:?}"
+        );
+        assert!(Place::of(&FakeHost::good().host()).unwrap().kvm);
     }
 
     #[test]

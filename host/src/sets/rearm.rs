@@ -70,12 +70,23 @@ impl Rearm {
             if let Err(error) = window.take(count, self.budget, vm.ctx.tgid, host) {
                 // A VM that ends while we look is still in the list.
                 if !window.failed && !matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT)) {
-                    warn!("{}: cannot make its pages fault again, so that they are not seen to be shared: {error}", vm.name);
+                    let remedy = remedy(&error);
+                    warn!("{}: cannot make its pages fault again, so that they are not seen to be shared: {error}{remedy}", vm.name);
                 }
                 window.failed = true;
             }
         }
         Ok(())
+    }
+}
+
+/// /proc/PID/pagemap is readable for its owner alone, and who opens it must have the right to trace the process.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            ": run with the capabilities CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE"
+        }
+        _ => "",
     }
 }
 
@@ -190,6 +201,19 @@ mod tests {
                     7f0020000000-7f0020800000 r--p 00000000 00:00 0\n\
                     7f0030000000-7f00301ff000 rw-p 00000000 00:00 0 [heap]\n";
         assert_eq!(mappings(maps), [0x7f00_0000_0000..0x7f00_0800_0000, 0x7f00_1000_0000..0x7f00_1020_0000]);
+    }
+
+    #[test]
+    fn the_service_has_the_rights_that_the_warning_asks_for() {
+        let unit = include_str!("../../systemd/cohort.service");
+        let has = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+        for denied in [libc::EACCES, libc::EPERM] {
+            let remedy = remedy(&io::Error::from_raw_os_error(denied));
+            let asked: Vec<&str> = remedy.split(' ').filter(|word| word.starts_with("CAP_")).collect();
+            assert_eq!(asked.len(), 2, "{remedy}");
+            assert!(asked.iter().all(|name| has.split(' ').any(|word| word == *name)), "{has}");
+        }
+        assert_eq!(remedy(&io::Error::from_raw_os_error(libc::ENOTTY)), "");
     }
 
     #[test]
