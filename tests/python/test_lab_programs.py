@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def test_packages_and_files(write_scenario: Write, tmp_path: Path) -> None:
     loaded = scenario.load(write_scenario())
     assert programs.packages(loaded) == {"redis-server": f"{loaded.path}: workload spin"}
     assert programs.files(loaded) == {"srv/spin/words.txt": tmp_path / "workloads" / "words.txt"}
-    assert programs.command(loaded.workloads["spin"], "spin 1") == "cd /srv/spin && spin 1"
+    assert programs.command(loaded.workloads["spin"], "spin 1") == "cd /srv/spin || exit; spin 1"
     assert programs.command(loaded.workloads["serve"], "serve") == "serve"
 
 
@@ -53,7 +54,7 @@ def test_rt_app_brings_itself(write_scenario: Write, scenario_text: str, tmp_pat
     (tmp_path / "x.json").write_text('{"tasks": {"a": {"loop": 3, "run": 5}}}')
     loaded = scenario.load(write_scenario(scenario_text.replace('"serve"', '"x.json"')))
     workload = loaded.workloads["x.json"]
-    assert programs.command(workload, workload.command or "") == "cd /srv/x && rt-app x.json"
+    assert programs.command(workload, workload.command or "") == "cd /srv/x || exit; rt-app x.json"
     assert list(programs.packages(loaded)) == ["rt-app"]
     assert programs.files(loaded) == {"srv/x/x.json": tmp_path / "x.json"}
     assert programs.unknown(loaded) is None
@@ -70,3 +71,20 @@ def test_a_shipped_workload_needs_nothing() -> None:
     for path in workloads.SHIPPED.glob("*.toml"):
         loaded = workloads.load(path)
         assert (loaded.packages, loaded.files) == ((), ())
+
+
+def test_all_of_a_line_runs_in_the_folder_of_its_files(
+    write_scenario: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "workloads" / "words.txt").write_text("a word\n")
+    brings(tmp_path, 'files = ["words.txt"]')
+    spin = scenario.load(write_scenario()).workloads["spin"]
+    monkeypatch.setattr(programs, "FILES", str(tmp_path).removeprefix("/"))
+
+    def run(line: str) -> Any:
+        argv = ["/bin/sh", "-c", programs.command(spin, line)]
+        return subprocess.run(argv, cwd="/", capture_output=True, text=True, check=False)
+
+    assert run("pwd").returncode != 0
+    (tmp_path / "spin").mkdir()
+    assert run("pwd >one & pwd; wait; cat one").stdout == f"{tmp_path}/spin\n" * 2

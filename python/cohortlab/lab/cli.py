@@ -19,6 +19,7 @@ from cohortlab.lab.agent import AgentError
 from cohortlab.lab.bringup import bring_up
 from cohortlab.lab.command import PAYLOAD
 from cohortlab.lab.emulator import Emulator
+from cohortlab.options import FiniteRange
 from cohortlab.places import PlaceCrashed, PlaceError, PlaceFailed
 from cohortlab.scenario import TLB_MODES, Tlb
 
@@ -26,6 +27,8 @@ T = TypeVar("T")
 
 # Beyond this shells mean signals.
 _EXIT_MAX = 125
+# A week.
+_TIMEOUT_S_MAX = 604_800
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -39,7 +42,14 @@ _EXIT_MAX = 125
 @click.option("--accel", type=click.Choice(["auto", "kvm", "tcg"]), default="auto", show_default=True)
 @click.option("--append", default="", metavar="TEXT", help="More of the host's kernel command line.")
 @click.option("--file", "files", multiple=True, type=click.Path(path_type=Path), help="A program for the host's PATH.")
-@click.option("--timeout", type=float, default=300, show_default=True, metavar="SECS", help="Limit of each command.")
+@click.option(
+    "--timeout",
+    type=FiniteRange(0.001, _TIMEOUT_S_MAX),
+    default=300,
+    show_default=True,
+    metavar="SECS",
+    help="Limit of each command.",
+)
 @click.option("--keep", is_flag=True, help="Leave it running; print its folder.")
 @click.option("--share", is_flag=True, help="Do not wait for another lab on this machine to end.")
 @click.option("--attach", type=click.Path(path_type=Path), metavar="FOLDER", help="Use one that was left running.")
@@ -82,6 +92,10 @@ def cli(
         for name, path in programs.items():
             lab.host.put(f"{PAYLOAD}/bin/{name}", path.read_bytes())
         return _run_all(lab, wanted, timeout)
+    known = ["host", *(config.name for config in configs)]
+    for name, _ in wanted:
+        if name not in known:
+            raise BadInput(f'"{name}" is no machine of this lab: must be one of {", ".join(known)}')
     begin = time.monotonic()
     booted = _or_bad_input(
         lambda: bring_up(
@@ -98,12 +112,13 @@ def cli(
             progress=lambda text, _: print(f"[{time.monotonic() - begin:5.1f} s] {text}", file=sys.stderr),
         )
     )
+    if keep:
+        # Before the commands: whatever becomes of these, it stays, and who cannot name it cannot end it.
+        print(booted.emulator.folder, flush=True)
     try:
         code = _run_all(booted.emulator, wanted, timeout)
         for line in booted.emulator.new_complaints():
             print(f"host's console: {line}", file=sys.stderr)
-        if keep:
-            print(booted.emulator.folder)
         return code
     finally:
         if not keep:

@@ -53,7 +53,13 @@ def files(scenario: Scenario) -> dict[str, Path]:
 
 def command(workload: Workload, line: str) -> str:
     """Return a workload's command line, in the folder of its files."""
-    return f"cd {shlex.quote(f'/{FILES}/{workload.name}')} && {line}" if workload.files else line
+    # Not `cd … && line`: of a line with & in it, the `cd` would be a part of what runs in the background.
+    return f"cd {shlex.quote(f'/{FILES}/{workload.name}')} || exit; {line}" if workload.files else line
+
+
+def _over_and_over(line: str) -> str:
+    """Return what runs a command line until it fails; the line may end in & or in a comment."""
+    return f"while {{ {line}\n}} >/dev/null; do :; done"
 
 
 class Programs:
@@ -111,17 +117,18 @@ class Programs:
             finally:
                 self._late = [(late, stack) for late, stack in self._late if late.name != vm]
 
-    def begin(self) -> None:
-        """The programs begin: so do, some time later, the loads of VMs that arrive later."""
-        for vm, running in self._late:
+    def begin(self) -> bool:
+        """The programs begin: so do, some time later, the loads of VMs that arrive later; return whether any do."""
+        late, self._late = self._late, []
+        for vm, running in late:
             self._start(vm, running)
-        self._late = []
+        return bool(late)
 
     @contextmanager
     def again(self, vm: str, name: str) -> Iterator[None]:
         """Keep a program that has ended running, over and over, for the duration of the block."""
         workload = self._scenario.workloads[name]
-        job = self._spawn(vm, f"while {{ {command(workload, workload.command or '')}; }} >/dev/null; do :; done")
+        job = self._spawn(vm, _over_and_over(command(workload, workload.command or "")))
         try:
             yield
         finally:
@@ -132,19 +139,20 @@ class Programs:
         name = vm.load or ""
         workload = self._scenario.workloads[name]
         line = command(workload, workload.command or "")
-        line = f"exec {line}" if workload.background and not workload.files else line
         if not workload.background:
-            line = f"while {{ {line}; }} >/dev/null; do :; done"
+            line = _over_and_over(line)
         job = self._spawn(vm.name, f"sleep {vm.start_s}; {line}" if vm.start_s else line)
-        if (rc := job.wait(LOAD_SETTLE_S)) is not None:
+        # A late one is looked at when it is ended: meanwhile the programs, and other late ones, would wait.
+        if not vm.start_s and (rc := job.wait(LOAD_SETTLE_S)) is not None:
             raise PlaceError(f"{name} ended with {rc} in {vm.name}: {job.output('stderr')[0].strip()[-_WORDS_MAX:]}")
         running.callback(self._end, job, vm.name, name)
         if vm.run_s is not None and vm.sleep_s is not None:
             running.enter_context(self._rhythm(vm, vm.run_s, vm.sleep_s))
 
     def _end(self, job: Job, vm: str, name: str) -> None:
-        if job.wait(0) is not None:
-            raise PlaceError(f"{name} in {vm} ended by itself: {job.output('stderr')[0].strip()[-_WORDS_MAX:]}")
+        if (rc := job.wait(0)) is not None:
+            said = job.output("stderr")[0].strip()[-_WORDS_MAX:]
+            raise PlaceError(f"{name} in {vm} ended by itself with {rc}: {said}")
         job.signal(9)
         job.wait(LOAD_END_S)
 

@@ -205,15 +205,16 @@ class RealPlace(ABC):
         """
         with self._crash_if_lost():
             self._programs.prepare(vm, workload)
-            self._programs.begin()
+            # Where no load comes late, as when it runs alone, it is later than nobody.
+            if self._programs.begin():
+                time.sleep(self._starts_s[vm])
             return self._measure(vm, workload)
 
     def measure_together(self, turn: Mapping[str, str]) -> dict[str, Measurement]:
         """Run programs at the same time, by VM; each begins anew until all have ended. Return the first figures."""
-        starts_s = {vm.name: vm.start_s for vm in self.scenario.vms}
 
         def later(vm: str, workload: str) -> Measurement:
-            time.sleep(starts_s[vm])
+            time.sleep(self._starts_s[vm])
             return self._measure(vm, workload)
 
         with self._crash_if_lost():
@@ -228,6 +229,11 @@ class RealPlace(ABC):
                     if ended.exception() is None and not all(other.done() for other in running):
                         again.enter_context(self._programs.again(vm, turn[vm]))
                 return {vm: future.result() for future, vm in running.items()}
+
+    @property
+    def _starts_s(self) -> dict[str, float]:
+        """How much later than the programs' beginning each VM comes."""
+        return {vm.name: vm.start_s for vm in self.scenario.vms}
 
     def _measure(self, vm: str, workload: str) -> Measurement:
         program, guest = self.scenario.workloads[workload], self._guests[vm]

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What options take that click has no type for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import click
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range. ``click.FloatRange`` takes nan in every range, and inf where a range has no end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""`cohortlab lab` without a lab: what it refuses before anything boots, and what it says of a lab that stays."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+
+class Lab:
+    """A lab that comes up, and in which every command is interrupted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.host = self
+        self.name = "host"
+        self.done: list[str] = []
+
+    def bring_up(self, configs: Any, **_: Any) -> Any:
+        self.done.append("booted")
+        return SimpleNamespace(emulator=self)
+
+    def run(self, command: str, timeout_s: float) -> Any:
+        self.done.append(command)
+        raise KeyboardInterrupt
+
+    def close(self) -> None:
+        self.done.append("closed")
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    made = Lab(tmp_path)
+    monkeypatch.setattr(importlib.import_module("cohortlab.lab.cli"), "bring_up", made.bring_up)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--timeout", "inf", "host: true"], "'--timeout': inf is not in the range"),
+        (["--timeout", "nan", "host: true"], "'--timeout': nan is not a finite number"),
+        (["--timeout", "0", "host: true"], "'--timeout': 0"),
+        (["--vm", "a:2", "--keep", "b: true"], '"b" is no machine of this lab: must be one of host, a'),
+        (["--vm", "a:2", "a: true", "guest: true"], '"guest" is no machine of this lab: must be one of host, a'),
+        (["true"], '"true" is not allowed: must be MACHINE: COMMAND'),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_boots(cohortlab: Run, lab: Lab, args: list[str], said: str) -> None:
+    ran = cohortlab("lab", *args)
+    assert (ran.code, ran.out, ran.err.count("\n"), lab.done) == (2, "", 1, []), ran.err
+    assert said in ran.err
+
+
+def test_a_lab_that_stays_is_named_before_its_commands_run(cohortlab: Run, lab: Lab) -> None:
+    ran = cohortlab("lab", "--keep", "host: sleep 1000")
+    assert (ran.code, ran.out) == (130, f"{lab.folder}\n")
+    assert lab.done == ["booted", "sleep 1000"]
+
+
+def test_a_lab_that_does_not_stay_ends_with_its_commands(cohortlab: Run, lab: Lab) -> None:
+    ran = cohortlab("lab", "host: sleep 1000")
+    assert (ran.code, ran.out) == (130, "")
+    assert lab.done == ["booted", "sleep 1000", "closed"]
