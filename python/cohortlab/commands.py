@@ -336,7 +336,7 @@ def forecast(where: str, plan: Plan) -> Forecast:
     """Return what is expected of a place, on a machine of 2 cores, until it has been seen."""
     if where == "sim":
         return Forecast(step_s=0.3)
-    warm_ups = {f"warming up: {program}": 4.0 for program in plan.programs if plan.warm_up}
+    warm_ups = {f"warming up: {name}": 4.0 for name in plan.tasks.values() if plan.warm_up}
     return Forecast(step_s=6.0, phases=BEFORE_LAB_S | warm_ups, once=BUILT_ONCE)
 
 

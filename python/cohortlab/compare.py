@@ -65,12 +65,17 @@ class Plan:
     def turns(self) -> tuple[Turn, ...]:
         return self._scenario.turns
 
-    def labels(self, turn: Turn) -> list[str]:
-        return [self._scenario.label(vm, program) for vm, program in turn]
+    @property
+    def tasks(self) -> dict[tuple[str, str], str]:
+        """What each program in each VM is called, by VM and program: once, in however many turns it runs."""
+        return {task: self._scenario.called(*task) for turn in self.turns for task in turn}
+
+    def labels(self, turn: Turn) -> tuple[str, ...]:
+        return self._scenario.labels_of(turn)
 
     def together(self, turn: Turn) -> str:
         """Return what a turn's programs are called as one step."""
-        return " + ".join(self.labels(turn))
+        return " + ".join(self._scenario.called(*task) for task in turn)
 
     def steps(self, tlb: str, number: int, turn: Turn) -> list[Step]:
         """Return the measurements of a turn in round ``number``, in no particular order."""
@@ -180,8 +185,8 @@ class _Mode:
 
     def _warm_up(self, place: Place) -> None:
         with place.policy(KERNEL):
-            for vm, program in dict.fromkeys(task for turn in self.plan.turns for task in turn):
-                self.doing = f"warming up: {self.scenario.label(vm, program)}"
+            for (vm, program), name in self.plan.tasks.items():
+                self.doing = f"warming up: {name}"
                 self.progress.place(self.doing, None)
                 try:
                     _alone(place, vm, program)
@@ -233,16 +238,16 @@ class _Mode:
 
     def drop_alone(self, vm: str, program: str, error: WorkloadError) -> None:
         """Take a program that fails alone out of the comparison: there is nothing to compare with."""
-        reason, label = one_line(str(error)), self.scenario.label(vm, program)
-        self.progress.note(f"{label} is out of the comparison, it fails alone: {reason}")
+        reason, name = one_line(str(error)), self.scenario.called(vm, program)
+        self.progress.note(f"{name} is out of the comparison, it fails alone: {reason}")
         turns = [turn for turn in self.plan.turns if (vm, program) in turn]
         for policy in self.plan.policies:
-            self._fail(policy, turns, f"{label} fails alone: {reason}")
+            self._fail(policy, turns, f"{name} fails alone: {reason}")
         for number in range(1, self.plan.rounds + 1):
             for each in (each for turn in turns for each in self.plan.labels(turn)):
                 self.progress.skip(Step(self.tlb, number, ALONE, each))
         if not any(self.left(policy) for policy in self.plan.policies):
-            raise PlaceError(f"no program is left to compare; {label} fails alone: {reason}")
+            raise PlaceError(f"no program is left to compare; {name} fails alone: {reason}")
 
     def _fail(self, policy: Policy, turns: Sequence[Turn], reason: str) -> None:
         for turn in turns:
@@ -290,10 +295,8 @@ class _Round:
     def _alone(self, vm: str, program: str) -> list[Row]:
         self.mode.doing = f"switching to {KERNEL}"
         with self.place.policy(KERNEL):
-            label = self.mode.scenario.label(vm, program)
-            return self._measure(
-                Policy(ALONE, KERNEL), f"{label} alone", label, lambda: {vm: _alone(self.place, vm, program)}
-            )
+            doing, label = f"{self.mode.scenario.called(vm, program)} alone", self.mode.scenario.label(self.turn, vm)
+            return self._measure(Policy(ALONE, KERNEL), doing, label, lambda: {vm: _alone(self.place, vm, program)})
 
     def _under(self, policy: Policy) -> list[Row]:
         self.mode.doing = f"switching to {policy.name}"

@@ -20,7 +20,7 @@ from cohortlab.compare import Plan
 from cohortlab.errors import BadInput
 from cohortlab.policies import Policy
 from cohortlab.results import ALONE, Results, read_parquet
-from cohortlab.scenario import TLB_MODES, Scenario
+from cohortlab.scenario import TLB_MODES, Scenario, Turn
 from cohortlab.summary import Figure, Spread, figures
 from cohortlab.table import number
 
@@ -105,12 +105,25 @@ def compare(
     lab = read_lab(lab_file)
     if lab.scenario != scenario.name:
         raise BadInput(f'--lab: {lab_file}: is of scenario "{lab.scenario}", not "{scenario.name}"')
-    measured = figures(lab, scenario.only(lab.programs))
+    try:
+        chosen = scenario.only(lab.programs)
+    except BadInput as error:
+        raise BadInput(f"--lab: {lab_file}: {error}") from None
+    if set(lab.programs) != set(chosen.labels):
+        has = ", ".join(lab.programs)
+        raise BadInput(f"--lab: {lab_file}: has {has}: must be programs of {scenario.path}, or the same in all its VMs")
+    measured = figures(lab, chosen)
     if not measured:
         raise BadInput(f"--lab: {lab_file}: has no complete round")
-    simulated = _simulate(scenario, lab, measured, rounds, kernel or kernel_of(lab), hardware)
-    found = {(f.tlb, f.program, f.policy): f for f in figures(simulated, scenario)}
-    return [_fit(figure, found.get((figure.tlb, figure.program, figure.policy)), simulated) for figure in measured]
+    parts = chosen.only(tuple(dict.fromkeys(figure.program for figure in measured)))
+    simulated = _simulate(parts, lab, rounds, kernel or kernel_of(lab), hardware)
+    found = {_what(figure, parts): figure for figure in figures(simulated, parts)}
+    return [_fit(figure, found.get(_what(figure, chosen)), simulated) for figure in measured]
+
+
+def _what(figure: Figure, scenario: Scenario) -> tuple[str, str, str, Turn | None]:
+    """Return what a figure is of. Its label is another where fewer turns are measured, its turn is not."""
+    return figure.tlb, figure.policy, figure.vm, scenario.turn_of(figure.program)
 
 
 def _fit(lab: Figure, sim: Figure | None, simulated: Results) -> Fit:
@@ -145,15 +158,12 @@ def _as_in_the_lab(scenario: Scenario, lab: Results) -> Scenario:
     return scenario.with_ple(max(1, int(window))) if window.isdecimal() else scenario
 
 
-def _simulate(
-    scenario: Scenario, lab: Results, measured: Sequence[Figure], rounds: int, kernel: str | None, hardware: str | None
-) -> Results:
+def _simulate(scenario: Scenario, lab: Results, rounds: int, kernel: str | None, hardware: str | None) -> Results:
     from cohortlab.sim.compared import simulate
 
     arguments = {row.policy: (row.scheduler, row.policy_args) for row in lab.rows if row.policy != ALONE}
     policies = tuple(Policy(label, *arguments[label]) for label in lab.policies if label in arguments)
-    programs = tuple(dict.fromkeys(figure.program for figure in measured))
-    chosen = _as_in_the_lab(scenario, lab).only(programs)
+    chosen = _as_in_the_lab(scenario, lab)
     modes: dict[str, Scenario] = {tlb: chosen.with_tlb(tlb) for tlb in TLB_MODES if tlb in lab.tlb_modes}
     plan = Plan(policies=policies, rounds=rounds, modes=modes, kernel=kernel, warm_up=False)
     return simulate(plan, "cohortlab fidelity", hardware)

@@ -163,18 +163,33 @@ class Scenario:
             for at in range(count)
         )
 
-    def label(self, vm: str, program: str) -> str:
-        """Return what a program is called in reports: with its VM, if there are several with programs."""
+    def called(self, vm: str, program: str) -> str:
+        """Return what a program is called: with its VM, if there are several with programs."""
         return program if len(self.program_vms) == 1 else f"{vm}:{program}"
+
+    def label(self, turn: Turn, vm: str) -> str:
+        """Return what the program of ``vm`` in a turn is called in reports.
+
+        One that runs in several turns has figures of each, since beside another program it is due something else. It
+        is then called by that, too: the program of the first VM that has several.
+        """
+        programs = dict(turn)
+        name = self.called(vm, programs[vm])
+        several = [other.name for other in self.program_vms if len(other.programs) > 1]
+        return name if not several or vm in several else f"{name}@{programs[several[0]]}"
+
+    def labels_of(self, turn: Turn) -> tuple[str, ...]:
+        """Return the labels of a turn's programs."""
+        return tuple(self.label(turn, vm) for vm, _ in turn)
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
         """Every program's label, in the order of the turns."""
-        return tuple(dict.fromkeys(self.label(vm, program) for turn in self.turns for vm, program in turn))
+        return tuple(label for turn in self.turns for label in self.labels_of(turn))
 
     def turn_of(self, label: str) -> Turn | None:
-        """Return the first turn with the program that is called so."""
-        return next((turn for turn in self.turns if label in (self.label(*task) for task in turn)), None)
+        """Return the turn with the program that is called so."""
+        return next((turn for turn in self.turns if label in self.labels_of(turn)), None)
 
     def with_tlb(self, tlb: Tlb) -> Scenario:
         """Return the scenario with every VM in TLB mode ``tlb``."""
@@ -215,10 +230,19 @@ class Scenario:
         )
 
     def only(self, labels: Sequence[str]) -> Scenario:
-        """Return the scenario with nothing but the turns that have one of these."""
+        """Return the scenario with nothing but the turns that have one of these.
+
+        Labels that are not all its own are of programs that were chosen for every VM that has any.
+
+        Raises:
+            BadInput: one of those is no workload, or never ends.
+        """
         if len(self.program_vms) == 1:
             return self.with_programs(tuple(labels))
-        kept = [at for at, turn in enumerate(self.turns) if any(self.label(*task) in labels for task in turn)]
+        wanted = set(labels)
+        if not wanted <= set(self.labels):
+            return self.with_programs(tuple(dict.fromkeys(label.partition(":")[2] for label in labels)))
+        kept = [at for at, turn in enumerate(self.turns) if not wanted.isdisjoint(self.labels_of(turn))]
         chosen = [vm.model_copy(update={"programs": _kept(vm.programs, kept)}) for vm in self.vms]
         return dataclasses.replace(self, vms=tuple(chosen))
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import geometric_mean, median
 from typing import Any
@@ -121,22 +121,37 @@ def figures(results: Results, scenario: Scenario) -> list[Figure]:
     found = []
     for tlb in results.tlb_modes:
         rows: dict[tuple[str, str], list[Row]] = {}
-        for row in results.rows:
-            if row.tlb == tlb:
-                rows.setdefault((scenario.label(row.vm, row.program), row.policy), []).append(row)
+        for label, row in _labelled([row for row in results.rows if row.tlb == tlb], scenario):
+            rows.setdefault((label, row.policy), []).append(row)
         for program in results.programs:
             alone, turn = rows.get((program, ALONE)), scenario.turn_of(program)
             if not alone or turn is None:
                 continue
             demands = {
-                vm: median(row.used(vm) for row in rows.get((scenario.label(vm, other), ALONE), alone))
-                for vm, other in turn
+                vm: median(row.used(vm) for row in rows.get((scenario.label(turn, vm), ALONE), alone)) for vm, _ in turn
             }
             for policy in results.policies:
                 loaded = rows.get((program, policy))
                 if loaded:
                     found.append(_figure(program, alone, loaded, demands, scenario))
     return found
+
+
+def _labelled(rows: Iterable[Row], scenario: Scenario) -> Iterator[tuple[str, Row]]:
+    """Return rows with their programs' labels; those of no turn are left out.
+
+    A row does not say its turn, and a program may run in several. But a turn's rows of a round follow each other.
+    """
+    rounds: list[list[Row]] = []
+    for row in rows:
+        if not rounds or row.order == 0 or row.order < rounds[-1][-1].order:
+            rounds.append([])
+        rounds[-1].append(row)
+    for together in rounds:
+        tasks = {(row.vm, row.program) for row in together}
+        turn = next((turn for turn in scenario.turns if tasks.issubset(turn)), None)
+        if turn is not None:
+            yield from ((scenario.label(turn, row.vm), row) for row in together)
 
 
 def _figure(

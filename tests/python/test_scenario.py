@@ -340,11 +340,19 @@ def test_several_vms_with_programs_run_them_in_turns(write_scenario: Write) -> N
     assert several.rows == (0, 1, 1, 2)
     others = (("b-1", "serve"), ("b-2", "serve"))
     assert several.turns == ((("a", "spin"), *others), (("a", "chat"), *others))
-    assert several.labels == ("a:spin", "b-1:serve", "b-2:serve", "a:chat")
+    assert several.labels == (
+        *("a:spin", "b-1:serve@spin", "b-2:serve@spin"),
+        *("a:chat", "b-1:serve@chat", "b-2:serve@chat"),
+    )
     assert several.turn_of("a:chat") == several.turns[1]
     assert several.turn_of("chat") is None
+    assert several.turn_of("b-1:serve@chat") == several.turns[1]
     assert several.only(["a:chat"]).turns == several.turns[1:]
-    assert several.with_programs(("chat",)).labels == ("a:chat", "b-1:chat", "b-2:chat")
+    # Where there is one turn, who runs beside whom goes without saying.
+    assert several.only(["a:chat"]).labels == ("a:chat", "b-1:serve", "b-2:serve")
+    others = several.with_programs(("chat",))
+    assert others.labels == ("a:chat", "b-1:chat", "b-2:chat")
+    assert several.only(others.labels).turns == others.turns
 
 
 def test_programs_that_are_models_alone(write_scenario: Write, tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def advise(
     """
     check(scenario)
     contestants = parse_policies(policies, ())
-    if KERNEL not in [policy.name for policy in contestants]:
+    if KERNEL not in [policy.label for policy in contestants]:
         contestants = (*parse_policies(KERNEL, ()), *contestants)
     parts = hardwares.of(scenario, hardware)
     version = kernel or scenario.defaults.kernel or KERNEL_DEFAULT
@@ -172,7 +172,7 @@ def advise(
                 measured = [result.measurement(turn[0][0]) for result in results]
                 pcpus = {vm: [run.cpu_s[vm] / run.window_s for run in measured] for vm in beside}
                 found.loads[policy.label] = {vm: statistics.median(each) for vm, each in pcpus.items()}
-            took = {task: [result.measurement(task[0]).wall_s for result in results] for task in turn}
+            took = {task: [_seconds(scenario, *task, result) for result in results] for task in turn}
             return {_title(scenario, *task): seconds for task, seconds in took.items()}
 
         try:
@@ -192,6 +192,12 @@ def advise(
                     raise BadInput(str(error)) from None
                 found.failed[policy.label] = str(error)
     return found
+
+
+def _seconds(scenario: Scenario, vm: str, program: str, result: Result) -> float:
+    """Return a program's figure as seconds: of the run, or of one unit of work where the figure is a rate."""
+    value = result.measurement(vm).value
+    return 1 / value if scenario.workloads[program].is_rate else value
 
 
 def _title(scenario: Scenario, vm: str, program: str) -> str:

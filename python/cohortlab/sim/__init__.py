@@ -84,7 +84,7 @@ def run(
     turn = chosen.turn_of(wanted)
     if turn is None:
         raise BadInput(f'program: "{wanted}" is not allowed: must be one of {", ".join(labels)}')
-    running = {vm: name for vm, name in turn if not alone or chosen.label(vm, name) == wanted}
+    running = {vm: name for vm, name in turn if not alone or chosen.label(turn, vm) == wanted}
     if not alone:
         running |= {vm.name: vm.load for vm in chosen.neighbours if vm.load is not None}
     described = Run(

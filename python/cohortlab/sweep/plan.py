@@ -123,9 +123,12 @@ class Plan:
             scenario, turn = _chosen(scenario, given["program"], self._found)
         else:
             turn = scenario.turns[0]
-        running = dict(turn[:1] if given.get("alone") else turn)
-        if not given.get("alone"):
-            running |= {vm.name: vm.load for vm in scenario.neighbours if vm.load is not None}
+        if given.get("alone"):
+            # A program that is none of the scenario's is in every VM that has any: then the first VM's.
+            wanted = [task for task in turn if scenario.label(turn, task[0]) == given.get("program")]
+            running = dict(wanted or turn[:1])
+        else:
+            running = dict(turn) | {vm.name: vm.load for vm in scenario.neighbours if vm.load is not None}
         name, *args = _words(given.get("policy", DEFAULT_POLICY))
         for axis, value in changes:
             if axis.root == "policy":
