@@ -362,16 +362,14 @@ def _hand_out(
 ) -> None:
     """Report what was measured and end with the exit code that says whether all of it was."""
     found = figures(results, scenario)
-    if as_json:
-        print(json.dumps(for_machines(results, found), indent=2))
+    try:
+        _tell(results, found, as_json=as_json)
+    finally:
+        # A full disk does not cost what can be read, nor does a reader that has gone cost the files.
+        if found:
+            _keep(results, folder)
+            write_html(results, scenario, found, folder / "report.html", picture)
     if found:
-        _keep(results, folder)
-        write_html(results, scenario, found, folder / "report.html", picture)
-        if as_json:
-            for line in remarks(results, found):
-                print(line, file=sys.stderr)
-        else:
-            print_results(_stdout(), results, found)
         print(f"results: {folder / 'report.html'}, {folder / 'measurements.parquet'}", file=sys.stderr)
     if results.stopped:
         rounds = "" if found else ": no round was complete"
@@ -379,6 +377,16 @@ def _hand_out(
         raise click.exceptions.Exit(EXIT_INTERRUPTED if results.stopped == INTERRUPTED else EXIT_FAILED)
     if results.failed:
         raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _tell(results: Results, found: Sequence[Figure], *, as_json: bool) -> None:
+    """Print the figures, and what must be said beside them."""
+    if as_json:
+        print(json.dumps(for_machines(results, found), indent=2))
+        for line in remarks(results, found) if found else ():
+            print(line, file=sys.stderr)
+    elif found:
+        print_results(_stdout(), results, found)
 
 
 @click.command()

@@ -69,7 +69,8 @@ class Workload(Model):
         value = wall_s
         if self.metric is not None and self.metric.pattern is not None:
             found = re.search(self.metric.pattern, output, re.MULTILINE)
-            if found is None:
+            # A group that may be left out has found nothing where it was.
+            if found is None or found.group(1) is None:
                 tail = one_line(output)[-160:]
                 raise WorkloadError(f'{self.name}: its output does not match "{self.metric.pattern}"; it ends: {tail}')
             try:

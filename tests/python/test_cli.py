@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cohortlab import __version__, workloads
+from cohortlab import __version__, commands, workloads
 from cohortlab.places import PlaceCrashed, PlaceError
 from cohortlab.policies import KNOWN
 from cohortlab.results import read_parquet
@@ -271,6 +272,29 @@ def test_a_place_that_fails_later_exits_with_1_and_what_is_complete(cohortlab: R
     assert ran.code == 1
     assert {o["rounds"] for o in json.loads(ran.out)} == {1}
     assert "cohortlab: gave up after 2 crashes of the host under test; the last one: Oops" in ran.err
+
+
+def test_a_full_disk_takes_no_figures_that_can_be_read(
+    cohortlab: Run, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(commands, "write_parquet", full)
+    ran = cohortlab("compare", path, "--rounds", 3)
+    assert ran.code == 1
+    assert "two, TLB flush by ipi, 1 round: median" in ran.out
+    assert "Not complete ([Errno 28] No space left on device): 1 of 3 rounds." in ran.out
+    assert ran.err.splitlines()[-1] == "cohortlab: No space left on device"
+
+
+def test_a_reader_that_has_gone_takes_no_files(cohortlab: Run, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "print_results", gone)
+    assert cohortlab("compare", path, "--rounds", 1, "--out", "out").code == 130
+    assert sorted(file.name for file in Path("out").iterdir()) == ["measurements.parquet", "report.html"]
 
 
 def test_a_policy_that_dies_exits_with_1(cohortlab: Run, path: Path, place: Any) -> None:

@@ -201,6 +201,61 @@ def test_a_point_that_failed_is_simulated_again(cohortlab: Run, path: Path, tmp_
     assert len(chunks.read_known([Path("first/sweep.parquet")])) == 1
 
 
+def test_points_that_are_the_same_run_are_known_once(cohortlab: Run, path: Path) -> None:
+    # The kernel's version is nothing to a policy of ours, between these two.
+    args = ("sweep", path, *options("kernel=6.1,6.6", "policy=vtime"))
+    assert cohortlab(*args, "--out", "first").code == 0
+    assert len(set(pq.read_table("first/sweep.parquet")["name"].to_pylist())) == 1
+    assert cohortlab(*args, "--known", "first/sweep.parquet", "--out", "again").code == 0
+    assert Path("again/sweep.parquet").read_bytes() == Path("first/sweep.parquet").read_bytes()
+
+
+def test_shards_that_end_together_make_one_file(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = made(path, "seed=1..2")
+
+    def shards(name: str) -> list[chunks.Store]:
+        stores = [chunks.Store(tmp_path / name, planned, 1) for _ in range(2)]
+        stores[0].open()
+        for chunk in range(2):
+            stores[0].keep(chunk, chunks.simulate(planned, chunk, 1))
+        return stores
+
+    whole = shards("in turn")[0].finish().read_bytes()
+    # The other one makes the file while this one looks for what is missing ...
+    here, there = shards("looks")
+    exists = Path.exists
+    busy = [there]
+
+    def ends_meanwhile(self: Path) -> bool:
+        before = exists(self)
+        if self == here.file and busy:
+            busy.pop().finish()
+        return before
+
+    monkeypatch.setattr(Path, "exists", ends_meanwhile)
+    assert here.missing() == []
+    monkeypatch.undo()
+    assert here.finish().read_bytes() == whole
+    # ... and while it reads the parts.
+    here, there = shards("reads")
+    read = pq.read_table
+    busy.append(there)
+
+    def read_meanwhile(*args: Any, **more: Any) -> Any:
+        if busy:
+            busy.pop().finish()
+        return read(*args, **more)
+
+    monkeypatch.setattr(pq, "read_table", read_meanwhile)
+    assert here.finish().read_bytes() == whole
+    assert list(here.folder.rglob("*.parquet")) == [here.file]
+    # A part that is lost otherwise is an error.
+    here, _ = shards("lost")
+    (here.folder / "parts" / "00000001.parquet").unlink()
+    with pytest.raises(FileNotFoundError):
+        here.finish()
+
+
 @pytest.mark.parametrize(
     ("content", "said"), [(None, "cannot be read: "), (b"PAR1", "is not allowed: must be a sweep.parquet")]
 )

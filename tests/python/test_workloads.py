@@ -105,6 +105,13 @@ def test_no_figure(serve: workloads.Workload, output: str, reason: str) -> None:
         serve.figure(output, wall_s=1.0)
 
 
+def test_a_group_that_found_nothing_is_no_figure(tmp_path: Path) -> None:
+    path = tmp_path / "serve.toml"
+    path.write_text(GOOD.replace("([0-9.]+)", "([0-9.]+)?"))
+    with pytest.raises(WorkloadError, match=r"its output does not match .*; it ends: Throughput unknown"):
+        workloads.load(path).figure("Throughput unknown", wall_s=1.0)
+
+
 @pytest.mark.parametrize("path", sorted(workloads.SHIPPED.glob("*.toml")), ids=lambda path: path.stem)
 def test_shipped_workload(path: Path) -> None:
     assert workloads.load(path).name == path.stem

@@ -172,10 +172,11 @@ def read_known(files: Sequence[Path]) -> Known:
         except (pa.ArrowInvalid, KeyError):
             raise BadInput(f"--known: {file}: is not allowed: must be a sweep.parquet of this version") from None
         of_file: dict[str, list[dict[str, Any]]] = {}
+        points: dict[str, int] = {}
         for row in rows:
             name, failed = row["name"], row.pop("error")
-            # What failed may have failed for a reason that is gone.
-            if failed is None:
+            # What failed may have failed for a reason that is gone. Several points may be the same run: one is enough.
+            if failed is None and points.setdefault(name, row["point"]) == row["point"]:
                 of_file.setdefault(name, []).append({key: row[key] for key in row if key not in ("point", "name")})
         found |= of_file
     return found
@@ -207,9 +208,10 @@ class Store:
 
     def missing(self) -> list[int]:
         """Return the chunks that are still to be simulated."""
+        done = {int(path.stem) for path in self._parts.glob("*.parquet")}
+        # Only now: another shard may be making the file, and removes the parts when it has made it.
         if self.file.exists():
             return []
-        done = {int(path.stem) for path in self._parts.glob("*.parquet")}
         return [chunk for chunk in range(count(self.plan, self.size)) if chunk not in done]
 
     def points_of(self, chunk: int) -> int:
@@ -227,10 +229,16 @@ class Store:
         """Make one file of all chunks' and return it."""
         if not self.file.exists():
             chunks = range(count(self.plan, self.size))
-            tables = [pq.read_table(self._part(chunk), schema=schema(self.plan)) for chunk in chunks]
-            write_atomically(self.file, _bytes(tables))
+            try:
+                tables = [pq.read_table(self._part(chunk), schema=schema(self.plan)) for chunk in chunks]
+            except FileNotFoundError:
+                # Another shard that ended at the same time has made the file, and removed the parts.
+                if not self.file.exists():
+                    raise
+            else:
+                write_atomically(self.file, _bytes(tables))
         for path in self._parts.glob("*.parquet"):
-            path.unlink()
+            path.unlink(missing_ok=True)
         return self.file
 
     def _part(self, chunk: int) -> Path:
