@@ -16,7 +16,7 @@ from typing import Any
 
 from cohortlab import shipped
 from cohortlab.errors import BadInput, one_line
-from cohortlab.tomlmodel import read_toml
+from cohortlab.tomlmodel import read_toml, shown
 
 SHIPPED = shipped.folder("workloads") / "models"
 RT_APP = ".json"
@@ -94,6 +94,8 @@ def _of_toml(path: Path) -> About:
     metric = data.get("metric")
     rate = metric.get("rate") if isinstance(metric, dict) else None
     unit = rate.get("unit", "") if isinstance(rate, dict) else None
+    if not isinstance(unit, str | None):
+        raise BadInput(f"{path}: metric.rate.unit: {shown(unit)} is not allowed: must be a text")
     endless = all(thread.get("background") is True or thread.get("times") == "forever" for thread in threads)
     return About(path.stem, str(data.get("title") or path.stem), unit if unit is None else unit or "1/s", endless)
 

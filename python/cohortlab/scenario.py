@@ -36,8 +36,8 @@ NAME_RULE = "1 to 31 lower-case letters, digits and '-', the first no '-'"
 TLB_RULE = '"ipi", "kvm-pv" or "hypercall"'
 Texts = Annotated[tuple[str, ...], Strict(False)]
 Cpus = Annotated[tuple[int, ...], Strict(False)]
-# A TOML integer is a number of seconds or pCPUs as well.
-Number = Annotated[float, Strict(False)]
+# TOML's inf and nan are no numbers of seconds or pCPUs; its integers are.
+Number = Annotated[float, Field(allow_inf_nan=False)]
 
 # What runs at the same time in the VMs that have programs: VM and program of each.
 Turn = tuple[tuple[str, str], ...]

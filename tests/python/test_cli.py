@@ -141,6 +141,10 @@ WRONG = {
         ["compare", "SCENARIO", "--on", "lab", "--policy-args", "cohort=--wibble 1"],
         f"cohort: --wibble is not known: must be of {', '.join(FLAGS)}",
     ),
+    "traffic that is none, before anything boots": (
+        ["compare", "SCENARIO", "--policies", "partial-auto", "--policy-args", "partial-auto=--traffic bogus"],
+        'partial-auto: --traffic: "bogus" is not allowed: must be one of interrupts, faults, both',
+    ),
     "a file of sets that is not there": (
         ["compare", "SCENARIO", "--on", "lab", "--policies", "partial", "--policy-args", "partial=--sets none"],
         "partial: --sets: cannot read none: [Errno 2] No such file or directory: 'none'",
@@ -295,6 +299,13 @@ def test_a_reader_that_has_gone_takes_no_files(cohortlab: Run, path: Path, monke
     monkeypatch.setattr(commands, "print_results", gone)
     assert cohortlab("compare", path, "--rounds", 1, "--out", "out").code == 130
     assert sorted(file.name for file in Path("out").iterdir()) == ["measurements.parquet", "report.html"]
+
+
+def test_a_policy_that_takes_what_only_real_hosts_have(cohortlab: Run, path: Path, place: Any) -> None:
+    args = "--traffic faults --faults-per-s 500"
+    policies = ("--policies", "partial-auto", "--policy-args", f"partial-auto={args}")
+    assert cohortlab("compare", path, "--rounds", 1, *policies).code == 0
+    assert ("policy", "partial-auto", *args.split()) in place.log
 
 
 def test_a_policy_that_dies_exits_with_1(cohortlab: Run, path: Path, place: Any) -> None:

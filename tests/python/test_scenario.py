@@ -153,6 +153,26 @@ WRONG = {
         'load = "burn"\ncap_pcpus = 0',
         "vm[1].cap_pcpus: 0 is not allowed: must be a number from 0.01 to 1024 (cgroup cpu.max)",
     ),
+    "a cap as text": (
+        'load = "burn"',
+        'load = "burn"\ncap_pcpus = "0.5"',
+        'vm[1].cap_pcpus: "0.5" is not allowed: must be a number from 0.01 to 1024 (cgroup cpu.max)',
+    ),
+    "seconds as text": (
+        'load = "burn"',
+        'load = "burn"\nrun_s = "2"\nsleep_s = 1',
+        'vm[1].run_s: "2" is not allowed: must be a number of seconds from 0.001 to 3600',
+    ),
+    "true as seconds": (
+        'load = "burn"',
+        'load = "burn"\nstart_s = true',
+        "vm[1].start_s: true is not allowed: must be a number of seconds from 0 to 3600",
+    ),
+    "no number of seconds": (
+        'load = "burn"',
+        'load = "burn"\nstart_s = nan',
+        "vm[1].start_s: nan is not allowed: must be a number of seconds from 0 to 3600",
+    ),
     "both kinds of affinity": (
         'load = "burn"',
         'load = "burn"\naffinity = [0]\nvcpu_affinity = [0, 1]',
@@ -272,6 +292,12 @@ def test_defaults_and_what_the_vm_overrides(write_scenario: Write, scenario_text
     assert [vm.tlb for vm in loaded.with_tlb("ipi").vms] == ["ipi", "ipi"]
 
 
+def test_an_integer_is_a_number(write_scenario: Write, scenario_text: str) -> None:
+    more = 'load = "burn"\ncap_pcpus = 1\nstart_s = 2\nrun_s = 3\nsleep_s = 4'
+    hog = scenario.load(write_scenario(scenario_text.replace('load = "burn"', more))).vms[1]
+    assert (hog.cap_pcpus, hog.start_s, hog.run_s, hog.sleep_s) == (1, 2, 3, 4)
+
+
 def test_fewer_programs_need_fewer_workloads(write_scenario: Write) -> None:
     fewer = scenario.load(write_scenario()).with_programs(("serve",))
     assert fewer.program_vm.programs == ("serve",)
@@ -372,6 +398,15 @@ def test_programs_that_are_models_alone(write_scenario: Write, tmp_path: Path) -
         "noise": own / "noise.toml",
         "dedup": REPOSITORY / "workloads" / "models" / "dedup.toml",
     }
+
+
+def test_the_unit_of_a_model_is_a_text(write_scenario: Write, tmp_path: Path) -> None:
+    own = tmp_path / "workloads" / "models"
+    own.mkdir()
+    (own / "mine.toml").write_text('name = "mine"\n[metric.rate]\ndone = "x"\nunit = 5\n[[thread]]\nname = "t"\n')
+    with pytest.raises(BadInput) as caught:
+        scenario.load(write_scenario(SEVERAL.replace('"serve"', '"mine"')))
+    assert str(caught.value) == f"{own / 'mine.toml'}: metric.rate.unit: 5 is not allowed: must be a text"
 
 
 def test_a_workload_with_neither_command_nor_model(write_scenario: Write, tmp_path: Path) -> None:

@@ -117,6 +117,13 @@ def test_what_counts_as_communication_reaches_the_simulator() -> None:
         policy.host_class("partial-auto", ["--traffic", "x"], "7.3")
 
 
+def test_the_faults_of_real_hosts_are_known_but_not_simulated() -> None:
+    args = ["--traffic", "faults", "--faults-per-s", "500"]
+    assert policy.knobs("partial-auto", args) == policy.knobs("partial-auto", [])
+    with pytest.raises(PlaceError, match=r"^--faults-per-s is not simulated: "):
+        policy.host_class("partial-auto", args, "7.3")
+
+
 def test_sets_and_their_split_reach_the_simulator(tmp_path: Path) -> None:
     file = tmp_path / "sets"
     file.write_text("*: all\n")
@@ -261,6 +268,18 @@ def test_the_kernel_takes_no_other_arguments(args: list[str]) -> None:
         ("partial", ["--split", "2"], "7.3", "--split needs --gang partial-auto (it is partial)"),
         ("partial-auto", ["--split", "0.9"], "7.3", '--split: "0.9" is not allowed: must be a number from 1 to 100'),
         ("partial-auto", ["--split", "x"], "7.3", '--split: "x" is not allowed: must be a number from 1 to 100'),
+        (
+            "partial-auto",
+            ["--faults-per-s", "500"],
+            "7.3",
+            "--faults-per-s needs --traffic faults or both (it is interrupts): interrupts need no faults",
+        ),
+        (
+            "partial-auto",
+            ["--traffic", "both", "--faults-per-s", "99"],
+            "7.3",
+            '--faults-per-s: "99" is not allowed: must be a whole number from 100 to 1000000',
+        ),
         ("cohort", ["--skew-us", "3000"], "7.3", "--skew-us needs --gang relaxed (it is aligned)"),
         ("cohort", ["--guard-keep-us", "99"], "7.3", "--guard-keep-us needs --guard halted (it is off)"),
         ("cohort", ["--guard-grace-us", "999"], "7.3", "--guard-grace-us needs --guard kernel-mode (it is off)"),

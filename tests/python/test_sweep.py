@@ -172,9 +172,11 @@ def test_what_another_sweep_has_is_not_simulated(cohortlab: Run, path: Path, mon
     assert cohortlab(*more, "--out", "anew").code == 0
     real, simulated = chunks.Result.of_dict, []
 
-    def counted(run: Any, *more: Any) -> Any:
-        simulated.append((run.policy, run.seed))
-        return real(run, *more)
+    def counted(run: Any, described: dict[str, Any], *more: Any) -> Any:
+        # Not those that are only begun, to find what is wrong.
+        if "events_max" not in described:
+            simulated.append((run.policy, run.seed))
+        return real(run, described, *more)
 
     monkeypatch.setattr(chunks.Result, "of_dict", counted)
     ran = cohortlab(*more, "--known", "first/sweep.parquet", "--out", "more")
@@ -307,10 +309,21 @@ WRONG = {
     "an endless program": ("program=cpu-hog", '"cpu-hog" is not allowed: must be a workload that ends'),
     "hardware": ("hardware=none", '"none" does not exist: must be one of lab'),
     "a field of the hardware": ("hardware.mashine.x=1", "mashine: is not a known field: known are"),
+    "a table of the hardware": ("hardware.kvm.ple=off", 'kvm.ple: "off" is not allowed: must be a table'),
+    "a number of the hardware": ("hardware.kvm.ple.window_cycles=-5", "hardware.kvm.ple.window_cycles = -5: "),
+    "a cost of the machine": ("hardware.machine.costs.context_switch_ns=soon", "machine.costs.context_switch_ns"),
+    "a number of a model": ("model.quick.thread.t.count=-1", "model.quick.thread.t.count = -1: "),
+    "a time of a model": ("model.quick.thread[0].steps[0].compute='5 days'", "steps[0].compute"),
     "a kernel": ("kernel=2.4", 'kernel = "2.4": kernel "2.4" is not known to the simulator'),
     "no workload file": ("workload.quick.timeout_s=3", "workload.quick.timeout_s: no VM runs a workload of this name"),
     "no model": ("model.ep.name=x", "model.ep.name: no VM runs a program of this name that has a model's file"),
 }
+
+
+def test_a_wrong_value_is_found_wherever_it_stands(cohortlab: Run, path: Path) -> None:
+    for text in ("model.quick.thread.t.count=1,2,-1", "hardware.kvm.ple.window_cycles=4000,-5"):
+        ran = cohortlab("sweep", path, *options("seed=1..3", text), "--out", "out")
+        assert (ran.code, ran.out, ran.err.count("\n"), Path("out").exists()) == (2, "", 1, False), ran.err
 
 
 @pytest.mark.parametrize(("text", "said"), WRONG.values(), ids=WRONG.keys())

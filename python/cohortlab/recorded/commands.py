@@ -11,6 +11,7 @@ import click
 
 from cohortlab import scenario as scenarios
 from cohortlab.errors import BadInput
+from cohortlab.options import FiniteRange
 from cohortlab.results import write_atomically
 
 NS_PER_S = 1_000_000_000
@@ -22,8 +23,8 @@ TIMELINE_ROWS_MAX = 4_000_000
 @click.command("import")
 @click.argument("recording", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder. Default: the file's name.")
-@click.option("--from-s", type=click.FloatRange(0), default=0.0, show_default=True, help="The scenario begins there.")
-@click.option("--for-s", type=click.FloatRange(0.01, 3600), default=10.0, show_default=True, help="How much of it.")
+@click.option("--from-s", type=FiniteRange(0), default=0.0, show_default=True, help="The scenario begins there.")
+@click.option("--for-s", type=FiniteRange(0.01, 3600), default=10.0, show_default=True, help="How much of it.")
 @click.option("--hardware", default="server", show_default=True, help="What things cost there: a name, or a file.")
 @click.option("--kernel", help="Version of the host's kernel. Default: as recorded.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was recorded as JSON, nothing else.")

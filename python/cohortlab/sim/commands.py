@@ -15,6 +15,7 @@ from rich.console import Console
 from cohortlab import scenario as scenarios
 from cohortlab import sim
 from cohortlab.errors import BadInput
+from cohortlab.options import FiniteRange
 from cohortlab.places import PlaceError
 from cohortlab.results import write_atomically
 from cohortlab.scenario_check import fetch
@@ -44,8 +45,8 @@ TIMELINE_ROWS_MAX = 4_000_000
 @click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), default=1, show_default=True, help="Which run.")
 @click.option("--kernel", help="Version of the simulated host's kernel, for eevdf. Default: the scenario's.")
 @click.option("--hardware", help="A name in hardware/, or a file. Default: the scenario's, or lab.")
-@click.option("--from-ms", type=click.FloatRange(0), help="Where the picture begins. Default: where most is spun.")
-@click.option("--ms", type=click.FloatRange(0.001, 1e6), default=60.0, show_default=True, help="How much it shows.")
+@click.option("--from-ms", type=FiniteRange(0), help="Where the picture begins. Default: where most is spun.")
+@click.option("--ms", type=FiniteRange(0.001, 1e6), default=60.0, show_default=True, help="How much it shows.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("explain.png"), show_default=True, help="Picture.")
 @click.option("--perfetto", type=click.Path(path_type=Path), help="Write a trace for ui.perfetto.dev, too.")
 @click.option("--ftrace", type=click.Path(path_type=Path), help="Write sched_switch events as text, too.")

@@ -19,11 +19,15 @@ from pydantic import Field, Strict
 from cohortlab import shipped
 from cohortlab.errors import BadInput
 from cohortlab.scenario import Scenario
-from cohortlab.tomlmodel import Model, parse, read_toml, refuse, shown
+from cohortlab.tomlmodel import Location, Model, parse, read_toml, refuse, shown
 
 SHIPPED = shipped.folder("hardware")
 DEFAULT = "lab"
 _TABLES = ("machine", "kvm", "guest")
+# The kinds of what cohortlab.sim.model computes with, in [kvm] and [kvm.ple]. The rest is the simulator's to check.
+_TABLE, _WHOLE = (dict, "a table"), (int, "a whole number")
+_KVM: dict[str, tuple[type, str]] = {"ple": _TABLE, "wells": _TABLE, "tsc_mhz": _WHOLE}
+_PLE: dict[str, tuple[type, str]] = {"pause_cycles": _WHOLE}
 _HOUR_NS = 3_600_000_000_000
 
 
@@ -102,5 +106,14 @@ def of_data(data: Mapping[str, Any], path: Path) -> Hardware:
             json.dumps(value)
         except TypeError:
             raise BadInput(f"{path}: {key}: has a date or a time: must be numbers, texts, lists and tables") from None
+    kvm = data.get("kvm", {})
+    _check_kinds(path, ("kvm",), kvm, _KVM)
+    _check_kinds(path, ("kvm", "ple"), kvm.get("ple", {}), _PLE)
     tables = {key: data.get(key, {}) for key in _TABLES}
     return Hardware(path.stem, path, **tables, tasks=tasks)
+
+
+def _check_kinds(path: Path, place: Location, table: Mapping[str, Any], kinds: Mapping[str, tuple[type, str]]) -> None:
+    for key, (kind, allowed) in kinds.items():
+        if key in table and type(table[key]) is not kind:
+            refuse(path, (*place, key), f"{shown(table[key])} is not allowed", allowed)

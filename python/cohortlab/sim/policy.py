@@ -66,8 +66,11 @@ SBCO_ALPHA = "sbco-alpha"
 SPLIT = "split"
 SPLIT_RANGE = (1, 100)
 TRAFFIC = "traffic"
+TRAFFIC_DEFAULT = "interrupts"
 TRAFFICS = {name: name for name in ("interrupts", "faults", "both")}
-_OTHERS = (SBCO_ALPHA, SPLIT, TRAFFIC, "sets")
+FAULTS = "faults-per-s"
+FAULTS_RANGE = (100, 1_000_000)
+_OTHERS = (SBCO_ALPHA, SPLIT, TRAFFIC, FAULTS, "sets")
 FLAGS = tuple(f"--{name}" for name in (*_AXES, *TIMING, *_OTHERS))
 
 # The kernel's own scheduler: which form of the fair class a kernel has.
@@ -97,13 +100,15 @@ def host_class(name: str, args: Sequence[str], kernel: str, *, caught: bool = Tr
 def _of_sets(args: Sequence[str]) -> dict[str, Any]:
     """Return what the file of ``--sets`` says, ``--split`` and ``--traffic``."""
     given = dict(_pairs(args))
+    if f"--{FAULTS}" in given:
+        raise PlaceError(f"--{FAULTS} is not simulated: there KVM drops all pages each time: must be left out")
     found: dict[str, Any] = {}
     if file := given.get("--sets"):
         found["sets"] = read_sets(file)
     if value := given.get(f"--{SPLIT}"):
         found[SPLIT] = _split(value)
     if value := given.get(f"--{TRAFFIC}"):
-        found[TRAFFIC] = _choice(f"--{TRAFFIC}", value, TRAFFICS)
+        found[TRAFFIC] = value
     return found
 
 
@@ -200,11 +205,15 @@ def knobs(name: str, args: Sequence[str], *, caught: bool = True) -> dict[str, i
         option = flag.removeprefix("--")
         given[option] = value
         if option in TIMING:
-            timing[option] = _micros(flag, value)
+            timing[option] = _whole(flag, value, TIMING[option], "whole microseconds")
         elif option == SBCO_ALPHA:
             others["sbco_alpha"] = _alpha(flag, value)
         elif option == SPLIT:
             _split(value)
+        elif option == TRAFFIC:
+            _choice(flag, value, TRAFFICS)
+        elif option == FAULTS:
+            _whole(flag, value, FAULTS_RANGE)
         elif option not in (*_AXES, *_OTHERS):
             raise PlaceError(f"{flag} is not known: must be of {', '.join(FLAGS)}")
     axes = _axes(PRESETS[name], {axis: value for axis, value in given.items() if axis in _AXES})
@@ -213,7 +222,7 @@ def knobs(name: str, args: Sequence[str], *, caught: bool = True) -> dict[str, i
         "boost": _boost(axes["boost"]),
         **{axis: _choice(f"--{axis}", axes[axis], table) for axis, table in TABLES.items()},
     }
-    if refusal := cohort_sim.refusal(axes, list(given)):
+    if refusal := cohort_sim.refusal(axes | {TRAFFIC: given.get(TRAFFIC, TRAFFIC_DEFAULT)}, list(given)):
         raise PlaceError(refusal)
     if not caught and "boost" not in given and axes["spin"] == "boost":
         chosen["boost"] |= UNCAUGHT.get(name, 0)
@@ -293,10 +302,10 @@ def _split(value: str) -> float:
     return split
 
 
-def _micros(flag: str, value: str) -> int:
-    low, high = TIMING[flag.removeprefix("--")]
+def _whole(flag: str, value: str, of: tuple[int, int], what: str = "a whole number") -> int:
+    low, high = of
     if not (value.isascii() and value.isdecimal() and low <= int(value) <= high):
-        raise PlaceError(f'{flag}: "{value}" is not allowed: must be whole microseconds from {low} to {high}')
+        raise PlaceError(f'{flag}: "{value}" is not allowed: must be {what} from {low} to {high}')
     return int(value)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import json
@@ -23,7 +24,8 @@ from cohortlab.sim.hardware import Hardware
 from cohortlab.sim.identity import digest, simulator
 from cohortlab.sim.identity import name as name_of
 from cohortlab.sim.model import Run
-from cohortlab.sim.policy import KERNEL_DEFAULT, host_class
+from cohortlab.sim.policy import KERNEL_DEFAULT
+from cohortlab.sim.result import Result, Traces
 from cohortlab.sweep.axes import Axis, put
 from cohortlab.tomlmodel import read_toml, shown
 
@@ -229,16 +231,25 @@ def make(path: Path, axes: tuple[Axis, ...]) -> Plan:
     for at, axis in enumerate(axes):
         for value in dict.fromkeys(axis.values) if axis.field == "seed" else axis.values:
             try:
-                run = plan.run((*first[:at], value, *first[at + 1 :]))
-                host_class(run.policy, run.args, run.kernel)
-                run.as_dict()
-            except (BadInput, PlaceError) as error:
+                _begin(plan.run((*first[:at], value, *first[at + 1 :])))
+            except BadInput as error:
                 raise BadInput(f"{axis.field} = {shown(value)}: {error}") from None
             if axis.field == "seed":
                 break
     if not axes:
-        plan.run(())
+        _begin(plan.run(()))
     return plan
+
+
+def _begin(run: Run) -> None:
+    """Raise BadInput for a run that the simulator refuses."""
+    try:
+        described = run.as_dict()
+    except PlaceError as error:
+        raise BadInput(str(error)) from None
+    # After its first event it ends, which is an error too, but not of the values.
+    with contextlib.suppress(PlaceError):
+        Result.of_dict(run, described | {"events_max": 1}, Traces(figures=False))
 
 
 def _read(plan: Plan) -> None:
