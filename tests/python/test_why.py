@@ -108,6 +108,8 @@ def test_what_the_probe_says_before_and_after_is_subtracted() -> None:
     assert run.between(answer(sample(S, 4), now), names) == {
         "work": {"run_ns": 5, "stacked_ns": 0, "throttled_ns": 0, "vcpus": 2, "window_ns": 2 * S}
     }
+    unlimited = sample(3 * S, 9, missing=("throttled_ns",))
+    assert "throttled_ns" not in run.between(answer(sample(S, 4), unlimited), names)["work"]
     for missing in (None, "", '{"clock'):
         assert run.between(answer(sample(S, 4), missing), names) == {}
         assert run.between(answer(missing, sample(S, 4)), names) == {}

@@ -91,7 +91,7 @@ def _counters(sample: dict[str, Any], names: Mapping[int, str]) -> dict[str, dic
     missing = set(sample["missing"])
     return {
         names[vm["pid"]]: {name: value for name, value in vm["total"].items() if name not in missing}
-        | {name: vm[name] for name in _OF_VMS}
+        | {name: vm[name] for name in _OF_VMS if name not in missing}
         | {"vcpus": len(vm["vcpus"])}
         for vm in sample["vms"]
         if vm["pid"] in names
