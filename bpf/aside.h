@@ -36,9 +36,9 @@ static __always_inline void mark_aside(s32 cpu, bool has)
  * Does a gate keep t from running on cpu, so that it is to be put aside? The pCPU is marked before the last look: of a gate that opens after that it is told
  * (gate_recheck()), and nobody has to find out that it was open before.
  */
-static __always_inline bool goes_aside(struct task_ctx *t, s32 cpu, u64 now)
+VERIFIED_ONCE goes_aside(struct task_ctx *t, s32 cpu, u64 now)
 {
-	if (gate_for(t, cpu, now) != GATE_ASIDE)
+	if (!t || gate_for(t, cpu, now) != GATE_ASIDE)
 		return false;
 	mark_aside(cpu, true);
 	return gate_for(t, cpu, now) == GATE_ASIDE;

@@ -82,10 +82,10 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct task_ctx *t = task_get(p);
 	u64 now = now_ns();
+	struct pick *search;
 	struct cpu_ctx *c;
 	struct vcpu_ctx *v;
 	struct vm_ctx *vm;
-	struct rank rank;
 	bool woken;
 	s32 cpu;
 
@@ -128,8 +128,11 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	/* Whose turn has ended may be before somebody who runs elsewhere. Whose place was lent to another waits here: he has it back soon. */
 	c = cpu_get(cpu);
 	if (!woken && !t->placed && c && !c->out_of_turn) {
-		order_rank(t, now, &rank);
-		t->placed = room_for(p, t, &rank, cpu, now) + 1;
+		search = new_search(SECOND_SEARCH, cpu, now);
+		if (search) {
+			order_rank(t, now, &search->rank);
+			t->placed = room_for(p, t, &search->rank, cpu, now) + 1;
+		}
 	}
 	if (t->placed && task_allowed_on(p, t->placed - 1))
 		cpu = t->placed - 1;
