@@ -188,6 +188,10 @@ def test_fidelity_shows_both(cohortlab: Run, path: Path) -> None:
     [
         (["compare", "SCENARIO", "--on", "sim", "--kernel", "2.4"], 'kernel "2.4" is not known to the simulator'),
         (
+            ["compare", "SCENARIO", "--on", "sim", "--kernel", "2.6.38"],
+            "guest.ple: true is not allowed with kernel 2.6.38, whose KVM yields to nobody: must be false, or",
+        ),
+        (
             ["compare", "SCENARIO", "--on", "sim", "--hardware", "none"],
             '--hardware: "none" does not exist: must be one of lab',
         ),
@@ -329,6 +333,18 @@ def test_a_guest_that_flushes_by_hypercall_knows_no_steal_time_and_sends_so_too(
     assert made("hypercall") == (False, "hypercall")
     # A hypercall of the guest's own, as Shoot4U's.
     assert made("hypercall", kvm={"steal_time": True}, guest={"send_ipi": "each"}) == (True, "each")
+
+
+def test_an_old_kernel_has_its_polling_and_no_pause_loop_exits(path: Path) -> None:
+    def polling(kernel: str, kvm: dict[str, Any]) -> dict[str, int]:
+        hardware = hardwares.of_data({"kvm": kvm}, path)
+        made = Simulated(scenarios.load(path).with_ple(None), {"work": "tlb-flush"}, kernel=kernel, hardware=hardware)
+        found: dict[str, int] = made.as_dict()["vms"][0]["kvm"]["halt_poll"]
+        return found
+
+    assert polling("2.6.34", {}) == {"shrink": 0}
+    assert polling("6.1", {"halt_poll": {"max_ns": 400_000}}) == {"shrink": 0, "max_ns": 400_000}
+    assert polling("6.1", {"halt_poll": {"shrink": 4}}) == {"shrink": 4}
 
 
 def test_a_window_is_counted_in_pauses_where_the_processor_does(path: Path) -> None:

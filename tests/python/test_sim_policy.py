@@ -155,7 +155,31 @@ def test_a_kernel_has_its_form_of_the_fair_class(
     assert (found["class"], found["variant"]) == ("fair", variant)
     assert (found.get("delay_dequeue"), found.get("pick_buddy")) == (delay_dequeue, pick_buddy)
     assert found.get("lazy_preemption") == (None if variant == "cfs" else kernel.startswith("7."))
-    assert policy.kvm_of(kernel)["on_spin_bug"] == (variant in {"cfs", "eevdf"})
+
+
+@pytest.mark.parametrize(
+    ("kernel", "bug"),
+    [
+        ("6.12.48+deb13", False),
+        ("6.13", True),
+        ("6.17.13", True),
+        ("6.18.2", True),
+        ("6.18.3", False),
+        ("6.18.15+deb13-cloud-amd64", False),
+        ("6.19", False),
+    ],
+)
+def test_only_some_kernels_forget_whom_they_have_boosted(kernel: str, bug: bool) -> None:
+    assert policy.kvm_of(kernel)["on_spin_bug"] == bug
+
+
+@pytest.mark.parametrize(
+    ("kernel", "yields_to_woken", "shrink"),
+    [("2.6.39", False, 0), ("5.2.21", False, 0), ("5.3", True, 0), ("6.10.14", True, 0), ("6.11", True, 2)],
+)
+def test_yields_and_polling_are_those_of_the_kernel(kernel: str, yields_to_woken: bool, shrink: int) -> None:
+    found = policy.kvm_of(kernel)
+    assert (found["yields_to_woken"], found["halt_poll"]) == (yields_to_woken, {"shrink": shrink})
 
 
 @pytest.mark.parametrize(

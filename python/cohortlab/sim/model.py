@@ -12,7 +12,7 @@ from cohortlab.errors import BadInput
 from cohortlab.scenario import Scenario, Vm
 from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.hardware import Hardware
-from cohortlab.sim.policy import KERNEL_DEFAULT, guest_of, host_class, kvm_of
+from cohortlab.sim.policy import KERNEL_DEFAULT, guest_of, host_class, kvm_of, yields_at_pause_loops
 from cohortlab.tomlmodel import refuse
 
 NS_PER_S = 1_000_000_000
@@ -57,6 +57,7 @@ class Run:
         programs = [vm for vm in self._running_vms() if vm.programs]
         ends = [vm.start_s + scenario.workloads[self.running[vm.name]].timeout_s for vm in programs]
         duration_ns = SETTLE_NS + _ns(max(ends, default=1.0))
+        check_ple(scenario, self.hardware, self.kernel)
         return {
             "name": scenario.name,
             "seed": self.seed,
@@ -69,10 +70,8 @@ class Run:
 
     def _catches(self) -> bool:
         """Return whether KVM catches vCPUs that spin: by pause-loop exits, or as Wells' processor does."""
-        kvm = self.hardware.kvm
-        return bool(kvm.get("wells", {}).get("instructions")) or (
-            self.scenario.guest.ple and kvm.get("ple", {}).get("mode") != "off"
-        )
+        wells = bool(self.hardware.kvm.get("wells", {}).get("instructions"))
+        return wells or _has_ple(self.scenario, self.hardware)
 
     def _tasks(self) -> list[dict[str, Any]]:
         """Return the host's own threads; one that each pCPU has, for each."""
@@ -100,7 +99,10 @@ class Run:
         if vm.cap_pcpus is not None:
             made["quota_us"] = round(min(vm.cap_pcpus, self.scenario.host.pcpus) * PERIOD_US)
         hyperv_kvm, hyperv_guest = HYPERV if vm.tlb == "hypercall" else ({}, {})
-        kvm: dict[str, Any] = kvm_of(self.kernel) | hyperv_kvm | self.hardware.kvm
+        of_kernel, of_hardware = kvm_of(self.kernel), self.hardware.kvm
+        kvm: dict[str, Any] = of_kernel | hyperv_kvm | of_hardware
+        if isinstance(polling := of_hardware.get("halt_poll", {}), dict):
+            kvm["halt_poll"] = of_kernel["halt_poll"] | polling
         if not self.scenario.guest.ple:
             kvm["ple"] = {**kvm.get("ple", {}), "mode": "off"}
         elif self.scenario.guest.ple_window_us is not None:
@@ -165,6 +167,18 @@ def check(scenario: Scenario) -> None:
             _check_model(f"vm[{row}].programs[{position}]", scenario, name)
         if vm.load is not None:
             _check_model(f"vm[{row}].load", scenario, vm.load)
+
+
+def check_ple(scenario: Scenario, hardware: Hardware, kernel: str) -> None:
+    """Raise BadInput for pause-loop exits with a kernel whose KVM does what is not simulated."""
+    if _has_ple(scenario, hardware) and not yields_at_pause_loops(kernel):
+        wrong = f"true is not allowed with kernel {kernel}, whose KVM yields to nobody"
+        refuse(scenario.path, ("guest", "ple"), wrong, "false, or the kernel 2.6.39 or newer")
+
+
+def _has_ple(scenario: Scenario, hardware: Hardware) -> bool:
+    """Return whether the processor ends loops of PAUSE with an exit."""
+    return scenario.guest.ple and hardware.kvm.get("ple", {}).get("mode") != "off"
 
 
 def _check_model(where: str, scenario: Scenario, name: str) -> None:

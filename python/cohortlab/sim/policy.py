@@ -165,18 +165,21 @@ def _normalized_slice_ns(version: tuple[int, ...]) -> int:
     return 700_000 if shorter else 750_000
 
 
-def kvm_of(kernel: str) -> dict[str, bool]:
+def kvm_of(kernel: str) -> dict[str, Any]:
     """Return what KVM of Linux ``kernel`` does, as the simulator reads it.
 
-    ``on_spin_bug``: kvm_vcpu_on_spin() forgets whom it boosted last (before 32bd348be3fa); ``kick_yields``: kicking a
-    halted vCPU is a wish to yield to it (266e85a5ec9f); ``lone_yields_not``: kvm_sched_yield() looks first whether the
-    pCPU has another task (72b268a8e930).
+    ``on_spin_bug``: kvm_vcpu_on_spin() forgets whom it boosted last (from 7e513617da71 to 32bd348be3fa);
+    ``yields_to_woken``: it yields to who was woken, too (d73eb57b80b9); ``kick_yields``: kicking a halted vCPU is a
+    wish to yield to it (266e85a5ec9f); ``lone_yields_not``: kvm_sched_yield() looks first whether the pCPU has another
+    task (72b268a8e930). ``shrink`` is the default of halt_poll_ns_shrink.
     """
     version = version_of(kernel)
     return {
-        "on_spin_bug": version < (6, 19, 0),
+        "on_spin_bug": (6, 13, 0) <= version < (6, 18, 3),
+        "yields_to_woken": version >= (5, 3, 0),
         "kick_yields": version >= (5, 4, 0),
         "lone_yields_not": version >= (5, 13, 0),
+        "halt_poll": {"shrink": 0 if version < (6, 11, 0) else 2},
     }
 
 
@@ -186,6 +189,11 @@ def guest_of(kernel: str) -> dict[str, str]:
     The x2APIC of a KVM guest is in physical mode, with shorthands since 43931d350f30.
     """
     return {"send_ipi": "each" if version_of(kernel) < (5, 4, 0) else "shorthand"}
+
+
+def yields_at_pause_loops(kernel: str) -> bool:
+    """Return whether KVM of Linux ``kernel`` yields at a pause-loop exit (217ece6129f2). Before, it slept 100 us."""
+    return version_of(kernel) >= (2, 6, 39)
 
 
 def version_of(kernel: str) -> tuple[int, ...]:

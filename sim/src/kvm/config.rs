@@ -16,8 +16,10 @@ pub struct KvmConfig {
     pub lock_hint_max_ns: Ns,
     /// What a cycle of the windows is.
     pub tsc_mhz: u32,
-    /// kvm_vcpu_on_spin() before 6.19 stored the number of tries as the last boosted vCPU instead of its index (fixed by 32bd348be3fa).
+    /// kvm_vcpu_on_spin() from 6.13 to 6.18.2 stored the number of tries as the last boosted vCPU instead of its index (7e513617da71, fixed by 32bd348be3fa).
     pub on_spin_bug: bool,
+    /// It yields to who was woken and waits as well (`vcpu->ready`, d73eb57b80b9, since 5.3), not only to who was preempted.
+    pub yields_to_woken: bool,
     pub ipi: Ipi,
     pub halt_poll: HaltPoll,
     /// KVM_FEATURE_STEAL_TIME: the guest sees its steal time and which of its vCPUs are preempted.
@@ -39,6 +41,7 @@ impl Default for KvmConfig {
             lock_hint_max_ns: 1_000_000,
             tsc_mhz: 2_500,
             on_spin_bug: false,
+            yields_to_woken: true,
             ipi: Ipi::Trapped,
             halt_poll: HaltPoll::default(),
             steal_time: true,
@@ -170,6 +173,7 @@ pub struct HaltPoll {
     pub max_ns: Ns,
     pub grow: u32,
     pub grow_start_ns: Ns,
+    /// A halt that was too long divides the time by this; 0, as before 6.11: it ends polling.
     pub shrink: u32,
 }
 

@@ -64,6 +64,9 @@ mod tests {
             after(1_000_000);
         }
         assert_eq!(after(1_000_000), 0);
+        let mut polling = Polling { ns: 160_000 };
+        polling.learn(&HaltPoll { shrink: 0, ..config }, 1_000_000);
+        assert_eq!(polling.ns, 0, "before 6.11");
     }
 
     #[test]

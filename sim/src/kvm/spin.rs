@@ -112,7 +112,8 @@ impl Vm {
     fn is_candidate(&mut self, host: &Host, other: usize, kernel_only: bool) -> bool {
         let state = host.core.task(self.vcpus[other].task).kvm;
         let vcpu = &mut self.vcpus[other];
-        if !state.ready {
+        let waits = if self.kvm.yields_to_woken { state.ready } else { state.preempted };
+        if !waits {
             return false;
         }
         let runnable = vcpu.kicked || vcpu.pending != 0;

@@ -187,6 +187,37 @@ fn one_with_an_interrupt_waiting_is_asked_in_any_mode_if_the_apic_is_virtualized
     assert_eq!(asked(Ipi::Virtualized), 49);
 }
 
+/// vCPU 0 slept, is woken at 1.2 ms and waits for its pCPU, which a hog has until 2.1 ms. Whom does vCPU 2 ask, which spins for vCPU 1's lock from 1.3 ms on?
+fn asked_beside_one_that_was_woken(yields_to_woken: bool) -> Vec<(u32, u32, bool)> {
+    let text = "
+        [[thread]]
+        name = 'sleeper'
+        vcpu = 0
+        background = true
+        steps = [{ compute = '100us' }, { sleep = '1100us' }, { compute = '1ms' }]
+        [[thread]]
+        name = 'holder'
+        vcpu = 1
+        steps = [{ compute = '1ms' }, { lock = { name = 'l', hold = '1ms' } }]
+        [[thread]]
+        name = 'spinner'
+        vcpu = 2
+        steps = [{ compute = '1300us' }, { lock = { name = 'l', hold = '10us' } }]";
+    let mut config = with_ple(vm(3, text), PleMode::Kernel);
+    config.kvm.yields_to_woken = yields_to_woken;
+    let s = build(&MachineConfig::ideal(3), turns_of_a_ms(), &[config], &[hog(0)], 1)
+        .pin(&[0, 1, 2])
+        .until(1_999 * US);
+    yields(&s).into_iter().map(|(_, asked)| asked).collect()
+}
+
+#[test]
+fn who_was_woken_and_waits_is_asked_since_5_3() {
+    // Every 10 us.
+    assert_eq!(asked_beside_one_that_was_woken(true), [(2, 0, false); 69]);
+    assert_eq!(asked_beside_one_that_was_woken(false), []);
+}
+
 #[test]
 fn one_in_a_pause_loop_exit_is_eligible_every_other_time() {
     use cohort_sim::kvm::vcpu::Vcpu;
