@@ -54,10 +54,10 @@ pub struct Costs {
     pub refill_socket_ns: Ns,
     /// ... from another socket.
     pub refill_remote_ns: Ns,
-    /// Refilling the TLB and private caches after somebody else has had the pCPU, for a task of usual footprint. 0: little is lost where TLBs have
-    /// tags; an emulator's loses everything.
+    /// Refilling the TLB and private caches after another process has had the pCPU, for a task of usual footprint. 0: little is lost where TLBs have
+    /// tags; an emulator's loses everything. Threads of one process, a VM's vCPUs among them, share what is there.
     pub refill_after_other_ns: Ns,
-    /// ... and for a turn of at least this length; after a shorter one there is less to refill, in proportion.
+    /// ... where both the task's last turn and all that others had since took at least so long; otherwise there is less to refill, in proportion.
     pub refill_turn_ns: Ns,
     /// A VM exit with its handling in the kernel up to the decision, without entry (a few thousand cycles with mitigations).
     pub vm_exit_ns: Ns,
@@ -237,14 +237,15 @@ impl Machine {
         }
     }
 
-    /// What a task of this footprint has to refill where somebody else has run since: no more than it can have touched in its last turn, and no more than half
-    /// of that. For who refills works as well: a program whose memory is more than it gets to touch in a turn becomes slow, and does not stand still.
-    pub fn refill_after_other_ns(&self, footprint_per_mille: u32, turn_ns: Ns) -> Ns {
+    /// What a task of this footprint has to refill where other processes have run for so long since: no more than it can have touched in its last turn, than
+    /// they can have pushed out, and than half of its last turn. For who refills works as well: a program whose memory is more than it gets to touch in a turn
+    /// becomes slow, and does not stand still.
+    pub fn refill_after_other_ns(&self, footprint_per_mille: u32, turn_ns: Ns, others_ns: Ns) -> Ns {
         let whole_ns = self.costs.refill_after_other_ns.saturating_mul(Ns::from(footprint_per_mille)) / 1000;
         let full_turn_ns = self.costs.refill_turn_ns.max(1);
-        let touched_ns =
-            u128::from(whole_ns) * u128::from(turn_ns.min(full_turn_ns)) / u128::from(full_turn_ns);
-        touched_ns.min(u128::from(turn_ns / 2)) as Ns
+        let lost_ns = u128::from(whole_ns) * u128::from(turn_ns.min(others_ns).min(full_turn_ns))
+            / u128::from(full_turn_ns);
+        lost_ns.min(u128::from(turn_ns / 2)) as Ns
     }
 
     /// What a task loses that last ran on `from` and goes on on `to`.

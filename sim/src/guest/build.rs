@@ -150,7 +150,9 @@ impl Guests {
     fn add_process(&mut self, host: &mut Host, config: &TaskConfig, seed: u64) {
         let allowed = (!config.cpus.is_empty()).then(|| config.cpus.iter().copied().map(CpuId).collect());
         let weight = nice_to_weight(config.nice);
-        let task = host.spawn(TaskSpec { weight, allowed, ..TaskSpec::default() });
+        // What it refills is part of the time that it is said to run.
+        let footprint_per_mille = 0;
+        let task = host.spawn(TaskSpec { weight, allowed, footprint_per_mille, ..TaskSpec::default() });
         self.own(task, Owner::Process(self.processes.len() as u32));
         // Without sleep it never stops running.
         let run_ns = if config.sleep_ns == 0 { 0 } else { config.run_ns.max(1) };

@@ -13,6 +13,7 @@ use crate::observe::{Observers, What};
 use crate::rng::{Rng, Stream};
 use crate::time::{Ns, Speed};
 
+use super::recent::Recent;
 use super::schedule::Switch;
 use super::task::{State, Task};
 use super::vcpu::Vm;
@@ -21,8 +22,8 @@ use super::vcpu::Vm;
 #[derive(Clone, Debug)]
 pub struct Cpu {
     pub curr: Option<TaskId>,
-    /// Who has run there last.
-    pub last: Option<TaskId>,
+    /// Whose data are in its caches.
+    pub(super) recent: Recent,
     pub online: bool,
     /// A higher class has it: real-time, deadline, the stopper. The class modelled runs nothing there.
     pub taken: bool,
@@ -135,7 +136,7 @@ impl Core {
         let machine = Machine::new(config)?;
         let cpu = Cpu {
             curr: None,
-            last: None,
+            recent: Recent::new(),
             online: true,
             taken: false,
             by_stopper: false,

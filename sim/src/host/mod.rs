@@ -7,6 +7,7 @@ pub mod class;
 pub mod core;
 mod eject;
 mod lifecycle;
+mod recent;
 mod schedule;
 pub mod task;
 pub mod vcpu;

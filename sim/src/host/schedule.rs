@@ -113,7 +113,9 @@ impl<C: Class> Host<C> {
         }
         core.observers.tell(now_ns, || What::Switch { cpu, prev, why, next });
         if let Some(id) = prev {
-            core.tasks[id.index()].turn_ns = now_ns - began_ns;
+            let (task, state) = (&mut core.tasks[id.index()], &mut core.cpus[at]);
+            task.turn_ns = now_ns - began_ns;
+            state.recent.leaves(task.tgid, state.busy_ns);
         }
 
         if let Some(id) = prev {
@@ -141,12 +143,11 @@ impl<C: Class> Host<C> {
         }
         task.warm_on = Some(cpu);
         let state = &mut core.cpus[cpu.index()];
-        if state.last.replace(id) != Some(id) {
-            let after_other_ns = core.machine.refill_after_other_ns(task.footprint_per_mille, task.turn_ns);
-            task.refill_left_ns = task.refill_left_ns.max(after_other_ns);
-        }
+        let others_ns = state.recent.others_ns(task.tgid, state.busy_ns);
+        let after_other_ns =
+            core.machine.refill_after_other_ns(task.footprint_per_mille, task.turn_ns, others_ns);
+        task.refill_left_ns = task.refill_left_ns.max(after_other_ns);
         let from_ns = now_ns + core.machine.costs.context_switch_ns + task.refill_left_ns;
-        let state = &mut core.cpus[cpu.index()];
         state.from_ns = from_ns;
         if !state.tick_armed && self.class.has_ticks() {
             core.arm_tick(cpu);

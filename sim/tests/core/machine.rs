@@ -92,6 +92,28 @@ fn who_has_more_to_refill_than_a_turn_gets_on_all_the_same() {
     assert_eq!(turns_us(&turns, 0), [&of_first[..], &[(9_500, Some(1)), (11_000, None)]].concat());
 }
 
+/// Two threads of one process take turns; then another process has the pCPU for 0.5 ms.
+#[test]
+fn a_process_shares_what_is_there_and_loses_little_by_a_short_turn() {
+    let costs = Costs { refill_after_other_ns: 400 * US, refill_turn_ns: 4 * MS, ..Costs::free() };
+    let machine = MachineConfig { costs, ..MachineConfig::ideal(1) };
+    let mut s = sim(&machine, round_robin(2 * MS, false), 1);
+    let turns = record(&mut s);
+    let of_it = TaskSpec { tgid: Some(7), ..TaskSpec::default() };
+    let first = spawn(&mut s, of_it.clone(), Program::OnDemand { run_ns: 5 * MS });
+    spawn(&mut s, of_it, Program::OnDemand { run_ns: 3 * MS });
+    s.run_until(10 * MS).unwrap();
+    let together = [(0, Some(0)), (2_000, Some(1)), (4_000, Some(0)), (6_000, Some(1)), (7_000, Some(0))];
+    assert_eq!(turns_us(&turns, 0), [&together[..], &[(8_000, None)]].concat());
+    spawn(&mut s, TaskSpec::default(), Program::OnDemand { run_ns: 500 * US });
+    s.run_until(11 * MS).unwrap();
+    s.host.wake(first, None);
+    s.run_until(20 * MS).unwrap();
+    // Its last turn was 1 ms: of 0.4 ms for 4 ms it has lost what goes with 0.5 ms.
+    let since = turns_us(&turns, 0).split_off(together.len() + 1);
+    assert_eq!(since, [(10_000, Some(2)), (10_500, None), (11_000, Some(0)), (16_050, None)]);
+}
+
 #[test]
 fn an_interrupt_takes_time_to_wake_an_idle_pcpu() {
     let costs = Costs { ipi_ns: 2_000, idle_exit_ns: 700, ..Costs::free() };
