@@ -24,7 +24,7 @@ use super::device::Device;
 use super::hold::Hold;
 use super::lock::Lock;
 use super::ops::{Doing, Frame, Op};
-use super::sync::{Barrier, Condition, Mutex, Pipe};
+use super::sync::{Barrier, Condition, Mutex, Pipe, Pool};
 use super::task::{Cpu, State, Task, NO_SPACE};
 use super::vm::{ProgramState, Vm};
 use super::{GuestConfig, Guests, Owner, Process};
@@ -336,6 +336,7 @@ fn make_vm(config: &VmConfig, kind: &Kind<'_>, id: VmId, threads: Vec<Vcpu>, see
         ..Pipe::default()
     };
     vm.pipes = code.pipes.iter().map(|of| pipe(of, lock())).collect();
+    vm.pools = code.pools.iter().map(|all| Pool { all: *all, left: *all }).collect();
     vm.spaces = vec![0; code.spaces as usize];
     if config.guest.tick_ns > 0 {
         // Neither the guests nor the host booted at the same instant.

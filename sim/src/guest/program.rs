@@ -99,6 +99,11 @@ impl Vm {
                     }
                 }
             }
+            Some(Inst::Round { pool, end }) => match &mut self.pools[pool as usize].left {
+                0 => task.at = end as usize,
+                left => *left -= 1,
+            },
+            Some(Inst::Again { start }) => task.at = start as usize,
         }
     }
 
@@ -150,6 +155,9 @@ impl Vm {
         }
         for condition in self.conditions.iter_mut().filter(|condition| condition.waiters.is_empty()) {
             condition.count = 0;
+        }
+        for pool in &mut self.pools {
+            pool.left = pool.all;
         }
         let current = self.cpus[v].current;
         let first = self.cpus.len() as u32;

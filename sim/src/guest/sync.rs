@@ -62,6 +62,13 @@ pub struct Pipe {
     pub lock: u32,
 }
 
+/// Rounds that tasks have together, and how many of them are left: one counter in memory that they share.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    pub all: u64,
+    pub left: u64,
+}
+
 impl Vm {
     /// Into the kernel, and take a wait queue's lock; `then` is under it.
     fn enter_locked(&mut self, v: usize, lock: u32, then: Op) {

@@ -16,7 +16,7 @@ use crate::Host;
 use super::config::GuestConfig;
 use super::lock::Lock;
 use super::ops::{Doing, Frame, Until};
-use super::sync::{Barrier, Condition, Mutex, Pipe};
+use super::sync::{Barrier, Condition, Mutex, Pipe, Pool};
 use super::task::{Cpu, Task};
 
 /// What a guest counts about itself, as its /proc/interrupts and kvm_stat do.
@@ -59,6 +59,8 @@ pub struct Vm {
     pub barriers: Vec<Barrier>,
     pub conditions: Vec<Condition>,
     pub pipes: Vec<Pipe>,
+    /// Rounds that tasks have together.
+    pub(super) pools: Vec<Pool>,
     pub(super) memory: super::memory::Memory,
     /// Tasks that spin for a mutex.
     pub spinning: u32,
@@ -105,6 +107,7 @@ impl Vm {
             barriers: Vec::new(),
             conditions: Vec::new(),
             pipes: Vec::new(),
+            pools: Vec::new(),
             memory: Default::default(),
             spinning: 0,
             spaces: Vec::new(),

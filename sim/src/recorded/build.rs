@@ -55,6 +55,7 @@ pub fn program(vm: &str, items: &[&[Item]], seen: &Seen, length_ns: Ns, forever:
             vcpu: Some(id as u32),
             times: if forever { Times::Forever } else { Times::Fixed(1) },
             share: false,
+            divide: false,
             first: Vec::new(),
             steps,
         }

@@ -2,7 +2,7 @@
 //! What a program's types do not say: the rules that it must keep, each with the sentence for who breaks it.
 
 use super::dist::Span;
-use super::program::{Metric, Program, Step};
+use super::program::{Metric, Program, Step, Times};
 
 /// How deep lists of steps may be nested.
 const DEPTH_MAX: u32 = 8;
@@ -47,6 +47,16 @@ impl Program {
         }
         for (index, thread) in self.threads.iter().enumerate() {
             check_name(&thread.name, &format!("thread[{index}].name"))?;
+            for (field, is_true) in [("share", thread.share), ("divide", thread.divide)] {
+                if is_true && thread.times == Times::Forever {
+                    return Err(format!("thread[{index}].{field}: is true; allowed: with a number of times"));
+                }
+            }
+            if thread.share && thread.divide {
+                return Err(format!(
+                    "thread[{index}].divide: is true, and so is share; allowed: one of both"
+                ));
+            }
             check_steps(&thread.first, &format!("thread[{index}].first"), 1)?;
             check_steps(&thread.steps, &format!("thread[{index}].steps"), 1)?;
         }

@@ -61,6 +61,14 @@ pub enum Inst {
     End {
         start: u32,
     },
+    /// Take one of the rounds that are left of a pool; if there is none, go on behind its `Again`, at `end`.
+    Round {
+        pool: u32,
+        end: u32,
+    },
+    Again {
+        start: u32,
+    },
 }
 
 /// Names in order of first use; the number of each is its place.
@@ -127,6 +135,8 @@ pub struct Code {
     pub barriers: Vec<BarrierUse>,
     pub(super) pipe_names: Names,
     pub pipes: Vec<PipeUse>,
+    /// Rounds that tasks have together.
+    pub pools: Vec<u64>,
     /// Which unit of work counts, and for what.
     pub unit_kind: u16,
     pub unit_value: f64,

@@ -29,6 +29,8 @@ struct Scope<'a> {
     copy: u32,
     index: u32,
     count: u32,
+    /// Where its rounds come from, if it has them together with others.
+    pool: Option<u32>,
 }
 
 impl Scope<'_> {
@@ -58,11 +60,12 @@ impl Code {
             code.spaces += 1;
             for (at, thread) in program.threads.iter().enumerate() {
                 let count = thread.count.of(vcpus);
+                let pool = code.pool(thread);
                 for index in 0..count {
                     if code.tasks.len() as u64 >= TASKS_MAX {
                         return Err(format!("thread[{at}].count: with those before it more than {TASKS_MAX} tasks; allowed: fewer"));
                     }
-                    let scope = Scope { program, copy, index, count };
+                    let scope = Scope { program, copy, index, count, pool };
                     code.add(&scope, thread, shared, (vcpus, start_ns));
                     insts += code.tasks.last().map_or(0, |task| task.code.len());
                     if insts > INSTS_MAX {
@@ -94,15 +97,16 @@ impl Code {
             _ => vec![Inst::Until(start_ns), Inst::Started],
         };
         let mut meets = Vec::new();
-        let times = match thread.times {
-            Times::Fixed(all) if thread.share => {
-                let count = u64::from(thread.count.of(vcpus).max(1));
-                Times::Fixed(all / count + u64::from(u64::from(scope.index) < all % count))
-            }
-            times => times,
-        };
         self.steps(scope, &thread.first, &mut insts, &mut meets);
-        self.repeat(scope, times, &thread.steps, &mut insts, &mut meets);
+        match (scope.pool, thread.times) {
+            (Some(pool), _) => self.rounds(scope, pool, &thread.steps, &mut insts, &mut meets),
+            (None, Times::Fixed(all)) if thread.divide => {
+                let (index, count) = (u64::from(scope.index), u64::from(scope.count.max(1)));
+                let part = Times::Fixed(all / count + u64::from(index < all % count));
+                self.repeat(scope, part, &thread.steps, &mut insts, &mut meets);
+            }
+            (None, times) => self.repeat(scope, times, &thread.steps, &mut insts, &mut meets),
+        }
         for barrier in meets {
             let barrier = &mut self.barriers[barrier as usize];
             barrier.parties += u32::from(!barrier.fixed);
@@ -143,6 +147,33 @@ impl Code {
         self.steps(scope, steps, insts, meets);
         insts[start] = Inst::Loop { times, end: insts.len() as u32 };
         insts.push(Inst::End { start: start as u32 });
+    }
+
+    /// The pool of the rounds that a thread's tasks have together.
+    fn pool(&mut self, thread: &Thread) -> Option<u32> {
+        match thread.times {
+            Times::Fixed(all) if thread.share => {
+                self.pools.push(all);
+                Some(self.pools.len() as u32 - 1)
+            }
+            _ => None,
+        }
+    }
+
+    /// One round after another, as long as there are any in the pool.
+    fn rounds(
+        &mut self,
+        scope: &Scope<'_>,
+        pool: u32,
+        steps: &[Step],
+        insts: &mut Vec<Inst>,
+        meets: &mut Vec<u32>,
+    ) {
+        let start = insts.len();
+        insts.push(Inst::Round { pool, end: 0 });
+        self.steps(scope, steps, insts, meets);
+        insts.push(Inst::Again { start: start as u32 });
+        insts[start] = Inst::Round { pool, end: insts.len() as u32 };
     }
 
     fn steps(&mut self, scope: &Scope<'_>, steps: &[Step], insts: &mut Vec<Inst>, meets: &mut Vec<u32>) {
@@ -286,5 +317,24 @@ mod tests {
         );
         let spaces: Vec<u32> = code.tasks.iter().map(|task| task.space).collect();
         assert_eq!(spaces, [0, 0, 1, 2, 3, 4, 4, 5, 6, 7]);
+    }
+    #[test]
+    fn rounds_come_from_a_pool_or_are_divided() {
+        let text = |how: &str| {
+            format!(
+                "name = 'x'\ncopies = 2\n[[thread]]\nname = 'a'\ncount = 2\ntimes = 5\n{how} = true\nsteps = [{{ compute = '1us' }}]"
+            )
+        };
+        let shared = code(&text("share"), 1);
+        assert_eq!(shared.pools, [5, 5], "each copy has its own");
+        for (task, pool) in shared.tasks.iter().zip([0, 0, 1, 1]) {
+            let round =
+                [Inst::Round { pool, end: 3 }, Inst::Compute(Dist::fixed(1_000)), Inst::Again { start: 0 }];
+            assert_eq!(task.code[..], round);
+        }
+        let divided = code(&text("divide"), 1);
+        assert!(divided.pools.is_empty());
+        let times: Vec<_> = divided.tasks.iter().map(|task| task.code[0]).collect();
+        assert_eq!(times, [3, 2, 3, 2].map(|times| Inst::Loop { times, end: 2 }));
     }
 }

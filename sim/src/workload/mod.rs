@@ -140,6 +140,15 @@ mod tests {
         assert_eq!(message("name = 'x'\nthread = []"), "w.toml: thread: is empty; allowed: 1 or more");
         let text = "name = 'x'\n[[thread]]\nname = 't'\ncount = 0\nsteps = []";
         assert!(message(text).starts_with("w.toml: thread[0].count: "), "{}", message(text));
+        let rounds = |more: &str| format!("name = 'x'\n[[thread]]\nname = 't'\nsteps = []\n{more}");
+        assert_eq!(
+            message(&rounds("share = true\ntimes = 'forever'")),
+            "w.toml: thread[0].share: is true; allowed: with a number of times"
+        );
+        assert_eq!(
+            message(&rounds("share = true\ndivide = true")),
+            "w.toml: thread[0].divide: is true, and so is share; allowed: one of both"
+        );
     }
 
     #[test]

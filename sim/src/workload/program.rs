@@ -106,9 +106,12 @@ pub struct Thread {
     pub vcpu: Option<u32>,
     #[serde(default)]
     pub times: Times,
-    /// `times` is of all its tasks together, which share them evenly.
+    /// `times` is of all its tasks together: whoever has done a round takes the next one.
     #[serde(default, skip_serializing_if = "is_false")]
     pub share: bool,
+    /// ... likewise, but each has its part of them from the beginning.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub divide: bool,
     /// What each does once, before its rounds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub first: Vec<Step>,

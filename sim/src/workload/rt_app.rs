@@ -230,6 +230,7 @@ fn make(name: &str, count: Option<i64>, background: bool, times: Times, steps: V
         vcpu: None,
         times,
         share: false,
+        divide: false,
         first: Vec::new(),
         steps,
     }

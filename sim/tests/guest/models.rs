@@ -49,6 +49,17 @@ fn a_load_does_not() {
     assert!(!s.sim.host.core.programs.is_done() && s.end_ns().is_none());
 }
 
+/// stress-ng counts what the writer does, and kills the reader when that is enough.
+#[test]
+fn user_spin_does_not_wait_for_its_reader() {
+    let took_ns = |hogs: &[cohort_sim::scenario::TaskConfig]| {
+        let config = VmConfig { workload: model("user-spin"), ..vm(2, "[[thread]]\nname = 't'\nsteps = []") };
+        let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], hogs, 1).pin(&[0, 1]);
+        s.until(2_000 * MS).end_ns().expect("an end")
+    };
+    assert_eq!(took_ns(&[hog(1), hog(1)]), took_ns(&[]));
+}
+
 /// What the lab measured with each program alone on 2 vCPUs: seconds, or units per second; medians of five rounds of `cohortlab compare scenarios/smp-2x2.toml
 /// --on lab` on a quiet machine (docs/measurements.md, 2x2). The models' parameters come from such runs, so the models must give these figures again, and how
 /// nearly is said for each. tlb-shootdown's rounds are far apart: 0.31 to 0.44 s there, and three of `bench/alone.py lab` on a slower machine 0.31, 0.40, 0.45.

@@ -74,6 +74,7 @@ fn program() -> impl Strategy<Value = Program> {
                     vcpu: None,
                     times,
                     share: false,
+                    divide: false,
                     first: vec![],
                     steps,
                 }
@@ -89,6 +90,7 @@ fn program() -> impl Strategy<Value = Program> {
             vcpu: None,
             times: Times::Forever,
             share: false,
+            divide: false,
             first: vec![],
             steps: vec![Step::Recv("endless".into())],
         });

@@ -125,6 +125,45 @@ fn a_period_is_kept_whatever_its_work_takes() {
     assert_eq!(done(&run(1, text)), [MS, 2 * MS, 3 * MS, 4 * MS]);
 }
 
+/// Two tasks have eight rounds of 0.9 ms; the second is on a pCPU that a hog has in every other ms. When rounds and the program end, in us.
+fn rounds(how: &str) -> (Vec<u64>, Option<u64>) {
+    let text = format!(
+        "[[thread]]
+         name = 't'
+         count = 2
+         pin = true
+         times = 8
+         {how} = true
+         steps = [{{ compute = '900us' }}, {{ done = 'x' }}]"
+    );
+    let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[vm(2, &text)], &[hog(1)], 1).pin(&[0, 1]);
+    let s = s.until(100 * MS);
+    (done(&s).iter().map(|at| at / US).collect(), s.end_ns().map(|at| at / US))
+}
+
+#[test]
+fn whoever_is_faster_does_more_of_the_rounds_that_are_shared() {
+    // The first at 0.9, 1.8, ...; the second at 0.9, 2.8, 4.7, 6.6 ms. At 3.6 ms the first takes the last one that is left.
+    assert_eq!(rounds("share"), (vec![900, 900, 1_800, 2_700, 2_800, 3_600, 4_500, 4_700], Some(4_700)));
+    assert_eq!(rounds("divide"), (vec![900, 900, 1_800, 2_700, 2_800, 3_600, 4_700, 6_600], Some(6_600)));
+}
+
+#[test]
+fn a_program_that_begins_anew_has_all_shared_rounds_again() {
+    let text = "
+        [[thread]]
+        name = 't'
+        count = 2
+        times = 5
+        share = true
+        steps = [{ compute = '1ms' }, { done = 'x' }]";
+    let config = cohort_sim::scenario::VmConfig { repeat: true, ..vm(2, text) };
+    let s =
+        build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], &[], 1).pin(&[0, 1]).until(6_500 * US);
+    let at_ms: Vec<u64> = done(&s).iter().map(|at| at / MS).collect();
+    assert_eq!(at_ms, [1, 1, 2, 2, 3, 4, 4, 5, 5, 6]);
+}
+
 #[test]
 fn a_call_waits_for_all_others_that_run_the_program() {
     let text = "
