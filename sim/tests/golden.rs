@@ -17,8 +17,8 @@ const BPF: &str = "";
 const RUNS: [(&str, &str, &str, &str, &str, &str); 10] = [
     ("hackbench", "tas", "ipi", "trapped", FLAT, "cba65b887f8391f3"),
     ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, BPF),
-    ("hackbench", "ticket", "ipi", "virtualized", CFS, "963961a066d0fc11"),
-    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "581df0602522a19a"),
+    ("hackbench", "ticket", "ipi", "virtualized", CFS, "f9535d66bff59cb3"),
+    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "28068609a1dec926"),
     ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "b05cb9ec6daf769f"),
     ("tlb-flush", "tas", "hypercall", "trapped", COHORT, BPF),
     ("ebizzy", "queued", "ipi", "trapped", EEVDF, "f98ae5aa6c7147a6"),

@@ -155,6 +155,7 @@ def test_a_kernel_has_its_form_of_the_fair_class(
     assert (found["class"], found["variant"]) == ("fair", variant)
     assert (found.get("delay_dequeue"), found.get("pick_buddy")) == (delay_dequeue, pick_buddy)
     assert found.get("lazy_preemption") == (None if variant == "cfs" else kernel.startswith("7."))
+    assert found.get("buddy_hints") == (kernel != "2.6.34" if variant == "cfs" else None)
 
 
 @pytest.mark.parametrize(
@@ -229,6 +230,7 @@ def test_cfs_turns_are_as_long_as_it_is_told() -> None:
     assert policy.host_class("eevdf", (), "2.6.34") == {
         "class": "fair",
         "variant": "cfs",
+        "buddy_hints": False,
         "newidle": "migration-cost",
     }
     told = policy.host_class("eevdf", ["--latency-us", "20000", "--min-granularity-us=4000"], "2.6.34")

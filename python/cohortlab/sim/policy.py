@@ -126,7 +126,13 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
     if version < (6, 6, 0):
         if slice_ns:
             raise PlaceError(f"--base-slice-us: kernel {kernel} has CFS, which has no base slice: must be 6.6 or newer")
-        return {"class": "fair", "variant": "cfs", "newidle": _newidle(version), **_cfs_turns(settings)}
+        return {
+            "class": "fair",
+            "variant": "cfs",
+            "buddy_hints": version >= (3, 0, 0),
+            "newidle": _newidle(version),
+            **_cfs_turns(settings),
+        }
     if settings.latency_us or settings.min_granularity_us:
         raise PlaceError(f"--latency-us, --min-granularity-us: kernel {kernel} has EEVDF: must be older than 6.6")
     variant = "eevdf" if version < (6, 19, 0) else "eevdf-forfeit" if version < (7, 3, 0) else "eevdf-flat"

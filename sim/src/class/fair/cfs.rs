@@ -82,17 +82,17 @@ impl Fair {
         Some(distance > granularity)
     }
 
+    /// The end of `check_preempt_wakeup()`: the two are in one queue.
     pub(super) fn cfs_wakeup_preempts(&mut self, curr: u32, woken: u32) -> bool {
         let preempts = self.is_far_behind(curr, woken) == Some(true);
         if preempts {
-            let rq = self.entity(woken).rq;
-            if self.rq(rq).next.is_none() {
+            if self.config.buddy_hints {
                 self.set_buddy(woken, |rq| &mut rq.next);
             }
-            // LAST_BUDDY: whoever is preempted gets back before others, if it is not too unfair.
-            let cpu = self.rq(rq).cpu.index();
+            // LAST_BUDDY: whoever is preempted gets back before others of a long queue, if it is not too unfair.
             let many = self.config.latency_ns / self.config.slice_ns;
-            if Ns::from(self.queues[cpu].tasks) >= many && self.entity(curr).task.is_some() {
+            let queued = self.rq(self.entity(curr).rq).nr;
+            if Ns::from(queued) >= many && self.entity(curr).task.is_some() {
                 self.set_buddy(curr, |rq| &mut rq.last);
             }
         }
@@ -126,5 +126,50 @@ impl Fair {
         }
         let buddy = |buddy: Option<u32>| buddy.filter(|id| close(*id));
         Some(buddy(rq.next).or(buddy(rq.last)).unwrap_or(picked))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::class::fair::{Fair, FairConfig, Variant};
+    use crate::class::AnyClass;
+    use crate::host::TaskSpec;
+    use crate::ids::GroupId;
+    use crate::machine::MachineConfig;
+    use crate::Host;
+
+    /// Ten tasks, of which the first so many are in a group: the second preempts the first while the third is to be picked next. Who is marked in the group's
+    /// queue then: to be picked next, and to come back.
+    fn buddies(buddy_hints: bool, in_group: usize) -> [Option<usize>; 2] {
+        let config = FairConfig { buddy_hints, ..FairConfig::of(Variant::Cfs) };
+        let mut host =
+            Host::new(&MachineConfig::ideal(1), AnyClass::Fair(Fair::new(config)), 1).expect("a host");
+        let group = host.new_group(GroupId(0), 100);
+        let groups = [vec![group; in_group], vec![GroupId(0); 10 - in_group]].concat();
+        let tasks: Vec<_> = groups
+            .iter()
+            .map(|group| host.spawn(TaskSpec { group: *group, ..TaskSpec::default() }))
+            .collect();
+        for task in &tasks {
+            host.wake(*task, None);
+        }
+        let AnyClass::Fair(class) = &mut host.class else { panic!("a fair class") };
+        let ids: Vec<u32> = tasks.iter().map(|task| class.of_task[task.index()]).collect();
+        for (id, vruntime) in [(ids[0], 10_000_000), (ids[1], 0)] {
+            class.tree_remove(id);
+            class.entity_mut(id).vruntime = vruntime;
+            class.tree_insert(id);
+        }
+        class.set_buddy(ids[2], |rq| &mut rq.next);
+        assert!(class.cfs_wakeup_preempts(ids[0], ids[1]));
+        let rq = class.rq(class.entity(ids[0]).rq);
+        [rq.next, rq.last].map(|buddy| ids.iter().position(|id| Some(*id) == buddy))
+    }
+
+    #[test]
+    fn who_preempts_is_next_and_who_is_preempted_in_a_long_queue_of_its_own_comes_back() {
+        assert_eq!(buddies(true, 3), [Some(1), None], "ten on the pCPU, but three in the runner's queue");
+        assert_eq!(buddies(true, 8), [Some(1), Some(0)]);
+        assert_eq!(buddies(false, 3), [Some(2), None], "before 3.0");
     }
 }

@@ -125,27 +125,40 @@ impl Fair {
         } else {
             loop {
                 let home = self.entity(at).home;
-                if gone && sleeps && self.delays(at) {
+                // A group that is empty sleeps, whatever its last task does (`flags |= DEQUEUE_SLEEP`).
+                let at_sleeps = sleeps || self.entity(at).task.is_none();
+                if gone && at_sleeps && self.delays(at) {
+                    self.clear_buddies(home, at);
                     self.update_load(at);
                     self.update_entity_lag(at);
                     self.set_delayed(at);
                     gone = false;
                 } else if gone {
-                    self.stop_competing(at, sleeps || self.entity(at).task.is_none());
+                    self.stop_competing(at, at_sleeps);
                     self.leave(at);
                     self.update_min_vruntime(home);
+                    gone = self.rq(home).nr == 0;
+                    if !gone && sleeps {
+                        self.sleeps_within_group(home);
+                    }
                 } else {
                     self.update_load(at);
                     self.update_group(at);
                 }
                 self.rq_mut(home).tasks -= 1;
-                gone = gone && self.rq(home).nr == 0;
                 let Some(owner) = self.rq(home).owner else { break };
                 at = owner;
             }
         }
         if self.queues[root].tasks == 1 {
             self.balance.overloaded.remove(CpuId::from(root));
+        }
+    }
+
+    /// Whoever goes to sleep leaves others in its group's queue: they are to be picked next, if that is fair (`set_next_buddy()` of `dequeue_entities()`).
+    fn sleeps_within_group(&mut self, rq: u32) {
+        if let Some(owner) = self.rq(rq).owner.filter(|_| self.config.buddy_hints) {
+            self.set_buddy(owner, |rq| &mut rq.next);
         }
     }
 
@@ -167,9 +180,12 @@ impl Fair {
             if self.entity(at).delayed {
                 self.clear_delayed(at);
             }
-            let empty = self.rq(home).load == 0;
             let Some(owner) = self.rq(home).owner else { break };
-            if !empty || self.entity(owner).delayed {
+            if self.rq(home).load > 0 {
+                self.sleeps_within_group(home);
+                break;
+            }
+            if self.entity(owner).delayed {
                 break;
             }
             if self.delays(owner) {
@@ -196,6 +212,76 @@ impl Fair {
                 (None, Some(task)) if rq.curr != Some(id) && !entity.delayed => found.push(task),
                 _ => {}
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::class::fair::{Fair, FairConfig, Variant};
+    use crate::class::{AnyClass, Class as _, Dequeue};
+    use crate::host::TaskSpec;
+    use crate::ids::{CpuId, GroupId, TaskId};
+    use crate::machine::MachineConfig;
+    use crate::time::{MS, US};
+    use crate::Host;
+
+    /// One pCPU, a task, and a group of so many more, which is so far ahead of it. Nobody runs.
+    fn ahead(config: FairConfig, tasks: usize, ahead_ns: u64) -> (Host, TaskId, Vec<TaskId>, u32) {
+        let mut host =
+            Host::new(&MachineConfig::ideal(1), AnyClass::Fair(Fair::new(config)), 1).expect("a host");
+        let beside = host.spawn(TaskSpec::default());
+        let group = host.new_group(GroupId(0), 100);
+        let tasks: Vec<TaskId> =
+            (0..tasks).map(|_| host.spawn(TaskSpec { group, ..TaskSpec::default() })).collect();
+        for task in tasks.iter().chain([&beside]) {
+            host.wake(*task, None);
+        }
+        let AnyClass::Fair(class) = &mut host.class else { panic!("a fair class") };
+        let home = class.entity(class.of_task[tasks[0].index()]).home;
+        let owner = class.rq(home).owner.expect("a group's");
+        for (id, vruntime) in [(class.of_task[beside.index()], 0), (owner, ahead_ns as i64)] {
+            class.tree_remove(id);
+            let entity = class.entity_mut(id);
+            (entity.vruntime, entity.deadline) = (vruntime, vruntime + 3_000_000);
+            class.tree_insert(id);
+        }
+        (host, beside, tasks, owner)
+    }
+
+    /// The first of the group goes to sleep. Is the second picked, which is so far ahead?
+    fn stays_in_the_group(config: FairConfig, ahead_ns: u64) -> bool {
+        let (mut host, beside, tasks, _) = ahead(config, 2, ahead_ns);
+        let AnyClass::Fair(class) = &mut host.class else { panic!("a fair class") };
+        class.dequeue(&mut host.core, tasks[0], Dequeue::Sleep);
+        let picked = class.pick(&mut host.core, CpuId(0), None).expect("somebody");
+        assert!([beside, tasks[1]].contains(&picked));
+        picked == tasks[1]
+    }
+
+    #[test]
+    fn a_sleepers_group_is_picked_next_if_that_is_fair() {
+        // CFS: not further ahead than the granularity, 1 ms.
+        let cfs = FairConfig::of(Variant::Cfs);
+        assert!(stays_in_the_group(cfs.clone(), 900 * US));
+        assert!(!stays_in_the_group(cfs.clone(), 1_100 * US));
+        assert!(!stays_in_the_group(FairConfig { buddy_hints: false, ..cfs }, 900 * US));
+        // EEVDF: not ahead of the average. The other one came first, and has the same deadline.
+        let eevdf = FairConfig::of(Variant::EevdfForfeit);
+        assert!(stays_in_the_group(eevdf.clone(), 0));
+        assert!(!stays_in_the_group(eevdf.clone(), 100 * US));
+        assert!(!stays_in_the_group(FairConfig { pick_buddy: false, ..eevdf }, 0));
+    }
+
+    #[test]
+    fn a_group_whose_last_task_is_moved_away_stays_to_pay() {
+        for (delay_dequeue, ahead_ns) in [(true, 4 * MS), (true, 0), (false, 4 * MS)] {
+            let config = FairConfig { delay_dequeue, ..FairConfig::of(Variant::Eevdf) };
+            let (mut host, _, tasks, owner) = ahead(config, 1, ahead_ns);
+            let AnyClass::Fair(class) = &mut host.class else { panic!("a fair class") };
+            class.dequeue(&mut host.core, tasks[0], Dequeue::Migrate);
+            let stays = delay_dequeue && ahead_ns > 0;
+            assert_eq!((class.entity(owner).delayed, class.entity(owner).on_rq), (stays, stays));
         }
     }
 }

@@ -74,7 +74,10 @@ pub struct FairConfig {
     pub wakeup_granularity_ns: Ns,
     /// EEVDF: whoever was picked runs to the end of its slice, unless it is no longer eligible (RUN_TO_PARITY).
     pub run_to_parity: bool,
-    /// EEVDF: the target of a yield_to() is picked if it is eligible (PICK_BUDDY, 6.14 and later).
+    /// When a task goes to sleep and others of its group wait there, its group is to be picked next; in CFS whoever preempts is, too (2f36825b176f, 3.0 and
+    /// later). Not in [`Variant::EevdfFlat`].
+    pub buddy_hints: bool,
+    /// EEVDF: who is to be picked next, by such a hint or a yield_to(), is picked if it is eligible (PICK_BUDDY, 6.14 and later).
     pub pick_buddy: bool,
     /// EEVDF: who goes to sleep ahead of the average stays queued until it no longer is (DELAY_DEQUEUE, 6.12 and later).
     pub delay_dequeue: bool,
@@ -104,6 +107,7 @@ impl Default for FairConfig {
             latency_ns: 0,
             wakeup_granularity_ns: 0,
             run_to_parity: true,
+            buddy_hints: true,
             pick_buddy: true,
             delay_dequeue: true,
             place_deadline_initial: true,
