@@ -21,7 +21,7 @@ const RUNS: [(&str, &str, &str, &str, &str, &str); 10] = [
     ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "28068609a1dec926"),
     ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "b05cb9ec6daf769f"),
     ("tlb-flush", "tas", "hypercall", "trapped", COHORT, BPF),
-    ("ebizzy", "queued", "ipi", "trapped", EEVDF, "f98ae5aa6c7147a6"),
+    ("ebizzy", "queued", "ipi", "trapped", EEVDF, "db9996a505122128"),
     ("dbench", "queued", "ipi", "posted", COHORT, BPF),
     ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "534dde7c78b3dfa5"),
     ("user-spin", "pv-ticket", "ipi", "trapped", COHORT, BPF),

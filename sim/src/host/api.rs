@@ -77,7 +77,8 @@ impl<C: Class> Host<C> {
     pub fn block(&mut self, task: TaskId) {
         debug_assert!(self.is_running(task));
         self.core.task_mut(task).leaving = true;
-        self.resched_self(task);
+        let cpu = self.cpu_of(task);
+        self.core.resched_self(cpu);
     }
 
     /// The running task is on its way through do_exit(): no vCPU any more, and gone when it next blocks.
@@ -92,12 +93,6 @@ impl<C: Class> Host<C> {
     pub fn exit(&mut self, task: TaskId) {
         self.begin_exit(task);
         self.block(task);
-    }
-
-    fn resched_self(&mut self, task: TaskId) {
-        let cpu = self.cpu_of(task);
-        self.core.this_cpu = cpu;
-        self.core.resched(cpu);
     }
 
     /// `try_to_wake_up()`, executed on pCPU `by`: the waker's; `None`: by a timer of the pCPU where it slept. Nothing happens if it does not sleep.
@@ -172,7 +167,7 @@ impl<C: Class> Host<C> {
         self.on_cpu(cpu, |host| {
             host.class.update_curr(&mut host.core, cpu);
             host.class.yield_now(&mut host.core, task);
-            host.core.resched(cpu);
+            host.core.resched_self(cpu);
         });
     }
 
@@ -227,7 +222,7 @@ impl<C: Class> Host<C> {
             if to_cpu != cpu {
                 host.core.resched(to_cpu);
             }
-            host.core.resched(cpu);
+            host.core.resched_self(cpu);
             YieldTo::Granted
         })
     }

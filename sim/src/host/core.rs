@@ -225,6 +225,16 @@ impl Core {
         }
     }
 
+    /// Who runs there blocks or yields: the pCPU schedules when the present code has ended. What was asked for before may be an interrupt under way, or put off
+    /// for a lock's holder.
+    pub(super) fn resched_self(&mut self, cpu: CpuId) {
+        self.this_cpu = cpu;
+        if self.cpu(cpu).needs_resched && !self.pending.contains(&cpu) {
+            self.pending.push_back(cpu);
+        }
+        self.resched(cpu);
+    }
+
     /// `resched_curr_lazy()`: make a pCPU schedule when what it runs next leaves the kernel for user mode or a guest. No interrupt is sent for that: of
     /// another pCPU that is when it does so by itself, or at its tick. This one is in the kernel now.
     pub fn resched_lazy(&mut self, cpu: CpuId) {

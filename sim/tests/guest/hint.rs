@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The guest announces for how long it holds a lock, and the host preempts it later.
 
+use cohort_sim::guest::LockKind;
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::scenario::VmConfig;
 
@@ -91,4 +92,37 @@ fn a_holder_that_spins_for_another_lock_is_not_spared_at_a_pause_loop_exit() {
     let taken = s.taken(2);
     assert_eq!((taken[0].1 .0, taken[1].1 .0), (0, 1));
     assert_eq!(taken[1].0 - taken[0].0, 10 * MS + 400 * US);
+}
+
+/// vCPU 0 holds a lock from 0.5 ms on. Its tick at 1 ms, when its turn ends as well, waits for its run queue's lock: vCPU 1 wakes somebody there from 0.9 ms
+/// on, which takes 5 ms. After 0.1 ms of that it halts.
+#[test]
+fn a_holder_that_halts_in_an_interrupt_leaves_its_pcpu_at_once() {
+    let text = "
+        [[thread]]
+        name = 'sleeper'
+        vcpu = 0
+        steps = [{ wait = 'c' }]
+        [[thread]]
+        name = 'holder'
+        vcpu = 0
+        steps = [{ compute = '500us' }, { lock = { name = 'l', hold = '10ms' } }]
+        [[thread]]
+        name = 'waker'
+        vcpu = 1
+        steps = [{ compute = '900us' }, { signal = 'c' }]";
+    let mut config = vm(2, text);
+    config.guest.lock = LockKind::PvQueued;
+    config.guest.spin_threshold_ns = 100 * US;
+    config.guest.lock_hint_ns = 20 * MS;
+    config.guest.tick_ns = MS;
+    config.guest.costs.wake_ns = 5 * MS;
+    config.kvm.lock_hint_max_ns = 100 * MS;
+    let s =
+        build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], &[hog(0)], 1).pin(&[0, 1]).until(4 * MS);
+    let off = s.list(|what| match what {
+        cohort_sim::observe::What::Switch { cpu: cohort_sim::CpuId(0), prev: Some(_), .. } => Some(()),
+        _ => None,
+    });
+    assert_eq!(off[0].0, 1_100 * US);
 }
