@@ -85,8 +85,8 @@ OF_OPERATIONS = [
     Mutation(
         "who stays aside when others are let go is forgotten",
         "aside.h",
-        "if (scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu)) > 0)",
-        "if (!scan)",
+        "if (scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu)) <= 0)",
+        "if (scan)",
     ),
     Mutation(
         "whose turn a kernel thread interrupts has had it",
@@ -187,8 +187,8 @@ OF_OPERATIONS = [
     Mutation(
         "an idle pCPU is not told of what is queued there",
         "wake.h",
-        "\t\tscx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);",
-        "\t\t;",
+        "keep_challenge(t, c, now);\n\t\tscx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);",
+        "keep_challenge(t, c, now);",
     ),
     Mutation(
         "no other pCPU that idles is told of who waits",

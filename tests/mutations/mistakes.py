@@ -43,7 +43,7 @@ MUTATIONS = [
     ),
     Mutation(
         "siblings who go on without a new turn yet count as if they had paid for one",
-        "vm_rank.h",
+        "tree.h",
         "return (u64)rest_ns < count * slice_ns ? (u64)rest_ns : count * slice_ns;",
         "return e->nr_running * slice_ns;",
     ),
