@@ -190,9 +190,28 @@ def test_yields_and_polling_are_those_of_the_kernel(kernel: str, yields_to_woken
 def test_yields_by_hypercall_and_interrupts_are_those_of_the_kernel(
     kernel: str, kick_yields: bool, lone_yields_not: bool
 ) -> None:
-    assert policy.guest_of(kernel)["send_ipi"] == ("shorthand" if kick_yields else "each")
+    assert policy.guest_of(kernel, 2)["send_ipi"] == ("shorthand" if kick_yields else "each")
     found = policy.kvm_of(kernel)
     assert (found["kick_yields"], found["lone_yields_not"]) == (kick_yields, lone_yields_not)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "vcpus", "slice_ns", "hrtick"),
+    [
+        ("6.5.13", 4, None, False),
+        ("6.6", 1, 750_000, False),
+        ("6.12.48+deb13", 2, 1_400_000, False),
+        ("7.2.12", 3, 1_400_000, False),
+        ("7.3.4", 2, 1_400_000, True),
+        ("7.3.4", 4, 2_100_000, True),
+        ("7.3.4", 24, 2_800_000, True),
+    ],
+)
+def test_a_guests_tasks_have_slices_by_its_kernel_and_its_vcpus(
+    kernel: str, vcpus: int, slice_ns: int | None, hrtick: bool
+) -> None:
+    found = policy.guest_of(kernel, vcpus)
+    assert (found.get("slice_ns"), found["hrtick"]) == (slice_ns, hrtick)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ class Run:
             kvm["ple"] = {**kvm.get("ple", {}), **_window(self.scenario.guest.ple_window_us, kvm)}
         made["kvm"] = kvm
         # The guests' kernel is the host's.
-        made["guest"] = {**guest_of(self.kernel), **hyperv_guest, **self.hardware.guest, "tlb": vm.tlb}
+        made["guest"] = {**guest_of(self.kernel, vm.vcpus), **hyperv_guest, **self.hardware.guest, "tlb": vm.tlb}
         if vm.name in self.running:
             made |= self._workload(vm, self.running[vm.name])
         return made

@@ -189,12 +189,22 @@ def kvm_of(kernel: str) -> dict[str, Any]:
     }
 
 
-def guest_of(kernel: str) -> dict[str, str]:
-    """Return what Linux ``kernel`` does as a guest: whether it can send one interrupt to all its other vCPUs.
+def guest_of(kernel: str, vcpus: int) -> dict[str, Any]:
+    """Return what Linux ``kernel`` does as a guest of so many vCPUs.
 
-    The x2APIC of a KVM guest is in physical mode, with shorthands since 43931d350f30.
+    ``send_ipi``: whether it can send one interrupt to all its other vCPUs; the x2APIC of a KVM guest is in physical
+    mode, with shorthands since 43931d350f30. ``slice_ns`` is EEVDF's, by the number of vCPUs; CFS' is the simulator's
+    default. ``hrtick``: it ends on time.
     """
-    return {"send_ipi": "each" if version_of(kernel) < (5, 4, 0) else "shorthand"}
+    version = version_of(kernel)
+    made: dict[str, Any] = {
+        "send_ipi": "each" if version < (5, 4, 0) else "shorthand",
+        "hrtick": version >= (7, 3, 0),
+    }
+    if version >= (6, 6, 0):
+        # 1 + log2, of at most 8 (get_update_sysctl_factor()).
+        made["slice_ns"] = _normalized_slice_ns(version) * min(vcpus, 8).bit_length()
+    return made
 
 
 def yields_at_pause_loops(kernel: str) -> bool:

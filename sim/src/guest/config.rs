@@ -19,8 +19,10 @@ pub struct GuestConfig {
     pub send_ipi: SendIpi,
     /// The timer tick of a busy vCPU; 4 ms is HZ=250. 0: none.
     pub tick_ns: Ns,
-    /// How long a task runs while others wait.
+    /// How long a task runs while others wait: to the first tick after that.
     pub slice_ns: Ns,
+    /// ... or no longer (HRTICK, since 7.3).
+    pub hrtick: bool,
     /// A task preempts the running one when it wakes and is behind by this.
     pub wakeup_gran_ns: Ns,
     /// CONFIG_PARAVIRT_TIME_ACCOUNTING: the scheduler's clock stands still while the vCPU is preempted, if KVM tells the guest its steal time
@@ -50,6 +52,7 @@ impl Default for GuestConfig {
             send_ipi: SendIpi::Shorthand,
             tick_ns: 4_000_000,
             slice_ns: 3_000_000,
+            hrtick: false,
             wakeup_gran_ns: 1_000_000,
             paravirt_time_accounting: false,
             preemptible_kernel: false,

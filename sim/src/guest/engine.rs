@@ -338,7 +338,10 @@ impl Vm {
                 }
             }
             Op::IrqOff => self.cpus[v].irq_off += 1,
-            Op::IrqOn => self.cpus[v].irq_off -= 1,
+            Op::IrqOn => {
+                self.cpus[v].irq_off -= 1;
+                self.tell_slice(host, v);
+            }
             Op::Lock(lock) => self.lock(host, v, lock),
             Op::Unlock(lock) => self.unlock(host, v, lock),
             Op::LockRq => self.lock(host, v, self.cpus[v].rq_lock),
@@ -346,9 +349,10 @@ impl Vm {
             Op::Schedule | Op::Switch | Op::Restore | Op::Wake(_) | Op::Enqueue { .. } | Op::Resched(_) => {
                 self.scheduler_op(host, v, op);
             }
-            Op::Tick | Op::Timers | Op::SetTimer | Op::IoDone | Op::Answer(_) | Op::Ack { .. } => {
-                self.interrupt_op(host, v, op)
+            Op::Tick | Op::SliceEnd | Op::TellSlice | Op::Timers | Op::SetTimer | Op::IoDone => {
+                self.interrupt_op(host, v, op);
             }
+            Op::Answer(_) | Op::Ack { .. } => self.interrupt_op(host, v, op),
             Op::SendIpis(_) | Op::SchedYield | Op::WaitAnswers(_) | Op::Call { .. } | Op::CallEnd => {
                 self.call_op(host, v, op);
             }

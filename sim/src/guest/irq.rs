@@ -77,12 +77,17 @@ impl Vm {
                 if std::mem::take(&mut cpu.tick_due) {
                     let work = Op::Work(self.guest.costs.tick_work_ns);
                     cpu.irq.first(&[Op::LockRq, work, Op::Tick, Op::UnlockRq, Op::SetTimer, Op::Timers]);
+                } else if std::mem::take(&mut cpu.slice_due) {
+                    cpu.irq.first(&[Op::LockRq, Op::SliceEnd, Op::UnlockRq, Op::TellSlice, Op::Timers]);
                 } else if let Some(task) = cpu.expired.pop_front() {
                     cpu.irq.first(&[Op::Wake(task), Op::Timers]);
                 }
             }
             Op::Tick => self.tick(host, v),
+            Op::SliceEnd => self.slice_ends(host, v),
+            Op::TellSlice => self.tell_slice(host, v),
             Op::SetTimer => {
+                self.cpus[v].slice_untold = false;
                 self.begin_exit(host, v, exit::TIMER, self.kvm.costs.timer_ns, Then::Done);
             }
             Op::IoDone => {

@@ -7,7 +7,7 @@
 //! | [`vm`] | a VM, and what the host tells it |
 //! | [`ops`], [`engine`] | the operations that a vCPU's time is made of, and the loop over them |
 //! | [`lock`] | spin-lock algorithms |
-//! | [`sched`], [`queue`], [`irq`], [`tlb`], [`sync`], [`device`] | the parts of the guest's kernel |
+//! | [`sched`], `slice`, [`queue`], [`irq`], [`tlb`], [`sync`], [`device`] | the parts of the guest's kernel |
 //! | [`owner`] | kernel locks that sleep, spun for while their owner runs |
 //! | [`program`] | from programs to operations |
 //! | [`hold`] | VMs that may not run now: paused, or beyond their quota |
@@ -28,6 +28,7 @@ pub mod owner;
 pub mod program;
 pub mod queue;
 pub mod sched;
+mod slice;
 pub mod sync;
 pub mod task;
 pub mod tlb;
@@ -54,6 +55,7 @@ pub(crate) const DEVICE: u8 = 4;
 pub(crate) const PROCESS: u8 = 5;
 pub(crate) const PAUSE: u8 = 6;
 pub(crate) const QUOTA: u8 = 7;
+pub(crate) const SLICE: u8 = 8;
 
 /// Whose body a thread of the host is.
 #[derive(Clone, Copy, Debug)]
@@ -209,6 +211,8 @@ impl Bodies for Guests {
                     vm.hold_fired(host, what);
                 } else if what == TICK {
                     vm.tick_fired(host, v as usize, generation);
+                } else if what == SLICE {
+                    vm.slice_fired(host, v as usize, generation);
                 } else {
                     vm.fired(host.now_ns(), v as usize, generation);
                 }

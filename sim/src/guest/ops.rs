@@ -40,6 +40,8 @@ pub enum Op {
     },
     Resched(u32),
     Tick,
+    SliceEnd,
+    TellSlice,
     Timers,
     /// The guest sets its timer: an exit.
     SetTimer,

@@ -112,6 +112,7 @@ impl Vm {
         let to = cpu as usize;
         self.charge(host, to);
         let preempts = self.put(task, to);
+        self.arm_slice(host, to);
         let target = &mut self.cpus[to];
         if preempts && !target.need_resched {
             target.need_resched = true;
@@ -166,10 +167,13 @@ impl Vm {
         cpu.need_resched = false;
         let next = cpu.queue.pop_first().unwrap_or(v as u32);
         cpu.ran_ns = 0;
+        cpu.current = next;
+        cpu.slice.cancel();
+        cpu.slice_untold = false;
+        self.arm_slice(host, v);
         if next == prev {
             return;
         }
-        cpu.current = next;
         self.counters.switches += 1;
         self.look_at_owners();
         self.vcpus[v].loop_ends();
@@ -241,6 +245,8 @@ impl Vm {
         let cpu = &mut self.cpus[v];
         if cpu.ran_ns >= slice_ns && !cpu.queue.is_empty() {
             cpu.need_resched = true;
+        } else {
+            self.arm_slice(host, v);
         }
         self.arm_tick(host, v);
     }

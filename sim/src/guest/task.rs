@@ -87,6 +87,10 @@ pub struct Cpu {
 
     pub tick: Timer,
     pub tick_due: bool,
+    /// The end of the running task's slice; it has come; it is set, but the APIC does not know yet.
+    pub slice: Timer,
+    pub slice_due: bool,
+    pub slice_untold: bool,
     pub expired: VecDeque<u32>,
     pub io_done: VecDeque<u32>,
 
@@ -117,6 +121,9 @@ impl Cpu {
             receivers: Default::default(),
             tick: Timer::default(),
             tick_due: false,
+            slice: Timer::default(),
+            slice_due: false,
+            slice_untold: false,
             expired: VecDeque::with_capacity(4),
             io_done: VecDeque::new(),
             space: NO_SPACE,

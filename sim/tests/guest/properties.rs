@@ -121,10 +121,10 @@ const SEND_IPI: [SendIpi; 5] =
     [SendIpi::Each, SendIpi::Shorthand, SendIpi::Cluster, SendIpi::KvmPv, SendIpi::Hypercall];
 
 fn config() -> impl Strategy<Value = VmConfig> {
-    let guest = (0..6usize, 0..3usize, 0..5usize, any::<bool>(), any::<bool>(), 1..300_000u64);
+    let guest = (0..6usize, 0..3usize, 0..5usize, any::<bool>(), any::<bool>(), any::<bool>(), 1..300_000u64);
     let kvm = (0..3usize, 0..3usize, any::<bool>(), any::<bool>(), any::<bool>(), 2_000..20_000u32);
     (program(), 1..5u32, guest, kvm).prop_map(|(program, vcpus, guest, kvm)| {
-        let (lock, tlb, send_ipi, free, preemptible_kernel, spin_threshold_ns) = guest;
+        let (lock, tlb, send_ipi, free, preemptible_kernel, hrtick, spin_threshold_ns) = guest;
         let (ple, ipi, bug, steal_time, sched_yield, window_cycles) = kvm;
         let mut config = VmConfig {
             name: "vm".into(),
@@ -138,6 +138,7 @@ fn config() -> impl Strategy<Value = VmConfig> {
         config.guest.tlb = [TlbMode::Ipi, TlbMode::KvmPv, TlbMode::Hypercall][tlb];
         config.guest.send_ipi = SEND_IPI[send_ipi];
         config.guest.preemptible_kernel = preemptible_kernel;
+        config.guest.hrtick = hrtick;
         config.guest.spin_threshold_ns = spin_threshold_ns;
         config.guest.tick_ns = 4 * MS;
         config.kvm.ple.mode = [PleMode::Off, PleMode::Kernel, PleMode::Any][ple];

@@ -2,7 +2,7 @@
 //! The guest's scheduler.
 
 use cohort_sim::guest::GuestConfig;
-use cohort_sim::kvm::{vector, Ipi};
+use cohort_sim::kvm::{exit, vector, Ipi};
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::observe::What;
 
@@ -27,6 +27,36 @@ fn two_tasks_share_a_vcpu_by_ticks() {
     let at_ms: Vec<(u64, Option<u32>)> = switches(&s, 0).iter().map(|(at, next)| (*at / MS, *next)).collect();
     assert_eq!(at_ms[..5], [(0, Some(1)), (4, Some(2)), (8, Some(1)), (12, Some(2)), (16, Some(1))]);
     assert_eq!(s.end_ns(), Some(40 * MS));
+}
+
+/// When tasks of one vCPU are switched, in us, with slices of 1.4 ms that end on time, and how many exits set timers.
+fn on_time(text: &str, tick_ns: u64) -> (Vec<u64>, u64) {
+    let mut config = vm(1, text);
+    config.guest.hrtick = true;
+    config.guest.slice_ns = 1_400 * US;
+    config.guest.tick_ns = tick_ns;
+    let s = build(&MachineConfig::ideal(1), turns_of_a_ms(), &[config], &[], 1).until(5 * MS);
+    let at_us = switches(&s, 0).iter().map(|(at, _)| *at / US).collect();
+    (at_us, s.sim.bodies.vms[0].counters.exits[usize::from(exit::TIMER)])
+}
+
+#[test]
+fn slices_end_on_time_since_7_3() {
+    let two = "[[thread]]\nname = 't'\ncount = 2\nsteps = [{ compute = '20ms' }]";
+    // Each is set by an exit, the last at 4.2 ms.
+    assert_eq!(on_time(two, 0), (vec![0, 1_400, 2_800, 4_200], 4));
+    // The tick at 4 ms is one more.
+    assert_eq!(on_time(two, 4 * MS), (vec![0, 1_400, 2_800, 4_200], 5));
+    // Who is alone has no end of a slice. From 0.5 ms on somebody waits, and the runner has 0.9 ms left. At 0 the slice of the one that sleeps is set, and then
+    // the end of its sleep.
+    let late = "
+        [[thread]]
+        name = 'late'
+        steps = [{ sleep = '500us' }, { compute = '20ms' }]
+        [[thread]]
+        name = 'first'
+        steps = [{ compute = '20ms' }]";
+    assert_eq!(on_time(late, 0), (vec![0, 0, 1_400, 2_800, 4_200], 6));
 }
 
 #[test]
