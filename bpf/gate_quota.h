@@ -107,7 +107,7 @@ static bool quota_refill(struct entity_ctx *e, u64 periods, u64 now)
 	return true;
 }
 
-/* Periods follow one another without a gap, however late the timer is. The kernel may have no memory to start one: then whoever is next tries again. */
+/* Periods follow one another without a gap, however late the timer is. The kernel may have no memory to start one: then whoever runs next under it tries again. */
 static void quota_arm(struct quota_timer *timer, struct entity_ctx *e, u64 periods)
 {
 	e->period_end_ns += periods * e->period_ns;

@@ -349,12 +349,13 @@ VERIFIED_ONCE search_overdue(s32 cpu, u32 scan, u64 now)
 	return 0;
 }
 
-/* Every other choice is one of the overdue, if there are any. Is this one? */
+/* Every other choice is one of the overdue, if there are any. Is the next one? */
 static __always_inline bool overdue_is_next(const struct cpu_ctx *c, s32 cpu)
 {
 	return !c->overdue_last && scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) > 0;
 }
 
+/* Take the one that is overdue for longest, if it is time for that. */
 VERIFIED_ONCE take_overdue(s32 cpu)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
