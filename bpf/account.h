@@ -22,12 +22,43 @@ static __always_inline u64 run_clock(const struct task_struct *p)
 /* ... and any other task: its cgroup may have many, who wait for one another. A third of what the kernel's watchdog allows. */
 #define OVERDUE_NS 10000000000ULL
 
+/* The least of a turn that is worth a context switch. */
+#define TURN_REST_MIN_NS 500000ULL
+
+/*
+ * For how long has t waited for a pCPU? One that is taken from it as soon as it has it was none: where turns of several pCPUs end together, another may force
+ * somebody onto this one at the moment at which it has chosen.
+ */
+static __always_inline u64 waited_ns(const struct task_ctx *t, u64 now)
+{
+	return t->queued_ns ? elapsed_ns(now, t->unserved_ns ?: t->queued_ns) : 0;
+}
+
+/* t has a pCPU. */
+static __always_inline void service_begins(struct task_ctx *t, u64 now)
+{
+	if (!t->unserved_ns)
+		t->unserved_ns = t->queued_ns;
+	t->runs_from_ns = now;
+}
+
+/* It gives it away, so that nothing is taken from it. */
+static __always_inline void service_is_given_up(struct task_ctx *t)
+{
+	t->runs_from_ns = 0;
+}
+
+/* It has none any more. */
+static __always_inline void service_ends(struct task_ctx *t, bool is_taken_away, u64 now)
+{
+	if (!is_taken_away || elapsed_ns(now, t->runs_from_ns) >= TURN_REST_MIN_NS)
+		t->unserved_ns = 0;
+}
+
 /* Has t waited so long that it must run, whoever deserves it more? */
 static __always_inline bool is_overdue(const struct task_ctx *t, u64 now)
 {
-	u64 waited = t->queued_ns ? elapsed_ns(now, t->queued_ns) : 0;
-
-	return waited > (t->vcpu >= 0 || !t->leaf ? STARVE_MAX * starve_ns : OVERDUE_NS);
+	return waited_ns(t, now) > (t->vcpu >= 0 || !t->leaf ? STARVE_MAX * starve_ns : OVERDUE_NS);
 }
 
 static __always_inline u64 scale_by_weight(u64 delta_ns, u64 weight)

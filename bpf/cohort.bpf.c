@@ -152,24 +152,6 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	gang_settle(now);
 }
 
-/* Whose turn a kernel thread has interrupted here goes on, if there is enough of it left. */
-VERIFIED_ONCE resume(s32 cpu, u64 now)
-{
-	struct cpu_ctx *c = cpu_get(cpu);
-	s32 pid;
-
-	if (!c || !c->resume_pid)
-		return 0;
-	pid = c->resume_pid;
-	c->resume_pid = 0;
-	if (!time_before(now + TURN_REST_MIN_NS, c->resume_end_ns))
-		return 0;
-	if (!take(pid, cpu, cpu, c->resume_end_ns - now))
-		return 0;
-	stat_inc(STAT_RESUMED);
-	return 1;
-}
-
 /* Take the best that waits here, if it deserves the pCPU more than the one that could go on. */
 VERIFIED_ONCE take_next(s32 cpu, struct pick *best)
 {
@@ -352,6 +334,7 @@ void BPF_PROG(cohort_running, struct task_struct *p)
 		if (t->preempted && v && vcpu_preempted_in_kernel((struct kvm_vcpu *)v->kvm_vcpu))
 			t->untold.preempted_in_kernel++;
 	}
+	service_begins(t, now);
 	t->queued_ns = 0;
 	t->placed = 0;
 	t->preempted = false;
@@ -367,16 +350,19 @@ void BPF_PROG(cohort_stopping, struct task_struct *p, bool runnable)
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct cpu_ctx *c = cpu_get(cpu);
 	u64 now = now_ns();
+	bool early = false;
 
 	if (c) {
 		if (t && !runnable)
 			keep_begin(p, t, c, now);
+		early = time_before(now, c->turn_end_ns);
 		c->curr_pid = 0;
 		c->turn_end_ns = 0;
 	}
 	if (!t)
 		return;
 	run_stop(p, t, now);
+	service_ends(t, runnable && early, now);
 	if (runnable) {
 		t->queued_ns = now;
 		t->preempted = true;
@@ -415,6 +401,7 @@ void BPF_PROG(cohort_quiescent, struct task_struct *p, u64 deq_flags)
 	account_place(t, -1);
 	vcpu_set_state(t, VCPU_ASLEEP, -1, now_ns());
 	t->queued_ns = 0;
+	t->unserved_ns = 0;
 	t->placed = 0;
 	t->aside = false;
 	gang_settle(now_ns());
@@ -433,6 +420,10 @@ void BPF_PROG(cohort_set_cpumask, struct task_struct *p, const struct cpumask *m
 SEC("struct_ops/yield")
 bool BPF_PROG(cohort_yield, struct task_struct *from, struct task_struct *to)
 {
+	struct task_ctx *t = task_get(from);
+
+	if (t)
+		service_is_given_up(t);
 	if (!to) {
 		task_set_slice(from, 0);
 		return false;
@@ -454,6 +445,7 @@ int BPF_PROG(cohort_on_spin, struct kvm_vcpu *vcpu, bool in_kernel)
 	if (in_kernel)
 		stat_inc(STAT_PLE_KERNEL);
 	atomic_add(&t->untold.ple, 1);
+	service_is_given_up(t);
 	spin_on_spin(t, scx_bpf_task_cpu(p), in_kernel);
 	return 0;
 }

@@ -43,7 +43,7 @@ static u32 force_gate(struct task_ctx *t, s32 cpu, u64 now)
 
 	if (t->vcpu < 0 || !turn || !c || !turn->vm || turn->vm == t->vm || !c->curr_pid || c->curr_vm != turn->vm)
 		return GATE_OPEN;
-	if (t->queued_ns && elapsed_ns(now, t->queued_ns) > starve_ns)
+	if (waited_ns(t, now) > starve_ns)
 		return GATE_OPEN;
 	return time_before(now, turn->end_ns) ? GATE_WAIT : GATE_OPEN;
 }

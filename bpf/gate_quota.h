@@ -58,30 +58,6 @@ static __always_inline s64 quota_left(const struct entity_ctx *e)
 	return e->budget_ns - (s64)uncharged_ns(e);
 }
 
-/* Has a cgroup that t is in used up what it may? */
-static u32 quota_ask(struct task_ctx *t, s32 cpu, u64 now)
-{
-	struct entity_ctx *e;
-	u32 slot;
-	s32 i;
-
-	if (!nr_quotas || !t->limits)
-		return GATE_OPEN;
-	slot = t->limits;
-	for (i = 0; i < MAX_DEPTH; i++) {
-		e = entity_get(slot);
-		if (!slot || !e)
-			break;
-		if (e->quota_ns && quota_left(e) <= 0) {
-			if (!e->throttled_since_ns)
-				e->throttled_since_ns = now;
-			return GATE_ASIDE;
-		}
-		slot = e->parent;
-	}
-	return GATE_OPEN;
-}
-
 /*
  * So many new periods begin for e. Return false if nothing happens there any more. What is counted is what cpu.stat counts: a period is throttled if its
  * end finds somebody who may not run.
@@ -107,7 +83,10 @@ static bool quota_refill(struct entity_ctx *e, u64 periods, u64 now)
 	return true;
 }
 
-/* Periods follow one another without a gap, however late the timer is. The kernel may have no memory to start one: then whoever runs next under it tries again. */
+/*
+ * Periods follow one another without a gap, however late the timer is. The kernel may have no memory to start one: then whoever runs next under it tries
+ * again, or asks whether he may.
+ */
 static void quota_arm(struct quota_timer *timer, struct entity_ctx *e, u64 periods)
 {
 	e->period_end_ns += periods * e->period_ns;
@@ -145,6 +124,33 @@ static void quota_start_timer(struct entity_ctx *e, u32 slot)
 		return;
 	e->period_end_ns = bpf_ktime_get_ns();
 	quota_arm(timer, e, 1);
+}
+
+/* Has a cgroup that t is in used up what it may? */
+static u32 quota_ask(struct task_ctx *t, s32 cpu, u64 now)
+{
+	struct entity_ctx *e;
+	u32 slot;
+	s32 i;
+
+	if (!nr_quotas || !t->limits)
+		return GATE_OPEN;
+	slot = t->limits;
+	for (i = 0; i < MAX_DEPTH; i++) {
+		e = entity_get(slot);
+		if (!slot || !e)
+			break;
+		if (e->quota_ns && quota_left(e) <= 0) {
+			/* Nothing else would ever fill it: nobody runs there who could start the timer. */
+			if (!e->timer_on)
+				quota_start_timer(e, slot);
+			if (!e->throttled_since_ns)
+				e->throttled_since_ns = now;
+			return GATE_ASIDE;
+		}
+		slot = e->parent;
+	}
+	return GATE_OPEN;
 }
 
 /* Those above t without a quota count it as well: they may get one while it runs. */

@@ -123,7 +123,7 @@ static u32 sbco_urgency(struct task_ctx *t, struct rank *r, s32 cpu, u64 now)
 {
 	u64 *clock = clock_get(0, cpu);
 
-	if (!t->queued_ns || elapsed_ns(now, t->queued_ns) <= starve_ns)
+	if (waited_ns(t, now) <= starve_ns)
 		return URGENCY_NONE;
 	if ((t->leaf && t->vcpu < 0) || !clock || time_before(*clock + at_rate(lag_ns, r->rate), r->own))
 		return is_overdue(t, now) ? URGENCY_OVERDUE : URGENCY_NONE;
@@ -368,7 +368,7 @@ VERIFIED_ONCE sbco_balance(s32 pid, s32 cpu, u32 length, u64 now)
 		return 0;
 	t = task_get(p);
 	/* Who has waited for long is not made to wait longer. */
-	if (t && vm_get(t) && t->queued_ns && elapsed_ns(now, t->queued_ns) <= starve_ns) {
+	if (t && vm_get(t) && t->queued_ns && waited_ns(t, now) <= starve_ns) {
 		vm = t->vm;
 		self = t->vcpu_at;
 		vcpu = t->vcpu;

@@ -289,7 +289,7 @@ static u32 vtime_urgency(struct task_ctx *t, struct rank *r, s32 cpu, u64 now)
 	struct entity_ctx *e;
 	u32 parent = 0, i;
 
-	if (!t->queued_ns || elapsed_ns(now, t->queued_ns) <= starve_ns)
+	if (waited_ns(t, now) <= starve_ns)
 		return URGENCY_NONE;
 	/* Of the many that a cgroup may have each waits for the others. */
 	if (t->leaf && t->vcpu < 0)

@@ -231,7 +231,7 @@ VERIFIED_ONCE set_gather(struct task_ctx *t, u32 number, u64 claim, struct rank 
 	vm = vm_get(t);
 	if (!vm)
 		return SET_NO_ROOM;
-	forced = t->queued_ns && elapsed_ns(now, t->queued_ns) > starve_ns;
+	forced = waited_ns(t, now) > starve_ns;
 	bpf_for(i, 0, MAX_VCPUS) {
 		if (i >= vm->vcpu_end || found & (SET_NO_ROOM | SET_UNFIT))
 			break;

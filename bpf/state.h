@@ -127,6 +127,8 @@ struct task_ctx {
 	u64 turn;	   /* what this turn adds to entity_ctx.turns */
 	u64 runs_since;	   /* what it adds to entity_ctx.uncharged of those whose quotas it is under */
 	u64 queued_ns;	   /* waiting for a pCPU since; 0: not waiting */
+	u64 unserved_ns;   /* ... or since then, but for moments; 0: no pCPU was taken from it so soon */
+	u64 runs_from_ns;  /* it got its pCPU; 0: it gives it away */
 	u64 waited_ns;	   /* last had to wait for a pCPU */
 	u64 kvm;	   /* VM whose vCPU it is; 0: none known */
 	u64 kvm_vcpu;	   /* ... and the vCPU: addresses may be used again, rarely both */

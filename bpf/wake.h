@@ -102,4 +102,22 @@ static void run_kthread(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags | SCX_ENQ_PREEMPT);
 }
 
+/* Whose turn a kernel thread has interrupted here goes on, if there is enough of it left. */
+VERIFIED_ONCE resume(s32 cpu, u64 now)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+	s32 pid;
+
+	if (!c || !c->resume_pid)
+		return 0;
+	pid = c->resume_pid;
+	c->resume_pid = 0;
+	if (!time_before(now + TURN_REST_MIN_NS, c->resume_end_ns))
+		return 0;
+	if (!take(pid, cpu, cpu, c->resume_end_ns - now))
+		return 0;
+	stat_inc(STAT_RESUMED);
+	return 1;
+}
+
 #endif

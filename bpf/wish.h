@@ -8,9 +8,6 @@
 
 #include "runqueue.h"
 
-/* The least of a turn that is worth a context switch. */
-#define TURN_REST_MIN_NS 500000ULL
-
 enum wish_flags {
 	WISH_MIGRATE = 1, /* it may come from another pCPU's queue */
 	WISH_FORCED = 2,  /* whatever its VM has had; not before those who have waited too long */

@@ -6,6 +6,18 @@ begins and ends.
 from tests.mutations.mutation import Mutation
 
 OF_OPERATIONS = [
+    Mutation(
+        "who loses its pCPU the moment it gets it has been served",
+        "account.h",
+        "elapsed_ns(now, t->unserved_ns ?: t->queued_ns) : 0;",
+        "elapsed_ns(now, t->queued_ns) : 0;",
+    ),
+    Mutation(
+        "nobody asks for a timer where nobody may run",
+        "gate_quota.h",
+        "if (!e->timer_on)\n\t\t\t\tquota_start_timer(e, slot);\n\t\t\tif (!e->throttled",
+        "if (!e->throttled",
+    ),
     Mutation("the end of a table is not raised", "state.h", "if (old > number ||", "if (old ||"),
     Mutation("the table of VMs has no end", "registry.h", "raise_end(&vm->end, id);", ";"),
     Mutation(
@@ -127,8 +139,8 @@ OF_OPERATIONS = [
     Mutation(
         "who has waited for long is kept off by turns",
         "force.h",
-        "elapsed_ns(now, t->queued_ns) > starve_ns)",
-        "elapsed_ns(now, t->queued_ns) > ASIDE_MAX_NS)",
+        "waited_ns(t, now) > starve_ns)",
+        "waited_ns(t, now) > ASIDE_MAX_NS)",
     ),
     Mutation(
         "a guard's grace takes from the turn that it interrupts",

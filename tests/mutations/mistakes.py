@@ -149,8 +149,8 @@ MUTATIONS = [
     Mutation(
         "nobody starves",
         "order_vm.h",
-        "elapsed_ns(now, t->queued_ns) <= starve_ns)",
-        "elapsed_ns(now, t->queued_ns) >= 0)",
+        "waited_ns(t, now) <= starve_ns)",
+        "waited_ns(t, now) >= 0)",
     ),
     Mutation("nobody is overdue", "runqueue.h", "if (!t || !is_overdue(t, now))", "if (t)"),
     Mutation(
@@ -284,7 +284,7 @@ MUTATIONS = [
     ),
     Mutation(
         "whose turn was interrupted has a whole one anew",
-        "cohort.bpf.c",
+        "wake.h",
         "take(pid, cpu, cpu, c->resume_end_ns - now)",
         "take(pid, cpu, cpu, slice_ns)",
     ),

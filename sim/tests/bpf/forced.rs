@@ -107,6 +107,31 @@ fn siblings_that_follow(gang: u32, first: usize) -> usize {
     a.iter().filter(|id| w.is_running(**id)).count() - 1
 }
 
+/// Where turns of several pCPUs end together, who gets one for having waited too long may lose it in the same moment to whom another pCPU forces there. Then it
+/// still waits since it did before.
+#[test]
+fn who_loses_its_pcpu_the_moment_it_gets_it_has_not_been_served() {
+    let mut w = world_with(2, forced(knob::GANG_CPUCO));
+    let (heavy, light) = (w.new_cgroup(0, 10_000), w.new_cgroup(0, 1));
+    let vms = [w.new_vm(2), w.new_vm(1)];
+    let a = [0, 1].map(|id| w.spawn(Spec::busy().vcpu(vms[0], id).cgroup(heavy).on(&[id])));
+    let x = w.spawn(Spec::busy().vcpu(vms[1], 0).cgroup(light).on(&[1]));
+    introduce(&mut w, &[a[0], a[1], x]);
+    w.run(3_000 * MS);
+    while !w.is_running(x) {
+        w.run(MS / 20);
+    }
+    w.sleep(a[0]);
+    w.wake(a[0]);
+    w.settle();
+    assert!(w.is_running(a[1]) && !w.is_running(x), "test: it was not forced off");
+    let again = (0..40).any(|_| {
+        w.run(MS / 2);
+        w.is_running(x)
+    });
+    assert!(again, "it waits once more for as long as before");
+}
+
 #[test]
 fn every_sibling_that_waits_is_forced_when_the_leader_is_scheduled() {
     for first in 0..4 {

@@ -108,6 +108,18 @@ fn a_quota_changed_or_removed_while_throttled_counts_at_once() {
 }
 
 #[test]
+fn a_budget_that_no_timer_could_be_started_for_is_filled_when_one_can() {
+    let mut w = World::new(Config { no_timers_until_ns: 300 * MS, ..Config::cpus(1) });
+    let (cgroup, vm) = vm_in(&mut w, 0, 1);
+    w.set_quota(cgroup, 100_000, 30_000, 0);
+    w.spawn(Spec::busy());
+    w.run(200 * MS);
+    until_it_waits(&mut w, vm[0]);
+    w.run(SECOND);
+    assert_near(gets(&mut w, 10 * SECOND, &vm), 0.3, 0.006);
+}
+
+#[test]
 fn a_tiny_quota_for_many_starves_nobody_to_the_watchdog() {
     let mut w = world(2);
     let cgroup = w.new_cgroup(0, 100);

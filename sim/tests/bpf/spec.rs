@@ -92,6 +92,8 @@ pub struct Config {
     /// Higher classes are seen on sched_switch, as on 6.19 and later; otherwise by ops.cpu_release().
     pub sched_switch: bool,
     pub preempt_rcu: bool,
+    /// No timer can be started before.
+    pub no_timers_until_ns: u64,
 }
 
 impl Config {
@@ -108,6 +110,7 @@ impl Config {
             skew_ns: Vec::new(),
             sched_switch: true,
             preempt_rcu: true,
+            no_timers_until_ns: 0,
         }
     }
 }

@@ -55,6 +55,7 @@ impl World {
             cpu_skew_ns: config.skew_ns.clone(),
             sched_switch: config.sched_switch,
             preempt_rcu: config.preempt_rcu,
+            no_timers_until_ns: config.no_timers_until_ns,
             ..ExtConfig::default()
         };
         let class = AnyClass::Ext(Ext::new(ext_config, &machine).unwrap());

@@ -81,6 +81,8 @@ pub struct ExtConfig {
     pub sched_switch: bool,
     /// The BPF prologue disables the current task's migration: every kernel before 6.18, later those with CONFIG_PREEMPT_RCU.
     pub preempt_rcu: bool,
+    /// Until then no timer can be started, as where the kernel has no memory for it.
+    pub no_timers_until_ns: Ns,
     /// Sets of vCPUs for gang partial, as in the file of `cohort run --sets`.
     pub sets: String,
     /// For gang partial-auto, as `cohort run --split`: how many times more a part must depend on itself than the whole does to be a set of its own.
@@ -99,6 +101,7 @@ impl Default for ExtConfig {
             cpu_skew_ns: Vec::new(),
             sched_switch: true,
             preempt_rcu: true,
+            no_timers_until_ns: 0,
             sets: String::new(),
             split: cohort_sets::SPLIT_DEFAULT,
             traffic: Traffic::default(),

@@ -12,6 +12,7 @@ use super::Ext;
 pub const CLOCK_MONOTONIC: u64 = 1;
 pub const START_ABS: u64 = 1;
 pub const START_PINNED: u64 = 2;
+const ENOMEM: i64 = 12;
 const EINVAL: i64 = 22;
 const EBUSY: i64 = 16;
 const EDEADLK: i64 = 35;
@@ -89,6 +90,9 @@ impl Ext {
         let known = &mut self.timers.known[index];
         if known.callback.is_none() || flags & !(START_ABS | START_PINNED) != 0 {
             return -EINVAL;
+        }
+        if core.now_ns < self.config.no_timers_until_ns {
+            return -ENOMEM;
         }
         let in_ns = if flags & START_ABS != 0 { ns.saturating_sub(now_ns) } else { ns };
         known.cpu = core.this_cpu;
