@@ -92,7 +92,8 @@ impl Teller {
 
     fn try_rearm<M: MapCore>(&mut self, maps: &Told<M>, host: &Host) -> libbpf_rs::Result<()> {
         let Some(rearm) = &mut self.rearm else { return Ok(()) };
-        if !rearm.is_due() {
+        // Another process' pages would be taken.
+        if !rearm.is_due() || host.foreign_process_numbers().is_some() {
             return Ok(());
         }
         rearm.look(&stats::vms(maps.vms, host, &mut self.names)?, maps.faults, host)

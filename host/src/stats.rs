@@ -13,7 +13,7 @@ use crate::checks::Host;
 use crate::groups::{self, GroupNames, Groups};
 use crate::intf;
 use crate::maps;
-use crate::vmname::{shortened, VmNames};
+use crate::vmname::{nameless, shortened, VmNames};
 
 /// All counters at one moment.
 #[derive(Clone, Debug)]
@@ -71,11 +71,14 @@ pub fn read<M: MapCore>(
 /// The VMs in the map `vms`.
 pub fn vms(vms: &impl MapCore, host: &Host, names: &mut VmNames) -> libbpf_rs::Result<Vec<Vm>> {
     let mut found = Vec::new();
+    // Of another process, then.
+    let foreign = host.foreign_process_numbers().is_some();
     let end = |nobody: &[u8]| vm_from(nobody).map_or(0, |nobody| nobody.end);
     maps::for_each_until(vms, end, |slot, bytes| {
         // A slot without a process is being taken at this moment.
         if let Some(ctx) = vm_from(bytes).filter(|ctx| ctx.kvm != 0 && ctx.tgid != 0) {
-            found.push(Vm { slot, name: names.get(host, ctx.tgid, ctx.kvm), ctx });
+            let name = if foreign { nameless(ctx.tgid) } else { names.get(host, ctx.tgid, ctx.kvm) };
+            found.push(Vm { slot, name, ctx });
         }
     })?;
     let alive: HashSet<_> = found.iter().map(|vm| (vm.ctx.tgid, vm.ctx.kvm)).collect();

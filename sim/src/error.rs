@@ -36,9 +36,34 @@ impl fmt::Display for SimError {
 
 impl std::error::Error for SimError {}
 
+/// What a deserializer says, with the range of numbers in place of the type that holds them.
+pub(crate) fn in_plain_words(what: &str) -> String {
+    let ranges = [
+        ("u8", u8::MAX.into()),
+        ("u16", u16::MAX.into()),
+        ("u32", u32::MAX.into()),
+        ("u64", u64::MAX),
+        ("usize", usize::MAX as u64),
+    ];
+    let named = ranges.iter().find(|(name, _)| what.contains(&format!("expected {name}")));
+    let Some((name, most)) = named else { return what.to_string() };
+    what.replace(&format!("expected {name}"), &format!("expected an integer from 0 to {most}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_out_of_range_is_told_the_range() {
+        let told = in_plain_words("invalid value: integer `-5`, expected u32");
+        assert_eq!(told, "invalid value: integer `-5`, expected an integer from 0 to 4294967295");
+        assert_eq!(
+            in_plain_words("invalid type: string, expected u8"),
+            "invalid type: string, expected an integer from 0 to 255"
+        );
+        assert_eq!(in_plain_words("expected a time"), "expected a time");
+    }
 
     #[test]
     fn a_message_is_one_line_whatever_it_repeats() {

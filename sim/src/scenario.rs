@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::class::ext::ExtConfig;
 use crate::class::fair::FairConfig;
 use crate::class::round_robin::RoundRobinConfig;
-use crate::error::SimError;
+use crate::error::{in_plain_words, SimError};
 use crate::guest::GuestConfig;
 use crate::kvm::KvmConfig;
 use crate::machine::{Machine, MachineConfig};
@@ -159,8 +159,8 @@ impl Scenario {
         let mut json = serde_json::Deserializer::from_slice(text);
         let scenario = serde_path_to_error::deserialize(&mut json).map_err(|error| {
             let path = error.path().to_string();
-            let what = error.into_inner();
-            SimError::Config(if path == "." { what.to_string() } else { format!("{path}: {what}") })
+            let what = in_plain_words(&error.into_inner().to_string());
+            SimError::Config(if path == "." { what } else { format!("{path}: {what}") })
         })?;
         json.end().map_err(|error| SimError::Config(error.to_string()))?;
         Ok(scenario)

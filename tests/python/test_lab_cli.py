@@ -69,3 +69,14 @@ def test_a_lab_that_does_not_stay_ends_with_its_commands(cohortlab: Run, lab: La
     ran = cohortlab("lab", "host: sleep 1000")
     assert (ran.code, ran.out) == (130, "")
     assert lab.done == ["booted", "sleep 1000", "closed"]
+
+
+def test_a_machine_that_the_lab_that_stayed_does_not_have_is_told_before_a_command_runs(
+    cohortlab: Run, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("cohortlab.lab.cli")
+    monkeypatch.setattr(module.Emulator, "attach", lambda folder: lab)
+    monkeypatch.setattr(module.guests, "names", lambda host: ["a"])
+    ran = cohortlab("lab", "--attach", str(lab.folder), "a: true", "b: true")
+    assert (ran.code, ran.out, ran.err.count("\n"), lab.done) == (2, "", 1, []), ran.err
+    assert '"b" is no machine of this lab: must be one of host, a' in ran.err

@@ -88,7 +88,9 @@ impl Place {
         let tells =
             |tracepoint| Kernel::running().is_some_and(|kernel| kernel.has(Point::Tracepoint(tracepoint)));
         let sees_no_faults = match Kernel::running() {
-            Some(kernel) if kernel.has(Point::Function(FAULT_FUNCTION)) => host.no_tdp_mmu(),
+            Some(kernel) if kernel.has(Point::Function(FAULT_FUNCTION)) => {
+                host.no_tdp_mmu().or_else(|| host.foreign_process_numbers().map(str::to_string))
+            }
             _ => Some(format!("this kernel has no function {FAULT_FUNCTION}")),
         };
         Ok(Place {

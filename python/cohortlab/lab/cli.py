@@ -89,13 +89,11 @@ def cli(
         return 0
     if attach:
         lab = _or_bad_input(lambda: Emulator.attach(attach))
+        _check_machines(wanted, _guests_of(lab))
         for name, path in programs.items():
             lab.host.put(f"{PAYLOAD}/bin/{name}", path.read_bytes())
         return _run_all(lab, wanted, timeout)
-    known = ["host", *(config.name for config in configs)]
-    for name, _ in wanted:
-        if name not in known:
-            raise BadInput(f'"{name}" is no machine of this lab: must be one of {", ".join(known)}')
+    _check_machines(wanted, [config.name for config in configs])
     begin = time.monotonic()
     booted = _or_bad_input(
         lambda: bring_up(
@@ -123,6 +121,20 @@ def cli(
     finally:
         if not keep:
             booted.emulator.close()
+
+
+def _check_machines(wanted: list[tuple[str, str]], names: list[str]) -> None:
+    known = ["host", *names]
+    for name, _ in wanted:
+        if name not in known:
+            raise BadInput(f'"{name}" is no machine of this lab: must be one of {", ".join(known)}')
+
+
+def _guests_of(lab: Emulator) -> list[str]:
+    try:
+        return guests.names(lab.host)
+    except (AgentError, TimeoutError) as error:
+        raise PlaceCrashed(f"host: {error}; the host: {lab.last_words()}") from None
 
 
 def _or_bad_input(start: Callable[[], T]) -> T:

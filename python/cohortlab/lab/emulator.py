@@ -82,16 +82,18 @@ class Emulator:
         except BaseException:
             emulator.close()
             raise
-        threading.Thread(target=emulator._ping_now_and_then, name="lab ping", daemon=True).start()
+        emulator._keep_hearing()
         return emulator
 
     @classmethod
     def attach(cls, folder: Path) -> Emulator:
         """Return a first level that was started with ``keep``."""
         try:
-            return cls(folder, None)
+            emulator = cls(folder, None)
         except OSError as error:
             raise PlaceError(f"{folder}: no lab runs there: {error.strerror}") from None
+        emulator._keep_hearing()
+        return emulator
 
     def save(self, into: Path) -> None:
         """Save the first level's state, from which another one can go on, into a folder."""
@@ -163,6 +165,9 @@ class Emulator:
         """Keep the state of an emulator that runs while its host hangs; return where it is, as the end of a message."""
         self._evidence_at = self._evidence_at or evidence.take(self.folder, self.console_text())
         return f"; its processors' state: {self._evidence_at}" if self._evidence_at else ""
+
+    def _keep_hearing(self) -> None:
+        threading.Thread(target=self._ping_now_and_then, name="lab ping", daemon=True).start()
 
     def _ping_now_and_then(self) -> None:
         """Keep ``last_heard`` young while the host lives, also when all callers wait for long commands."""

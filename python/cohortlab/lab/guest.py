@@ -200,6 +200,12 @@ def machine(host: Machine, name: str) -> Machine:
     return Machine(name, GuestChannel(host.channel, _socket(name)))
 
 
+def names(host: Machine, site: Site = LAB) -> list[str]:
+    """Return the names of the guests that were started on the host."""
+    found = host.check(f"cd {site.folder}/vm 2>/dev/null && ls -d */agent.sock 2>/dev/null || true")
+    return [line.removesuffix("/agent.sock") for line in found.split()]
+
+
 def start(host: Machine, config: GuestConfig, kvm: str = "kvm", site: Site = LAB) -> Guest:
     """Start a guest, in a cgroup of its own as libvirt does; do not wait for its boot."""
     place, scope = folder(config.name, site), _scope(config.name, site)

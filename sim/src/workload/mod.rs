@@ -20,7 +20,7 @@ mod words;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::SimError;
+use crate::error::{in_plain_words, SimError};
 
 pub use self::dist::{Dist, Span};
 pub use self::program::{Program, Step, Thread};
@@ -85,7 +85,7 @@ pub fn parse(file: &str, text: &str) -> Result<Program, SimError> {
     let table: toml::Table = toml::from_str(text).map_err(|error| refuse(syntax(text, &error)))?;
     let program: Program = serde_path_to_error::deserialize(table).map_err(|error| {
         let path = error.path().to_string();
-        let what = error.into_inner().message().to_owned();
+        let what = in_plain_words(error.into_inner().message());
         refuse(if path == "." { what } else { format!("{path}: {what}") })
     })?;
     program.check().map_err(refuse)?;
