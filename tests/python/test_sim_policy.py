@@ -215,6 +215,23 @@ def test_a_guests_tasks_have_slices_by_its_kernel_and_its_vcpus(
 
 
 @pytest.mark.parametrize(
+    ("kernel", "scheduler", "lazy"),
+    [
+        ("2.6.34", "cfs", False),
+        ("6.5.13", "cfs", False),
+        ("6.6", "eevdf", False),
+        ("6.11.11", "eevdf", False),
+        ("6.12", "eevdf-delay", False),
+        ("6.18.2", "eevdf-delay", False),
+        ("7.3.4", "eevdf-delay", True),
+    ],
+)
+def test_a_guests_tasks_compete_as_its_kernel_has_it(kernel: str, scheduler: str, lazy: bool) -> None:
+    found = policy.guest_of(kernel, 2)
+    assert (found["scheduler"], found["lazy_preemption"]) == (scheduler, lazy)
+
+
+@pytest.mark.parametrize(
     ("kernel", "half_first_slice", "full_weights", "normalized_slice_ns"),
     [
         ("6.6", False, False, 750_000),

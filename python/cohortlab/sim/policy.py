@@ -200,6 +200,8 @@ def guest_of(kernel: str, vcpus: int) -> dict[str, Any]:
     made: dict[str, Any] = {
         "send_ipi": "each" if version < (5, 4, 0) else "shorthand",
         "hrtick": version >= (7, 3, 0),
+        "scheduler": "cfs" if version < (6, 6, 0) else "eevdf" if version < (6, 12, 0) else "eevdf-delay",
+        "lazy_preemption": version >= (7, 0, 0),
     }
     if version >= (6, 6, 0):
         # 1 + log2, of at most 8 (get_update_sysctl_factor()).

@@ -228,6 +228,9 @@ fn idle_task(v: u32, rng: Rng) -> Task {
         saved: Doing::Nothing,
         vruntime_ns: 0,
         ahead_ns: 0,
+        deadline_ns: 0,
+        left_ns: None,
+        delayed: false,
         waits_since_ns: 0,
         space: NO_SPACE,
         background: true,
@@ -245,6 +248,7 @@ fn idle_task(v: u32, rng: Rng) -> Task {
 
 fn make_vm(config: &VmConfig, kind: &Kind<'_>, id: VmId, threads: Vec<Vcpu>, seed: u64) -> Vm {
     let code = &kind.code;
+    let guest = &config.guest;
     let vcpus = config.vcpus;
     let rng = |stream, entity: u32| Rng::derive(seed, stream, u64::from(id.0) << 32 | u64::from(entity));
     let mut cpus: Vec<Cpu> = (0..vcpus).map(|v| Cpu::new(v, v)).collect();
@@ -262,6 +266,7 @@ fn make_vm(config: &VmConfig, kind: &Kind<'_>, id: VmId, threads: Vec<Vcpu>, see
             name: Rc::clone(&task.name),
             cpu,
             pin: task.pin,
+            deadline_ns: guest.slice_ns / 2, // PLACE_DEADLINE_INITIAL
             frame,
             space: task.space,
             background: task.background,
@@ -271,7 +276,6 @@ fn make_vm(config: &VmConfig, kind: &Kind<'_>, id: VmId, threads: Vec<Vcpu>, see
         cpus[cpu as usize].queue.insert(0, number);
     }
 
-    let guest = &config.guest;
     if guest.housekeeping_period_ns > 0 {
         let rest = Dist::Exp(Span(guest.housekeeping_period_ns));
         let work = Dist::Exp(Span(guest.housekeeping_work_ns));
@@ -287,6 +291,7 @@ fn make_vm(config: &VmConfig, kind: &Kind<'_>, id: VmId, threads: Vec<Vcpu>, see
             frame.first(&[Op::UnlockRq, Op::IrqOn]);
             tasks.push(Task {
                 name: format!("kernel{v}").into(),
+                deadline_ns: guest.slice_ns / 2,
                 frame,
                 code: Rc::new(forever),
                 ..idle_task(v, rng(Stream::GuestTask, number))

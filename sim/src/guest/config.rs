@@ -23,7 +23,11 @@ pub struct GuestConfig {
     pub slice_ns: Ns,
     /// ... or no longer (HRTICK, since 7.3).
     pub hrtick: bool,
-    /// A task preempts the running one when it wakes and is behind by this.
+    /// Who of the tasks that wait for a vCPU runs next.
+    pub scheduler: Scheduler,
+    /// PREEMPT_LAZY, since 7.0: who preempts a task elsewhere sends no interrupt.
+    pub lazy_preemption: bool,
+    /// CFS: a task preempts the running one when it wakes and is behind by this.
     pub wakeup_gran_ns: Ns,
     /// CONFIG_PARAVIRT_TIME_ACCOUNTING: the scheduler's clock stands still while the vCPU is preempted, if KVM tells the guest its steal time
     /// (`kvm.steal_time`). "If in doubt, say N", says the kernel, and Debian does; before Linux 3.1 there was nothing to say.
@@ -53,6 +57,8 @@ impl Default for GuestConfig {
             tick_ns: 4_000_000,
             slice_ns: 3_000_000,
             hrtick: false,
+            scheduler: Scheduler::Cfs,
+            lazy_preemption: false,
             wakeup_gran_ns: 1_000_000,
             paravirt_time_accounting: false,
             preemptible_kernel: false,
@@ -64,6 +70,18 @@ impl Default for GuestConfig {
             costs: GuestCosts::default(),
         }
     }
+}
+
+/// How the tasks of a vCPU compete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheduler {
+    /// The least virtual run time (2.6.23 to 6.5).
+    Cfs,
+    /// The earliest virtual deadline of those that are not ahead (since 6.6).
+    Eevdf,
+    /// ... where who sleeps and is ahead stays queued until it has paid (DELAY_DEQUEUE, since 6.12).
+    EevdfDelay,
 }
 
 /// The algorithm of spin locks.

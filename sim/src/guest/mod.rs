@@ -18,6 +18,7 @@ mod ahead;
 pub mod build;
 pub mod config;
 pub mod device;
+mod eevdf;
 pub mod engine;
 pub mod hold;
 pub mod irq;
@@ -43,7 +44,7 @@ use crate::rng::Rng;
 use crate::time::{Ns, Progress};
 use crate::Host;
 
-pub use self::config::{GuestConfig, GuestCosts, LockKind, SendIpi, TlbMode};
+pub use self::config::{GuestConfig, GuestCosts, LockKind, Scheduler, SendIpi, TlbMode};
 pub use self::vm::{Counters, Vm};
 
 /// Kinds of [`crate::body::Bodies::event`].

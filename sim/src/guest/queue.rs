@@ -7,6 +7,7 @@ use crate::time::Ns;
 pub struct RunQueue {
     /// The first one last.
     list: Vec<(Ns, u32)>,
+    sum_ns: Ns,
 }
 
 impl RunQueue {
@@ -21,13 +22,20 @@ impl RunQueue {
     pub fn insert(&mut self, vruntime_ns: Ns, task: u32) {
         let at = self.list.partition_point(|other| *other > (vruntime_ns, task));
         self.list.insert(at, (vruntime_ns, task));
+        self.sum_ns += vruntime_ns;
     }
 
     pub fn remove(&mut self, vruntime_ns: Ns, task: u32) {
         let at = self.list.partition_point(|other| *other > (vruntime_ns, task));
         if self.list.get(at) == Some(&(vruntime_ns, task)) {
             self.list.remove(at);
+            self.sum_ns -= vruntime_ns;
         }
+    }
+
+    /// Of their virtual run times.
+    pub fn sum_ns(&self) -> Ns {
+        self.sum_ns
     }
 
     pub fn first_ns(&self) -> Option<Ns> {
@@ -35,7 +43,9 @@ impl RunQueue {
     }
 
     pub fn pop_first(&mut self) -> Option<u32> {
-        self.list.pop().map(|(_, task)| task)
+        let (vruntime_ns, task) = self.list.pop()?;
+        self.sum_ns -= vruntime_ns;
+        Some(task)
     }
 
     /// In order.
@@ -71,6 +81,7 @@ mod tests {
                 _ => assert_eq!(queue.first_ns(), set.first().map(|(vruntime_ns, _)| *vruntime_ns)),
             }
             assert!(queue.iter().eq(set.iter().map(|(_, task)| *task)));
+            assert_eq!(queue.sum_ns(), set.iter().map(|(vruntime_ns, _)| vruntime_ns).sum::<Ns>());
             assert_eq!((queue.len(), queue.is_empty()), (set.len(), set.is_empty()));
         }
     }

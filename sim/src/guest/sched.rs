@@ -6,6 +6,7 @@ use crate::observe::What;
 use crate::time::Ns;
 use crate::Host;
 
+use super::config::Scheduler;
 use super::ops::Op;
 use super::task::{State, NO_SPACE};
 use super::vm::Vm;
@@ -56,9 +57,16 @@ impl Vm {
     pub(crate) fn charge(&mut self, host: &Host, v: usize) {
         let clock_ns = self.clock_ns(host, v);
         let idle = self.is_idle_task(self.cpus[v].current);
+        let eevdf = self.is_eevdf();
         let cpu = &mut self.cpus[v];
         let delta_ns = clock_ns.saturating_sub(cpu.charged_ns);
         cpu.charged_ns = cpu.charged_ns.max(clock_ns);
+        if eevdf {
+            if !idle {
+                self.eevdf_ran(v, delta_ns);
+            }
+            return;
+        }
         let first = cpu.queue.first_ns();
         let mut least = first;
         if !idle {
@@ -73,7 +81,7 @@ impl Vm {
     /// Tasks that run or wait there.
     fn load(&self, v: usize) -> usize {
         let cpu = &self.cpus[v];
-        cpu.queue.len() + usize::from(!self.is_idle_task(cpu.current))
+        cpu.queue.len() - cpu.delayed + usize::from(!self.is_idle_task(cpu.current))
     }
 
     /// available_idle_cpu(): a preempted vCPU is none, if the guest can know.
@@ -89,7 +97,8 @@ impl Vm {
             return pin as usize;
         }
         let prev = task.cpu as usize;
-        if self.is_available_idle(prev) {
+        // Who is still queued there stays (ttwu_runnable()).
+        if task.delayed || self.is_available_idle(prev) {
             return prev;
         }
         let target = if self.load(waker) < self.load(prev) { waker } else { prev };
@@ -105,19 +114,26 @@ impl Vm {
         }
         known.state = State::Runnable;
         known.frame.prefetch();
-        if known.on_rq {
+        if known.on_rq && !known.delayed {
             // It had not left its vCPU yet (ttwu_runnable()).
             return;
         }
-        let to = cpu as usize;
+        let to = if known.delayed { known.cpu as usize } else { cpu as usize };
         self.charge(host, to);
-        let preempts = self.put(task, to);
+        let was_due = self.cpus[to].need_resched;
+        let preempts = if self.tasks[task as usize].delayed {
+            self.eevdf_requeue(to, task);
+            self.eevdf_preempts(to, task)
+        } else {
+            self.put(task, to)
+        };
         self.arm_slice(host, to);
-        let target = &mut self.cpus[to];
-        if preempts && !target.need_resched {
-            target.need_resched = true;
-            if to != v {
-                self.frame(v).first(&[Op::Resched(cpu)]);
+        if preempts && !was_due {
+            self.cpus[to].need_resched = true;
+            // Where a task runs, PREEMPT_LAZY has it look at its next return to user mode, and interrupts nobody (resched_curr_lazy()).
+            let waits = self.guest.lazy_preemption && !self.is_idle_task(self.cpus[to].current);
+            if to != v && !waits {
+                self.frame(v).first(&[Op::Resched(to as u32)]);
             }
         }
     }
@@ -127,6 +143,12 @@ impl Vm {
         let slice_ns = self.guest.slice_ns as i64;
         let current = self.cpus[to].current;
         let idle = self.is_idle_task(current);
+        if self.is_eevdf() {
+            self.eevdf_join(to, task);
+            self.tasks[task as usize].on_rq = true;
+            self.tasks[task as usize].cpu = to as u32;
+            return idle || self.eevdf_preempts(to, task);
+        }
         let current_ns = self.tasks[current as usize].vruntime_ns;
         let cpu = &mut self.cpus[to];
         let known = &mut self.tasks[task as usize];
@@ -140,6 +162,11 @@ impl Vm {
     }
 
     fn take(&mut self, task: u32, from: usize) {
+        if self.is_eevdf() {
+            self.eevdf_move_off(from, task);
+            self.tasks[task as usize].on_rq = false;
+            return;
+        }
         let cpu = &mut self.cpus[from];
         let known = &mut self.tasks[task as usize];
         cpu.queue.remove(known.vruntime_ns, task);
@@ -147,8 +174,11 @@ impl Vm {
         known.on_rq = false;
     }
 
-    fn switch(&mut self, host: &mut Host, v: usize) {
-        self.charge(host, v);
+    /// The running task makes way. Return it if it goes on all the same.
+    fn put_prev(&mut self, v: usize) -> Option<u32> {
+        if self.is_eevdf() {
+            return self.eevdf_put_prev(v);
+        }
         let prev = self.cpus[v].current;
         let min_ns = self.cpus[v].min_vruntime_ns;
         if !self.is_idle_task(prev) {
@@ -160,14 +190,33 @@ impl Vm {
                 task.ahead_ns = task.vruntime_ns as i64 - min_ns as i64;
             }
         }
-        if self.cpus[v].queue.is_empty() {
-            self.pull(host, v, 0);
+        None
+    }
+
+    fn take_next(&mut self, v: usize) -> Option<u32> {
+        match self.is_eevdf() {
+            true => self.eevdf_take_next(v),
+            false => self.cpus[v].queue.pop_first(),
         }
+    }
+
+    fn switch(&mut self, host: &mut Host, v: usize) {
+        self.charge(host, v);
+        let prev = self.cpus[v].current;
+        let goes_on = self.put_prev(v);
+        let mut next = goes_on.or_else(|| self.take_next(v));
+        if next.is_none() {
+            self.pull(host, v, 0);
+            next = self.take_next(v);
+        }
+        let next = next.unwrap_or(v as u32);
         let cpu = &mut self.cpus[v];
         cpu.need_resched = false;
-        let next = cpu.queue.pop_first().unwrap_or(v as u32);
         cpu.ran_ns = 0;
         cpu.current = next;
+        if next != prev {
+            cpu.protected_until_ns = self.tasks[next as usize].deadline_ns;
+        }
         cpu.slice.cancel();
         cpu.slice_untold = false;
         self.arm_slice(host, v);
@@ -195,7 +244,10 @@ impl Vm {
         let others = (0..self.cpus.len()).filter(|other| *other != v && !self.cpus[*other].queue.is_empty());
         let busiest = others.max_by_key(|other| (self.load(*other), std::cmp::Reverse(*other)));
         let Some(busiest) = busiest.filter(|other| self.load(*other) > mine + 1) else { return };
-        let movable = |task: &u32| self.tasks[*task as usize].pin.is_none();
+        let movable = |task: &u32| {
+            let task = &self.tasks[*task as usize];
+            task.pin.is_none() && !task.delayed
+        };
         let Some(task) = self.cpus[busiest].queue.iter().find(movable) else { return };
         self.charge(host, busiest);
         self.take(task, busiest);
@@ -241,10 +293,8 @@ impl Vm {
             return;
         }
         self.pull(host, v, self.load(v));
-        let slice_ns = self.guest.slice_ns;
-        let cpu = &mut self.cpus[v];
-        if cpu.ran_ns >= slice_ns && !cpu.queue.is_empty() {
-            cpu.need_resched = true;
+        if self.is_slice_over(v) {
+            self.cpus[v].need_resched = true;
         } else {
             self.arm_slice(host, v);
         }
@@ -254,8 +304,11 @@ impl Vm {
     /// sched_yield(): behind the first of those that wait.
     pub(crate) fn yield_task(&mut self, host: &Host, v: usize) {
         self.charge(host, v);
+        if self.is_eevdf() {
+            self.eevdf_yield(v);
+        }
         let cpu = &mut self.cpus[v];
-        if let Some(first_ns) = cpu.queue.first_ns() {
+        if let (false, Some(first_ns)) = (self.guest.scheduler != Scheduler::Cfs, cpu.queue.first_ns()) {
             let task = &mut self.tasks[cpu.current as usize];
             task.vruntime_ns = task.vruntime_ns.max(first_ns + 1);
         }

@@ -19,14 +19,29 @@ impl Vm {
     /// Where somebody waits the running task's slice has an end: `hrtick_update()`. Its time so far has been charged.
     pub(super) fn arm_slice(&mut self, host: &mut Host, v: usize) {
         let cpu = &self.cpus[v];
+        let task = &self.tasks[cpu.current as usize];
         let waits = !cpu.queue.is_empty() && !self.is_idle_task(cpu.current);
         if !self.guest.hrtick || !waits || cpu.slice.is_armed() {
             return;
         }
-        let left_ns = self.guest.slice_ns.saturating_sub(cpu.ran_ns).max(HRTICK_MIN_NS);
+        let left_ns = match self.is_eevdf() {
+            true => task.deadline_ns.saturating_sub(task.vruntime_ns),
+            false => self.guest.slice_ns.saturating_sub(cpu.ran_ns),
+        };
+        let left_ns = left_ns.max(HRTICK_MIN_NS);
         let generation = self.cpus[v].slice.arm();
         host.set_timer(host.now_ns() + left_ns, self.thread(v).0, SLICE, generation);
         self.cpus[v].slice_untold = true;
+    }
+
+    /// Has the running task, charged up to now, used up its slice while others wait?
+    pub(super) fn is_slice_over(&self, v: usize) -> bool {
+        let cpu = &self.cpus[v];
+        let is_over = match self.is_eevdf() {
+            true => self.tasks[cpu.current as usize].vruntime_ns >= cpu.protected_until_ns,
+            false => cpu.ran_ns >= self.guest.slice_ns,
+        };
+        is_over && !cpu.queue.is_empty()
     }
 
     /// On the way out of the scheduler the APIC's timer is set (hrtimer_rearm_deferred()).
@@ -46,9 +61,8 @@ impl Vm {
     /// hrtick(), under the run queue's lock. The task may have been without its vCPU meanwhile.
     pub(super) fn slice_ends(&mut self, host: &mut Host, v: usize) {
         self.charge(host, v);
-        let cpu = &mut self.cpus[v];
-        if cpu.ran_ns >= self.guest.slice_ns && !cpu.queue.is_empty() {
-            cpu.need_resched = true;
+        if self.is_slice_over(v) {
+            self.cpus[v].need_resched = true;
         } else {
             self.arm_slice(host, v);
         }

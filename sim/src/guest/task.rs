@@ -37,6 +37,10 @@ pub struct Task {
     /// Virtual run time, and while it is on no queue, how much it was ahead of that of the queue it left.
     pub vruntime_ns: Ns,
     pub ahead_ns: i64,
+    /// EEVDF's virtual deadline; what was left until then when it moved; it sleeps, and stays queued to pay for what it is ahead.
+    pub deadline_ns: Ns,
+    pub left_ns: Option<Ns>,
+    pub delayed: bool,
     /// When it began to wait for a mutex.
     pub waits_since_ns: Ns,
     pub space: u32,
@@ -77,6 +81,9 @@ pub struct Cpu {
     /// The running task is charged up to this time of the guest's clock.
     pub charged_ns: Ns,
     pub ran_ns: Ns,
+    /// EEVDF: up to this virtual run time of the running task it goes before others that are no further behind. How many in the queue sleep.
+    pub protected_until_ns: Ns,
+    pub delayed: usize,
     pub rq_lock: u32,
 
     /// Who has called a function here (call_single_queue), by vector: CALL, TLB.
@@ -115,6 +122,8 @@ impl Cpu {
             min_vruntime_ns: 0,
             charged_ns: 0,
             ran_ns: 0,
+            protected_until_ns: 0,
+            delayed: 0,
             rq_lock,
             calls: Default::default(),
             answers_left: 0,

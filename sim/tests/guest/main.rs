@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail as the test does")]
 
 mod common;
+mod eevdf;
 mod halt;
 mod hint;
 mod hold;

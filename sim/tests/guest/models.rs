@@ -3,7 +3,7 @@
 
 use cohort_sim::class::fair::{Fair, FairConfig};
 use cohort_sim::class::AnyClass;
-use cohort_sim::guest::GuestConfig;
+use cohort_sim::guest::{GuestConfig, Scheduler};
 use cohort_sim::kvm::KvmConfig;
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::scenario::VmConfig;
@@ -89,7 +89,13 @@ fn alone_they_take_as_long_as_in_the_lab() {
             name: "vm".into(),
             vcpus: 2,
             kvm: table("kvm").try_into().unwrap(),
-            guest: GuestConfig { slice_ns: 1_400 * US, hrtick: true, ..guest },
+            guest: GuestConfig {
+                slice_ns: 1_400 * US,
+                hrtick: true,
+                scheduler: Scheduler::EevdfDelay,
+                lazy_preemption: true,
+                ..guest
+            },
             workload: model(name),
             ..VmConfig::default()
         };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use cohort_sim::class::fair::{Fair, FairConfig, Variant};
 use cohort_sim::class::AnyClass;
-use cohort_sim::guest::{GuestConfig, LockKind, SendIpi, TlbMode};
+use cohort_sim::guest::{GuestConfig, LockKind, Scheduler, SendIpi, TlbMode};
 use cohort_sim::kvm::{Ipi, KvmConfig, PleMode};
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::observe::{Stop, What};
@@ -121,10 +121,12 @@ const SEND_IPI: [SendIpi; 5] =
     [SendIpi::Each, SendIpi::Shorthand, SendIpi::Cluster, SendIpi::KvmPv, SendIpi::Hypercall];
 
 fn config() -> impl Strategy<Value = VmConfig> {
-    let guest = (0..6usize, 0..3usize, 0..5usize, any::<bool>(), any::<bool>(), any::<bool>(), 1..300_000u64);
+    let competes = (0..3usize, any::<bool>(), any::<bool>());
+    let guest = (0..6usize, 0..3usize, 0..5usize, any::<bool>(), any::<bool>(), competes, 1..300_000u64);
     let kvm = (0..3usize, 0..3usize, any::<bool>(), any::<bool>(), any::<bool>(), 2_000..20_000u32);
     (program(), 1..5u32, guest, kvm).prop_map(|(program, vcpus, guest, kvm)| {
-        let (lock, tlb, send_ipi, free, preemptible_kernel, hrtick, spin_threshold_ns) = guest;
+        let (lock, tlb, send_ipi, free, preemptible_kernel, competes, spin_threshold_ns) = guest;
+        let (scheduler, hrtick, lazy_preemption) = competes;
         let (ple, ipi, bug, steal_time, sched_yield, window_cycles) = kvm;
         let mut config = VmConfig {
             name: "vm".into(),
@@ -138,7 +140,9 @@ fn config() -> impl Strategy<Value = VmConfig> {
         config.guest.tlb = [TlbMode::Ipi, TlbMode::KvmPv, TlbMode::Hypercall][tlb];
         config.guest.send_ipi = SEND_IPI[send_ipi];
         config.guest.preemptible_kernel = preemptible_kernel;
+        config.guest.scheduler = [Scheduler::Cfs, Scheduler::Eevdf, Scheduler::EevdfDelay][scheduler];
         config.guest.hrtick = hrtick;
+        config.guest.lazy_preemption = lazy_preemption;
         config.guest.spin_threshold_ns = spin_threshold_ns;
         config.guest.tick_ns = 4 * MS;
         config.kvm.ple.mode = [PleMode::Off, PleMode::Kernel, PleMode::Any][ple];
