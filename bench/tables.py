@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What comparisons measured, as the Markdown tables of docs/measurements.md.
 
-    build/venv/bin/python bench/tables.py [--short | --by-policy] FOLDER...
+    build/venv/bin/python bench/tables.py [--short | --by-policy] [--apart] FOLDER...
 
 FOLDER is what `cohortlab compare --out FOLDER` wrote; with --short, the tables have nothing but slowdown ÷ ideal. With
 --by-policy it is one table: a row for each policy, a column for each folder, the geometric mean of slowdown ÷ ideal
-over its programs and, in brackets, the worst.
+over its programs and, in brackets, the worst. With --apart, rounds alone in which the program's VM waited for a pCPU
+for more than a tenth of its vCPUs' time are left out, if it has no more vCPUs than there are pCPUs: nobody else wanted
+one, so its vCPUs were stacked.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 from statistics import geometric_mean, mean, median
 
 from cohortlab import scenario as scenarios
-from cohortlab.results import Results, read_parquet
+from cohortlab.results import ALONE, Results, Row, read_parquet
 from cohortlab.summary import Figure, figures, means_over_ideal
 
 # What the tables call them.
@@ -29,8 +31,12 @@ NAMES = {
 }
 
 
-def main(folders: Sequence[str], *, short: bool, by_policy: bool) -> None:
-    all_read = [_read(folder) for folder in folders]
+# Of the vCPUs' time alone.
+_READY_MAX = 0.1
+
+
+def main(folders: Sequence[str], *, short: bool, by_policy: bool, apart: bool) -> None:
+    all_read = [_read(folder, apart=apart) for folder in folders]
     if by_policy:
         _print_by_policy(all_read)
         return
@@ -39,15 +45,29 @@ def main(folders: Sequence[str], *, short: bool, by_policy: bool) -> None:
             _print(results, [figure for figure in found if figure.tlb == tlb], tlb, short=short)
 
 
-def _read(folder: str) -> tuple[Results, list[Figure]]:
+def _read(folder: str, *, apart: bool) -> tuple[Results, list[Figure]]:
     file = Path(folder) / "measurements.parquet"
     if not file.is_file():
         print(f"{file}: there is no such file; FOLDER is what `cohortlab compare --out FOLDER` wrote", file=sys.stderr)
         sys.exit(2)
     results = read_parquet(file)
+    if apart:
+        results.rows = _without_stacked(results.rows, results.pcpus)
     text = results.scenario_text
     scenario = scenarios.of_data(tomllib.loads(text), Path(results.scenario), text)
     return results, list(figures(results, scenario))
+
+
+def _without_stacked(rows: Sequence[Row], pcpus: int) -> list[Row]:
+    def stacked(row: Row) -> bool:
+        seen = row.why.get(row.vm, {})
+        vcpus = seen.get("vcpus", 0.0)
+        whole_ns = seen.get("window_ns", 0.0) * vcpus
+        return row.policy == ALONE and vcpus <= pcpus and seen.get("ready_ns", 0.0) > _READY_MAX * whole_ns
+
+    left = [row for row in rows if not stacked(row)]
+    kept = {row.program for row in left if row.policy == ALONE}
+    return [row for row in rows if row in left or row.program not in kept]
 
 
 def _print_by_policy(all_read: Sequence[tuple[Results, Sequence[Figure]]]) -> None:
@@ -98,9 +118,10 @@ def _cells(figure: Figure, *, short: bool) -> list[str]:
 
 
 if __name__ == "__main__":
-    flags = {"--short", "--by-policy"}
+    flags = {"--short", "--by-policy", "--apart"}
     main(
         [a for a in sys.argv[1:] if a not in flags],
         short="--short" in sys.argv,
         by_policy="--by-policy" in sys.argv,
+        apart="--apart" in sys.argv,
     )
