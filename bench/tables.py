@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What comparisons measured, as the Markdown tables of docs/measurements.md.
 
-    build/venv/bin/python bench/tables.py [--short | --by-policy] [--apart] FOLDER...
+    build/venv/bin/python bench/tables.py [--short | --by-policy] [--settled] FOLDER...
 
 FOLDER is what `cohortlab compare --out FOLDER` wrote; with --short, the tables have nothing but slowdown ÷ ideal. With
 --by-policy it is one table: a row for each policy, a column for each folder, the geometric mean of slowdown ÷ ideal
-over its programs and, in brackets, the worst. With --apart, rounds alone in which the program's VM waited for a pCPU
-for more than a tenth of its vCPUs' time are left out, if it has no more vCPUs than there are pCPUs: nobody else wanted
-one, so its vCPUs were stacked.
+over its programs and, in brackets, the worst. With --settled, rounds alone in which the program's VM waited for a pCPU
+for more than a tenth of its vCPUs' time are left out, if it has no more vCPUs than there are pCPUs: the host's kernel
+was still clearing away the scheduler before, which `cohortlab compare` did not always wait for.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ NAMES = {
 _READY_MAX = 0.1
 
 
-def main(folders: Sequence[str], *, short: bool, by_policy: bool, apart: bool) -> None:
-    all_read = [_read(folder, apart=apart) for folder in folders]
+def main(folders: Sequence[str], *, short: bool, by_policy: bool, settled: bool) -> None:
+    all_read = [_read(folder, settled=settled) for folder in folders]
     if by_policy:
         _print_by_policy(all_read)
         return
@@ -45,27 +45,27 @@ def main(folders: Sequence[str], *, short: bool, by_policy: bool, apart: bool) -
             _print(results, [figure for figure in found if figure.tlb == tlb], tlb, short=short)
 
 
-def _read(folder: str, *, apart: bool) -> tuple[Results, list[Figure]]:
+def _read(folder: str, *, settled: bool) -> tuple[Results, list[Figure]]:
     file = Path(folder) / "measurements.parquet"
     if not file.is_file():
         print(f"{file}: there is no such file; FOLDER is what `cohortlab compare --out FOLDER` wrote", file=sys.stderr)
         sys.exit(2)
     results = read_parquet(file)
-    if apart:
-        results.rows = _without_stacked(results.rows, results.pcpus)
+    if settled:
+        results.rows = _without_disturbed(results.rows, results.pcpus)
     text = results.scenario_text
     scenario = scenarios.of_data(tomllib.loads(text), Path(results.scenario), text)
     return results, list(figures(results, scenario))
 
 
-def _without_stacked(rows: Sequence[Row], pcpus: int) -> list[Row]:
-    def stacked(row: Row) -> bool:
+def _without_disturbed(rows: Sequence[Row], pcpus: int) -> list[Row]:
+    def disturbed(row: Row) -> bool:
         seen = row.why.get(row.vm, {})
         vcpus = seen.get("vcpus", 0.0)
         whole_ns = seen.get("window_ns", 0.0) * vcpus
         return row.policy == ALONE and vcpus <= pcpus and seen.get("ready_ns", 0.0) > _READY_MAX * whole_ns
 
-    left = [row for row in rows if not stacked(row)]
+    left = [row for row in rows if not disturbed(row)]
     kept = {row.program for row in left if row.policy == ALONE}
     return [row for row in rows if row in left or row.program not in kept]
 
@@ -118,10 +118,10 @@ def _cells(figure: Figure, *, short: bool) -> list[str]:
 
 
 if __name__ == "__main__":
-    flags = {"--short", "--by-policy", "--apart"}
+    flags = {"--short", "--by-policy", "--settled"}
     main(
         [a for a in sys.argv[1:] if a not in flags],
         short="--short" in sys.argv,
         by_policy="--by-policy" in sys.argv,
-        apart="--apart" in sys.argv,
+        settled="--settled" in sys.argv,
     )

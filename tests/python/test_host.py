@@ -17,7 +17,7 @@ from cohortlab.host import checks
 from cohortlab.host.agent import LocalAgent
 from cohortlab.host.place import HostPlace
 from cohortlab.lab.agent import Answer, Sample
-from cohortlab.lab.sampling import host_counters
+from cohortlab.lab.sampling import host_counters, kernels_share
 from cohortlab.places import PlaceError
 from cohortlab.policies import parse_policies
 from cohortlab.scenario import Scenario
@@ -146,3 +146,10 @@ def test_what_is_left_of_the_dead_is_removed(tmp_path: Path, monkeypatch: pytest
     assert [path.name for path in run.iterdir()] == [f"{alive}-abc"]
     # In a real cgroup the files do not keep a folder from being removed.
     assert not (cgroups / f"{dead}.slice" / "agent").exists()
+
+
+def test_what_the_kernel_used_between_two_looks_is_told_in_cpus() -> None:
+    # 0.2 s apart, in ticks of 10 ms: 10 of the system, 1 of interrupts and 1 of their soft part. Programs' are not it.
+    looks = "cpu  10 0 20 100 0 3 0 0 0 0\ncpu  20 0 30 110 5 4 1 2 0 0\n"
+    assert kernels_share(looks) == pytest.approx(0.6)
+    assert kernels_share("cpu  10 0 20 100 0 3 0 0 0 0\ncpu  40 0 20 130 0 3 0 0 0 0\n") == 0

@@ -21,6 +21,17 @@ _CPU_TIMES = ("user_s", "nice_s", "system_s", "idle_s", "iowait_s", "irq_s", "so
 _TICKS_PER_S = 100
 
 
+_LOOK_S = 0.2
+# What `kernels_share` wants to be told.
+TWO_LOOKS = f"head -n 1 /proc/stat; sleep {_LOOK_S}; head -n 1 /proc/stat"
+
+
+def kernels_share(two_looks: str) -> float:
+    """Return how many CPUs the host's kernel used between two looks at the first line of /proc/stat."""
+    before, after = (_cpu_times({"/proc/stat": line}, _CPU_TIMES) for line in two_looks.splitlines())
+    return sum(after[name] - before[name] for name in ("system_s", "irq_s", "softirq_s")) / _LOOK_S
+
+
 def usage_s(cpu_stat: str | None) -> float:
     """Return the CPU seconds in a cgroup's cpu.stat."""
     for line in (cpu_stat or "").splitlines():
