@@ -26,7 +26,9 @@ def main(folder: str, rounds: int) -> None:
     print(f'scenario = "{results.scenario}"')
     if tlb != "ipi":
         print(f'tlb = "{tlb}"')
-    print(f'kernel = "{kernel_of(results) or place["kernel"]}"\nple_window_us = {round(int(place["ple_window_us"]), -1)}')
+    print(
+        f'kernel = "{kernel_of(results) or place["kernel"]}"\nple_window_us = {round(int(place["ple_window_us"]), -1)}'
+    )
     for program in results.programs:
         _print(results, program, rounds)
 
