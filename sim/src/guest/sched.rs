@@ -6,7 +6,6 @@ use crate::observe::What;
 use crate::time::Ns;
 use crate::Host;
 
-use super::config::Scheduler;
 use super::ops::Op;
 use super::task::{State, NO_SPACE};
 use super::vm::Vm;
@@ -306,10 +305,8 @@ impl Vm {
         self.charge(host, v);
         if self.is_eevdf() {
             self.eevdf_yield(v);
-        }
-        let cpu = &mut self.cpus[v];
-        if let (false, Some(first_ns)) = (self.guest.scheduler != Scheduler::Cfs, cpu.queue.first_ns()) {
-            let task = &mut self.tasks[cpu.current as usize];
+        } else if let Some(first_ns) = self.cpus[v].queue.first_ns() {
+            let task = &mut self.tasks[self.cpus[v].current as usize];
             task.vruntime_ns = task.vruntime_ns.max(first_ns + 1);
         }
         self.frame(v).first(&[Op::Schedule]);
