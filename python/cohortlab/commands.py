@@ -69,6 +69,7 @@ POLICIES = f"With commas, of {', '.join(KNOWN)}; or {ALL}. NAME@VARIANT is NAME 
     "--ple", metavar="off|US", help="Catch no spinning vCPU, or after US microseconds. Default: the scenario's."
 )
 @click.option("--kernel", help="Kernel of the host under test, as the place understands it. Default: the scenario's.")
+@click.option("--guest-kernel", help="Kernel of the guests, likewise. Default: the scenario's, or the host's.")
 @click.option("--hardware", help="The simulated host: a name in hardware/, or a file. Default: the scenario's, or lab.")
 @click.option("--crashes", type=click.IntRange(0, 100), default=10, show_default=True, help="Crashes to bear.")
 @click.option("--warm-up/--no-warm-up", default=True, show_default=True, help="Run each program once first.")
@@ -88,6 +89,7 @@ def compare(
     tlb: str | None,
     ple: str | None,
     kernel: str | None,
+    guest_kernel: str | None,
     hardware: str | None,
     crashes: int,
     warm_up: bool,
@@ -108,13 +110,15 @@ def compare(
     # Everything that can be wrong with the input is found before anything boots or is written.
     open_place = place_named(where, probe=probe)
     chosen = with_ple(ple, scenarios.load(scenario))
+    if guest_kernel is not None:
+        chosen = chosen.with_guest_kernel(_kernel("--guest-kernel", guest_kernel))
     if programs is not None:
         chosen = with_programs(programs, chosen)
     plan = Plan(
         policies=policies_of(chosen, policies, policy_args),
         rounds=rounds or ROUNDS[where],
         modes=tlb_modes(tlb, chosen),
-        kernel=_kernel(kernel or chosen.defaults.kernel),
+        kernel=_kernel("--kernel", wanted) if (wanted := kernel or chosen.defaults.kernel) else None,
         # Nothing is cold in a simulated host.
         warm_up=warm_up and where != "sim",
         crashes_max=crashes,
@@ -287,14 +291,14 @@ def _names(option: str, text: str) -> tuple[str, ...]:
     return names
 
 
-def _kernel(text: str | None) -> str | None:
+def _kernel(option: str, text: str) -> str:
     """Check a kernel given as a path; any other name is the place's to understand."""
-    if text is not None and os.sep in text:
+    if os.sep in text:
         try:
             with Path(text).open("rb"):
                 pass
         except OSError as error:
-            raise BadInput(f"--kernel: {text}: cannot be read: {error.strerror}") from None
+            raise BadInput(f"{option}: {text}: cannot be read: {error.strerror}") from None
     return text
 
 

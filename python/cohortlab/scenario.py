@@ -59,6 +59,8 @@ class Guest(Model):
     ple: bool = Field(True, description="true or false")
     # How long a vCPU may spin before it is caught; None: as the place has it.
     ple_window_us: int | None = Field(None, ge=1, le=10_000, description="an integer from 1 to 10000")
+    # None: the lab's newest; simulated, the host's.
+    kernel: str | None = Field(None, min_length=1, description="a kernel's release, or a file with a / in its path")
 
 
 class Vm(Model):
@@ -203,6 +205,10 @@ class Scenario:
         """Return the scenario with a pause filter that catches who spins for ``window_us``; None: with none."""
         update = {"ple": window_us is not None, "ple_window_us": window_us}
         return dataclasses.replace(self, guest=self.guest.model_copy(update=update))
+
+    def with_guest_kernel(self, kernel: str) -> Scenario:
+        """Return the scenario with this kernel in every VM: the start of a release, or a file."""
+        return dataclasses.replace(self, guest=self.guest.model_copy(update={"kernel": kernel}))
 
     def with_programs(self, programs: tuple[str, ...], fetch: Fetch | None = None) -> Scenario:
         """Return the scenario with these programs in each VM that has any, and no workload that only others needed.

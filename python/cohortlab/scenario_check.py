@@ -60,7 +60,7 @@ class Check:
             name=file.name,
             description=file.description,
             host=file.host,
-            guest=file.guest,
+            guest=file.guest.model_copy(update={"kernel": self._guest_kernel()}),
             vms=tuple(vm for _, vm in each),
             workloads={name: workload for name, (workload, _) in found.items()},
             text=self.text,
@@ -69,6 +69,11 @@ class Check:
             models={name: model for name, (_, model) in found.items() if model is not None},
             defaults=file.defaults,
         )
+
+    def _guest_kernel(self) -> str | None:
+        """Return the guests' kernel; one that is a file, which the lab alone needs, by its full path."""
+        kernel = self.file.guest.kernel
+        return str(self.path.resolve().parent / kernel) if kernel is not None and "/" in kernel else kernel
 
     def _one_by_one(self, index: int, vm: Vm) -> list[Vm]:
         """Return a table's VMs: NAME-1, NAME-2, … of those with a count."""

@@ -188,9 +188,9 @@ def boot() -> Boot:
     """Boots of a test's own: ``with boot(kernel="6.18") as place``."""
 
     @contextmanager
-    def lab(*, ple: bool = True, **options: str) -> Iterator[LabPlace]:
+    def lab(*, ple: bool = True, guest_kernel: str | None = None, **options: str) -> Iterator[LabPlace]:
         scenario = scenarios.load(SCENARIO)
-        guest = scenario.guest.model_copy(update={"ple": ple})
+        guest = scenario.guest.model_copy(update={"ple": ple, "kernel": guest_kernel})
         with ExitStack() as stack:
             yield booted(
                 stack,

@@ -52,6 +52,21 @@ def test_an_older_kernel(boot: Boot) -> None:
         assert place.complaints == []
 
 
+def test_guests_with_another_kernel_than_the_host(boot: Boot) -> None:
+    with boot(guest_kernel="6.18") as place:
+        said = {
+            machine.name: machine.check("uname -r")
+            for machine in (place.host, *(g.machine for g in place.guests.values()))
+        }
+        host = said.pop("host")
+        assert not host.startswith("6.18.")
+        assert all(release.startswith("6.18.") for release in said.values()), said
+        assert place.description["guests' kernel"] == said["work"].strip()
+        with place.policy("cohort"), place.background("pv", "cpu-hog"):
+            assert place.measure("work", "tlb-shootdown").value > 0
+        assert place.complaints == []
+
+
 def test_a_kernel_given_as_a_file(boot: Boot) -> None:
     known = kernels.kernel(None)
     with boot(kernel=str(known.vmlinuz)) as place:

@@ -182,6 +182,10 @@ WRONG = {
         ["compare", "SCENARIO", "--kernel", "./no/vmlinuz"],
         "--kernel: ./no/vmlinuz: cannot be read: No such file or directory",
     ),
+    "unreadable kernel of guests": (
+        ["compare", "SCENARIO", "--guest-kernel", "./no/vmlinuz"],
+        "--guest-kernel: ./no/vmlinuz: cannot be read: No such file or directory",
+    ),
     "no picture": (
         ["compare", "SCENARIO", "--picture", "no.png"],
         "--picture: no.png: cannot be read: No such file or directory",

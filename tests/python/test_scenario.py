@@ -336,6 +336,17 @@ def test_the_pause_filter_can_be_chosen_anew(write_scenario: Write) -> None:
     assert (off.ple, off.ple_window_us) == (False, None)
 
 
+@pytest.mark.parametrize(("written", "meant"), [("6.18", "6.18"), ("./vmlinuz", "{folder}/vmlinuz"), (None, None)])
+def test_the_guests_kernel_is_a_release_or_a_file_beside_the_scenario(
+    write_scenario: Write, scenario_text: str, written: str | None, meant: str | None
+) -> None:
+    table = f'[guest]\nkernel = "{written}"\n' if written else ""
+    path = write_scenario(scenario_text.replace("[[vm]]", f"{table}[[vm]]", 1))
+    chosen = scenario.load(path)
+    assert chosen.guest.kernel == (meant and meant.format(folder=path.parent))
+    assert chosen.with_guest_kernel("6.12").guest.kernel == "6.12"
+
+
 SEVERAL = """
 name = "several"
 [host]

@@ -12,7 +12,7 @@ from cohortlab.host import checks
 from cohortlab.host.agent import LocalAgent
 from cohortlab.lab import binaries, guest, image, kernels, programs, sampling, vmlinux
 from cohortlab.lab.agent import AgentError, Machine
-from cohortlab.lab.bringup import wait_for
+from cohortlab.lab.bringup import GUEST_KERNEL, wait_for
 from cohortlab.lab.emulator import COMPLAINT
 from cohortlab.lab.guest import GuestConfig, Site
 from cohortlab.lab.patience import OwnTime
@@ -65,7 +65,7 @@ class HostPlace(RealPlace):
         self._progress("the lab's image (built once)", None)
         disk = image.image(programs.packages(scenario), programs.files(scenario))
         self._progress("the guests' kernel (fetched once)", None)
-        kernel = kernels.kernel(None)
+        kernel = kernels.kernel(scenario.guest.kernel, GUEST_KERNEL)
         self._agent = LocalAgent(agent)
         with self._crash_if_lost():
             spin = self._ple()

@@ -22,6 +22,8 @@ from cohortlab.places import PlaceCrashed, PlaceError, PlaceFailed, ProgressFn
 # What the host needs beside its guests: itself, page cache of the root, the payload, and per guest QEMU.
 _HOST_MB = 768
 _PER_GUEST_MB = 128
+# What a guests' kernel that is none is called in errors.
+GUEST_KERNEL = "--guest-kernel, guest.kernel"
 # A lab that was saved goes on at once.
 _ALIVE_S = 30
 
@@ -44,6 +46,7 @@ def bring_up(
     ple: bool,
     ple_window_us: int | None = None,
     kernel: str | None = None,
+    guest_kernel: str | None = None,
     accel: str = "auto",
     files: Mapping[str, Path] | None = None,
     qemu: Qemu | None = None,
@@ -59,6 +62,7 @@ def bring_up(
 ) -> Lab:
     """Return the host under test with all guests up and idle.
 
+    ``kernel`` is a file or the start of a release, ``guest_kernel`` also None for the host's.
     ``accel`` is "kvm", "tcg" or "auto": KVM where it works nested. ``spare_mb`` is memory of the host beside that for
     itself and its guests; ``fresh``: boot, also if there is a saved state of such a lab; ``packages`` and
     ``root_files`` are what the image has beside its own. The rest is explained at ``Boot``.
@@ -69,9 +73,13 @@ def bring_up(
     progress("the lab's image (built once)", None)
     disk = image.image(packages, root_files)
     progress(f"the lab's kernel: {kernel or 'the newest'} (fetched once)", None)
+    of_host = kernels.kernel(kernel)
+    if guest_kernel is not None:
+        progress(f"its guests' kernel: {guest_kernel} (fetched once)", None)
     boot = Boot(
         image=disk,
-        kernel=kernels.kernel(kernel),
+        kernel=of_host,
+        guest_kernel=None if guest_kernel is None else kernels.kernel(guest_kernel, GUEST_KERNEL),
         agent=agent,
         pcpus=pcpus,
         memory_mb=memory_mb,

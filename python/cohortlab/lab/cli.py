@@ -39,6 +39,7 @@ _TIMEOUT_S_MAX = 604_800
 @click.option("--ple/--no-ple", default=True, show_default=True, help="Whether PAUSE in guests exits to KVM.")
 @click.option("--ple-window-us", type=click.IntRange(1), help="How long a guest may spin first. Default: as hardware.")
 @click.option("--kernel", metavar="RELEASE|FILE", help="Start of a release, such as 6.18. Default: the newest.")
+@click.option("--guest-kernel", metavar="RELEASE|FILE", help="The guests' kernel. Default: the host's.")
 @click.option("--accel", type=click.Choice(["auto", "kvm", "tcg"]), default="auto", show_default=True)
 @click.option("--append", default="", metavar="TEXT", help="More of the host's kernel command line.")
 @click.option("--file", "files", multiple=True, type=click.Path(path_type=Path), help="A program for the host's PATH.")
@@ -62,6 +63,7 @@ def cli(
     ple: bool,
     ple_window_us: int | None,
     kernel: str | None,
+    guest_kernel: str | None,
     accel: str,
     append: str,
     files: tuple[Path, ...],
@@ -102,6 +104,7 @@ def cli(
             ple=ple,
             ple_window_us=ple_window_us,
             kernel=kernel,
+            guest_kernel=guest_kernel,
             accel=accel,
             files=programs,
             keep=keep,

@@ -37,9 +37,11 @@ class Boot:
     """What to boot.
 
     Attributes:
+        kernel: the host's.
         accel: "kvm" or "tcg".
         ple: whether a guest that spins exits to the host's KVM.
         ple_window_us: how long it may spin before, where the processor has a pause filter; None: as hardware does.
+        guest_kernel: the guests'; None: the host's.
         qemu: the emulator; None: the best that is there.
         files: programs put into the host's PATH, by name.
         disks: more disks of the host, read-only: /dev/vdc and so on.
@@ -56,6 +58,7 @@ class Boot:
     accel: str
     ple: bool
     ple_window_us: int | None = None
+    guest_kernel: Kernel | None = None
     qemu: Qemu | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
     disks: Sequence[Path] = ()
@@ -87,6 +90,7 @@ def of(boot: Boot) -> Command:
     if boot.ple_window_us and boot.accel == "tcg" and not qemu.has_pause_filter:
         raise PlaceError(f"guest.ple_window_us = {boot.ple_window_us} needs a pause filter: {qemu.name} has none")
     kernel = vmlinux.bootable(boot.kernel.vmlinuz)
+    of_guests = vmlinux.bootable(boot.guest_kernel.vmlinuz) if boot.guest_kernel else kernel
     cpu = {"kvm": "host", "tcg": TCG_CPU}[boot.accel]
     accel = {"kvm": "kvm", "tcg": "tcg,thread=multi"}[boot.accel]
     cmdline = f"console=ttyS0 loglevel=6 panic=-1 oops=panic {SWITCHES} lab.role=host lab.ple={int(boot.ple)}"
@@ -108,7 +112,7 @@ def of(boot: Boot) -> Command:
         *("-machine", MACHINE, "-accel", accel, "-cpu", cpu, "-smp", str(boot.pcpus), "-m", f"{boot.memory_mb}M"),
         *("-kernel", str(kernel.file), "-initrd", "initrd", "-append", cmdline.strip()),
         *_disk("root", boot.image.disk),
-        *_disk("kernel", kernel.disk),
+        *_disk("kernel", of_guests.disk),
         *(word for number, disk in enumerate(boot.disks) for word in _disk(f"more{number}", disk)),
         *("-chardev", "file,id=console,path=console.log,append=on", "-serial", "chardev:console"),
         *("-device", "virtio-serial-pci", "-chardev", "socket,id=agent,path=agent.sock,server=on,wait=off"),
@@ -120,7 +124,7 @@ def of(boot: Boot) -> Command:
             "chardev=control,mode=control",
         ),
     )
-    return Command(qemu, argv, _initrd(boot), (kernel.file, kernel.disk, boot.image.disk, *boot.disks))
+    return Command(qemu, argv, _initrd(boot), (kernel.file, of_guests.disk, boot.image.disk, *boot.disks))
 
 
 def _disk(name: str, file: Path) -> tuple[str, ...]:
@@ -134,6 +138,6 @@ def _initrd(boot: Boot) -> bytes:
     agent = {"payload/bin/cohort-lab-agent": boot.agent}
     programs = {f"payload/bin/{name}": path for name, path in boot.files.items()}
     guest: dict[str, bytes | Path] = {
-        "payload/guest/initrd": guest_initramfs(boot.kernel, boot.image, boot.agent),
+        "payload/guest/initrd": guest_initramfs(boot.guest_kernel or boot.kernel, boot.image, boot.agent),
     }
     return base + cpio.archive({**agent, **programs, **guest})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The kernel of both levels: Debian's, by release, or a file; and the initramfs that goes with it."""
+"""The kernels of both levels: Debian's, by release, or files; and the initramfs that goes with each."""
 
 from __future__ import annotations
 
@@ -35,32 +35,40 @@ class Kernel:
     modules: Path
 
 
-def kernel(wanted: str | None) -> Kernel:
-    """Return the kernel that ``--kernel`` names: a file, the start of a release, or None for Debian's newest."""
+def kernel(wanted: str | None, named: str = "--kernel") -> Kernel:
+    """Return the kernel that is wanted: a file, the start of a release, or None for Debian's newest.
+
+    Raises:
+        PlaceError: there is none such; it begins with ``named``.
+    """
     if wanted is not None and ("/" in wanted or Path(wanted).is_file()):
-        return _from_file(Path(wanted))
+        return _from_file(Path(wanted), named)
     if wanted is not None and not re.fullmatch(r"\d+(\.\d+)*([+-][\w.+-]*)?", wanted):
-        raise PlaceError(f'--kernel: "{wanted}" is not allowed: must be a file, or a release such as 6.18')
-    folder = cache.built(f"kernel-{wanted or 'newest'}", lambda into: _fetch(wanted, into))
+        raise PlaceError(f'{named}: "{wanted}" is not allowed: must be a file, or a release such as 6.18')
+    folder = cache.built(f"kernel-{wanted or 'newest'}", lambda into: _fetch(wanted, named, into))
     vmlinuz = next(path for glob in _VMLINUZ_GLOBS for path in folder.glob(glob))
-    return Kernel(_release_of(vmlinuz), vmlinuz, folder / "usr/lib/modules")
+    return Kernel(release_of(vmlinuz), vmlinuz, folder / "usr/lib/modules")
 
 
-def _release_of(vmlinuz: Path) -> str:
-    """Return the release that a kernel image carries in its header (Linux x86 boot protocol 2.00 and later)."""
+def release_of(vmlinuz: Path, named: str = "--kernel") -> str:
+    """Return the release that a kernel image carries in its header (Linux x86 boot protocol 2.00 and later).
+
+    Raises:
+        PlaceError: it is no such image; it begins with ``named``.
+    """
     try:
         with vmlinuz.open("rb") as file:
             head = file.read(0x8000)
     except OSError as error:
-        raise PlaceError(f"--kernel: {vmlinuz}: cannot be read: {error.strerror}") from None
+        raise PlaceError(f"{named}: {vmlinuz}: cannot be read: {error.strerror}") from None
     offset = int.from_bytes(head[0x20E:0x210], "little") + 0x200
     if head[0x202:0x206] != b"HdrS" or offset == 0x200 or offset >= len(head):
-        raise PlaceError(f"--kernel: {vmlinuz}: is not a Linux kernel for x86: must be a vmlinuz or bzImage file")
+        raise PlaceError(f"{named}: {vmlinuz}: is not a Linux kernel for x86: must be a vmlinuz or bzImage file")
     return head[offset : head.index(b"\0", offset)].decode("ascii", "replace").split()[0]
 
 
-def _from_file(vmlinuz: Path) -> Kernel:
-    release = _release_of(vmlinuz)
+def _from_file(vmlinuz: Path, named: str) -> Kernel:
+    release = release_of(vmlinuz, named)
     # The three places where modules stand: with the kernel, as unpacked from a package, and installed.
     for folder in (vmlinuz.parent / release, vmlinuz.parent.parent / "usr/lib/modules" / release):
         if folder.is_dir():
@@ -70,7 +78,7 @@ def _from_file(vmlinuz: Path) -> Kernel:
     return Kernel(release, vmlinuz, vmlinuz.parent)
 
 
-def _fetch(wanted: str | None, folder: Path) -> None:
+def _fetch(wanted: str | None, named: str, folder: Path) -> None:
     apt = Apt(folder / "apt")
     apt.update()
     names = set(apt.names("linux-"))
@@ -80,7 +88,7 @@ def _fetch(wanted: str | None, folder: Path) -> None:
     found = [r for r in releases if wanted is None or r == wanted or re.match(rf"{re.escape(wanted)}(?![0-9])", r)]
     if not found:
         minors = sorted({".".join(r.split(".")[:2]) for r in releases}, key=_version_key)
-        raise PlaceError(f'--kernel: "{wanted}" is not in {BACKPORTS}: must be a file or one of {", ".join(minors)}')
+        raise PlaceError(f'{named}: "{wanted}" is not in {BACKPORTS}: must be a file or one of {", ".join(minors)}')
     # One package until 6.18; later the image, the modules and the rest are packages of their own.
     parts = [f"linux-{part}-{found[-1]}" for part in ("image", "binary", "modules", "base")]
     for package in apt.fetch([part for part in parts if part in names], with_dependencies=False):
@@ -133,7 +141,7 @@ def _module(kernel: Kernel, name: str) -> bytes | None:
         if path.suffix == ".xz":
             content = lzma.decompress(content)
         elif path.suffix != ".ko":
-            raise PlaceError(f"--kernel: {path}: is compressed in a way the lab cannot read: must be .ko or .ko.xz")
+            raise PlaceError(f"{path}: is compressed in a way the lab cannot read: must be .ko or .ko.xz")
         if _modinfo(content, "vermagic").split(" ")[0] == kernel.release:
             return content
     return None

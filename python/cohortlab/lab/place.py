@@ -75,6 +75,7 @@ class LabPlace(RealPlace):
             ple=scenario.guest.ple,
             ple_window_us=scenario.guest.ple_window_us,
             kernel=self._kernel,
+            guest_kernel=scenario.guest.kernel,
             accel=self._accel,
             qemu=self._qemu,
             files=files,
@@ -99,6 +100,7 @@ class LabPlace(RealPlace):
         self.description = {
             "place": "lab",
             "kernel": lab.boot.kernel.release,
+            **({"guests' kernel": lab.boot.guest_kernel.release} if lab.boot.guest_kernel else {}),
             "accelerator": lab.boot.accel,
             "emulator": qemu.name if qemu else "unknown",
             "started": "from a saved state" if lab.restored else "by a boot",

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from cohortlab import models, workloads
 from cohortlab.errors import BadInput
+from cohortlab.places import PlaceError
 from cohortlab.scenario import Scenario, Vm
 from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.hardware import Hardware
-from cohortlab.sim.policy import KERNEL_DEFAULT, guest_of, host_class, kvm_of, yields_at_pause_loops
+from cohortlab.sim.policy import KERNEL_DEFAULT, guest_of, host_class, kvm_of, version_of, yields_at_pause_loops
 from cohortlab.tomlmodel import refuse
 
 NS_PER_S = 1_000_000_000
@@ -108,8 +110,8 @@ class Run:
         elif self.scenario.guest.ple_window_us is not None:
             kvm["ple"] = {**kvm.get("ple", {}), **_window(self.scenario.guest.ple_window_us, kvm)}
         made["kvm"] = kvm
-        # The guests' kernel is the host's.
-        made["guest"] = {**guest_of(self.kernel, vm.vcpus), **hyperv_guest, **self.hardware.guest, "tlb": vm.tlb}
+        kernel = guests_kernel(self.scenario, self.kernel)
+        made["guest"] = {**guest_of(kernel, vm.vcpus), **hyperv_guest, **self.hardware.guest, "tlb": vm.tlb}
         if vm.name in self.running:
             made |= self._workload(vm, self.running[vm.name])
         return made
@@ -167,6 +169,26 @@ def check(scenario: Scenario) -> None:
             _check_model(f"vm[{row}].programs[{position}]", scenario, name)
         if vm.load is not None:
             _check_model(f"vm[{row}].load", scenario, vm.load)
+
+
+def guests_kernel(scenario: Scenario, host: str) -> str:
+    """Return the version of the guests' kernel; of one that is a file, its release. Default: the host's.
+
+    Raises:
+        BadInput: the simulator does not know it.
+    """
+    kernel = scenario.guest.kernel
+    if kernel is None:
+        return host
+    try:
+        if "/" in kernel:
+            from cohortlab.lab.kernels import release_of
+
+            kernel = release_of(Path(kernel), "a file")
+        version_of(kernel)
+    except PlaceError as error:
+        raise BadInput(f"{scenario.path}: guest.kernel: {error}") from None
+    return kernel
 
 
 def check_ple(scenario: Scenario, hardware: Hardware, kernel: str) -> None:

@@ -16,7 +16,7 @@ from cohortlab.policies import KERNEL, Policy
 from cohortlab.scenario import Scenario, Turn
 from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.hardware import Hardware
-from cohortlab.sim.model import Run, check, check_ple
+from cohortlab.sim.model import Run, check, check_ple, guests_kernel
 from cohortlab.sim.native import native
 from cohortlab.sim.policy import KERNEL_DEFAULT, fair_class, host_class
 from cohortlab.sim.result import MEASURED, Result
@@ -63,6 +63,8 @@ class SimPlace:
             self.description["simulator"] = native().__version__
             check(self.scenario)
             check_ple(self.scenario, self._hardware, self._kernel)
+            if self.scenario.guest.kernel is not None:
+                self.description["guests' kernel"] = guests_kernel(self.scenario, self._kernel)
         except BadInput as error:
             raise PlaceError(str(error)) from None
         self._pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="sim")
