@@ -95,8 +95,6 @@ static void run_start(const struct task_struct *p, struct task_ctx *t, u64 now)
 	if (t->leaf && leaf) {
 		__builtin_memcpy(t->run_path, leaf->path, sizeof(t->run_path));
 		atomic_add(&leaf->nr_running, 1);
-		if (elapsed_ns(now, leaf->served_ns) > 1000000)
-			leaf->served_ns = now;
 	}
 	t->charged_ns = run_clock(p);
 }

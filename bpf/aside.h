@@ -93,7 +93,7 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, u64 now)
 		t->aside = false;
 		account_place(t, cpu);
 		vcpu_set_state(t, VCPU_WAITING, cpu, now);
-		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->vtime);
+		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, order_key(t));
 		scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, cpu, 0);
 		queue_mark(cpu);
 	}

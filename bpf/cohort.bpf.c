@@ -134,7 +134,8 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 			t->placed = room_for(p, t, &search->rank, cpu, now) + 1;
 		}
 	}
-	if (t->placed && task_allowed_on(p, t->placed - 1))
+	c = cpu_get(t->placed - 1);
+	if (t->placed && c && c->online && task_allowed_on(p, t->placed - 1))
 		cpu = t->placed - 1;
 	else
 		cpu = place(p, t, cpu, now);
@@ -189,6 +190,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	c->interrupted = 0;
 	c->out_of_turn = 0;
+	c->emptied = 0;
 	if (prev && task_is_queued(prev)) {
 		t = task_get(prev);
 		if (t) {
@@ -300,6 +302,7 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
 	c->curr_weight = p->scx.weight;
 	c->turn_end_ns = now + slice;
 	c->curr_pid = p->pid;
+	c->emptied = 0;
 	if (c->resume_pid == (u32)p->pid)
 		c->resume_pid = 0;
 	if (!(p->flags & PF_KTHREAD))

@@ -60,7 +60,7 @@ static __always_inline s64 quota_left(const struct entity_ctx *e)
 
 /*
  * So many new periods begin for e. Return false if nothing happens there any more. What is counted is what cpu.stat counts: a period is throttled if its
- * end finds somebody who may not run.
+ * end finds somebody who may not run. Those are told of the budget, also who was turned away only just now.
  */
 static bool quota_refill(struct entity_ctx *e, u64 periods, u64 now)
 {
@@ -79,6 +79,7 @@ static bool quota_refill(struct entity_ctx *e, u64 periods, u64 now)
 	if (e->throttled_since_ns && left + more > 0) {
 		e->throttled_ns += elapsed_ns(now, e->throttled_since_ns);
 		e->throttled_since_ns = 0;
+		gate_recheck();
 	}
 	return true;
 }
@@ -98,20 +99,16 @@ static int quota_period(void *map, int *key, struct quota_timer *timer)
 {
 	struct entity_ctx *e = entity_get(*key);
 	u64 period_ns, periods;
-	bool was_throttled;
 
 	if (!e)
 		return 0;
 	period_ns = e->period_ns;
-	was_throttled = e->throttled_since_ns;
 	periods = period_ns ? 1 + elapsed_ns(bpf_ktime_get_ns(), e->period_end_ns) / period_ns : 0;
 	if (!e->quota_ns || !periods || !quota_refill(e, periods, now_ns())) {
 		e->timer_on = 0;
 		return 0;
 	}
 	quota_arm(timer, e, periods);
-	if (was_throttled && !e->throttled_since_ns)
-		gate_recheck();
 	return 0;
 }
 

@@ -16,6 +16,7 @@ enum cohort_limits {
 	VM_BLOCKS = 16, /* MAX_VCPUS / VCPU_BLOCK */
 	/* VMs and cgroups. What is beyond this, or nested deeper, competes as part of its parent. */
 	MAX_ENTITIES = 8192,
+	MAX_CGROUPS = 65536, /* of which is known whose part they are */
 	MAX_DEPTH = 8,
 };
 
@@ -136,7 +137,7 @@ struct entity_ctx {
 	unsigned long long turns;			       /* the turns that it has paid for, see turns_rest_ns() */
 	unsigned long long child_clock;			       /* how far the furthest of its tasks has come */
 	unsigned long long waited_ns;			       /* last had to wait for a pCPU */
-	unsigned long long served_ns;			       /* last got a pCPU */
+	unsigned long long served_ns;			       /* last had a turn, and not for having waited too long */
 	int home;					       /* the pCPU for which it last waited */
 	int nr_running;					       /* its tasks that run */
 	int nr_active; /* its tasks and child entities that run or wait for a pCPU */

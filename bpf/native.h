@@ -49,7 +49,8 @@ void *native_cgrp_storage(const void *map, struct cgroup *owner, u32 value_size,
 #define bpf_task_storage_get(map, task, from, flags) native_task_storage((map), (task), sizeof(*(map)->value), (flags))
 #define bpf_cgrp_storage_get(map, cgrp, from, flags) native_cgrp_storage((map), (cgrp), sizeof(*(map)->value), (flags))
 
-#define bpf_for(i, start, end) for ((i) = (start); (i) < (end); (i)++)
+/* As libbpf's: behind its end, i has the last value that it had within. */
+#define bpf_for(i, start, end) for (s64 ___at = (start); ___at < (end) && ((i) = ___at, (void)(i), 1); ___at++)
 #define bpf_for_each(type, cursor, args...)                                                    \
 	for (struct bpf_iter_##type ___it __attribute__((cleanup(bpf_iter_##type##_destroy))), \
 	     *___p = (bpf_iter_##type##_new(&___it, args), &___it);                            \

@@ -25,6 +25,9 @@
 /* Clocks that many pCPUs share move in steps of this, so that their cache lines do not. */
 #define CLOCK_STEP_NS 250000ULL
 
+/* When an entity was last served is known to this; so that the line is not written at every turn. */
+#define SERVED_STEP_NS 20000000ULL
+
 /* How far those have come with whom a child of this entity competes on cpu. */
 VERIFIED_ONCE_U64 clock_of(u32 entity, s32 cpu, bool everywhere)
 {
@@ -215,6 +218,26 @@ VERIFIED_ONCE vtime_charge_path(struct task_ctx *t, s64 delta_ns, u64 turn)
 	return 0;
 }
 
+/* Those of whom t is a part have a turn. */
+VERIFIED_ONCE vtime_served(struct task_ctx *t, u64 now)
+{
+	struct entity_ctx *e;
+	u32 slot;
+	s32 i;
+
+	if (!t)
+		return 0;
+	for (i = 0; i < MAX_DEPTH; i++) {
+		slot = t->run_path[i];
+		e = entity_get(slot);
+		if (!slot || !e)
+			break;
+		if (elapsed_ns(now, e->served_ns) > SERVED_STEP_NS)
+			e->served_ns = now;
+	}
+	return 0;
+}
+
 /*
  * A turn is paid for when it begins, by all of whom the task is a part, and what is not used is paid back when it ends. If it were paid for afterwards, an
  * entity that is entitled to one of two pCPUs would be behind for both at once, and have two threads run half of the time where it should have its best
@@ -226,6 +249,8 @@ static void vtime_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool
 	u64 now = now_ns();
 
 	*last_weight(t) = weight;
+	if (!is_overdue(t, now))
+		vtime_served(t, now);
 	if (by_rank)
 		vtime_advance_clocks(t, cpu, now);
 	t->paid_until_ns = t->charged_ns + slice;
@@ -283,6 +308,38 @@ static __always_inline bool is_ahead(u32 entity, s32 cpu, u64 vtime)
 	return !clock || time_before(*clock + lag_ns, vtime);
 }
 
+/*
+ * t waits on cpu, and something that it is part of may have had no turn at all for REST_NS, for it is ahead of the others here by more than its turns can
+ * have made it: it used a pCPU that it may use no more, or in another cgroup, or beside others than these. That does not count here beyond the bound. It
+ * would wait for as long as it was alone there.
+ */
+VERIFIED_ONCE vtime_forget(struct task_ctx *t, s32 cpu, u64 now)
+{
+	struct entity_ctx *leaf, *e;
+	u32 parent = 0, slot;
+	u64 most;
+	s32 i;
+
+	if (!t)
+		return 0;
+	leaf = entity_get(t->leaf);
+	for (i = 0; t->leaf && leaf && i < MAX_DEPTH; i++) {
+		slot = leaf->path[i];
+		e = entity_get(slot);
+		if (!slot || !e)
+			break;
+		most = clock_of(parent, cpu, false) + LAG_APART * lag_ns + nr_online * scale_by_entity(slice_ns, e);
+		if (elapsed_ns(now, e->served_ns) > REST_NS && time_before(most, e->vtime))
+			e->vtime = most;
+		parent = slot;
+	}
+	most = clock_of(t->leaf, cpu, false) + LAG_APART * lag_ns +
+	       scale_by_weight(slice_ns, *last_weight(t) ?: WEIGHT_DEFAULT);
+	if (waited_ns(t, now) > REST_NS && time_before(most, t->vtime))
+		t->vtime = most;
+	return 0;
+}
+
 /* One whose entity is ahead of the others here waits for its entity's sake and must be more patient. */
 static u32 vtime_urgency(struct task_ctx *t, struct rank *r, s32 cpu, u64 now)
 {
@@ -291,6 +348,8 @@ static u32 vtime_urgency(struct task_ctx *t, struct rank *r, s32 cpu, u64 now)
 
 	if (waited_ns(t, now) <= starve_ns)
 		return URGENCY_NONE;
+	if (t->cpu == cpu)
+		vtime_forget(t, cpu, now);
 	/* Of the many that a cgroup may have each waits for the others. */
 	if (t->leaf && t->vcpu < 0)
 		return is_overdue(t, now) ? URGENCY_OVERDUE : URGENCY_NONE;
@@ -324,17 +383,28 @@ static u64 vtime_key(const struct task_ctx *t)
 	return key;
 }
 
-/* An entity that has all it wants, because no thread below it waits, may not save for later what it leaves to others. */
+/*
+ * An entity that has all it wants, because no thread below it waits, may not save for later what it leaves to others; nor may those above it of whom
+ * nothing else is active, as the scope that libvirt makes for each VM.
+ */
 static void vtime_tick(struct task_ctx *t, s32 cpu, u64 now)
 {
 	struct entity_ctx *e = entity_get(t->leaf);
 	u64 least;
+	s32 i;
 
 	if (!t->leaf || !e || !t->everywhere || e->nr_running < e->nr_active)
 		return;
-	least = clock_of(e->parent, cpu, true) - LAG_APART * lag_ns;
-	if (time_before(e->vtime, least))
-		e->vtime = least;
+	for (i = 0; i < MAX_DEPTH; i++) {
+		least = clock_of(e->parent, cpu, true) - LAG_APART * lag_ns;
+		if (time_before(e->vtime, least))
+			e->vtime = least;
+		if (!e->parent)
+			break;
+		e = entity_get(e->parent);
+		if (!e || e->nr_active != 1)
+			break;
+	}
 }
 
 static const struct order order_vm = {

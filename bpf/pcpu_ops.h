@@ -15,6 +15,8 @@ void BPF_PROG(cohort_cpu_online, s32 cpu)
 	if (c && !c->online) {
 		c->online = 1;
 		atomic_add(&nr_online, 1);
+		/* Who may run everywhere is another question now. */
+		atomic_add(&tree_generation, 1);
 	}
 }
 
@@ -30,6 +32,7 @@ void BPF_PROG(cohort_cpu_offline, s32 cpu)
 		c->wish_pid = 0;
 		c->curr_pid = 0;
 		atomic_add(&nr_online, -1);
+		atomic_add(&tree_generation, 1);
 	}
 	bpf_for_each(scx_dsq, p, cpu, 0)
 		scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
@@ -40,7 +43,11 @@ void BPF_PROG(cohort_cpu_offline, s32 cpu)
 	queue_unmark(cpu);
 }
 
-/* A task of a higher class takes the pCPU: who waits there or was running goes elsewhere if it can. */
+/*
+ * A task of a higher class takes the pCPU: who waits there or was running goes elsewhere if it can. That is asked once until somebody may have come anew,
+ * not at each switch between such tasks: the kernel puts who cannot go straight back, an exiting task for one, and ejects a scheduler that asks that again
+ * and again (Linux 7.3: SCX_REENQ_MAX_REPEAT).
+ */
 static void pcpu_taken(s32 cpu)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
@@ -48,6 +55,9 @@ static void pcpu_taken(s32 cpu)
 	if (!c)
 		return;
 	c->taken = 1;
+	if (c->emptied)
+		return;
+	c->emptied = 1;
 	reenqueue_local();
 }
 

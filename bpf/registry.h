@@ -161,7 +161,7 @@ VERIFIED_ONCE vm_on_cpu_reset(u32 id)
 /* Find or make the number of a VM. Return 0 if there is none left. */
 VERIFIED_ONCE vm_number(u64 kvm, u32 tgid)
 {
-	u32 *known, id, nobody = 0;
+	u32 *known, id = 0, nobody = 0;
 	struct vm_ctx *vm;
 	s32 i;
 
@@ -175,10 +175,10 @@ VERIFIED_ONCE vm_number(u64 kvm, u32 tgid)
 	}
 
 	bpf_for(i, 1, MAX_VMS) {
-		id = i;
-		vm = vm_at(id);
+		vm = vm_at(i);
 		if (!vm || vm->kvm || atomic_cas(&vm->kvm, 0, kvm))
 			continue;
+		id = i;
 
 		/* Nobody else can find the number before it is in vm_slots: all is to be right by then, for vCPUs of a new VM may start at once. */
 		vm->generation++;
@@ -203,7 +203,7 @@ VERIFIED_ONCE vm_number(u64 kvm, u32 tgid)
 		atomic_add(&registry_generation, 1);
 		break;
 	}
-	if (i >= MAX_VMS)
+	if (!id)
 		return 0;
 	vm = bpf_map_lookup_elem(&vms, &nobody);
 	if (vm)
@@ -299,6 +299,8 @@ static void vcpu_join(struct task_struct *p, struct task_ctx *t, struct kvm_vcpu
 	t->vcpu = id;
 	t->vcpu_at = index;
 	t->waited_ns = 0;
+	/* Before anybody is told whose vCPU it is: a thread that set it up leaves then, and may not be the VM's last. */
+	atomic_add(&vm->nr_vcpus, 1);
 	v->kvm_vcpu = (u64)kvm_vcpu;
 	v->pid = p->pid;
 	v->boost_after_ns = 0;
@@ -310,7 +312,6 @@ static void vcpu_join(struct task_struct *p, struct task_ctx *t, struct kvm_vcpu
 	v->graces = 0;
 	v->slept_ns = 0;
 	v->dirty = 0;
-	atomic_add(&vm->nr_vcpus, 1);
 	if (vm->vcpu_end < id + 1)
 		vm->vcpu_end = id + 1;
 	stat_inc(STAT_VCPUS_FOUND);
@@ -354,10 +355,10 @@ static __always_inline bool vcpu_is_anothers(const struct task_struct *p, const 
 	return v && v->pid && v->pid != p->pid;
 }
 
-/* May a VM that had no room have some now? */
+/* May a VM that had no room have some now? Or was its number freed before t was counted as one of its vCPUs? */
 static __always_inline bool registry_retries(const struct task_ctx *t)
 {
-	return !t->vm && t->registry_generation != registry_generation;
+	return !vm_get(t) && t->registry_generation != registry_generation;
 }
 
 /* Would identify() change anything? */

@@ -65,6 +65,7 @@ static __always_inline u32 chosen_gang(void)
 struct cpu_ctx {
 	u32 online;
 	u32 taken;	 /* by a real-time or deadline task */
+	u32 emptied;	 /* since then; and nobody has come */
 	u32 curr_pid;	 /* 0: nobody */
 	u32 curr_vm;	 /* as task_ctx.vm */
 	u32 curr_leaf;	 /* as task_ctx.leaf */
@@ -250,10 +251,10 @@ struct {
 	__type(value, u32);
 } vm_by_tgid SEC(".maps");
 
-/* cgroup's id -> number in entities. */
+/* cgroup's id -> number in entities: its own, or where there was none left that of its parent. So there may be more of these. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_ENTITIES);
+	__uint(max_entries, MAX_CGROUPS);
 	__type(key, u64);
 	__type(value, u32);
 } cgroup_slots SEC(".maps");

@@ -169,13 +169,15 @@ VERIFIED_ONCE entity_attach(u32 slot, u32 parent)
 	if (!e || !up || up->depth >= MAX_DEPTH)
 		return 0;
 	from = e->parent;
+	/* Two of a VM that is moved may both come here; one of them takes along what is active. */
+	if (from != parent && atomic_cas(&e->parent, from, parent) != from)
+		return 1;
 	for (i = 0; i < MAX_DEPTH; i++)
 		e->path[i] = i < up->depth ? up->path[i] : 0;
 	i = up->depth;
 	if (i >= 0 && i < MAX_DEPTH)
 		e->path[i] = slot;
 	e->depth = up->depth + 1;
-	e->parent = parent;
 	if (from != parent && e->nr_active > 0) {
 		active_add(from, -1);
 		active_add(parent, 1);
@@ -226,7 +228,9 @@ static void tree_add_cgroup(struct cgroup *cgrp, u32 weight)
 	} else {
 		slot = parent;
 	}
-	bpf_map_update_elem(&cgroup_slots, &id, &slot, BPF_ANY);
+	/* Unknown, it would be the root's: its limits and weight, and those above it, would not hold. */
+	if (bpf_map_update_elem(&cgroup_slots, &id, &slot, BPF_ANY))
+		stat_inc(STAT_REGISTRY_FULL);
 }
 
 /* The cgroup's own entity, or NULL if it has none: the root, or one that is part of its parent. */

@@ -7,6 +7,54 @@ from tests.mutations.mutation import Mutation
 
 OF_OPERATIONS = [
     Mutation(
+        "what an entity used elsewhere counts for ever",
+        "order_vm.h",
+        "if (elapsed_ns(now, e->served_ns) > REST_NS && time_before(most, e->vtime))",
+        "if (0)",
+    ),
+    Mutation(
+        "what a task used elsewhere counts for ever",
+        "order_vm.h",
+        "if (waited_ns(t, now) > REST_NS && time_before(most, t->vtime))",
+        "if (0)",
+    ),
+    Mutation(
+        "the scope around a VM saves for later what the VM leaves to others",
+        "order_vm.h",
+        "if (!e || e->nr_active != 1)",
+        "if (e)",
+    ),
+    Mutation(
+        "a VM for which there is no number has the last one's",
+        "registry.h",
+        "vm = vm_at(i);\n\t\tif (!vm || vm->kvm",
+        "vm = vm_at(id = i);\n\t\tif (!vm || vm->kvm",
+    ),
+    Mutation(
+        "who is recalled goes before all by the time within its group",
+        "aside.h",
+        "scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, order_key(t));",
+        "scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->vtime);",
+    ),
+    Mutation(
+        "of no more cgroups is known whose part they are than there are numbers",
+        "state.h",
+        "__uint(max_entries, MAX_CGROUPS);",
+        "__uint(max_entries, MAX_ENTITIES);",
+    ),
+    Mutation(
+        "at each switch between real-time tasks all are asked to go",
+        "pcpu_ops.h",
+        "if (c->emptied)\n\t\treturn;",
+        ";",
+    ),
+    Mutation(
+        "who comes to a pCPU after a real-time task is not asked to go by the next",
+        "cohort.bpf.c",
+        "c->curr_pid = p->pid;\n\tc->emptied = 0;",
+        "c->curr_pid = p->pid;",
+    ),
+    Mutation(
         "who loses its pCPU the moment it gets it has been served",
         "account.h",
         "elapsed_ns(now, t->unserved_ns ?: t->queued_ns) : 0;",

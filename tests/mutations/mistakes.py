@@ -143,8 +143,8 @@ MUTATIONS = [
     Mutation(
         "who waits where a real-time task comes is stuck",
         "pcpu_ops.h",
-        "\tc->taken = 1;\n\treenqueue_local();",
-        "\tc->taken = 1;",
+        "\tc->emptied = 1;\n\treenqueue_local();",
+        "\tc->emptied = 1;",
     ),
     Mutation(
         "nobody starves",

@@ -218,6 +218,13 @@ impl<C: Class> Host<C> {
         }
     }
 
+    /// Another real-time task takes the pCPU from the one that has it.
+    pub fn rt_switches(&mut self, cpu: CpuId) {
+        if self.core.cpu(cpu).taken {
+            self.on_cpu(cpu, |host| host.class.switched(&mut host.core, cpu, None, None));
+        }
+    }
+
     /// It sleeps, and the pCPU schedules.
     pub fn rt_leaves(&mut self, cpu: CpuId) {
         if self.core.cpu(cpu).taken {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What hosts and users do to a scheduler: clocks that differ, crowds, real-time tasks, kernel threads, hogs.
 
+use cohort_sim::class::ext::Cost;
+
 use crate::boost::{boosted, sibling_waits_elsewhere};
 use crate::common::*;
 use crate::spec::knob::*;
@@ -123,6 +125,25 @@ fn a_real_time_task_that_becomes_an_ordinary_one_gives_its_pcpu_back() {
     w.rt_is_demoted_and_leaves(1);
     w.run(50 * MS);
     assert!(!w.believes_taken(1), "nobody is sent there any more");
+    audit(&mut w);
+}
+
+#[test]
+fn real_time_tasks_that_take_turns_ask_once_who_waits_there_to_go() {
+    // An exiting task cannot go. Linux 7.3 ejects a scheduler that asks it for the 257th time.
+    let mut w = world(2);
+    let (_, vcpus) = busy_vm(&mut w, 2);
+    introduce(&mut w, &vcpus);
+    w.run(100 * MS);
+    let before = w.costs();
+    w.rt_takes(1);
+    (0..300).for_each(|_| w.rt_switches(1));
+    assert_eq!(w.costs().since(&before).total(Cost::Reenqueue), 1);
+    // Once somebody has run there it is asked again.
+    w.rt_leaves(1);
+    w.run(100 * MS);
+    w.rt_takes(1);
+    assert_eq!(w.costs().since(&before).total(Cost::Reenqueue), 2);
     audit(&mut w);
 }
 

@@ -23,6 +23,7 @@ mod lifecycle;
 mod light;
 mod maxmin;
 mod model;
+mod moved;
 mod oracle;
 mod partial;
 mod partition;

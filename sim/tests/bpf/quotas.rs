@@ -322,6 +322,38 @@ fn quotas_hold_beyond_the_first_64_pcpus() {
 }
 
 #[test]
+fn a_crowd_that_was_put_aside_does_not_hide_who_waits_there() {
+    let mut w = world(1);
+    let (cgroup, vm) = (w.new_cgroup(0, 100), w.new_vm(1));
+    let vcpu = w.spawn(Spec::busy().vcpu(vm, 0));
+    // More than a choice looks at.
+    (0..60).for_each(|_| {
+        w.spawn(Spec::busy().cgroup(cgroup));
+    });
+    w.set_quota(cgroup, 1_000_000, 300_000, 0);
+    w.run(10 * SECOND);
+    assert_near(gets(&mut w, 5 * SECOND, &[vcpu]), 0.7, 0.03);
+    // They take turns for as long as the crowd may run.
+    let longest_ms = w.task(vcpu).wait_max_ns / MS;
+    assert!(longest_ms <= 100, "it waited for {longest_ms} ms");
+}
+
+#[test]
+fn a_quota_holds_for_a_cgroup_for_which_there_is_no_number() {
+    let mut w = world(1);
+    let limited = w.new_cgroup(0, 100);
+    w.set_quota(limited, 100_000, 30_000, 0);
+    // As many as there are numbers for.
+    (0..8_192).for_each(|_| {
+        w.new_cgroup(0, 100);
+    });
+    let child = w.new_cgroup(limited, 100);
+    let task = w.spawn(Spec::busy().cgroup(child));
+    w.run(SECOND);
+    assert_near(gets(&mut w, 2 * SECOND, &[task]), 0.3, 0.01);
+}
+
+#[test]
 fn who_was_put_aside_claims_no_more_than_a_sleeper() {
     let mut w = world(1);
     let (cgroup, limited) = vm_in(&mut w, 0, 1);

@@ -284,6 +284,12 @@ impl World {
         self.done();
     }
 
+    /// Another real-time task takes it from that one.
+    pub fn rt_switches(&mut self, cpu: usize) {
+        self.sim.host.rt_switches(CpuId::from(cpu));
+        self.done();
+    }
+
     pub fn rt_leaves(&mut self, cpu: usize) {
         self.sim.host.rt_leaves(CpuId::from(cpu));
         self.done();
