@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import click
 
 from cohortlab import scenario as scenarios
 from cohortlab.errors import BadInput
+from cohortlab.folders import filled_at_once, writable
 from cohortlab.options import FiniteRange
 from cohortlab.results import write_atomically
 
@@ -50,6 +52,7 @@ def import_recording(
     from cohortlab.sim.result import Traces
 
     hardwares.load(hardware)
+    version = None if kernel is None else makes.version_of_option(kernel)
     first, *guests = recording
     read = recordings.load(first, *guests)
     from_ns = int(from_s * NS_PER_S)
@@ -57,20 +60,19 @@ def import_recording(
         raise BadInput(f"--from-s: {from_s:g} is not allowed: the recording has {read.length_ns / NS_PER_S:.3f} s")
     part = makes.Part(from_ns, min(from_ns + int(for_s * NS_PER_S), read.length_ns))
     folder = out or first.with_suffix("")
-    if folder == first or (folder.exists() and not folder.is_dir()):
+    if folder == first:
         raise BadInput(f"--out: {folder}: is a file: must be a folder")
+    writable(folder)
     figures = read.figures(Traces(perfetto_bytes_max=TRACE_BYTES_MAX, timeline_rows_max=TIMELINE_ROWS_MAX))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"--out: {folder}: cannot be written to: {error.strerror}") from None
     vms = [machine for machine in figures.about["figures"]["vms"] if machine["vcpus"]]
-    written = makes.write(read, folder, part, hardware, kernel)
-    write_atomically(folder / "trace.perfetto", figures.perfetto)
-    figures.write_tables(folder / "tables")
     import pyarrow.parquet as pq
 
-    pq.write_table(read.events, folder / "tables" / "events.parquet", compression="zstd")
+    with filled_at_once(folder) as made:
+        written = makes.write(read, made, part, hardware, version)
+        write_atomically(made / "trace.perfetto", figures.perfetto)
+        figures.write_tables(made / "tables")
+        pq.write_table(read.events, made / "tables" / "events.parquet", compression="zstd")
+    written = dataclasses.replace(written, path=folder / written.path.name)
     if as_json:
         print(json.dumps(_for_machines(read.about, figures.about, written), indent=2))
         return

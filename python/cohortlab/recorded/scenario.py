@@ -10,11 +10,14 @@ from typing import Any
 
 from cohortlab import scenario as scenarios
 from cohortlab.errors import BadInput
+from cohortlab.places import PlaceError
 from cohortlab.recorded.recording import Recording
 from cohortlab.recorded.shape import shape
 from cohortlab.results import write_atomically
 from cohortlab.scenario import GUEST_BASE_MB, GUEST_PER_VCPU_MB
 from cohortlab.sim import hardware as hardwares
+from cohortlab.sim.policy import KERNEL_RULE, version_of
+from cohortlab.tomlmodel import shown
 
 NS_PER_S = 1_000_000_000
 # What the simulator takes of one program (sim/src/workload/compile.rs).
@@ -53,7 +56,10 @@ def write(recording: Recording, folder: Path, part: Part, hardware: str, kernel:
 
     Args:
         hardware: what things cost on that host: a name in ``hardware/``, or a file.
-        kernel: the host's; None: as recorded.
+        kernel: the host's version; None: as recorded.
+
+    Raises:
+        BadInput: it makes no scenario that the simulator takes; ``folder`` may then have a part of it.
     """
     about = recording.about
     if not any(about["vcpus"]):
@@ -84,7 +90,12 @@ def write(recording: Recording, folder: Path, part: Part, hardware: str, kernel:
     _hardware(folder, about, hardware)
     path = folder / "recorded.toml"
     write_atomically(path, ("\n".join(text) + "\n").encode())
-    scenarios.load(path)
+    try:
+        scenarios.load(path)
+    except BadInput as error:
+        # What the file says is the recording's doing, and after an error the file does not stay.
+        wrong = str(error).replace(f"{path}: ", "").replace(f"{folder}/", "")
+        raise BadInput(f"{recording.path}: makes no scenario: {wrong}") from None
     return Written(path, tuple(names[index] for index in measured), tuple(remarks))
 
 
@@ -108,6 +119,18 @@ def _head(about: dict[str, Any], part: Part, pcpus: int, kernel: str | None) -> 
         'hardware = "hardware.toml"',
     ]
     return text if version is None else [*text, f'kernel = "{version}"']
+
+
+def version_of_option(kernel: str) -> str:
+    """Return the version that ``--kernel`` names, without what a distribution adds to it, or raise BadInput."""
+    version = _version(kernel)
+    try:
+        version_of(kernel)
+    except PlaceError:
+        version = None
+    if version is None:
+        raise BadInput(f"--kernel: {shown(kernel)} is not allowed: must be {KERNEL_RULE}")
+    return version
 
 
 def _version(kernel: str) -> str | None:
