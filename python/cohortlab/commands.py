@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
 import re
 import shlex
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from pathlib import Path
 
 import click
@@ -23,6 +20,7 @@ from cohortlab import compare as comparison
 from cohortlab import scenario as scenarios
 from cohortlab.compare import INTERRUPTED, OpenPlace, Plan
 from cohortlab.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
+from cohortlab.folders import folder_for
 from cohortlab.places import PlaceError
 from cohortlab.policies import ALL, KERNEL, KNOWN, Policy, parse_policies, read_sets, sets_file
 from cohortlab.progress import Bar, Forecast, Lines, Progress
@@ -131,7 +129,7 @@ def compare(
         _check_arguments(plan)
     remark = _on_this_host(plan) if where == "host" else ""
     _check_picture(picture)
-    folder = _folder(out, chosen.name)
+    folder = folder_for(out, chosen.name)
     results = plan.results(shlex.join(["cohortlab", *sys.argv[1:]]))
     # Only now: what draws and writes takes half a second to load, which a wrong option should not have to wait for. But
     # before anything is measured, so that it cannot fail when all is done; a simulation is done before that, and runs
@@ -300,28 +298,6 @@ def _kernel(option: str, text: str) -> str:
         except OSError as error:
             raise BadInput(f"{option}: {text}: cannot be read: {error.strerror}") from None
     return text
-
-
-def _folder(out: Path | None, name: str) -> Path:
-    """Return the folder for the results, which can be made and written to: better known before hours of measuring.
-
-    It is really made and written to, since permissions do not tell what root, a read-only file system or a full disk
-    do; and removed again, so that a run without results leaves nothing.
-    """
-    folder = out or Path("results") / f"{name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
-    made: list[Path] = []
-    try:
-        made = [path for path in (folder, *folder.absolute().parents) if not path.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"x")
-    except OSError as error:
-        raise BadInput(f"--out: {folder}: cannot be written to: {error.strerror}") from None
-    finally:
-        for path in made:
-            with contextlib.suppress(OSError):
-                path.rmdir()
-    return folder
 
 
 def _check_picture(path: Path | None) -> None:

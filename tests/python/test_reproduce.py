@@ -293,6 +293,16 @@ def test_what_there_is_not_is_named(papers: Path, wanted: list[str]) -> None:
     assert "paper:first" in str(done.exception)
 
 
+@pytest.mark.parametrize("out", ["/proc/self", "/proc/self/new/out", "/etc/hostname/x"])
+def test_a_report_that_could_not_be_written_is_noticed_before_anything_is_simulated(
+    papers: Path, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    monkeypatch.setattr(runs, "run", lambda *_: pytest.fail("it was simulated"))
+    done = CliRunner().invoke(reproduce, ["paper", "--rounds", "1", "--out", out])
+    assert isinstance(done.exception, BadInput)
+    assert str(done.exception).startswith(f"--out: {out}: cannot be written to: ")
+
+
 def test_every_experiment_of_the_project_is_well_formed() -> None:
     experiments = [experiment for label in load.labels() for experiment in load.find(label)]
     assert experiments

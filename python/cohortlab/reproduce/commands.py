@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import threading
-from datetime import datetime
 from pathlib import Path
 
 import click
@@ -14,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from cohortlab.errors import EXIT_FAILED, BadInput
+from cohortlab.folders import folder_for
 from cohortlab.reproduce import load
 from cohortlab.table import WIDE
 
@@ -38,9 +38,7 @@ def reproduce(wanted: str | None, listed: bool, rounds: int | None, workers: int
     if wanted is None:
         raise BadInput(f"PAPER is missing: must be one of {', '.join([load.ALL, *load.labels()])}")
     experiments = load.find(wanted)
-    folder = out or Path("results") / f"reproduce-{datetime.now().strftime('%Y%m%d-%H%M%S')}"
-    if not folder.exists() and not os.access(_existing(folder), os.W_OK):
-        raise BadInput(f"--out: {folder}: cannot be written to")
+    folder = folder_for(out, "reproduce")
 
     # Only now: they take as long to load as a run takes, and wrong input should not have to wait for it.
     from cohortlab.reproduce import outcome, report, runs
@@ -72,10 +70,6 @@ def reproduce(wanted: str | None, listed: bool, rounds: int | None, workers: int
         click.echo(f"failed: {text}", err=True)
     if errors:
         raise SystemExit(EXIT_FAILED)
-
-
-def _existing(folder: Path) -> Path:
-    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def _show(console: Console, found: object) -> None:
