@@ -30,6 +30,7 @@ SHIPPED = shipped.folder("scenarios")
 GUEST_BASE_MB = 128
 GUEST_PER_VCPU_MB = 32
 
+VCPUS_MAX = 256
 NAME_MAX = 31
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")]
 NAME_RULE = "1 to 31 lower-case letters, digits and '-', the first no '-'"
@@ -67,7 +68,7 @@ class Vm(Model):
     """One virtual machine."""
 
     name: Name = Field(description=NAME_RULE)
-    vcpus: int = Field(ge=1, le=256, description="an integer from 1 to 256")
+    vcpus: int = Field(ge=1, le=VCPUS_MAX, description=f"an integer from 1 to {VCPUS_MAX}")
     memory_mb: int = Field(ge=1, le=1 << 24, description="an integer from 1 to 16777216")
     weight: int = Field(100, ge=1, le=10000, description="an integer from 1 to 10000 (cgroup cpu.weight)")
     count: int = Field(1, ge=1, le=256, description="an integer from 1 to 256")

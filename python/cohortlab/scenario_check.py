@@ -32,6 +32,17 @@ def fetch(scenario: Path, name: str, folder: Path | None = None) -> Found:
     return found
 
 
+def too_many_vcpus(vcpus: int, memory_mb: int, called: str) -> str | None:
+    """Return how many vCPUs a guest may have instead, if its memory, which is ``called`` so, is too small for these."""
+    needed = GUEST_BASE_MB + GUEST_PER_VCPU_MB * vcpus
+    if memory_mb >= needed:
+        return None
+    most = (memory_mb - GUEST_BASE_MB) // GUEST_PER_VCPU_MB
+    more = f"{called} {needed} or more"
+    fix = f"{most} or less with {called} {memory_mb}, or {more}" if most >= 1 else f"given {more}"
+    return f"{fix} (a guest needs {GUEST_BASE_MB} MB + {GUEST_PER_VCPU_MB} MB per vCPU)"
+
+
 class Check:
     """The rules, for one file."""
 
@@ -98,13 +109,8 @@ class Check:
             self._refuse(("vm", index, "name"), vm.name, f"unique; vm[{names.index(vm.name)}] has this name")
 
     def _memory(self, index: int, vm: Vm) -> None:
-        needed = GUEST_BASE_MB + GUEST_PER_VCPU_MB * vm.vcpus
-        if vm.memory_mb < needed:
-            most = (vm.memory_mb - GUEST_BASE_MB) // GUEST_PER_VCPU_MB
-            rule = f"{GUEST_BASE_MB} MB + {GUEST_PER_VCPU_MB} MB per vCPU"
-            more = f"memory_mb = {needed} or more"
-            fix = f"{most} or less with memory_mb = {vm.memory_mb}, or {more}" if most >= 1 else f"given {more}"
-            self._refuse(("vm", index, "vcpus"), vm.vcpus, f"{fix} (a guest needs {rule})")
+        if allowed := too_many_vcpus(vm.vcpus, vm.memory_mb, "memory_mb ="):
+            self._refuse(("vm", index, "vcpus"), vm.vcpus, allowed)
 
     def _affinity(self, index: int, vm: Vm) -> None:
         if vm.affinity is None:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 Run = Callable[..., Any]
+VM_RULE = "NAME:VCPUS or NAME:VCPUS:TLB with VCPUS from 1 to 256, TLB one of ipi, kvm-pv, hypercall"
+MEMORY_RULE = "with --memory-mb 512, or --memory-mb 544 or more (a guest needs 128 MB + 32 MB per vCPU)"
 
 
 class Lab:
@@ -26,6 +28,9 @@ class Lab:
     def bring_up(self, configs: Any, **_: Any) -> Any:
         self.done.append("booted")
         return SimpleNamespace(emulator=self)
+
+    def new_complaints(self) -> list[str]:
+        return []
 
     def run(self, command: str, timeout_s: float) -> Any:
         self.done.append(command)
@@ -51,12 +56,24 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
         (["--vm", "a:2", "--keep", "b: true"], '"b" is no machine of this lab: must be one of host, a'),
         (["--vm", "a:2", "a: true", "guest: true"], '"guest" is no machine of this lab: must be one of host, a'),
         (["true"], '"true" is not allowed: must be MACHINE: COMMAND'),
+        (["--vm", "a:0"], f'--vm: "a:0" is not allowed: must be {VM_RULE}'),
+        (["--vm", "a:257"], f'--vm: "a:257" is not allowed: must be {VM_RULE}'),
+        (["--vm", f"a:{'9' * 20}"], f'--vm: "a:{"9" * 20}" is not allowed: must be {VM_RULE}'),
+        (["--vm", f"a:{'9' * 5000}"], f"9999… is not allowed: must be {VM_RULE}"),
+        (["--vm", "b:1", "--vm", "a:13"], f"--vm: a: 13 vCPUs are not allowed: must be 12 or less {MEMORY_RULE}"),
+        (["--vm", "a:1", "--memory-mb", "128"], "1 vCPUs are not allowed: must be given --memory-mb 160 or more"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_boots(cohortlab: Run, lab: Lab, args: list[str], said: str) -> None:
     ran = cohortlab("lab", *args)
     assert (ran.code, ran.out, ran.err.count("\n"), lab.done) == (2, "", 1, []), ran.err
     assert said in ran.err
+
+
+@pytest.mark.parametrize("args", [["--vm", "a:12"], ["--vm", "a:256", "--memory-mb", "8320"]])
+def test_as_many_vcpus_as_the_memory_allows_boot(cohortlab: Run, lab: Lab, args: list[str]) -> None:
+    assert cohortlab("lab", *args).code == 0
+    assert lab.done == ["booted", "closed"]
 
 
 def test_a_lab_that_stays_is_named_before_its_commands_run(cohortlab: Run, lab: Lab) -> None:

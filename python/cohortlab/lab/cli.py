@@ -21,7 +21,9 @@ from cohortlab.lab.command import PAYLOAD
 from cohortlab.lab.emulator import Emulator
 from cohortlab.options import FiniteRange
 from cohortlab.places import PlaceCrashed, PlaceError, PlaceFailed
-from cohortlab.scenario import TLB_MODES, Tlb
+from cohortlab.scenario import TLB_MODES, VCPUS_MAX, Tlb
+from cohortlab.scenario_check import too_many_vcpus
+from cohortlab.tomlmodel import shown
 
 T = TypeVar("T")
 
@@ -181,10 +183,13 @@ def _config(text: str, memory_mb: int) -> guests.GuestConfig:
     name, _, rest = text.partition(":")
     vcpus, _, mode = rest.partition(":")
     tlb: Tlb | None = next((tlb for tlb in TLB_MODES if tlb == (mode or "ipi")), None)
-    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name) or not vcpus.isdecimal() or not int(vcpus) or tlb is None:
-        allowed = f"NAME:VCPUS or NAME:VCPUS:TLB with TLB one of {', '.join(TLB_MODES)}"
-        raise BadInput(f'--vm: "{text}" is not allowed: must be {allowed}')
-    return guests.GuestConfig(name, int(vcpus), memory_mb, 100, tlb)
+    count = int(vcpus) if re.fullmatch("[0-9]{1,3}", vcpus) else 0
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name) or not 1 <= count <= VCPUS_MAX or tlb is None:
+        allowed = f"NAME:VCPUS or NAME:VCPUS:TLB with VCPUS from 1 to {VCPUS_MAX}, TLB one of {', '.join(TLB_MODES)}"
+        raise BadInput(f"--vm: {shown(text)} is not allowed: must be {allowed}")
+    if allowed_with := too_many_vcpus(count, memory_mb, "--memory-mb"):
+        raise BadInput(f"--vm: {name}: {count} vCPUs are not allowed: must be {allowed_with}")
+    return guests.GuestConfig(name, count, memory_mb, 100, tlb)
 
 
 def _readable(path: Path) -> Path:
