@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.python.test_sweep import SCENARIO
+from tests.python.test_sweep import QUICK, SCENARIO
 
 from cohortlab.sweep import tune
 from cohortlab.sweep.tune import Score, Search, Setting
@@ -74,6 +74,43 @@ def test_tuned_on_one_judged_by_another(cohortlab: Run, folder: Path) -> None:
     assert cohortlab(*args, "--knob", "slice-us=4000,16000", "--json").out == ran.out
     shown = cohortlab(*args, "--knob", "slice-us=16000")
     assert "best: vtime the defaults" in shown.out
+
+
+@pytest.fixture
+def slow(folder: Path) -> Path:
+    """Return a scenario whose program does not end in time."""
+    models = folder / "workloads" / "models"
+    models.mkdir(parents=True)
+    (models / "quick.toml").write_text(QUICK.replace("times = 10", "times = 5000"))
+    (folder / "workloads" / "quick.toml").write_text(
+        'name = "quick"\ntitle = "Q"\ntimeout_s = 1\n[metric]\nkind = "elapsed"\n'
+    )
+    (folder / "slow.toml").write_text(SCENARIO.replace("small", "slow"))
+    return folder / "slow.toml"
+
+
+def test_a_program_that_fails_is_no_figure_and_why_is_said(cohortlab: Run, folder: Path, slow: Path) -> None:
+    args = ("tune", folder / "train.toml", "--held-out", slow, "--policy", "vtime", "--knob", "slice-us=4000")
+    ran = cohortlab(*args, "--json")
+    assert ran.code == 1
+    found = json.loads(ran.out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert found["training_tuned"]["error"] is None
+    judged = found["held_out_defaults"]
+    assert (judged["over_ideal"], judged["worst_of_due"]) == (None, None)
+    assert judged["error"].startswith("slow: quick")
+    assert "did not end in 1 s" in judged["error"]
+    said = f"failed: held out: {judged['error']}\n"
+    assert ran.err.count(said) == 1
+    shown = cohortlab(*args)
+    assert (shown.code, "inf" in shown.out, shown.out.count("failed")) == (1, False, 2)
+    assert said in shown.err
+
+
+def test_a_setting_that_fails_says_why(cohortlab: Run, folder: Path, slow: Path) -> None:
+    ran = cohortlab("tune", slow, "--held-out", folder / "judge.toml", "--knob", "slice-us=4000")
+    assert ran.code == 1
+    assert "the defaults: failed: slow: quick" in ran.err
+    assert "--slice-us 4000: failed: slow: quick" in ran.err
 
 
 @pytest.mark.parametrize(

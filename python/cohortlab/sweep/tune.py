@@ -37,10 +37,17 @@ class Score:
     Attributes:
         over_ideal: geometric mean of slowdown ÷ ideal over all programs.
         worst_of_due: of all neighbours together, beside the program where they got the least of what they were due.
+        error: why there are no figures: the scenario and what failed there; None if there are.
     """
 
     over_ideal: float
     worst_of_due: float | None
+    error: str | None = None
+
+    @classmethod
+    def failed(cls, why: str) -> Score:
+        """Return the score of what has no figures: nothing is worse."""
+        return cls(math.inf, None, why)
 
 
 @dataclass
@@ -93,23 +100,25 @@ class Search:
     def _try(self, settings: Sequence[Setting]) -> None:
         fresh: dict[tuple[str, ...], Setting] = {}
         for setting in settings:
-            if arguments(setting) not in self.scores and self._is_possible(setting):
+            if arguments(setting) in self.scores:
+                continue
+            if contradiction := self._contradiction(setting):
+                self.scores[arguments(setting)] = Score.failed(contradiction)
+            else:
                 fresh[arguments(setting)] = setting
-            elif arguments(setting) not in self.scores:
-                self.scores[arguments(setting)] = Score(math.inf, None)
         if fresh:
             found = score(self.policy, list(fresh.values()), self.training, self.seeds, self.hardware)
             for (args, setting), scored in zip(fresh.items(), found, strict=True):
                 self.scores[args] = scored
                 self.tell(setting, scored)
 
-    def _is_possible(self, setting: Setting) -> bool:
-        """Return whether values that are allowed alone are so together."""
+    def _contradiction(self, setting: Setting) -> str | None:
+        """Return why values that are allowed alone are not so together; None if they are."""
         try:
             host_class(self.policy, arguments(setting), KERNEL_DEFAULT)
-        except PlaceError:
-            return False
-        return True
+        except PlaceError as error:
+            return str(error)
+        return None
 
 
 def arguments(setting: Setting) -> tuple[str, ...]:
@@ -123,22 +132,23 @@ def score(
     """Simulate scenarios under a policy with each of some settings."""
     policies = tuple(Policy(f"{number}", policy, arguments(setting)) for number, setting in enumerate(settings))
     by_label: dict[str, list[Figure]] = {policy.label: [] for policy in policies}
-    failed: set[str] = set()
+    failed: dict[str, str] = {}
     for scenario in scenarios:
         plan = Plan(policies, seeds, {scenario.program_vm.tlb: scenario}, scenario.defaults.kernel, warm_up=False)
         results = simulate(plan, "cohortlab tune", hardware)
         if results.stopped == comparison.INTERRUPTED:
             raise KeyboardInterrupt
-        failed.update(label for _, label, _ in results.failed)
+        for (_, label, _), why in results.failed.items():
+            failed.setdefault(label, f"{scenario.name}: {why}")
         if results.stopped and not results.failed:
             raise PlaceError(f"{scenario.path}: {results.stopped}")
         for figure in figures(results, scenario):
             by_label[figure.policy].append(figure)
-    return [Score(math.inf, None) if label in failed else _score(found) for label, found in by_label.items()]
+    return [Score.failed(failed[label]) if label in failed else _score(found) for label, found in by_label.items()]
 
 
 def _score(found: Sequence[Figure]) -> Score:
     if not found:
-        return Score(math.inf, None)
+        return Score.failed("no round was complete")
     of_due = [figure.neighbour_of_due for figure in found if figure.neighbour_of_due is not None]
     return Score(geometric_mean(figure.over_ideal for figure in found), min(of_due, default=None))

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cohortlab import scenario as scenarios
-from cohortlab.errors import BadInput
+from cohortlab.errors import EXIT_FAILED, BadInput
 from cohortlab.table import WIDE
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ def tune(
 ) -> None:
     """Search for the best values of a policy's knobs on TRAINING scenarios, and judge them on others.
 
-    Exit code: 0, whether or not something better than the defaults was found; 2 wrong input.
+    Exit code: 0, whether or not something better than the defaults was found; 1 a program failed under the defaults or
+    under what was found; 2 wrong input.
     """
     from cohortlab.sweep.tune import DEFAULT, Search, arguments, score
 
@@ -56,7 +57,8 @@ def tune(
         raise BadInput(f"--held-out: {min(both)}: is a training scenario as well: must be another")
 
     def tell(setting: Setting, scored: Score) -> None:
-        print(f"{_said(arguments(setting))}: {scored.over_ideal:.3f}", file=sys.stderr)
+        figure = f"{scored.over_ideal:.3f}" if scored.error is None else f"failed: {scored.error}"
+        print(f"{_said(arguments(setting))}: {figure}", file=sys.stderr)
 
     search = Search(policy, _knobs(knobs), chosen, seeds, hardware, tell)
     search.check()
@@ -72,6 +74,12 @@ def tune(
         print(json.dumps(_for_machines(policy, best, rows, len(search.scores)), indent=2))
     else:
         _show(policy, arguments(best), rows)
+    # Where nothing is better than the defaults, these stand in both rows.
+    failed = dict.fromkeys((where, scored.error) for where, _, scored in rows if scored.error is not None)
+    for where, error in failed:
+        click.echo(f"failed: {where}: {error}", err=True)
+    if failed:
+        raise click.exceptions.Exit(EXIT_FAILED)
 
 
 def _loaded(paths: tuple[Path, ...], hardware: str | None) -> list[Scenario]:
@@ -106,7 +114,9 @@ def _for_machines(policy: str, best: Setting, rows: list[tuple[str, str, Score]]
     found: dict[str, Any] = {"policy": policy, "best": dict(best), "tried": tried}
     for where, what, scored in rows:
         key = f"{where.replace(' ', '_')}_{what}"
-        found[key] = {"over_ideal": scored.over_ideal, "worst_of_due": scored.worst_of_due}
+        # JSON has no infinite numbers.
+        over_ideal = scored.over_ideal if scored.error is None else None
+        found[key] = {"over_ideal": over_ideal, "worst_of_due": scored.worst_of_due, "error": scored.error}
     return found
 
 
@@ -121,5 +131,5 @@ def _show(policy: str, args: tuple[str, ...], rows: list[tuple[str, str, Score]]
     table.add_column("least of due", justify="right")
     for where, what, scored in rows:
         of_due = "–" if scored.worst_of_due is None else f"{scored.worst_of_due:.2f}"
-        table.add_row(where, what, f"{scored.over_ideal:.3f}", of_due)
+        table.add_row(where, what, f"{scored.over_ideal:.3f}" if scored.error is None else "failed", of_due)
     console.print(table)
