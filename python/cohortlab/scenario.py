@@ -266,7 +266,12 @@ def names() -> list[str]:
 def find(path: Path) -> Path:
     """Return the file that is meant: ``path`` or, if it is only a name that no file has, the shipped scenario."""
     name = str(path)
-    if path.exists() or path.suffix or path.name != name:
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        # No file can have such a name, or its folder is closed to this user.
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+    if is_there or path.suffix or path.name != name:
         return path
     if name not in names():
         raise BadInput(f'"{name}" is no scenario: must be a file, or one of {", ".join(names())}')

@@ -39,6 +39,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path}: is not a TOML file: must be text in UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"{path}: is not valid TOML: {one_line(str(error))}") from None
+    except ValueError:
+        # Python reads no integer of more than some thousands of digits, and says so in another way.
+        raise BadInput(f"{path}: has an integer of too many digits: must be of 64 bits") from None
 
 
 def parse(model: type[M], data: Mapping[str, Any], path: Path) -> M:

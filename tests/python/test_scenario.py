@@ -268,6 +268,17 @@ def test_file_that_is_not_there(tmp_path: Path) -> None:
         scenario.load(tmp_path / "nowhere.toml")
 
 
+def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+    for name in ("x" * 300, f"{'x' * 300}.toml"):
+        with pytest.raises(BadInput, match=r"xxx(\.toml)?: cannot be read: File name too long$"):
+            scenario.load(Path(name))
+
+
+def test_a_number_that_is_too_long_to_be_read(write_scenario: Write) -> None:
+    with pytest.raises(BadInput, match=r"two\.toml: has an integer of too many digits: must be of 64 bits$"):
+        scenario.load(write_scenario(f"x = {'9' * 4400}\n"))
+
+
 def test_file_that_is_not_toml(write_scenario: Write) -> None:
     with pytest.raises(BadInput, match=r"is not valid TOML: .*line 2") as caught:
         scenario.load(write_scenario('name = "x"\nhost = = 3\n'))

@@ -295,6 +295,9 @@ WRONG = {
     "an empty range": ("seed=5..1", '--axis: seed: "5..1" is not allowed: must be A..B with A <= B'),
     "a seed that is no number": ("seed=a", '--axis: seed: "a" is not allowed: must be a whole number'),
     "a negative seed": ("seed=-1", "--axis: seed: has a seed that is not allowed"),
+    "a range of many digits": (f"seed=1..{'9' * 4400}", '"1..999999'),
+    "a number of many digits": (f"seed={'9' * 4400}", "is not allowed: must be numbers of at most 19 digits"),
+    "a VM of many digits": (f"scenario.vm[{'9' * 4400}].weight=1", 'weight" is no field'),
     "alone, perhaps": ("alone=perhaps", '--axis: alone: "perhaps" is not allowed: must be true or false'),
     "no such VM": (
         "scenario.vm.x.weight=1",

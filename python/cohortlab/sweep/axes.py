@@ -20,6 +20,8 @@ TEXTS = ("policy", "program", "kernel", "hardware")
 # The first word of those that are.
 FILES = ("scenario", "hardware", "workload", "model", "policy")
 VALUES_MAX = 1_000_000
+# As many as an integer of 64 bits has. Python itself refuses to read some thousands of them.
+DIGITS_MAX = 19
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 
 
@@ -97,6 +99,8 @@ def _values(field: str, text: str) -> Sequence[Any]:
     if field in TEXTS and not text.lstrip().startswith(('"', "'")):
         return words
     if found := _RANGE.fullmatch(text.strip()):
+        if any(len(number.lstrip("-")) > DIGITS_MAX for number in found.groups()):
+            raise _too_long(field, text)
         low, high = int(found[1]), int(found[2])
         if not 0 <= high - low < VALUES_MAX:
             raise BadInput(f'--axis: {field}: "{text}" is not allowed: must be A..B with A <= B')
@@ -105,7 +109,13 @@ def _values(field: str, text: str) -> Sequence[Any]:
         values: list[Any] = tomllib.loads(f"x = [{text}]")["x"]
     except tomllib.TOMLDecodeError:
         return words
+    except ValueError:
+        raise _too_long(field, text) from None
     return values
+
+
+def _too_long(field: str, text: str) -> BadInput:
+    return BadInput(f"--axis: {field}: {shown(text)} is not allowed: must be numbers of at most {DIGITS_MAX} digits")
 
 
 def _checked(place: str, field: str, values: Sequence[Any]) -> Axis:
@@ -126,7 +136,7 @@ def _checked(place: str, field: str, values: Sequence[Any]) -> Axis:
     return Axis(field, tuple(values))
 
 
-_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+_STEP = re.compile(r"([^.\[\]]+)|\[(\d{1,9})\]")
 
 
 def put(data: dict[str, Any], path: str, value: Any) -> None:
