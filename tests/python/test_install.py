@@ -58,10 +58,6 @@ def test_what_is_installed_is_documented_and_removed_again(tmp_path: Path, prefi
     unused = {place for place in places if not any(is_at(path, place) for path in installed)}
     assert len(unused) == 1
     assert "/zsh/" in unused.pop()
-    page = (REPOSITORY / "docs/install.md").read_text()
-    guides = {path.name for path in (tmp_path / prefix[1:] / "share/doc/cohort").iterdir()}
-    assert "top.md" in guides
-    assert {guide for guide in guides if f"`{guide}`" not in page} == set()
     unit = (tmp_path / prefix[1:] / "lib/systemd/system/cohort.service").read_text()
     assert f"ExecStart={prefix}/bin/cohort run" in unit
 
@@ -69,6 +65,20 @@ def test_what_is_installed_is_documented_and_removed_again(tmp_path: Path, prefi
     assert files(tmp_path) == {SETTINGS}
     assert not (tmp_path / prefix[1:] / "share/doc/cohort").exists()
     assert not (tmp_path / prefix[1:] / "share/cohort").exists()
+
+
+def test_what_the_installed_pages_refer_to_is_installed(tmp_path: Path) -> None:
+    make("install", tmp_path, "/usr")
+    folder = tmp_path / "usr/share/doc/cohort"
+    links = {
+        (page.name, link)
+        for page in folder.glob("*.md")
+        for found in re.findall(r"""\]\(([^)#\s]+)|(?:src|href)=["']([^"'#]+)""", page.read_text())
+        for link in found
+        if link and not re.match("[a-z]+:", link)
+    }
+    assert ("top.md", "top-screens.md") in links
+    assert {(page, link) for page, link in links if not (folder / link).is_file()} == set()
 
 
 def test_the_operators_settings_stay(tmp_path: Path) -> None:
