@@ -107,7 +107,7 @@ class ScenarioFile(Model):
     name: Name = Field(description=NAME_RULE)
     description: str = Field("", description="a text")
     host: Host = Field(description="a table with pcpus")
-    guest: Guest = Field(Guest(), description="a table with tlb, ple and ple_window_us")
+    guest: Guest = Field(Guest(), description="a table with tlb, ple, ple_window_us and kernel")
     defaults: Defaults = Field(Defaults(), description="a table with policies, policy_args, hardware and kernel")
     vms: Annotated[tuple[Vm, ...], Strict(False)] = Field(
         alias="vm", min_length=1, description="one or more [[vm]] tables"

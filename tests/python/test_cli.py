@@ -50,6 +50,10 @@ def test_json_alone_is_on_standard_output(cohortlab: Run, path: Path, place: Any
     assert all(promised <= set(o) for o in objects)
     assert (objects[0]["median_s"], objects[0]["over_ideal"], objects[1]["over_ideal"]) == pytest.approx((3, 1.5, 1))
     assert all(o["rounds"] == 3 for o in objects)
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    table = page.split("## Figures of `cohortlab compare --json`")[1].split("\n## ")[0]
+    fields = " ".join(re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE))
+    assert set(objects[0]) == set(re.findall(r"\w+", fields))
 
 
 def test_table_and_files(cohortlab: Run, path: Path, tmp_path: Path) -> None:

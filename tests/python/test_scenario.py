@@ -226,7 +226,7 @@ WRONG = {
     "guest is no table": (
         "[host]",
         "guest = 3\n[host]",
-        "guest: 3 is not allowed: must be a table with tlb, ple and ple_window_us",
+        "guest: 3 is not allowed: must be a table with tlb, ple, ple_window_us and kernel",
     ),
     "vm is no list": (
         SystemExit,
