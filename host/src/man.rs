@@ -119,7 +119,7 @@ const AUDIT_STATUS: [(&str, &str); 3] = [
 
 const RECORD_STATUS: [(&str, &str); 3] = [
     ("0", "The recording is complete, or says how many events it lacks."),
-    ("1", "The kernel refused the probe, or the file cannot be written; the reason is printed."),
+    ("1", "The kernel refused the probe, or the file cannot be written or given its name; the reason is printed, and where a complete recording stays."),
     ("2", "A bad flag, or this host cannot be watched (no root, no KVM, no BTF); the remedy is printed."),
 ];
 

@@ -10,6 +10,7 @@ mod owners;
 use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -37,12 +38,26 @@ const LOOK: Duration = Duration::from_millis(20);
 pub fn run(args: &Record, host: &Host) -> Result<(), Failure> {
     say::start_log(args.verbose);
     let (part, file) = writable(&args.out)?;
-    let result = record(args, host, &part, file);
-    if result.is_err() {
-        // Nothing half-written stays; that it cannot be removed is less than what went wrong.
-        let _ = fs::remove_file(&part);
-    }
-    result
+    let recorded = record(args, host, &part, file);
+    settle(recorded, &part, &args.out)
+}
+
+/// What is complete gets its name, and nothing half-written stays.
+fn settle(recorded: Result<Recorded, Failure>, part: &Path, out: &Path) -> Result<(), Failure> {
+    let recorded = recorded.inspect_err(|_| {
+        // That it cannot be removed is less than what went wrong.
+        let _ = fs::remove_file(part);
+    })?;
+    fs::rename(part, out).map_err(|error| {
+        // Nobody can record that time again.
+        Failure::failed(format!(
+            "--out {}: the recording is complete, but cannot be given that name: {error}: it stays in {}",
+            out.display(),
+            part.display()
+        ))
+    })?;
+    recorded.tell(out);
+    Ok(())
 }
 
 /// Where the recording is written until it is complete. Known to be writable, and nobody else's, before the kernel is touched.
@@ -54,6 +69,11 @@ fn writable(out: &Path) -> Result<(PathBuf, File), Failure> {
     // /dev/null would be one no more.
     if out.exists() && !out.is_file() {
         return Err(refused(&"is a device or a pipe; allowed: a file"));
+    }
+    // Of `foo/` and `foo/.` the file's name is `foo`, and only the last renaming would find out.
+    let text = out.as_os_str().as_bytes();
+    if text.ends_with(b"/") || text.ends_with(b"/.") {
+        return Err(refused(&"is the name of a folder; allowed: a file"));
     }
     let name = out.file_name().ok_or_else(|| refused(&"is no file's name"))?;
     let mut part_name = name.to_os_string();
@@ -70,7 +90,32 @@ fn writable(out: &Path) -> Result<(PathBuf, File), Failure> {
     Ok((part, file))
 }
 
-fn record(args: &Record, host: &Host, part: &Path, file: File) -> Result<(), Failure> {
+/// A recording that is complete.
+struct Recorded {
+    /// Keeps other recorders away from it until it has its name.
+    _file: File,
+    secs: f64,
+    events: u64,
+    overwritten: u64,
+    lost: u64,
+    bytes: u64,
+}
+
+impl Recorded {
+    fn tell(&self, out: &Path) {
+        let Recorded { secs, events, overwritten, lost, bytes, .. } = *self;
+        info!(
+            "recorded {secs:.1} s, {events} events, {overwritten} of them replaced by newer ones, {lost} lost, {:.1} MB: {}",
+            bytes as f64 / 1e6,
+            out.display()
+        );
+        if lost > 0 {
+            warn!("{lost} events were lost because they came too fast: use a larger --ring-kb");
+        }
+    }
+}
+
+fn record(args: &Record, host: &Host, part: &Path, file: File) -> Result<Recorded, Failure> {
     let unwritten = |error: io::Error| Failure::failed(format!("cannot write {}: {error}", part.display()));
     let mut storage = probe::Storage::default();
     let stops = Stops::listen()?;
@@ -130,18 +175,8 @@ fn record(args: &Record, host: &Host, part: &Path, file: File) -> Result<(), Fai
     let (file, length) = to.finish(end).map_err(unwritten)?;
     let file = file.into_inner().map_err(|error| unwritten(error.into_error()))?;
     file.sync_all().map_err(unwritten)?;
-    fs::rename(part, &args.out).map_err(unwritten)?;
     let secs = started.elapsed().as_secs_f64();
-    info!(
-        "recorded {secs:.1} s, {} events, {overwritten} of them replaced by newer ones, {lost} lost, {:.1} MB: {}",
-        written + lost,
-        length as f64 / 1e6,
-        args.out.display()
-    );
-    if lost > 0 {
-        warn!("{lost} events were lost because they came too fast: use a larger --ring-kb");
-    }
-    Ok(())
+    Ok(Recorded { _file: file, secs, events: written + lost, overwritten, lost, bytes: length })
 }
 
 struct Tape<W> {
@@ -232,8 +267,41 @@ mod tests {
         assert!(failure.status == 2 && failure.line.contains("cannot be written"), "{failure:?}");
         let failure = writable(Path::new("/dev/null")).unwrap_err();
         assert!(failure.status == 2 && failure.line.contains("is a device"), "{failure:?}");
+        fs::write(dir.path().join("a.rec"), "old").unwrap();
+        for name in ["new/", "new//", "new/.", "a.rec/"] {
+            let failure = writable(&dir.path().join(name)).unwrap_err();
+            assert!(
+                failure.status == 2 && failure.line.contains("the name of a folder"),
+                "{name}: {failure:?}"
+            );
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing was made");
         let (part, _) = writable(&dir.path().join("a.rec")).unwrap();
         assert_eq!(part, dir.path().join("a.rec.part"));
+    }
+
+    #[test]
+    fn only_what_is_not_complete_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("a.rec");
+        let complete =
+            |file| Recorded { _file: file, secs: 1.0, events: 1, overwritten: 0, lost: 0, bytes: 3 };
+        let (part, file) = writable(&out).unwrap();
+        // Made meanwhile.
+        fs::create_dir(&out).unwrap();
+        let failure = settle(Ok(complete(file)), &part, &out).unwrap_err();
+        assert!(failure.status == 1 && failure.line.contains(part.to_str().unwrap()), "{failure:?}");
+        assert!(part.exists());
+
+        let (part, _) = writable(&dir.path().join("b.rec")).unwrap();
+        let why = Failure::failed("cannot write");
+        assert_eq!(settle(Err(Failure::failed("cannot write")), &part, &dir.path().join("b.rec")), Err(why));
+        assert!(!part.exists());
+
+        let out = dir.path().join("c.rec");
+        let (part, file) = writable(&out).unwrap();
+        settle(Ok(complete(file)), &part, &out).unwrap();
+        assert!(out.exists() && !part.exists());
     }
 
     #[test]
