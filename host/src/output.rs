@@ -31,7 +31,7 @@ impl Output {
         Self::new(io::stdout())
     }
 
-    fn new(mut to: impl Write + Send + 'static) -> Self {
+    pub fn new(mut to: impl Write + Send + 'static) -> Self {
         let (queue, waiting) = sync_channel::<String>(WAITING_MAX);
         let closed = Arc::new(AtomicBool::new(false));
         let saw_end = Arc::clone(&closed);
@@ -65,7 +65,7 @@ impl Output {
         }
     }
 
-    /// Nothing can be written any more.
+    /// Nothing can be written any more; finish() says whether that is the reader's doing.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }

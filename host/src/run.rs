@@ -3,6 +3,8 @@
 //!
 //! No scheduling decision needs this process: it may be stopped, starve or die. It only prints, and decides when the scheduler goes.
 
+mod reporter;
+
 use std::collections::VecDeque;
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,12 +22,12 @@ use crate::cli::Run;
 use crate::intf;
 use crate::load::{self, Config, Ending, Place, Storage};
 use crate::monitor;
-use crate::output::Output;
 use crate::say::{self, Failure};
 use crate::service::Service;
 use crate::sets::{Auto, Teller, Told};
-use crate::stats::{self, Names, Snapshot, Tables};
+use crate::stats::{self, Tables};
 use crate::topology;
+use reporter::{reader_has_gone, Reporter};
 
 /// How often to look whether the kernel put the scheduler out, or KVM appeared.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -78,7 +80,10 @@ pub fn run(args: &Run, host: &Host) -> Result<(), Failure> {
         (None, _) => None,
     };
     let result = keep_scheduling(&config, host, &stops, &mut reporter, &mut teller);
-    result.and(reporter.map_or(Ok(()), |reporter| reporter.output.finish(|| true)))
+    if let Some(reporter) = reporter {
+        reporter.finish();
+    }
+    result
 }
 
 /// Print every obstacle but the last, which becomes the failure.
@@ -203,71 +208,13 @@ fn schedule(
         if let Some(reporter) = reporter.as_mut() {
             let tables = Tables { vms: &maps.vms, stats: &maps.stats, entities: &maps.entities };
             reporter.report(|names| stats::read(&tables, host, names));
-            if reporter.output.is_closed() {
-                break End::ReaderGone;
-            }
+        }
+        if reader_has_gone(reporter) {
+            break End::ReaderGone;
         }
     };
     running.detach();
     Ok(end)
-}
-
-/// Prints statistics when they are due.
-struct Reporter {
-    interval: Duration,
-    json: bool,
-    due: Instant,
-    before: Option<Snapshot>,
-    names: Names,
-    output: Output,
-}
-
-impl Reporter {
-    fn new(interval: Duration, json: bool) -> Self {
-        Reporter {
-            interval,
-            json,
-            due: Instant::now(),
-            before: None,
-            names: Names::default(),
-            output: Output::stdout(),
-        }
-    }
-
-    /// The scheduler starts, with all counters 0.
-    fn start(&mut self) {
-        self.before = None;
-        self.due = Instant::now();
-    }
-
-    fn due_in(&self) -> Duration {
-        self.due.saturating_duration_since(Instant::now())
-    }
-
-    fn report(&mut self, read: impl FnOnce(&mut Names) -> libbpf_rs::Result<Snapshot>) {
-        let now = Instant::now();
-        if now < self.due {
-            return;
-        }
-        // After a pause (SIGSTOP) go on from now instead of catching up.
-        self.due += self.interval;
-        if self.due <= now {
-            self.due = now + self.interval;
-        }
-        match read(&mut self.names) {
-            Ok(snapshot) => {
-                if let Some(before) = &self.before {
-                    self.output.send(if self.json {
-                        snapshot.json() + "\n"
-                    } else {
-                        snapshot.table(before) + "\n"
-                    });
-                }
-                self.before = Some(snapshot);
-            }
-            Err(error) => warn!("cannot read the statistics: {error:#}"),
-        }
-    }
 }
 
 /// SIGINT, SIGTERM and SIGHUP, as something to wait for.

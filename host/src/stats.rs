@@ -219,11 +219,11 @@ fn number(rate: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn snapshot(at: Instant, switches: u64, vms: Vec<Vm>) -> Snapshot {
+    pub fn snapshot(at: Instant, switches: u64, vms: Vec<Vm>) -> Snapshot {
         let mut totals = vec![0; intf::STATS.len()];
         totals[0] = switches;
         Snapshot { at, time_s: 1.5, totals, vms, groups: Groups::default() }
