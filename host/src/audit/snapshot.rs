@@ -87,6 +87,8 @@ pub struct Quota {
     pub cgroup: String,
     pub quota_us: u64,
     pub period_us: u64,
+    /// Nothing of the VM is there but one vCPU's thread, as in libvirt's `vcpuN`.
+    pub of_one_vcpu: bool,
 }
 
 impl Snapshot {

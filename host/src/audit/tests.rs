@@ -212,18 +212,34 @@ fn quotas_of_a_guest_and_above_it() {
         .file("/sys/fs/cgroup/machine.slice/100.scope/vcpu1/cpu.max", "50000 50000\n")
         .file("/sys/fs/cgroup/other/cpu.max", "1 2\n")
         .file("/proc/100/task/102/cgroup", "0::/machine.slice/100.scope/vcpu1\n");
-    let wanted = [("/machine.slice", 300_000, 100_000), ("/machine.slice/100.scope/vcpu1", 50_000, 50_000)];
-    let quota = |(cgroup, quota_us, period_us): (&str, u64, u64)| Quota {
+    let wanted = [
+        ("/machine.slice", 300_000, 100_000, false),
+        ("/machine.slice/100.scope/vcpu1", 50_000, 50_000, true),
+    ];
+    let quota = |(cgroup, quota_us, period_us, of_one_vcpu): (&str, u64, u64, bool)| Quota {
         cgroup: cgroup.into(),
         quota_us,
         period_us,
+        of_one_vcpu,
     };
     assert_eq!(read(&host).vms[0].quotas, wanted.map(quota));
+    // A VM may be called so, and then all of it is there.
+    let host = host
+        .file("/sys/fs/cgroup/machine.slice/vcpu2/cpu.max", "100000 100000\n")
+        .file("/sys/fs/cgroup/machine.slice/vcpu2/vcpu3/cpu.max", "100000 100000\n")
+        .file("/sys/fs/cgroup/machine.slice/vcpu2/vcpus/cpu.max", "100000 100000\n")
+        .file("/proc/100/cgroup", "0::/machine.slice/vcpu2\n")
+        .file("/proc/100/task/101/cgroup", "0::/machine.slice/vcpu2/vcpus\n")
+        .file("/proc/100/task/102/cgroup", "0::/machine.slice/vcpu2/vcpu3\n");
+    let of_one = read(&host).vms[0].quotas.iter().map(|quota| quota.of_one_vcpu).collect::<Vec<_>>();
+    assert_eq!(of_one, [false, false, true, false]);
+    let host = host.file("/proc/100/task/101/cgroup", "0::/machine.slice/vcpu2/vcpu3\n");
+    assert!(read(&host).vms[0].quotas.iter().all(|quota| !quota.of_one_vcpu), "two vCPUs in one");
     let host = one_guest()
         .file("/proc/100/cgroup", "5:cpu,cpuacct:/a\n4:memory:/b\n0::/\n")
         .file("/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "20000\n")
         .file("/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "10000\n");
-    assert_eq!(read(&host).vms[0].quotas, [quota(("/a", 20_000, 10_000))]);
+    assert_eq!(read(&host).vms[0].quotas, [quota(("/a", 20_000, 10_000, false))]);
 }
 
 #[test]

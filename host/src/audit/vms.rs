@@ -173,10 +173,11 @@ fn allowed(host: &Host, pid: i32, tid: i32) -> CpuSet {
 
 /// Every quota between the root and the cgroups that the process and its vCPUs are in.
 fn quotas(host: &Host, pid: i32, threads: &[Thread]) -> Vec<Quota> {
-    let mut files = vec![host.read(&format!("/proc/{pid}/cgroup")).unwrap_or_default()];
-    files.extend(threads.iter().map(|thread| task(host, pid, thread.tid, "cgroup")));
-    let mut found = BTreeMap::new();
-    for line in files.iter().flat_map(|text| text.lines()) {
+    let mut files = vec![(false, host.read(&format!("/proc/{pid}/cgroup")).unwrap_or_default())];
+    files.extend(threads.iter().map(|thread| (true, task(host, pid, thread.tid, "cgroup"))));
+    let mut found: BTreeMap<String, Quota> = BTreeMap::new();
+    for (is_vcpu, line) in files.iter().flat_map(|(is_vcpu, text)| text.lines().map(|line| (*is_vcpu, line)))
+    {
         let mut parts = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
         let is_first_version = !controllers.is_empty();
@@ -193,12 +194,19 @@ fn quotas(host: &Host, pid: i32, threads: &[Thread]) -> Vec<Quota> {
                 quota(&host.read(&format!("{CGROUPS}{at}/cpu.max")).unwrap_or_default())
             };
             if let Some((quota_us, period_us)) = quota {
+                // What a second thread leads through has more than one in it.
+                let of_one_vcpu = is_vcpu && is_of_one_vcpu(part) && !found.contains_key(&at);
                 let cgroup = printable_path(&at);
-                found.insert(at.clone(), Quota { cgroup, quota_us, period_us });
+                found.insert(at.clone(), Quota { cgroup, quota_us, period_us, of_one_vcpu });
             }
         }
     }
     found.into_values().collect()
+}
+
+/// libvirt's `vcpu3`. A cgroup of another name may have threads of other VMs, or the VMM's own.
+fn is_of_one_vcpu(name: &str) -> bool {
+    name.strip_prefix("vcpu").is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 /// "50000 100000"; "max 100000" is none.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::audit::cpuset::CpuSet;
 use crate::audit::rules::{each_vm, Hit, Rule, Severity};
-use crate::audit::snapshot::{Snapshot, Vm};
+use crate::audit::snapshot::{Quota, Snapshot, Vm};
 
 /// vCPUs per pCPU from which vendors' guides call a host at risk.
 const OVERCOMMIT_MAX: usize = 4;
@@ -58,7 +58,7 @@ pub const RULES: [Rule; 7] = [
         severity: Severity::Warning,
         reason: "when the quota is used up all vCPUs stop until the period ends, one that holds a lock or owes an answer among them",
         remedy: "share by cpu.weight instead (libvirt: <shares>, not <quota>); where a cap is wanted, a short period makes the stops short",
-        check: |snapshot| each_vm(snapshot, quota),
+        check: cpu_max,
     },
 ];
 
@@ -141,20 +141,27 @@ fn overcommit(snapshot: &Snapshot) -> Vec<Hit> {
     Hit::host(format!("{vcpus} vCPUs on {pcpus} pCPUs, {:.1} to 1", vcpus as f64 / pcpus as f64))
 }
 
-fn quota(vm: &Vm) -> Option<String> {
-    let part = |quota: &crate::audit::snapshot::Quota| {
+fn cpu_max(snapshot: &Snapshot) -> Vec<Hit> {
+    let pcpus = snapshot.cpus.online.len() as u64;
+    // A quota of as much as can be used stops nobody. Where the pCPUs are not known, any may.
+    let can_bind = |quota: &&Quota| {
+        let usable = if quota.of_one_vcpu { 1 } else { pcpus };
+        usable == 0 || quota.quota_us < usable.saturating_mul(quota.period_us)
+    };
+    let part = |quota: &Quota| {
         let pcpus = quota.quota_us as f64 / quota.period_us as f64;
         format!("{}: {pcpus:.2} pCPUs in periods of {} µs", quota.cgroup, quota.period_us)
     };
-    let parts: Vec<String> = vm.quotas.iter().map(part).collect();
-    (!parts.is_empty()).then(|| parts.join(", "))
+    each_vm(snapshot, |vm| {
+        let parts: Vec<String> = vm.quotas.iter().filter(can_bind).map(part).collect();
+        (!parts.is_empty()).then(|| parts.join(", "))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::audit::rules::tests::{check, hits, host, vm, wide};
-    use crate::audit::snapshot::Quota;
 
     #[test]
     fn wider_than_the_host() {
@@ -251,14 +258,36 @@ mod tests {
 
     #[test]
     fn quotas() {
-        let quota = Quota { cgroup: "/machine.slice/a".into(), quota_us: 150_000, period_us: 100_000 };
-        let limited = Vm { quotas: vec![quota], ..wide(10, 2) };
+        let quota = |cgroup: &str, quota_us| Quota {
+            cgroup: cgroup.into(),
+            quota_us,
+            period_us: 100_000,
+            of_one_vcpu: cgroup.contains("/vcpu"),
+        };
+        let limited = |quotas: &[(&str, u64)]| {
+            let quotas = quotas.iter().map(|(cgroup, quota_us)| quota(cgroup, *quota_us)).collect();
+            host(vec![Vm { quotas, ..wide(10, 2) }])
+        };
+        let without_pcpus = |snapshot| Snapshot { cpus: Default::default(), ..snapshot };
         check(
             "cpu-max",
             &[
-                ("set", host(vec![limited]), &["/machine.slice/a", "1.50 pCPUs", "100000 µs"]),
+                ("set", limited(&[("/m/a", 150_000)]), &["/m/a", "1.50 pCPUs", "100000 µs"]),
+                ("just below the host", limited(&[("/m/a", 399_999)]), &["/m/a"]),
+                ("the whole host", limited(&[("/m/a", 400_000)]), &[]),
+                ("pCPUs not known", without_pcpus(limited(&[("/m/a", 400_000)])), &["/m/a: 4.00"]),
+                ("less than a pCPU for a vCPU", limited(&[("/m/a/vcpu0", 99_999)]), &["/m/a/vcpu0"]),
+                ("a pCPU for each vCPU", limited(&[("/m/a/vcpu0", 100_000), ("/m/a/vcpu1", 200_000)]), &[]),
+                ("a pCPU for a vCPU, known or not", without_pcpus(limited(&[("/m/a/vcpu0", 100_000)])), &[]),
+                ("a pCPU for the VM", limited(&[("/m/a", 100_000)]), &["/m/a: 1.00 pCPUs"]),
                 ("not set", host(vec![wide(10, 2)]), &[]),
             ],
+        );
+        // Each cgroup for itself, whatever is around it.
+        let nested = [("/m", 300_000), ("/m/a", 400_000), ("/m/a/vcpu0", 50_000), ("/m/a/vcpu1", 100_000)];
+        assert_eq!(
+            hits("cpu-max", &limited(&nested)),
+            ["/m: 3.00 pCPUs in periods of 100000 µs, /m/a/vcpu0: 0.50 pCPUs in periods of 100000 µs"]
         );
         assert_eq!(hits("cpu-max", &host(vec![])), Vec::<String>::new());
     }
