@@ -112,8 +112,15 @@ impl Snapshot {
                     .to_string(),
             );
         }
+        let kvm = kvm(host);
+        if host.kvm_is_live() && kvm.pause_exits.is_none() {
+            unknown.push(
+                "whether KVM catches vCPUs that spin (ple-off): neither kvm_intel nor kvm_amd is loaded with a parameter that says it"
+                    .to_string(),
+            );
+        }
         let vms = vms::read(host, ask, &mut unknown);
-        Snapshot { kernel, cpus, kvm: kvm(host), sched, vms, unknown }
+        Snapshot { kernel, cpus, kvm, sched, vms, unknown }
     }
 
     /// All vCPUs of all VMs.

@@ -45,6 +45,12 @@ fn good() -> FakeHost {
     FakeHost::good()
         .file("/sys/devices/system/cpu/online", "0-3\n")
         .file("/sys/kernel/debug/sched/cgroup_mode", "up (smp) concur max tasks\n")
+        .file("/sys/module/kvm_intel/parameters/ple_gap", "128\n")
+}
+
+/// Its KVM is loaded without a module for the processor.
+fn without_a_processors_module() -> FakeHost {
+    good().without("/sys/module/kvm_intel/parameters/ple_gap")
 }
 
 /// QEMU as libvirt starts it, which names its threads.
@@ -205,6 +211,18 @@ fn kvm_that_is_not_loaded_is_said() {
 }
 
 #[test]
+fn pause_exits_of_which_no_module_tells_are_said_to_be_unknown() {
+    let snapshot = read(&without_a_processors_module());
+    assert!(matches!(snapshot.unknown.as_slice(), [line] if line.contains("neither kvm_intel nor kvm_amd")));
+    assert!(Report::of(&snapshot).json().contains("(ple-off)"));
+    let amd = without_a_processors_module().file("/sys/module/kvm_amd/parameters/pause_filter_count", "0\n");
+    assert_eq!(read(&amd).unknown, Vec::<String>::new());
+    // Without KVM one line is enough.
+    let none = without_a_processors_module().file("/sys/module/kvm/initstate", "coming\n");
+    assert_eq!(read(&none).unknown.len(), 1);
+}
+
+#[test]
 fn quotas_of_a_guest_and_above_it() {
     let host = one_guest()
         .file("/sys/fs/cgroup/machine.slice/cpu.max", "300000 100000\n")
@@ -244,7 +262,7 @@ fn quotas_of_a_guest_and_above_it() {
 
 #[test]
 fn parameters_of_the_kvm_modules() {
-    let host = good()
+    let host = without_a_processors_module()
         .file("/sys/module/kvm/parameters/halt_poll_ns", "200000\n")
         .file("/sys/module/kvm_amd/parameters/pause_filter_count", "0\n")
         .file("/sys/module/kvm_amd/parameters/avic", "Y\n")
@@ -257,7 +275,8 @@ fn parameters_of_the_kvm_modules() {
         ("kvm_amd.pause_filter_count", 0, true)
     );
     assert_eq!((kvm.halt_poll_ns, kvm.virtual_ipis), (Some(200_000), false));
-    let filter = good().file("/sys/module/kvm_amd/parameters/pause_filter_count", "3000\n");
+    let filter =
+        without_a_processors_module().file("/sys/module/kvm_amd/parameters/pause_filter_count", "3000\n");
     assert_eq!(
         read(&filter).kvm.pause_exits.unwrap().value,
         3000,
@@ -267,14 +286,14 @@ fn parameters_of_the_kvm_modules() {
     let exits = read(&filter).kvm.pause_exits.unwrap();
     assert_eq!((exits.parameter.as_str(), exits.value), ("kvm_amd.pause_filter_thresh", 0));
     assert_eq!(spins(&filter.host()), Spins::Uncaught("kvm_amd.pause_filter_thresh".to_string()));
-    let intel = good().file("/sys/module/kvm_intel/parameters/ple_gap", "128\n");
+    let intel = without_a_processors_module().file("/sys/module/kvm_intel/parameters/ple_gap", "128\n");
     assert_eq!(spins(&intel.host()), Spins::Caught);
-    assert_eq!(spins(&good().host()), Spins::Unknown);
+    assert_eq!(spins(&without_a_processors_module().host()), Spins::Unknown);
     let host = host.file("/sys/module/kvm_amd/parameters/enable_ipiv", "Y\n");
     assert!(read(&host).kvm.virtual_ipis);
-    let older = good().file("/sys/module/kvm_amd/parameters/avic", "1\n");
+    let older = without_a_processors_module().file("/sys/module/kvm_amd/parameters/avic", "1\n");
     assert!(read(&older).kvm.virtual_ipis);
-    let host = good()
+    let host = without_a_processors_module()
         .file("/sys/module/kvm_intel/parameters/enable_apicv", "Y\n")
         .file("/sys/module/kvm_intel/parameters/ple_gap", "128\n")
         .file("/proc/cpuinfo", "flags\t\t: fpu vmx\nvmx flags\t: vnmi ple\n");
