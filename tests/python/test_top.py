@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import pty
@@ -49,6 +50,21 @@ def test_a_file_comes_out_whole_however_fast_it_is_read(tmp_path: Path) -> None:
     argv = [binaries.find("cohort"), "top", "--batch", "--json", "--feed", feed]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
     assert [json.loads(line)["clock_ns"] // 10**9 for line in done.stdout.splitlines()] == list(range(2, 2001))
+
+
+def test_lines_of_vcpus_can_be_joined_to_their_vms(tmp_path: Path) -> None:
+    feed = tmp_path / "feed.jsonl"
+    vcpu = {"vcpu": 1, "tid": 43, "pcpu": 3, "state": "running"}
+    vms = [{"name": "a", "pid": 40, "id": 7, "vcpus": [vcpu]}, {"name": "b", "pid": 50, "id": 8, "vcpus": []}]
+    feed.write_text("".join(json.dumps({"clock_ns": second * 10**9, "vms": vms}) + "\n" for second in (1, 2)))
+    argv = [binaries.find("cohort"), "top", "--batch", "--csv", "--feed", feed]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    wanted = ("vm", "pid", "tid", "vcpu", "vcpus", "pcpu", "state")
+    assert [tuple(row[field] for field in wanted) for row in csv.DictReader(done.stdout.splitlines())] == [
+        ("a", "40", "", "", "1", "", ""),
+        ("a", "40", "43", "1", "1", "3", "running"),
+        ("b", "50", "", "", "0", "", ""),
+    ]
 
 
 def test_a_full_disk_is_no_success(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ use serde_json::{json, Map, Value};
 
 use super::columns::Column;
 use super::rates::{Interval, Row};
-use super::sample::Sample;
+use super::sample::{Sample, State};
 use super::words;
 use crate::vmname::shortened;
 
@@ -34,7 +34,7 @@ fn figures(row: &Row, columns: &[&Column], missing: &[String]) -> Value {
 }
 
 pub fn csv_head(columns: &[&Column]) -> String {
-    let mut line = "time_s,vm,pid,vcpu,vcpus,pcpu,state".to_string();
+    let mut line = "time_s,vm,pid,tid,vcpu,vcpus,pcpu,state".to_string();
     columns.iter().for_each(|column| line += &format!(",{}", column.field()));
     line + ",loses\n"
 }
@@ -43,9 +43,10 @@ pub fn csv(sample: &Sample, interval: &Interval, columns: &[&Column]) -> String 
     let mut text = String::new();
     for vm in &interval.vms {
         for row in std::iter::once(vm).chain(&vm.children) {
-            let place = row.vcpu.map(|(id, pcpu, state)| format!("{id},1,{pcpu},{}", state.name()));
+            let tid = row.tid.map(|tid| tid.to_string()).unwrap_or_default();
+            let place = row.vcpu.map(|(id, pcpu, state)| format!("{id},1,{pcpu},{}", state_word(state)));
             let place = place.unwrap_or_else(|| format!(",{},,", row.vcpus));
-            let _ = write!(text, "{:.3},{},{},{place}", sample.time_s, quoted(&vm.name), row.pid);
+            let _ = write!(text, "{:.3},{},{},{tid},{place}", sample.time_s, quoted(&vm.name), row.pid);
             for column in columns {
                 let _ = match column.value(row, &sample.missing) {
                     Some(value) => write!(text, ",{value:.3}"),
@@ -57,6 +58,11 @@ pub fn csv(sample: &Sample, interval: &Interval, columns: &[&Column]) -> String 
         }
     }
     text
+}
+
+/// The word that JSON has for it; the screen's are for people.
+fn state_word(state: State) -> String {
+    json!(state).as_str().unwrap_or_default().to_string()
 }
 
 /// A field of CSV.
@@ -132,11 +138,33 @@ mod tests {
         let fields = csv_head(&all).split(',').count();
         let text = csv(&sample, &interval, &all);
         assert_eq!(text.lines().count(), 6);
-        assert!(text.starts_with("7.250,\"a,\"\"b\"\"\",1,,2,,,50.000,25.000"), "{text}");
+        assert!(text.starts_with("7.250,\"a,\"\"b\"\"\",1,,,2,,,50.000,25.000"), "{text}");
         assert!(text
             .lines()
             .skip(1)
             .all(|line| line.starts_with("7.250,\"") || line.split(',').count() == fields));
+    }
+
+    #[test]
+    fn csv_joins_vcpus_to_their_vm_in_the_words_of_json() {
+        let (sample, interval) = two();
+        let columns = [by_head("%RDY").unwrap()];
+        assert_eq!(csv_head(&columns), "time_s,vm,pid,tid,vcpu,vcpus,pcpu,state,rdy_percent,loses\n");
+        let text = csv(&sample, &interval, &columns);
+        let lines: Vec<&str> = text.lines().skip(3).collect();
+        assert_eq!(
+            lines,
+            [
+                "7.250,c,2,,,2,,,0.000,idle",
+                "7.250,c,2,200,0,1,0,running,0.000,",
+                "7.250,c,2,201,1,1,0,running,0.000,"
+            ]
+        );
+        let value: Value = serde_json::from_str(&json(&sample, &interval, &columns)).unwrap();
+        assert_eq!((&value["vms"][1]["pid"], &value["vms"][1]["vcpus"][1]["tid"]), (&json!(2), &json!(201)));
+        assert_eq!(value["vms"][1]["vcpus"][1]["state"], "running");
+        let words = [State::Unknown, State::Ready, State::Preempted, State::Halted, State::Blocked];
+        assert_eq!(words.map(state_word), ["unknown", "ready", "preempted", "halted", "blocked"]);
     }
 
     #[test]
@@ -146,7 +174,7 @@ mod tests {
         let columns = [by_head("PREK/s").unwrap(), by_head("%RDY").unwrap()];
         let value: Value = serde_json::from_str(&json(&sample, &interval, &columns)).unwrap();
         assert_eq!(value["vms"][0]["figures"], json!({"rdy_percent": 25.0}));
-        assert!(csv(&sample, &interval, &columns).contains(",1,,2,,,,25.000,"));
+        assert!(csv(&sample, &interval, &columns).contains(",1,,,2,,,,25.000,"));
         assert!(table(&sample, &interval, &columns).contains("     -   25.0\n"));
     }
 

@@ -12,7 +12,10 @@ pub struct Row {
     pub name: String,
     /// Tells it from all others, and is the same in the next interval.
     pub id: u64,
+    /// The VM's, also of a vCPU.
     pub pid: i32,
+    /// Of a vCPU: its thread.
+    pub tid: Option<u32>,
     /// Of a vCPU: its number, where it is and how.
     pub vcpu: Option<(u32, u32, State)>,
     pub vcpus: u32,
@@ -95,7 +98,8 @@ fn vm_row(before: &Vm, now: &Vm, secs: f64) -> Row {
                 name: format!("vCPU {}", vcpu.vcpu),
                 // The bits that differ between VMs are further up.
                 id: now.id ^ (u64::from(vcpu.vcpu) + 1) << 16,
-                pid: vcpu.tid as i32,
+                pid: now.pid,
+                tid: Some(vcpu.tid),
                 vcpu: Some((vcpu.vcpu, vcpu.pcpu, vcpu.state)),
                 vcpus: 1,
                 secs,
@@ -111,6 +115,7 @@ fn vm_row(before: &Vm, now: &Vm, secs: f64) -> Row {
         name: now.name.clone(),
         id: now.id,
         pid: now.pid,
+        tid: None,
         vcpu: None,
         vcpus: now.vcpus.len() as u32,
         secs,

@@ -83,6 +83,7 @@ pub enum State {
 }
 
 impl State {
+    /// On the screen.
     pub fn name(self) -> &'static str {
         match self {
             State::Unknown => "?",
