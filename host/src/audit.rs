@@ -2,7 +2,7 @@
 //! `cohort audit`: what is configured badly on this host. It reads /proc, /sys and libvirt's files, and changes nothing.
 
 mod cpuset;
-mod guest_cpu;
+pub mod guest_cpu;
 mod libvirt;
 mod report;
 mod rules;

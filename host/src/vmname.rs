@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use crate::audit::guest_cpu::is_qemu;
 use crate::checks::Host;
 
 /// Longer names are cut.
@@ -46,10 +47,13 @@ pub fn nameless(tgid: i32) -> String {
 
 /// The name in a VMM's command line: QEMU's `-name NAME` or `-name guest=NAME,…`; Firecracker's `--id NAME`; crosvm's `--name NAME`.
 fn from_cmdline(words: &[String]) -> Option<String> {
+    let is_qemu = is_qemu(words);
     for (i, word) in words.iter().enumerate() {
         let next = || words.get(i + 1).cloned();
         let name = match word.as_str() {
             "-name" => next().map(|value| qemu_guest(&value)),
+            // QEMU takes two dashes as well.
+            "--name" if is_qemu => next().map(|value| qemu_guest(&value)),
             "--id" | "--name" => next(),
             _ => word.strip_prefix("--id=").or_else(|| word.strip_prefix("--name=")).map(str::to_string),
         };
@@ -120,6 +124,11 @@ mod tests {
         assert_eq!(name("/usr/bin/kvm -name guest=web,debug-threads=on").as_deref(), Some("web"));
         assert_eq!(name("ld.so --library-path x qemu -name a,,b,process=z").as_deref(), Some("a,b"));
         assert_eq!(name("qemu -name debug-threads=on,guest=web").as_deref(), Some("web"));
+        assert_eq!(name("qemu-system-x86_64 --name web -m 256M").as_deref(), Some("web"));
+        assert_eq!(name("/usr/bin/kvm --name guest=web,debug-threads=on").as_deref(), Some("web"));
+        assert_eq!(name("qemu-kvm --name a,,b,process=z").as_deref(), Some("a,b"));
+        assert_eq!(name("crosvm run --name guest=web,a,,b").as_deref(), Some("guest=web,a,,b"));
+        assert_eq!(name("crosvm run --name=guest=web").as_deref(), Some("guest=web"));
         assert_eq!(name("firecracker --api-sock /s --id fc1").as_deref(), Some("fc1"));
         assert_eq!(name("firecracker --id=fc2").as_deref(), Some("fc2"));
         assert_eq!(name("crosvm run --name vm1").as_deref(), Some("vm1"));
