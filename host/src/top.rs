@@ -9,6 +9,7 @@ pub mod cgroup;
 mod columns;
 pub mod counters;
 mod draw;
+mod http;
 pub mod lag;
 mod openmetrics;
 mod rates;
@@ -60,26 +61,19 @@ pub fn run(args: &Top, host: &Host) -> Result<(), Failure> {
     };
     if args.batch {
         batch(args, &mut source, &stops, &mut show)
-    } else if serves_only {
-        serve(args, &mut source, &stops, &mut show)
+    } else if let Some(exporter) = exporter.as_ref().filter(|_| serves_only) {
+        serve(args, exporter, &mut source, &stops)
     } else {
         screen::run(args, &mut source, &stops, &mut show)
     }
 }
 
 /// Nothing but the exporter.
-fn serve(
-    args: &Top,
-    source: &mut Source<'_>,
-    stops: &Stops,
-    show: &mut dyn FnMut(&Sample),
-) -> Result<(), Failure> {
-    show(&source.first(stops)?);
-    if let Some(address) = args.listen {
-        info!("serving http://{address}/metrics");
-    }
+fn serve(args: &Top, exporter: &Exporter, source: &mut Source<'_>, stops: &Stops) -> Result<(), Failure> {
+    exporter.show(&source.first(stops)?);
+    info!("serving http://{}/metrics", exporter.address());
     while let Some(sample) = source.next(args.interval, stops)? {
-        show(&sample);
+        exporter.show(&sample);
     }
     Ok(())
 }

@@ -4,25 +4,25 @@
 //! What is served is the last sample: a scrape costs the probe nothing.
 
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use super::counters::{Counter, Counters, COUNTERS};
+use super::http::answer;
 use super::sample::{Sample, Vcpu, Vm};
 use crate::say::Failure;
 
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Who asks has so long, and so many bytes.
+/// Who asks and takes the answer has so long.
 const PATIENCE: Duration = Duration::from_secs(2);
-const REQUEST_MAX: usize = 8 << 10;
 /// What is told of each vCPU; of VMs everything is.
 const OF_VCPUS: &[&str] = &["run_ns", "ready_ns", "costop_ns", "halted_ns", "preemptions_kernel", "ple"];
 
-/// What the serving thread says.
+/// What the serving thread says, and where.
 pub struct Exporter {
+    address: SocketAddr,
     page: Arc<Mutex<String>>,
 }
 
@@ -32,58 +32,31 @@ impl Exporter {
             Failure::refused(format!("--listen {address}: {e}: choose another port, or end who has it"))
         };
         let listener = TcpListener::bind(address).map_err(failed)?;
+        // Of port 0 the kernel makes one that is free.
+        let address = listener.local_addr().map_err(failed)?;
         let page = Arc::new(Mutex::new("# EOF\n".to_string()));
         let shown = Arc::clone(&page);
         thread::spawn(move || {
             for stream in listener.incoming() {
                 match stream {
                     // Who does not listen to the answer has only itself to blame.
-                    Ok(stream) => drop(answer(stream, &shown)),
+                    Ok(stream) => drop(answer(stream, &shown, PATIENCE)),
                     // Out of file descriptors, for instance: not at full speed.
                     Err(_) => thread::sleep(Duration::from_millis(100)),
                 }
             }
         });
-        Ok(Exporter { page })
+        Ok(Exporter { address, page })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     pub fn show(&self, sample: &Sample) {
         let text = render(sample);
         *self.page.lock().unwrap_or_else(|e| e.into_inner()) = text;
     }
-}
-
-fn answer(mut stream: TcpStream, page: &Mutex<String>) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut request = Vec::new();
-    let mut part = [0; 1024];
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        let n = stream.read(&mut part)?;
-        if n == 0 || request.len() + n > REQUEST_MAX {
-            return Ok(());
-        }
-        request.extend_from_slice(&part[..n]);
-    }
-    let line = String::from_utf8_lossy(&request);
-    let mut words = line.split_whitespace();
-    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let (status, kind, body) = match (method, path.split('?').next().unwrap_or_default()) {
-        ("GET" | "HEAD", "/metrics") => {
-            ("200 OK", CONTENT_TYPE, page.lock().unwrap_or_else(|e| e.into_inner()).clone())
-        }
-        ("GET" | "HEAD", _) => ("404 Not Found", "text/plain", "see /metrics\n".to_string()),
-        _ => ("405 Method Not Allowed", "text/plain", "GET /metrics\n".to_string()),
-    };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes())?;
-    if method != "HEAD" {
-        stream.write_all(body.as_bytes())?;
-    }
-    Ok(())
 }
 
 /// A label's value.
@@ -231,6 +204,9 @@ fn render(sample: &Sample) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
     use super::*;
     use crate::top::cgroup::{OF_QUOTAS, OF_WEIGHTS};
     use crate::top::rates::tests::vm;
@@ -246,14 +222,14 @@ mod tests {
 
     #[test]
     fn a_scrape_gets_the_last_sample() {
-        // The port is free again when this listener goes; another process is unlikely to take it at once.
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let exporter = Exporter::listen(address).unwrap();
+        let exporter = Exporter::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = exporter.address();
+        assert_ne!(address.port(), 0, "where it can be asked");
         assert!(ask(address, "GET /metrics HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n# EOF\n"));
         exporter
             .show(&Sample { vms: vec![vm("a\"b", 7, [(1_500_000_000, 0), (0, 0)])], ..Sample::default() });
         let page = ask(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains(CONTENT_TYPE), "{page}");
+        assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("openmetrics-text"), "{page}");
         assert!(
             page.contains("\ncohort_vm_run_seconds_total{vm=\"a\\\"b\",pid=\"7\"} 1.500000000\n"),
             "{page}"
