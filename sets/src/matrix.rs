@@ -62,8 +62,8 @@ impl Matrix {
         self.events.iter().all(|events| *events == 0)
     }
 
-    /// From text: a line per vCPU with its counts, separated by blanks, commas or semicolons; what is on the diagonal does not matter, `-` is
-    /// allowed there. What follows a # counts for nothing, and so do empty lines.
+    /// From text: a line per vCPU with its counts, separated by blanks, commas or semicolons; on the diagonal is `-`, or a count that does not
+    /// matter. What follows a # counts for nothing, and so do empty lines.
     pub fn parse(text: &str) -> Result<Self, MatrixError> {
         let rows: Vec<(usize, &str)> = text
             .lines()
@@ -87,10 +87,15 @@ impl Matrix {
                     format!("line {line}: has {} counts; allowed: {vcpus}, as there are lines", words.len());
                 return Err(MatrixError(told));
             }
-            for (y, word) in words.iter().enumerate().filter(|(y, _)| *y != x) {
+            for (y, word) in words.iter().enumerate() {
+                // Any other text of as many words as lines would be a matrix: one word, for example.
+                if y == x && *word == "-" {
+                    continue;
+                }
                 let count = word.parse().ok().filter(|count| *count <= EVENTS_MAX).ok_or_else(|| {
+                    let dash = if y == x { "- (a vCPU with itself), or " } else { "" };
                     MatrixError(format!(
-                        "line {line}: count {word:?}; allowed: whole numbers from 0 to {EVENTS_MAX}"
+                        "line {line}: count {word:?}; allowed: {dash}whole numbers from 0 to {EVENTS_MAX}"
                     ))
                 })?;
                 if y < x && matrix.get(y, x) != count {
@@ -166,6 +171,11 @@ mod tests {
         assert!(wrong("- x\n1 -").starts_with("line 1: count \"x\"; allowed"));
         assert!(wrong("- 1\n2 -").starts_with("line 2: vCPU 1 has 2 events with vCPU 0, which has 1"));
         assert!(wrong("- -1\n-1 -").starts_with("line 1: count \"-1\""));
+        assert!(wrong("# a host's\nhost-7\n")
+            .starts_with("line 2: count \"host-7\"; allowed: - (a vCPU with itself)"));
+        assert!(wrong("- 1\n1 x").starts_with("line 2: count \"x\"; allowed: -"));
+        assert!(wrong("- -\n- -").starts_with("line 1: count \"-\"; allowed: whole numbers"));
+        assert_eq!(Matrix::parse("0 1\n1 7").unwrap(), Matrix::parse("- 1\n1 -").unwrap());
     }
 
     #[test]

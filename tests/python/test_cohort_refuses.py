@@ -23,6 +23,11 @@ def cohort(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (["record", "--out", "new/."], "--out new/.: is the name of a folder; allowed: a file"),
         (["record", "--out", "words/"], "--out words/: is the name of a folder; allowed: a file"),
         (["record", "--out", "."], "--out .: is a folder; allowed: a file"),
+        (
+            ["sets", "--matrix", "words"],
+            '--matrix: words: line 1: count "host-7"; allowed: - (a vCPU with itself), '
+            "or whole numbers from 0 to 1099511627776",
+        ),
     ],
 )
 def test_one_line_says_what_is_wrong(args: list[str], said: str, tmp_path: Path) -> None:
@@ -30,3 +35,8 @@ def test_one_line_says_what_is_wrong(args: list[str], said: str, tmp_path: Path)
     done = cohort(*args, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"cohort: {said}\n")
     assert [path.name for path in tmp_path.iterdir()] == ["words"]
+
+
+def test_what_is_right_is_not_refused(tmp_path: Path) -> None:
+    (tmp_path / "matrix").write_text("- 5\n5 0\n")
+    assert cohort("sets", "--matrix", "matrix", cwd=tmp_path).returncode == 0
