@@ -39,7 +39,7 @@ pub fn run(args: &Pages) -> Result<(), Failure> {
         for page in &pages {
             let path = dir.join(format!("{}.1", page.name));
             fs::write(&path, &page.text)
-                .map_err(|e| Failure::failed(format!("--dir: cannot write {}: {e}", path.display())))?;
+                .map_err(|e| Failure::refused(format!("--dir: cannot write {}: {e}", path.display())))?;
         }
         return Ok(());
     }
@@ -229,6 +229,21 @@ mod tests {
         let page = text("cohort-run");
         assert!(page.contains("scheduling goes on without"), "{page}");
         assert!(page.contains("with --monitor, standard output cannot be written"), "{page}");
+    }
+
+    #[test]
+    fn a_folder_that_is_none_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let none = dir.path().join("none");
+        let failure = run(&Pages { verb: None, dir: Some(none.clone()) }).unwrap_err();
+        assert_eq!(failure.status, 2);
+        assert!(
+            failure.line.starts_with("--dir: cannot write ") && failure.line.contains(none.to_str().unwrap()),
+            "{}",
+            failure.line
+        );
+        run(&Pages { verb: None, dir: Some(dir.path().into()) }).unwrap();
+        assert!(dir.path().join("cohort-run.1").is_file());
     }
 
     #[test]

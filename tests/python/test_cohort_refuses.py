@@ -28,6 +28,8 @@ def cohort(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
             '--matrix: words: line 1: count "host-7"; allowed: - (a vCPU with itself), '
             "or whole numbers from 0 to 1099511627776",
         ),
+        (["man", "--dir", "none"], "--dir: cannot write none/cohort.1: No such file or directory (os error 2)"),
+        (["man", "--dir", "words"], "--dir: cannot write words/cohort.1: Not a directory (os error 20)"),
     ],
 )
 def test_one_line_says_what_is_wrong(args: list[str], said: str, tmp_path: Path) -> None:
@@ -40,3 +42,5 @@ def test_one_line_says_what_is_wrong(args: list[str], said: str, tmp_path: Path)
 def test_what_is_right_is_not_refused(tmp_path: Path) -> None:
     (tmp_path / "matrix").write_text("- 5\n5 0\n")
     assert cohort("sets", "--matrix", "matrix", cwd=tmp_path).returncode == 0
+    assert cohort("man", "--dir", ".", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "cohort-run.1").exists()
