@@ -124,8 +124,8 @@ const RECORD_STATUS: [(&str, &str); 3] = [
 ];
 
 const TOP_STATUS: [(&str, &str); 3] = [
-    ("0", "Ended as asked."),
-    ("1", "The kernel refused the probe; the reason is printed."),
+    ("0", "Ended as asked, or the reader has closed the pipe."),
+    ("1", "The kernel refused the probe, or standard output cannot be written, as on a full disk; the reason is printed."),
     ("2", "A bad flag or file, or this host cannot be watched (no root, no KVM, no BTF); the remedy is printed."),
 ];
 
@@ -229,6 +229,20 @@ mod tests {
         let page = text("cohort-run");
         assert!(page.contains("scheduling goes on without"), "{page}");
         assert!(page.contains("with --monitor, standard output cannot be written"), "{page}");
+    }
+
+    #[test]
+    fn what_ends_top_is_what_its_guide_says() {
+        let (page, guide) = (text("cohort-top"), include_str!("../../docs/top.md"));
+        for (of_page, of_guide) in [
+            ("the reader has closed the pipe", "the reader has closed the pipe"),
+            (
+                "standard output cannot be written, as on a full disk",
+                "stdout cannot be written, as on a full disk",
+            ),
+        ] {
+            assert!(page.contains(of_page) && guide.contains(of_guide), "{of_page} is missing in {page}");
+        }
     }
 
     #[test]
