@@ -390,15 +390,17 @@ static u64 vtime_key(const struct task_ctx *t)
 static void vtime_tick(struct task_ctx *t, s32 cpu, u64 now)
 {
 	struct entity_ctx *e = entity_get(t->leaf);
-	u64 least;
+	u64 least, lag = lag_ns;
 	s32 i;
 
 	if (!t->leaf || !e || !t->everywhere || e->nr_running < e->nr_active)
 		return;
 	for (i = 0; i < MAX_DEPTH; i++) {
-		least = clock_of(e->parent, cpu, true) - LAG_APART * lag_ns;
+		least = clock_of(e->parent, cpu, true) - LAG_APART * lag;
 		if (time_before(e->vtime, least))
 			e->vtime = least;
+		/* What is above keeps as much as its vCPUs could claim. */
+		lag = i ? lag : entity_lag(e, t);
 		if (!e->parent)
 			break;
 		e = entity_get(e->parent);

@@ -240,7 +240,7 @@ MUTATIONS = [
     Mutation(
         "who found no room is never tried again",
         "registry.h",
-        "return !t->vm && t->registry_generation != registry_generation;",
+        "return !vm_get(t) && t->registry_generation != registry_generation;",
         "return false;",
     ),
     Mutation("a turn ends at a tick", "turn.h", "scx_bpf_kick_cpu(*key, SCX_KICK_PREEMPT);", ";"),
