@@ -302,7 +302,6 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
 	c->curr_weight = p->scx.weight;
 	c->turn_end_ns = now + slice;
 	c->curr_pid = p->pid;
-	c->emptied = 0;
 	if (c->resume_pid == (u32)p->pid)
 		c->resume_pid = 0;
 	if (!(p->flags & PF_KTHREAD))

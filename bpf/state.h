@@ -65,7 +65,7 @@ static __always_inline u32 chosen_gang(void)
 struct cpu_ctx {
 	u32 online;
 	u32 taken;	 /* by a real-time or deadline task */
-	u32 emptied;	 /* since then; and nobody has come */
+	u32 emptied;	 /* since then, and nobody has been chosen */
 	u32 curr_pid;	 /* 0: nobody */
 	u32 curr_vm;	 /* as task_ctx.vm */
 	u32 curr_leaf;	 /* as task_ctx.leaf */

@@ -51,8 +51,8 @@ OF_OPERATIONS = [
     Mutation(
         "who comes to a pCPU after a real-time task is not asked to go by the next",
         "cohort.bpf.c",
-        "c->curr_pid = p->pid;\n\tc->emptied = 0;",
-        "c->curr_pid = p->pid;",
+        "\tc->emptied = 0;\n",
+        "",
     ),
     Mutation(
         "who loses its pCPU the moment it gets it has been served",
