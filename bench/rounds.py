@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The rounds of a comparison as `cohortlab held-out` reads them (fidelity/rounds/).
 
-    build/venv/bin/python bench/rounds.py FOLDER [TLB] >fidelity/rounds/NAME.toml
+    build/venv/bin/python bench/rounds.py [--settled] FOLDER [TLB] >fidelity/rounds/NAME.toml
 
-FOLDER is what `cohortlab compare --on lab --out FOLDER` wrote; TLB: which of its modes, where it has several.
+FOLDER is what `cohortlab compare --on lab --out FOLDER` wrote; TLB: which of its modes, where it has several. --settled
+leaves out the rounds alone that bench/tables.py leaves out.
 """
 
 from __future__ import annotations
@@ -13,18 +14,23 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tables import without_disturbed
+
 from cohortlab.fidelity import kernel_of
 from cohortlab.results import ALONE, Row, read_parquet
 
 
-def main(folder: str, wanted: str | None) -> None:
+def main(folder: str, wanted: str | None, *, settled: bool) -> None:
     results = read_parquet(Path(folder) / "measurements.parquet")
+    if settled:
+        results.rows = without_disturbed(results.rows, results.pcpus)
     (tlb,) = [mode for mode in results.tlb_modes if wanted in (None, mode)]
     # Where the results were written says nothing of them.
     command = re.sub(r" --out \S+", "", results.command)
     place = results.places[tlb]
     print("# SPDX-License-Identifier: GPL-2.0-only")
-    print(f'about = """\n{command}\n{place["emulator"]}; PLE {place["ple"]}.\n"""')
+    left_out = "Without the rounds alone in which a scheduler was still being cleared away.\n" if settled else ""
+    print(f'about = """\n{command}\n{place["emulator"]}; PLE {place["ple"]}.\n{left_out}"""')
     print(f'scenario = "{results.scenario}"')
     if tlb != "ipi":
         print(f'tlb = "{tlb}"')
@@ -51,6 +57,7 @@ def _list(values: Sequence[float]) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
+    words = [word for word in sys.argv[1:] if word != "--settled"]
+    if len(words) not in (1, 2):
         sys.exit(__doc__)
-    main(sys.argv[1], sys.argv[2] if len(sys.argv) == 3 else None)
+    main(words[0], words[1] if len(words) == 2 else None, settled="--settled" in sys.argv)

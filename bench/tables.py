@@ -52,13 +52,13 @@ def _read(folder: str, *, settled: bool) -> tuple[Results, list[Figure]]:
         sys.exit(2)
     results = read_parquet(file)
     if settled:
-        results.rows = _without_disturbed(results.rows, results.pcpus)
+        results.rows = without_disturbed(results.rows, results.pcpus)
     text = results.scenario_text
     scenario = scenarios.of_data(tomllib.loads(text), Path(results.scenario), text)
     return results, list(figures(results, scenario))
 
 
-def _without_disturbed(rows: Sequence[Row], pcpus: int) -> list[Row]:
+def without_disturbed(rows: Sequence[Row], pcpus: int) -> list[Row]:
     def disturbed(row: Row) -> bool:
         seen = row.why.get(row.vm, {})
         vcpus = seen.get("vcpus", 0.0)
