@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,20 @@ def test_a_cpu_goes_and_comes_back(bench: Bench) -> None:
         time.sleep(5)
         bench.until(lambda: bench.state() == "enabled", "Cohort schedules on all CPUs again")
         assert cohort.wait(0) is None
+
+
+def test_real_time_tasks_that_take_turns_beside_tasks_that_end(bench: Bench) -> None:
+    """Linux 7.3 ejects who asks 257 times that a queue be emptied in which an exiting task stays."""
+    with bench.nobody_is_hurt(), bench.cohort(), ExitStack() as stack:
+        for name, sh in (
+            ("turns", "exec chrt --fifo 1 taskset -c 0 hackbench -g 1 -f 2 -l 100000000"),
+            ("ends", "while :; do taskset -c 0 true; done"),
+        ):
+            job = bench.host.spawn(name, sh)
+            stack.callback(job.signal, signal.SIGKILL)
+        for _ in range(20):
+            time.sleep(1)
+            assert bench.state() == "enabled", bench.host.run("dmesg | tail -5").stdout
 
 
 def test_a_second_cohort_is_refused(bench: Bench) -> None:
