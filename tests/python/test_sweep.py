@@ -431,8 +431,9 @@ def test_dask_gives_the_same_file_though_a_worker_is_killed(
 
 
 SBATCH = """#!/bin/sh
-# What SLURM does: the job's script runs elsewhere, later.
-sh "$1" >/dev/null 2>&1 &
+# What SLURM does: it takes the job's script, which is gone once this has ended, and runs it elsewhere, later.
+script=$(cat "$1")
+sh -c "$script" >/dev/null 2>&1 &
 echo $! >>"$(dirname "$0")/jobs"
 echo "Submitted batch job $!"
 """
