@@ -194,8 +194,11 @@ VERIFIED_ONCE vtime_advance_clocks(struct task_ctx *t, s32 cpu, u64 now)
 	return 0;
 }
 
-/* Charge those of whom t is a part with delta_ns, or pay it back if negative. turn: what its turn now adds to their `turns`. */
-VERIFIED_ONCE vtime_charge_path(struct task_ctx *t, s64 delta_ns, u64 turn)
+/*
+ * Charge those of whom t is a part with delta_ns, or pay it back if negative. turn: what its turn now adds to their `turns`. served_ns: when they were served
+ * with that; 0: they were not.
+ */
+VERIFIED_ONCE vtime_charge_path(struct task_ctx *t, s64 delta_ns, u64 turn, u64 served_ns)
 {
 	struct entity_ctx *e;
 	u32 slot;
@@ -209,32 +212,14 @@ VERIFIED_ONCE vtime_charge_path(struct task_ctx *t, s64 delta_ns, u64 turn)
 		if (!slot || !e)
 			break;
 		atomic_add(&e->turns, turn - t->turn);
+		if (elapsed_ns(served_ns, e->served_ns) > SERVED_STEP_NS)
+			e->served_ns = served_ns;
 		if (delta_ns < 0)
 			atomic_add(&e->vtime, -scale_by_entity(-delta_ns, e));
 		else
 			atomic_add(&e->vtime, scale_by_entity(delta_ns, e));
 	}
 	t->turn = turn;
-	return 0;
-}
-
-/* Those of whom t is a part have a turn. */
-VERIFIED_ONCE vtime_served(struct task_ctx *t, u64 now)
-{
-	struct entity_ctx *e;
-	u32 slot;
-	s32 i;
-
-	if (!t)
-		return 0;
-	for (i = 0; i < MAX_DEPTH; i++) {
-		slot = t->run_path[i];
-		e = entity_get(slot);
-		if (!slot || !e)
-			break;
-		if (elapsed_ns(now, e->served_ns) > SERVED_STEP_NS)
-			e->served_ns = now;
-	}
 	return 0;
 }
 
@@ -249,13 +234,11 @@ static void vtime_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool
 	u64 now = now_ns();
 
 	*last_weight(t) = weight;
-	if (!is_overdue(t, now))
-		vtime_served(t, now);
 	if (by_rank)
 		vtime_advance_clocks(t, cpu, now);
 	t->paid_until_ns = t->charged_ns + slice;
 	t->vtime += scale_by_weight(slice, weight);
-	vtime_charge_path(t, slice, turn_until(now + slice));
+	vtime_charge_path(t, slice, turn_until(now + slice), is_overdue(t, now) ? 0 : now);
 	if (c) {
 		c->curr_vtime = t->vtime;
 		c->curr_fresh_until_ns = now + elapsed_ns(*fresh_until(t), t->charged_ns);
@@ -271,7 +254,7 @@ static void vtime_end(struct task_ctx *t, u64 weight)
 		t->vtime -= scale_by_weight(-more, weight);
 	else
 		t->vtime += scale_by_weight(more, weight);
-	vtime_charge_path(t, more, 0);
+	vtime_charge_path(t, more, 0, 0);
 	t->paid_until_ns = t->charged_ns;
 }
 
