@@ -59,6 +59,8 @@ def _read(folder: str, *, settled: bool) -> tuple[Results, list[Figure]]:
 
 
 def without_disturbed(rows: Sequence[Row], pcpus: int) -> list[Row]:
+    """Return the rows without those alone that --settled leaves out; of a program that has no other, with them."""
+
     def disturbed(row: Row) -> bool:
         seen = row.why.get(row.vm, {})
         vcpus = seen.get("vcpus", 0.0)
