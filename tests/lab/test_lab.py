@@ -113,6 +113,15 @@ def spinner(folder: Path, pauses: int) -> bytes:
     return program.read_bytes()
 
 
+def test_nothing_of_the_labs_own_weighs_in_what_the_kernel_balances_by(place: LabPlace) -> None:
+    place.measure(place.scenario.program_vm.name, "tlb-shootdown")
+    tasks = [line.split() for line in place.emulator.host.check("ps -eLo class=,nice=,ppid=,comm=").splitlines()]
+    # Children of kthreadd are the kernel's own. A real-time task has no nice value.
+    ours = [(how, nice, name) for how, nice, parent, *name in tasks if parent != "2"]
+    assert [task for task in ours if task[1] != "-" and int(task[1]) < 0] == []
+    assert {how for how, _, name in ours if name == ["cohort"]} == {"FF"}, "the probe, at once"
+
+
 def test_requests_overlap(place: LabPlace) -> None:
     machine = place.guests["work"].machine
     slow = threading.Thread(target=machine.run, args=("sleep 3",))
