@@ -41,8 +41,8 @@ class ProbeRun:
             PlaceError: this kernel or this `cohort` has no probe.
         """
         socket = f"{folder}/{name}.sock"
-        # It must not wait behind what it measures. As a real-time task: one of nice -20 weighs as much as 87 vCPUs, and the
-        # kernel would balance by that for a quarter of a second. Some kernels have no real-time tasks in cgroups. The
+        # It must not wait behind what it measures. As a real-time task: one of nice -20 weighs as much as 87 vCPUs, and
+        # the kernel would balance by that for a quarter of a second. Some kernels have no real-time tasks in cgroups. The
         # figures of an interval are of no use here.
         first = 'first="chrt --fifo 1"; $first true || first="nice -n -20"'
         top = f"{cohort} top --batch --json --columns %RUN --answer {socket}"
