@@ -11,6 +11,7 @@ use tracing::debug;
 use super::bpf::{ProbeSkel, ProbeSkelBuilder};
 use super::hooks::{Hook, Kernel, Lost, OPTIONAL};
 use super::intf;
+use super::settings;
 use crate::checks::Host;
 use crate::say::{self, Failure};
 use crate::top::cgroup::{OF_QUOTAS, OF_WEIGHTS};
@@ -28,7 +29,7 @@ pub struct Probe<'obj> {
     pub skel: ProbeSkel<'obj>,
     /// 1 + the highest possible CPU number.
     pub nr_cpus: u32,
-    /// What this kernel cannot count.
+    /// What cannot be counted on this host.
     pub lost: Lost,
     /// The process numbers that the probe tells are those of /proc.
     knows_processes: bool,
@@ -83,6 +84,7 @@ impl<'obj> Probe<'obj> {
         let state = kernel.switch_tells_state();
         drop(kernel);
         let knows_processes = knows_processes(host, &mut lost);
+        settings::lose_what_is_hidden(&mut lost, host);
 
         // Each try but the first has one program less.
         storage.places = (0..=present.len()).map(|_| MaybeUninit::uninit()).collect();

@@ -21,7 +21,7 @@ pub struct Sample {
     /// Who schedules: `eevdf`, `fair` or a sched_ext scheduler's name.
     pub scheduler: String,
     pub kernel: String,
-    /// Counters that this kernel cannot count, and figures of VMs that are not known.
+    /// Counters that cannot be counted on this host, and figures of VMs that are not known.
     pub missing: Vec<String>,
     /// Why; and vCPUs that are not followed.
     pub notes: Vec<String>,
