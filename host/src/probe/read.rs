@@ -14,7 +14,8 @@ use crate::maps;
 use crate::say::Failure;
 use crate::top::cgroup::{Figures, WEIGHT_DEFAULT};
 use crate::top::counters::Counters;
-use crate::top::lag::Lags;
+use crate::top::lag::{Among, Lags};
+use crate::top::reach::{self, Reach};
 use crate::top::sample::{Sample, State, Vcpu, Vm};
 use crate::vmname::{nameless, VmNames};
 
@@ -302,10 +303,13 @@ impl Reader {
             let present = present.get(slot).copied().unwrap_or_default();
             sample.vms.push(self.vm(probe.processes(host), vm, &found, present, now));
         }
+        // Without its processes nothing is known of weights, nor of lags.
         if let Some(host) = probe.processes(host) {
             self.cgroups.update(&mut sample, host);
+            let Reach { cpus, pinned } = Reach::of(&sample, reach::allowed);
+            let idle_ns = self.idle.grown_ns(|cpu| cpus.contains(cpu));
+            self.lags.update(&mut sample, &Among { idle_ns, pinned });
         }
-        self.lags.update(&mut sample);
         self.forget_all_but(&sample);
         Ok(sample)
     }

@@ -35,6 +35,8 @@ pub struct Vm {
     pub pid: i32,
     /// Tells a VM from another that has its name, or had its process number.
     pub id: u64,
+    /// Figures that are not known of this VM; see `notes`.
+    pub missing: Vec<String>,
     /// Its cgroup's `cpu.weight`, times those above it, of 100 each.
     pub weight: f64,
     /// Time in which `cpu.max` of its cgroups kept vCPUs from running.
