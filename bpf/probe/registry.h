@@ -39,7 +39,7 @@ struct {
 	__type(value, u32);
 } probe_vcpu_slots SEC(".maps");
 
-/* Free slots; user space puts all of them in. */
+/* Slots that are free again. */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(max_entries, PROBE_MAX_VMS);
@@ -52,10 +52,34 @@ struct {
 	__type(value, u32);
 } probe_free_vcpus SEC(".maps");
 
+/* So many slots were ever taken: nothing is in those behind, so that nobody has to read them. */
+u32 vms_end, vcpus_end;
+
 /* vCPUs for which there was no slot. */
 u64 not_followed;
 
 static const struct probe_vcpu no_vcpu;
+
+/* One that was never taken. */
+static __always_inline bool slot_new(u32 *end, u32 max, u32 *slot)
+{
+	if (READ_ONCE(*end) >= max)
+		return false;
+	*slot = atomic_add(end, 1);
+	if (*slot < max)
+		return true;
+	/* Others came at the same time and took the last ones. */
+	atomic_add(end, -1);
+	return false;
+}
+
+/* Return true if there is one. Events name slots, so a recording takes new ones as long as there are; a reader is better off with few. */
+static __always_inline bool slot_take(void *free, u32 *end, u32 max, u32 *slot)
+{
+	if (recording)
+		return slot_new(end, max, slot) || !bpf_map_pop_elem(free, slot);
+	return !bpf_map_pop_elem(free, slot) || slot_new(end, max, slot);
+}
 
 static __always_inline struct probe_vcpu *vcpu_at(u32 slot)
 {
@@ -109,7 +133,7 @@ static __noinline s32 vm_joined(u64 kvm, u32 tgid)
 	if (known) {
 		slot = *known;
 	} else {
-		if (bpf_map_pop_elem(&probe_free_vms, &slot))
+		if (!slot_take(&probe_free_vms, &vms_end, PROBE_MAX_VMS, &slot))
 			return -1;
 		vm = bpf_map_lookup_elem(&probe_vms, &slot);
 		if (!vm)
@@ -205,7 +229,7 @@ static __always_inline void vcpu_found(struct task_struct *p, struct kvm_vcpu *k
 	vm = bpf_map_lookup_elem(&probe_vms, &name.vm);
 	if (!vm)
 		return;
-	if (bpf_map_pop_elem(&probe_free_vcpus, &slot)) {
+	if (!slot_take(&probe_free_vcpus, &vcpus_end, PROBE_MAX_VCPUS, &slot)) {
 		vm_left(name.vm);
 		vcpu_refused(t, kvm_vcpu);
 		return;

@@ -235,11 +235,19 @@ impl Host {
 
     /// Another root, such as a host's as a container sees it. Of its threads nothing is asked of this kernel.
     pub fn below(root: PathBuf) -> Self {
-        Host { root, cookie_of: |_| Ok(0), ops_of: kernel_ops::of }
+        Host { root, cookie_of: |_| Err(io::ErrorKind::Unsupported.into()), ops_of: kernel_ops::of }
     }
 
-    pub fn has_core_cookie(&self, tid: i32) -> bool {
-        (self.cookie_of)(tid).is_ok_and(|cookie| cookie != 0)
+    /// None: the kernel does not say it to this user, or is not to be asked.
+    pub fn has_core_cookie(&self, tid: i32) -> Option<bool> {
+        match (self.cookie_of)(tid) {
+            Ok(cookie) => Some(cookie != 0),
+            // It has no core scheduling, or no SMT; or the thread has gone.
+            Err(error) => {
+                let none = [libc::EINVAL, libc::ENODEV, libc::ESRCH].map(Some);
+                none.contains(&error.raw_os_error()).then_some(false)
+            }
+        }
     }
 
     /// The operations of this kernel's sched_ext, if its types can be read.

@@ -37,6 +37,11 @@ pub fn for_each_until(
     Ok(read(&array, entries, CHUNK_BYTES, each)?)
 }
 
+/// As for_each(), of the indices below an end that somebody else tells.
+pub fn for_each_below(map: &impl MapCore, end: u32, each: impl FnMut(u32, &[u8])) -> libbpf_rs::Result<()> {
+    Ok(read_below(&InKernel::new(map)?, end, each)?)
+}
+
 /// Call `each` with every index of an array map, in order, and its value. A map per pCPU has a value for each possible pCPU, one behind the other,
 /// each padded to 8 bytes.
 pub fn for_each(map: &impl MapCore, each: impl FnMut(u32, &[u8])) -> libbpf_rs::Result<()> {
@@ -54,6 +59,11 @@ fn end_of(array: &impl Array, end: impl FnOnce(&[u8]) -> u32) -> io::Result<u32>
         0 => array.entries(),
         told => told.min(array.entries()),
     })
+}
+
+/// The values below an end, which may be behind the map's own.
+fn read_below(array: &impl Array, end: u32, each: impl FnMut(u32, &[u8])) -> io::Result<()> {
+    read(array, end.min(array.entries()), CHUNK_BYTES, each)
 }
 
 /// The first so many values.
@@ -270,6 +280,19 @@ mod tests {
             }
         }
         assert_eq!(end_of(&fake(0, 1), |_| unreachable!()).unwrap(), 0);
+    }
+
+    #[test]
+    fn nothing_behind_the_end_is_read() {
+        for (end, wanted) in [(0, 0), (1, 1), (7, 7), (20, 20), (5000, 20)] {
+            for batches in [u32::MAX, 0] {
+                let fake = fake(20, batches);
+                let mut keys = Vec::new();
+                read_below(&fake, end, |key, _| keys.push(key)).unwrap();
+                assert!(keys.into_iter().eq(0..wanted), "end {end}");
+                assert_eq!(fake.singles.get() + fake.copied.get(), wanted, "end {end}");
+            }
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod hooks;
 mod idle;
 mod load;
 mod read;
+mod settings;
 mod told;
 
 pub use hooks::{Kernel, Point};

@@ -13,6 +13,7 @@ mod http;
 pub mod lag;
 mod openmetrics;
 mod rates;
+pub mod reach;
 pub mod sample;
 mod screen;
 mod source;

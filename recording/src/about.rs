@@ -17,7 +17,7 @@ pub struct Header {
     pub scheduler: String,
     /// By number, those that are online.
     pub pcpus: Vec<Pcpu>,
-    /// Counters that this kernel cannot count, and why.
+    /// Counters that could not be counted on that host, and why.
     #[serde(default)]
     pub missing: Vec<String>,
     #[serde(default)]

@@ -106,6 +106,35 @@ def counted(bench: Bench, *events: str, where: str = "", key: str = "common_pid"
 
 
 @contextmanager
+def woken(bench: Bench, tids: list[int]) -> Iterator[list[int]]:
+    """Let the kernel time in the block how long threads wait once they are woken; afterwards: how often, ns in all."""
+    mine = [" || ".join(f"{field} == {tid}" for tid in tids) for field in ("pid", "next_pid")]
+    event = f"{TRACING}/synthetic/truth_woken"
+    triggers = [
+        (f"{TRACING}/sched/sched_wakeup", f"hist:keys=pid:since=common_timestamp if {mine[0]}"),
+        (
+            f"{TRACING}/sched/sched_switch",
+            "hist:keys=next_pid:waited=common_timestamp-$since"
+            f":onmatch(sched.sched_wakeup).truth_woken($waited,next_pid) if {mine[1]}",
+        ),
+        (event, "hist:keys=pid:vals=waited"),
+    ]
+    synthetic = f"{TRACING}/../synthetic_events"
+    sums: list[int] = []
+    bench.host.check(f"echo 'truth_woken u64 waited; pid_t pid' >>{synthetic}")
+    try:
+        for place, trigger in triggers:
+            bench.host.check(f"echo '{trigger}' >>{place}/trigger")
+        yield sums
+        found = re.findall(r"hitcount:\s+(\d+)\s+waited:\s+(\d+)", bench.host.read(f"{event}/hist"))
+        sums += [sum(int(one[n]) for one in found) for n in (0, 1)]
+    finally:
+        for place, trigger in reversed(triggers):
+            bench.host.run(f"echo '!{trigger}' >>{place}/trigger")
+        bench.host.run(f"echo '!truth_woken' >>{synthetic}")
+
+
+@contextmanager
 def returning(bench: Bench, name: str, function: str) -> Iterator[str]:
     """Make an event, of the group ``truth``, of a kernel function's return, with its result as ``result``."""
     probes = "/sys/kernel/tracing/kprobe_events"

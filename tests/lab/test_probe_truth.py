@@ -35,6 +35,8 @@ SHORT = 40
 # After so long its sibling notices, and calls it.
 STILL_MS = 10
 SPINS = 150
+# More than the probe follows at once.
+VMS = 1100
 # At most so many of them may find a guest that computes in its tick.
 IN_TICKS = 0.3
 USER = f"sh -c {shlex.quote(LOOP)}"
@@ -265,14 +267,36 @@ def test_yields_and_interrupts_are_as_many_as_the_kernel_counts(bench: Bench) ->
         assert min(says) > 10
 
 
+def test_vms_that_come_and_go_leave_room_for_others(bench: Bench) -> None:
+    put(bench.host)
+    with Probe(bench) as probe:
+        before = probe.sample()
+        bench.host.check(f"{TRUTH} vms {VMS}", 600)
+        after = probe.sample()
+        names = [sorted(vm["name"] for vm in sample["vms"]) for sample in (before, after)]
+        assert names[0] == names[1] != []
+        # A VM beyond those that the probe can follow would be in a note.
+        assert after["notes"] == before["notes"] == []
+        for was in before["vms"]:
+            (now,) = (vm for vm in after["vms"] if vm["id"] == was["id"])
+            assert grown(was, now, "halted_ns") > 0
+
+
 def test_who_is_kept_from_its_due_lags_by_it(bench: Bench) -> None:
     """One VM takes a pCPU, and is due half of that; the other is due the half as well, and has the other pCPU."""
     with alone(bench, "pv") as host:
         host.ground.set("work", "cpu.weight", 300)
         host.ground.busy("work")
         host.keep(1, USER)
-        time.sleep(1)
         names = ("work", "pv", "hyper")
+        sample = host.probe.sample()
+        # Each of them is kept from a pCPU that another may use.
+        assert all("lag_ns" in vm["missing"] for vm in sample["vms"])
+        assert any("3 VM(s) lag is not known" in note for note in sample["notes"]), sample["notes"]
+        for name in names:
+            bench.host.check(f"taskset -a -c -p {host.ground.everywhere} {bench.place.guests[name].pid()}")
+        time.sleep(1)
+        assert all(vm["missing"] == [] for vm in host.probe.sample()["vms"])
 
         def look() -> tuple[dict[str, int], dict[str, dict[str, int]], int]:
             vms = {vm["name"]: vm for vm in host.probe.sample()["vms"]}

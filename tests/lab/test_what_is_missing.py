@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -84,6 +85,40 @@ def test_what_is_missing_is_said_with_its_remedy(host: Machine, verb: str, prefi
 def test_the_audit_needs_neither_btf_nor_root(host: Machine) -> None:
     assert "not known" not in audited(host, hiding("mount -t tmpfs none /sys/kernel/btf"))
     assert "not known" in audited(host, NOBODY)
+
+
+def kvm_set(**parameters: str) -> str:
+    """Return what a command begins with that sees kvm_amd loaded so."""
+    files = [
+        f"echo {value} >/dev/shm/{name} && mount --bind /dev/shm/{name} /sys/module/kvm_amd/parameters/{name}"
+        for name, value in parameters.items()
+    ]
+    return hiding(" && ".join(files))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "lost", "note"),
+    [
+        (kvm_set(avic="Y", enable_ipiv="Y"), {"ipis_sent", "ipis_preempted", "ipi_wait_ns"}, "enable_ipiv=0"),
+        (
+            kvm_set(pause_filter_count="0"),
+            {"ple", "ple_kernel", "ple_chains", "ple_chain_max", "yields_asked", "yields_granted"},
+            "kvm_amd.pause_filter_count is 0",
+        ),
+    ],
+    ids=["interrupts pass KVM by", "no spins are caught"],
+)
+def test_what_kvm_keeps_from_the_probe_is_no_zero(host: Machine, prefix: str, lost: set[str], note: str) -> None:
+    if host.run("test -d /sys/module/kvm_amd").rc:
+        pytest.skip("the parameters are those of kvm_amd")
+    done = host.run(f"{prefix} $(command -v cohort) {WATCHERS['top']}", 120)
+    assert done.rc == 0, done.stderr
+    sample = json.loads(done.stdout)
+    assert set(sample["missing"]) == lost
+    assert any(note in line for line in sample["notes"]), sample["notes"]
+    done = host.run(f"{prefix} $(command -v cohort) {WATCHERS['record']}", 120)
+    host.check(f"rm {FOLDER}/host.rec")
+    assert note in done.stderr
 
 
 def test_a_host_whose_kvm_is_not_loaded(host: Machine) -> None:

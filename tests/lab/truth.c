@@ -11,12 +11,14 @@
  *   passes FILE PAGES SECONDS         does that for so long, and prints how often
  *   drops PID HOW COUNT EVERY_US      is to have KVM drop what it has mapped of a VMM's memory, as cohort run does (scan), or by writing 1 or 4 to
  *                                     its clear_refs; prints how many ns one time took
+ *   vms COUNT                         so many VMs, one after the other, each of a vCPU that enters its guest once
  *
  * Bursts and calls print when each began and ended, by the TSC, which a host and its guests have in common but for an offset; and how long it took, in ns.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/kvm.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>
@@ -29,6 +31,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #include <x86intrin.h>
@@ -308,6 +311,30 @@ static void drops(int pid, const char *how, int count, int every_us)
 	printf("%llu\n", (unsigned long long)took / count);
 }
 
+/* There is no memory in it, so that it comes back at once. */
+static void vms(int count)
+{
+	int kvm = open("/dev/kvm", O_RDWR), vm, vcpu, i;
+	pid_t child;
+
+	if (kvm < 0)
+		fail("/dev/kvm");
+	for (i = 0; i < count; i++) {
+		child = fork();
+		if (child < 0)
+			fail("fork");
+		if (!child) {
+			vm = ioctl(kvm, KVM_CREATE_VM, 0);
+			vcpu = vm < 0 ? -1 : ioctl(vm, KVM_CREATE_VCPU, 0);
+			if (vcpu < 0)
+				fail("KVM");
+			ioctl(vcpu, KVM_RUN, 0);
+			_exit(0);
+		}
+		waitpid(child, NULL, 0);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -327,6 +354,8 @@ int main(int argc, char **argv)
 		passes(argv[2], atoi(argv[3]), atoi(argv[4]));
 	else if (!strcmp(what, "drops") && argc == 6)
 		drops(atoi(argv[2]), argv[3], atoi(argv[4]), atoi(argv[5]));
+	else if (!strcmp(what, "vms") && argc == 3)
+		vms(atoi(argv[2]));
 	else
 		return 2;
 	return 0;

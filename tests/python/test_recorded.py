@@ -158,6 +158,29 @@ def test_import_writes_a_trace_tables_and_a_scenario(file: Path, cohortlab: Run,
     assert json.loads(ran.out)["slowdown"].keys() == {"eevdf", "cohort"}
 
 
+def test_what_the_host_kept_from_the_probe_is_not_0(file: Path, tmp_path: Path) -> None:
+    def imported(missing: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the first VM's figures, and the scenario, of a recording that says so."""
+        read = recording.load(file)
+        read.about["header"]["missing"] = missing
+        makes.write(read, tmp_path, makes.Part(0, read.length_ns), "server")
+        text = (tmp_path / "recorded.toml").read_text(encoding="utf-8")
+        return read.figures().about["figures"]["vms"][0], tomllib.loads(text)
+
+    whole, scenario = imported([])
+    assert scenario["guest"]["ple"] is True
+    calls = ["ipis_sent", "ipis_preempted", "ipi_wait_ns"]
+    spins = ["ple", "ple_kernel", "ple_chains", "yields_asked", "yields_granted"]
+    assert {*calls, *spins, "ipi", "ple_chain_lengths"} <= whole.keys()
+    without, scenario = imported(calls)
+    assert whole.keys() - without.keys() == {*calls, "ipi"}
+    assert scenario["guest"]["ple"] is True
+    without, scenario = imported([*spins, "ple_chain_max"])
+    assert whole.keys() - without.keys() >= {*spins, "ple_chain_lengths"}
+    assert without.keys() >= set(calls)
+    assert scenario["guest"]["ple"] is False
+
+
 def test_every_policy_can_be_tried_on_a_recording(file: Path, cohortlab: Run, tmp_path: Path) -> None:
     assert cohortlab("import", str(file), "--hardware", "lab", "--from-s", "1", "--for-s", "0.3").code == 0
     imported, out = str(tmp_path / "host" / "recorded.toml"), str(tmp_path / "compared")

@@ -71,7 +71,8 @@ pub struct Vm {
     pub cpu: Option<GuestCpu>,
     pub cpu_pm: bool,
     pub quotas: Vec<Quota>,
-    pub core_cookie: bool,
+    /// One of its vCPUs has a core-scheduling cookie; None: not known.
+    pub core_cookie: Option<bool>,
     pub libvirt: bool,
 }
 
@@ -119,7 +120,26 @@ impl Snapshot {
                     .to_string(),
             );
         }
+        if host.kvm_is_live() && kvm.halt_poll_ns.is_none() {
+            unknown.push(
+                "for how long KVM polls before a halt (halt-polling): /sys/module/kvm/parameters/halt_poll_ns does not say"
+                    .to_string(),
+            );
+        }
+        if sched.schedstats.is_none() {
+            unknown.push(
+                "whether the kernel counts what libvirt shows as vcpu.N.wait (schedstats-off): /proc/sys/kernel/sched_schedstats does not say"
+                    .to_string(),
+            );
+        }
         let vms = vms::read(host, ask, &mut unknown);
+        let untold = vms.iter().filter(|vm| vm.core_cookie.is_none()).count();
+        // Without SMT a cookie does nothing.
+        if cpus.smt && untold > 0 {
+            unknown.push(format!(
+                "whether vCPUs of {untold} VMs have core-scheduling cookies (core-scheduling): takes root, and no --root"
+            ));
+        }
         Snapshot { kernel, cpus, kvm, sched, vms, unknown }
     }
 
@@ -236,7 +256,10 @@ fn sched(host: &Host) -> Sched {
         text.split_whitespace().find_map(|word| word.strip_prefix('(')?.strip_suffix(')')).map(str::to_string)
     };
     Sched {
-        schedstats: host.read("/proc/sys/kernel/sched_schedstats").map(|value| value != "0"),
+        schedstats: host
+            .read("/proc/sys/kernel/sched_schedstats")
+            .and_then(|value| value.parse::<u32>().ok())
+            .map(|on| on != 0),
         cgroup_mode: modes.as_ref().and_then(chosen),
         extension: host.loaded_scheduler(),
     }

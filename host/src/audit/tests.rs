@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The whole audit, on folders that look like hosts.
 
+mod unknown;
+
 use std::os::unix::fs::symlink;
 
 use super::snapshot::{spins, Quota, Spins};
@@ -46,6 +48,8 @@ fn good() -> FakeHost {
         .file("/sys/devices/system/cpu/online", "0-3\n")
         .file("/sys/kernel/debug/sched/cgroup_mode", "up (smp) concur max tasks\n")
         .file("/sys/module/kvm_intel/parameters/ple_gap", "128\n")
+        .file("/sys/module/kvm/parameters/halt_poll_ns", "200000\n")
+        .file("/proc/sys/kernel/sched_schedstats", "1\n")
 }
 
 /// Its KVM is loaded without a module for the processor.

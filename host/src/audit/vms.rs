@@ -63,7 +63,7 @@ pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
             cpu,
             cpu_pm: args.cpu_pm,
             quotas: quotas(host, pid, &threads),
-            core_cookie: threads.iter().any(|thread| host.has_core_cookie(thread.tid)),
+            core_cookie: core_cookie(host, &threads, vcpus),
             libvirt: domain.is_some(),
             threads,
         });
@@ -163,6 +163,13 @@ fn vcpus_by_deed(host: &Host, pid: i32) -> Vec<i32> {
         HELPERS.iter().any(|name| comm.starts_with(name))
     };
     tids(host, pid).into_iter().filter(|tid| !helps(*tid) && (has_run(*tid) || waits(*tid))).collect()
+}
+
+/// Has one of so many vCPUs a core-scheduling cookie? None: that was not found out of all of them.
+fn core_cookie(host: &Host, threads: &[Thread], vcpus: usize) -> Option<bool> {
+    let has: Vec<Option<bool>> = threads.iter().map(|thread| host.has_core_cookie(thread.tid)).collect();
+    let is_known = has.len() >= vcpus && !has.contains(&None);
+    (is_known || has.contains(&Some(true))).then(|| has.contains(&Some(true)))
 }
 
 fn allowed(host: &Host, pid: i32, tid: i32) -> CpuSet {

@@ -49,6 +49,12 @@ impl FakeHost {
         self
     }
 
+    /// Its kernel answers so when it is asked for a thread's cookie.
+    pub fn with_cookies(mut self, cookie_of: CookieOf) -> Self {
+        self.cookie_of = cookie_of;
+        self
+    }
+
     /// In a container with process numbers of its own.
     pub fn in_a_container(self) -> Self {
         self.link("/proc/self/ns/pid", "pid:[4026532000]")
@@ -204,12 +210,12 @@ fn process_numbers_are_the_hosts_outside_of_containers() {
 #[test]
 fn core_scheduling_with_smt() {
     let tagged: CookieOf = |tid| Ok(if tid == 4243 { 0xbeef } else { 0 });
-    let mut host = FakeHost::good()
+    let host = FakeHost::good()
         .file("/proc/1/task/1/comm", "init\n")
         .file("/proc/4242/task/4242/comm", "cloud-hyperviso\n")
         .file("/proc/4242/task/4243/comm", "vcpu0\n")
-        .file("/proc/4242/comm", "cloud-hyperviso\n");
-    host.cookie_of = tagged;
+        .file("/proc/4242/comm", "cloud-hyperviso\n")
+        .with_cookies(tagged);
     assert_eq!(host.host().refusals(), Vec::<String>::new(), "harmless without SMT");
     let host = host.file("/sys/devices/system/cpu/smt/active", "1\n");
     host.refused_for(&["4242", "cloud-hyperviso", "core_scheduling=off", "smt/control"]);
@@ -217,11 +223,26 @@ fn core_scheduling_with_smt() {
 
 #[test]
 fn smt_without_core_scheduling_is_fine() {
-    let mut host = FakeHost::good()
+    let host = FakeHost::good()
         .file("/proc/1/task/1/comm", "init\n")
-        .file("/sys/devices/system/cpu/smt/active", "1\n");
-    host.cookie_of = |_| Ok(0);
+        .file("/sys/devices/system/cpu/smt/active", "1\n")
+        .with_cookies(|_| Ok(0));
     assert_eq!(host.host().refusals(), Vec::<String>::new());
+}
+
+#[test]
+fn a_cookie_that_may_not_be_read_is_not_none() {
+    let has = |cookie_of: CookieOf| FakeHost::new().with_cookies(cookie_of).host().has_core_cookie(7);
+    assert_eq!((has(|_| Ok(0xbeef)), has(|_| Ok(0))), (Some(true), Some(false)));
+    assert_eq!(has(|_| Err(io::Error::from_raw_os_error(libc::EPERM))), None);
+    for none in [
+        |_| Err(io::Error::from_raw_os_error(libc::EINVAL)),
+        |_| Err(io::Error::from_raw_os_error(libc::ENODEV)),
+        |_| Err(io::Error::from_raw_os_error(libc::ESRCH)),
+    ] {
+        assert_eq!(has(none), Some(false));
+    }
+    assert_eq!(Host::below("/nowhere".into()).has_core_cookie(7), None);
 }
 
 #[test]

@@ -10,24 +10,32 @@ use crate::checks::Host;
 pub struct Idle {
     /// Of each pCPU that is online, as shown last.
     ticks: HashMap<u32, u64>,
+    /// By how much each of them has grown since the look before.
+    grown: HashMap<u32, u64>,
     sum_ns: u64,
 }
 
 impl Idle {
     /// Of all pCPUs together, since the first look.
     pub fn look(&mut self, host: &Host) -> u64 {
-        // SAFETY: takes a number, returns a number.
-        let ticks_per_s = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100).max(1);
         let stat = host.read("/proc/stat").unwrap_or_default();
         let now: HashMap<u32, u64> = stat.lines().filter_map(of_pcpu).collect();
         let new = now.iter().map(|(cpu, ticks)| {
             let before = self.ticks.get(cpu).unwrap_or(ticks);
-            ticks.saturating_sub(*before)
+            (*cpu, ticks.saturating_sub(*before))
         });
-        let ticks = new.fold(0, u64::saturating_add);
-        self.sum_ns = self.sum_ns.saturating_add(ticks.saturating_mul(1_000_000_000 / ticks_per_s));
+        self.grown = new.collect();
         self.ticks = now;
+        self.sum_ns = self.sum_ns.saturating_add(self.grown_ns(|_| true));
         self.sum_ns
+    }
+
+    /// Of some pCPUs together, between the last look and the one before.
+    pub fn grown_ns(&self, of: impl Fn(u32) -> bool) -> u64 {
+        // SAFETY: takes a number, returns a number.
+        let ticks_per_s = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100).max(1);
+        let ticks = self.grown.iter().filter(|(cpu, _)| of(**cpu)).map(|(_, ticks)| *ticks);
+        ticks.fold(0, u64::saturating_add).saturating_mul(1_000_000_000 / ticks_per_s)
     }
 }
 
@@ -56,6 +64,7 @@ mod tests {
         let mut idle = Idle::default();
         assert_eq!(idle.look(&host(&[(100, 5), (200, 0)]).host()), 0);
         assert_eq!(idle.look(&host(&[(150, 15), (240, 0)]).host()), 1_000_000_000);
+        assert_eq!(idle.grown_ns(|cpu| cpu == 1), 400_000_000, "what some cannot use is not theirs");
         assert_eq!(idle.look(&FakeHost::new().host()), 1_000_000_000, "nothing to read");
     }
 

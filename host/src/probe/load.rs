@@ -5,12 +5,13 @@ use std::fmt;
 use std::mem::MaybeUninit;
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{ErrorKind, Iter, Link, MapCore, MapFlags, OpenObject};
+use libbpf_rs::{ErrorKind, Iter, Link, OpenObject};
 use tracing::debug;
 
 use super::bpf::{ProbeSkel, ProbeSkelBuilder};
 use super::hooks::{Hook, Kernel, Lost, OPTIONAL};
 use super::intf;
+use super::settings;
 use crate::checks::Host;
 use crate::say::{self, Failure};
 use crate::top::cgroup::{OF_QUOTAS, OF_WEIGHTS};
@@ -28,7 +29,7 @@ pub struct Probe<'obj> {
     pub skel: ProbeSkel<'obj>,
     /// 1 + the highest possible CPU number.
     pub nr_cpus: u32,
-    /// What this kernel cannot count.
+    /// What cannot be counted on this host.
     pub lost: Lost,
     /// The process numbers that the probe tells are those of /proc.
     knows_processes: bool,
@@ -83,6 +84,7 @@ impl<'obj> Probe<'obj> {
         let state = kernel.switch_tells_state();
         drop(kernel);
         let knows_processes = knows_processes(host, &mut lost);
+        settings::lose_what_is_hidden(&mut lost, host);
 
         // Each try but the first has one program less.
         storage.places = (0..=present.len()).map(|_| MaybeUninit::uninit()).collect();
@@ -97,7 +99,6 @@ impl<'obj> Probe<'obj> {
             lost.add(hook.counters, format!("{} cannot be watched: {why}", hook.point.name()));
         }
         let mut probe = Probe { _links: Vec::new(), skel, nr_cpus, lost, knows_processes };
-        probe.fill_slots().map_err(|e| Failure::failed(format!("cannot prepare the probe's maps: {e:#}")))?;
         probe.attach()?;
         probe.find()?;
         Ok(probe)
@@ -113,15 +114,12 @@ impl<'obj> Probe<'obj> {
         self._links.clear();
     }
 
-    fn fill_slots(&self) -> libbpf_rs::Result<()> {
-        let maps = &self.skel.maps;
-        for slot in 0..intf::PROBE_MAX_VMS {
-            maps.probe_free_vms.update(&[], &slot.to_ne_bytes(), MapFlags::ANY)?;
-        }
-        for slot in 0..intf::PROBE_MAX_VCPUS {
-            maps.probe_free_vcpus.update(&[], &slot.to_ne_bytes(), MapFlags::ANY)?;
-        }
-        Ok(())
+    /// Slots of VMs, and of vCPUs, that were ever taken. Behind them tables are empty.
+    pub fn ends(&self) -> (u32, u32) {
+        self.skel.maps.bss_data.as_deref().map_or((intf::PROBE_MAX_VMS, intf::PROBE_MAX_VCPUS), |bss| {
+            // SAFETY: the kernel writes them at any time, hence volatile; any bytes are valid integers.
+            unsafe { (std::ptr::read_volatile(&bss.vms_end), std::ptr::read_volatile(&bss.vcpus_end)) }
+        })
     }
 
     fn attach(&mut self) -> Result<(), Failure> {

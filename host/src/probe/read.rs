@@ -14,7 +14,8 @@ use crate::maps;
 use crate::say::Failure;
 use crate::top::cgroup::{Figures, WEIGHT_DEFAULT};
 use crate::top::counters::Counters;
-use crate::top::lag::Lags;
+use crate::top::lag::{Among, Lags};
+use crate::top::reach::{self, Reach};
 use crate::top::sample::{Sample, State, Vcpu, Vm};
 use crate::vmname::{nameless, VmNames};
 
@@ -196,14 +197,15 @@ fn vm_id(vm: &probe_vm) -> u64 {
 /// Who has which slot now.
 pub fn slots(probe: &Probe<'_>) -> libbpf_rs::Result<Vec<Slot>> {
     let maps = &probe.skel.maps;
+    let (vms_end, vcpus_end) = probe.ends();
     let mut vms = BTreeMap::new();
-    maps::for_each(&maps.probe_vms, |slot, bytes| {
+    maps::for_each_below(&maps.probe_vms, vms_end, |slot, bytes| {
         if let Some(vm) = vm_from(bytes).filter(|vm| vm.kvm != 0) {
             vms.insert(slot, vm);
         }
     })?;
     let mut found = Vec::new();
-    maps::for_each(&maps.probe_vcpus, |slot, bytes| {
+    maps::for_each_below(&maps.probe_vcpus, vcpus_end, |slot, bytes| {
         let Some(vcpu) = vcpu_from(bytes).filter(|vcpu| vcpu.tid != 0) else { return };
         let Some(vm) = vms.get(&vcpu.vm).filter(|vm| vm.generation == vcpu.generation) else { return };
         let (tid, vm_slot) = (vcpu.tid, vcpu.vm);
@@ -220,20 +222,21 @@ impl Reader {
 
     fn try_read(&mut self, probe: &Probe<'_>, host: &Host) -> libbpf_rs::Result<Sample> {
         let maps = &probe.skel.maps;
+        let (vms_end, vcpus_end) = probe.ends();
         let mut vms = BTreeMap::new();
-        maps::for_each(&maps.probe_vms, |slot, bytes| {
+        maps::for_each_below(&maps.probe_vms, vms_end, |slot, bytes| {
             // Without vCPUs: just being made.
             if let Some(vm) = vm_from(bytes).filter(|vm| vm.kvm != 0 && vm.nr_vcpus != 0) {
                 vms.insert(slot, vm);
             }
         })?;
         let mut taken = Vec::new();
-        maps::for_each(&maps.probe_vcpus, |slot, bytes| {
+        maps::for_each_below(&maps.probe_vcpus, vcpus_end, |slot, bytes| {
             if vcpu_from(bytes).is_some_and(|vcpu| vcpu.tid != 0) {
                 taken.push(slot);
             }
         })?;
-        // To find the few slots that are taken lasts milliseconds. What is in them is read again, so that all of it is of one moment.
+        // To find the slots that are taken lasts a while where there are many. What is in them is read again, so that all of it is of one moment.
         for (slot, vm) in &mut vms {
             let again = maps.probe_vms.lookup(&slot.to_ne_bytes(), MapFlags::ANY).ok().flatten();
             *vm = again.and_then(|bytes| vm_from(&bytes)).unwrap_or(*vm);
@@ -256,7 +259,7 @@ impl Reader {
         let now = monotonic_ns();
         // Both clocks of a word, of the VM and of its pCPUs, are looked at with the vCPUs; what came in between is little.
         let mut present: HashMap<u32, u64> = HashMap::new();
-        maps::for_each(&maps.probe_presence, |index, bytes| {
+        maps::for_each_below(&maps.probe_presence, vms_end.saturating_mul(probe.nr_cpus), |index, bytes| {
             let slot = index / probe.nr_cpus;
             let word = bytes.first_chunk().map_or(0, |chunk| u64::from_ne_bytes(*chunk));
             if word != 0 && vms.contains_key(&slot) {
@@ -302,10 +305,13 @@ impl Reader {
             let present = present.get(slot).copied().unwrap_or_default();
             sample.vms.push(self.vm(probe.processes(host), vm, &found, present, now));
         }
+        // Without its processes nothing is known of weights, nor of lags.
         if let Some(host) = probe.processes(host) {
             self.cgroups.update(&mut sample, host);
+            let Reach { cpus, pinned } = Reach::of(&sample, reach::allowed);
+            let idle_ns = self.idle.grown_ns(|cpu| cpus.contains(cpu));
+            self.lags.update(&mut sample, &Among { idle_ns, pinned });
         }
-        self.lags.update(&mut sample);
         self.forget_all_but(&sample);
         Ok(sample)
     }

@@ -98,7 +98,8 @@ impl App {
                 Order::Lost => b.lost_ns().cmp(&a.lost_ns()),
                 Order::Name => a.name.cmp(&b.name),
                 Order::By(column) => {
-                    let value = |row: &Row| (column.of)(row).unwrap_or(f64::NEG_INFINITY);
+                    let missing = &self.sample.missing;
+                    let value = |row: &Row| column.value(row, missing).unwrap_or(f64::NEG_INFINITY);
                     value(b).total_cmp(&value(a))
                 }
             };

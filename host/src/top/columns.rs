@@ -170,8 +170,8 @@ impl Column {
 
     /// What it shows of a row; nothing where one of these, which are not known, is needed.
     pub fn value(&self, row: &Row, missing: &[String]) -> Option<f64> {
-        let known = !self.needs.iter().any(|need| missing.iter().any(|name| name == need));
-        (self.of)(row).filter(|_| known)
+        let is_missing = |need: &&str| missing.iter().chain(&row.missing).any(|name| name == need);
+        (self.of)(row).filter(|_| !self.needs.iter().any(is_missing))
     }
 
     pub fn text(&self, row: &Row, missing: &[String]) -> String {
@@ -252,6 +252,15 @@ mod tests {
             assert_eq!((column.text(&row, &missing).as_str(), column.value(&row, &missing)), ("-", None));
             assert_ne!(column.text(&row, &[]), "-");
         }
+    }
+
+    #[test]
+    fn what_is_not_known_of_one_vm_is_not_shown_of_it() {
+        let row = Row { secs: 1.0, vcpus: 2, lag_ns: 5_000_000, ..Row::default() };
+        let pinned = Row { missing: vec!["lag_ns".into()], ..row.clone() };
+        let (lag, run) = (by_head("LAG").unwrap(), by_head("%RUN").unwrap());
+        assert_eq!((lag.text(&row, &[]).as_str(), lag.text(&pinned, &[]).as_str()), ("5", "-"));
+        assert_eq!(run.text(&pinned, &[]), "0.0");
     }
 
     #[test]

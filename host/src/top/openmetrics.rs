@@ -185,7 +185,8 @@ fn render(sample: &Sample) -> String {
         let name = format!("cohort_vm_{}", figure.name);
         family(&mut out, &name, figure.kind, figure.meaning);
         let suffix = if figure.kind == "counter" { "_total" } else { "" };
-        for (vm, labels) in vms() {
+        let is_known = |vm: &Vm| !vm.missing.iter().any(|missing| missing == figure.field);
+        for (vm, labels) in vms().filter(|(vm, _)| is_known(vm)) {
             let _ = writeln!(out, "{name}{suffix}{{{labels}}} {}", (figure.of)(vm));
         }
     }
@@ -276,6 +277,16 @@ mod tests {
         assert_eq!(served(&sample), [false, true, false]);
         sample.missing = OF_QUOTAS.iter().map(ToString::to_string).collect();
         assert_eq!(served(&sample), [true, false, true]);
+    }
+
+    #[test]
+    fn what_is_not_known_of_one_vm_is_served_of_the_others() {
+        let pinned = Vm { missing: vec!["lag_ns".into()], ..vm("pinned", 1, [(1, 2), (3, 4)]) };
+        let text =
+            render(&Sample { vms: vec![pinned, vm("other", 2, [(1, 2), (3, 4)])], ..Sample::default() });
+        let lags: Vec<&str> = text.lines().filter(|line| line.starts_with("cohort_vm_lag")).collect();
+        assert_eq!(lags, ["cohort_vm_lag_seconds{vm=\"other\",pid=\"2\"} 0.000000000"]);
+        assert!(text.contains("cohort_vm_skew_seconds{vm=\"pinned\""));
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub struct Row {
     pub throttled_ns: u64,
     pub skew_ns: u64,
     pub lag_ns: i64,
+    /// What is not known of it.
+    pub missing: Vec<String>,
     pub children: Vec<Row>,
 }
 
@@ -128,6 +130,7 @@ fn vm_row(before: &Vm, now: &Vm, secs: f64) -> Row {
         },
         skew_ns: ready().max().unwrap_or(0) - ready().min().unwrap_or(0),
         lag_ns: now.lag_ns,
+        missing: now.missing.clone(),
         children,
     }
 }

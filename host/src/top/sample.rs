@@ -21,7 +21,7 @@ pub struct Sample {
     /// Who schedules: `eevdf`, `fair` or a sched_ext scheduler's name.
     pub scheduler: String,
     pub kernel: String,
-    /// Counters that this kernel cannot count, and figures of VMs that are not known.
+    /// Counters that cannot be counted on this host, and figures of VMs that are not known.
     pub missing: Vec<String>,
     /// Why; and vCPUs that are not followed.
     pub notes: Vec<String>,
@@ -35,6 +35,8 @@ pub struct Vm {
     pub pid: i32,
     /// Tells a VM from another that has its name, or had its process number.
     pub id: u64,
+    /// Figures that are not known of this VM; see `notes`.
+    pub missing: Vec<String>,
     /// Its cgroup's `cpu.weight`, times those above it, of 100 each.
     pub weight: f64,
     /// Time in which `cpu.max` of its cgroups kept vCPUs from running.

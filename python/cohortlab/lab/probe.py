@@ -91,7 +91,7 @@ class ProbeRun:
 
 
 def _counters(sample: dict[str, Any], names: Mapping[int, str]) -> dict[str, dict[str, float]]:
-    """Return each VM's counters, without those that this kernel cannot count."""
+    """Return each VM's counters, without those that cannot be counted on this host."""
     missing = set(sample["missing"])
     return {
         names[vm["pid"]]: {name: value for name, value in vm["total"].items() if name not in missing}

@@ -92,7 +92,9 @@ fn core_scheduling(snapshot: &Snapshot) -> Vec<Hit> {
     if !snapshot.cpus.smt {
         return vec![];
     }
-    each_vm(snapshot, |vm| vm.core_cookie.then(|| "has a core-scheduling cookie, and SMT is on".to_string()))
+    each_vm(snapshot, |vm| {
+        (vm.core_cookie == Some(true)).then(|| "has a core-scheduling cookie, and SMT is on".to_string())
+    })
 }
 
 fn cgroup_concur(snapshot: &Snapshot) -> Vec<Hit> {
@@ -182,7 +184,7 @@ mod tests {
 
     #[test]
     fn cookies() {
-        let tagged = || Vm { core_cookie: true, ..wide(10, 2) };
+        let tagged = || Vm { core_cookie: Some(true), ..wide(10, 2) };
         let smt = |vms| {
             let mut snapshot = host(vms);
             snapshot.cpus.smt = true;

@@ -7,6 +7,7 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
 
+use super::super::columns::by_head;
 use super::super::rates::tests::vm;
 use super::super::sample::{Sample, Vm};
 use super::*;
@@ -185,6 +186,23 @@ fn what_the_kernel_cannot_count_is_no_zero() {
     assert!(lines[1].contains("no kvm_vcpu_on_spin"));
     let fields: Vec<&str> = lines[3].split_whitespace().collect();
     assert_eq!(fields[fields.len() - 2], "-", "{lines:?}");
+}
+
+#[test]
+fn what_is_not_known_of_one_vm_is_no_zero_and_sorted_last() {
+    let mut vms = many(3);
+    vms[0].missing = vec!["lag_ns".into()];
+    vms[1].lag_ns = -5_000_000;
+    vms[2].lag_ns = -9_000_000;
+    let mut app = app(vms);
+    app.order = Order::By(by_head("LAG").unwrap());
+    let names: Vec<&str> = app.rows().iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(names, ["vm002", "vm003", "vm001"]);
+    let wide = screen(&mut app, 200, 12);
+    let line = |text: &str| wide.iter().find(|line| line.contains(text)).unwrap();
+    let end = line("SKEW").find("LAG").unwrap() + 3;
+    let lag = |name: &str| line(name)[end - 7..end].trim();
+    assert_eq!((lag("vm001"), lag("vm002"), lag("vm003")), ("-", "-5", "-9"));
 }
 
 #[test]
