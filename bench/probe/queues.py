@@ -5,8 +5,9 @@
     build/venv/bin/python bench/probe/queues.py lab [KERNEL]          a quarter of an hour
 
 VMs of 2 vCPUs on 2 pCPUs, as the lab has them, not 4 on 4: so a queue is as long as there are VMs, and a vCPU has one
-sibling instead of three. One VM runs the program, the others compute. In the lab, stacking and distance are those of a
-recording, lengths of chains those of the probe.
+sibling instead of three. One VM runs the program, the others compute. Stacking is the first VM's, of all the time;
+table I has looks at which siblings of any VM are stacked. In the lab, stacking and distance are those of a recording,
+lengths of chains those of the probe.
 """
 
 from __future__ import annotations

@@ -227,27 +227,6 @@ def test_a_program_whose_time_is_fixed_is_judged_by_what_it_did(cohortlab: Run, 
     assert all(slowdown["work"] > 1.3 for slowdown in found["slowdown"].values())
 
 
-def told(after: list[float], hog: float = 0.5) -> tuple[str, str, str]:
-    """Return the sentences for a VM that takes 2 s under eevdf, and so long under cohort; alone it takes one."""
-    times = {"eevdf": {"a": [2.0, 2.1, 1.9]}, "cohort": {"a": after}}
-    loads = {"eevdf": {"hog": 0.5}, "cohort": {"hog": hog}}
-    return advice.Advice("x", 3, times, {"a": [1.0, 1.0, 1.0]}, loads=loads).sentences()
-
-
-def test_advice_says_what_is_gained_how_surely_and_who_pays() -> None:
-    now, would, sure = told([1.0, 1.05, 0.95])
-    assert now == "Under eevdf, a loses most on this host: its work takes 2.00 times as long as alone."
-    assert would.startswith(
-        "cohort would do best of 2 policies: a would need 50 % less time (50 to 50 %), and no other"
-    )
-    assert sure.startswith("That is more than chance, since the range is that of 95 % over 3 simulated runs; ")
-    assert "while hog, which only computes, would get 20 % less CPU time." in told([1.0, 1.05, 0.95], 0.4)[1]
-    would, sure = told([1.2, 2.2, 1.9])[1:]
-    assert would.startswith("No policy would do noticeably better: with cohort, the best, a would need ")
-    assert sure.startswith("What difference there is may be chance, since ")
-    assert told([3.0, 3.0, 3.0])[1] == "Of 2 policies, none would do better."
-
-
 def test_the_same_recording_is_the_same_scenario(file: Path, cohortlab: Run, tmp_path: Path) -> None:
     for name in ("a", "b"):
         assert cohortlab("import", str(file), "--out", str(tmp_path / name)).code == 0

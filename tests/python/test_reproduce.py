@@ -201,6 +201,19 @@ def test_what_the_paper_only_expected_does_not_count() -> None:
     assert (figure.is_scored, report.verdict(figure)) == (False, "expected, not measured")
 
 
+def test_another_scheduler_than_the_papers_is_compared_and_does_not_count() -> None:
+    for ours, said in ((2, "another scheduler, near"), (9, "another scheduler, misses")):
+        figure = outcome._figure(_figure(kind="other", unit="%"), runs.Measured({"a.x": ours}))
+        assert (figure.is_scored, report.verdict(figure), report.why(figure)) == (False, said, "")
+
+
+def test_every_class_of_chains_has_a_name() -> None:
+    vm = {"ple_chain_lengths": list(range(8)), "spins": {}, "run_ns": 1}
+    vm |= {what: {"count": 0} | {f"{name}_ns": None for name in runs._QUANTILES} for what in runs.DISTRIBUTIONS}
+    found = runs._of_vm(vm, "a.")
+    assert [found[f"a.ple_chains_{of}"] for of in ("1", "3_4", "33_64", "over_64")] == [0, 2, 6, 7]
+
+
 def _figure(**fields: Any) -> load.FigureTable:
     return load.FigureTable.model_validate({"name": "a name", "place": "Table 1", "paper": 2.0, "ours": "a.x"} | fields)
 

@@ -13,30 +13,15 @@ from typing import Any
 from cohortlab.errors import BadInput
 from cohortlab.places import PlaceError
 from cohortlab.policies import KERNEL, Policy, parse_policies
+from cohortlab.recorded.uncertainty import Gain, model, saved
 from cohortlab.scenario import Scenario, Turn
 from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.model import Run, check
 from cohortlab.sim.policy import KERNEL_DEFAULT, host_class
 from cohortlab.sim.result import Result
 
-# Student's t for 95 %, by degrees of freedom; more than that is nearly the normal distribution.
-_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 # A difference below this is none that anybody would notice.
 NOTHING = 0.02
-
-
-@dataclass(frozen=True)
-class Gain:
-    """How much faster the VM's work is than under the kernel's scheduler: mean of log ratios over seeds, half-width."""
-
-    log: float
-    half: float
-
-    @property
-    def percent(self) -> tuple[float, float, float]:
-        """Time saved: expected, at least, at most, with 95 % confidence."""
-        low, high = self.log - self.half, self.log + self.half
-        return tuple(100 * (1 - math.exp(-x)) for x in (self.log, low, high))  # type: ignore[return-value]
 
 
 @dataclass
@@ -65,10 +50,7 @@ class Advice:
     def gain(self, policy: str, vm: str) -> Gain:
         """Return what ``vm`` gains from ``policy``; runs of one seed are compared with one another."""
         before, after = self.times[KERNEL][vm], self.times[policy][vm]
-        logs = [math.log(b / a) for b, a in zip(before, after, strict=True)]
-        degrees = len(logs) - 1
-        t = _T[degrees - 1] if degrees <= len(_T) else 1.96
-        return Gain(statistics.fmean(logs), t * statistics.stdev(logs) / math.sqrt(len(logs)))
+        return Gain.of([math.log(b / a) for b, a in zip(before, after, strict=True)])
 
     @property
     def best(self) -> str:
@@ -89,12 +71,13 @@ class Advice:
         )
         if best == KERNEL:
             return now, f"Of {len(self.times)} policies, none would do better.", self._sure(None)
-        gain, low, high = self.gain(best, vm).percent
-        change = f"{vm} would need {abs(gain):.0f} % {'less' if gain >= 0 else 'more'} time"
-        change = f"{change} ({low:.0f} to {high:.0f} %)"
-        if low <= 100 * NOTHING:
-            return now, f"No policy would do noticeably better: with {best}, the best, {change}.", self._sure(low)
-        return now, f"{best} would do best of {len(self.times)} policies: {change}{self._others()}.", self._sure(low)
+        gain = self.gain(best, vm)
+        expected = gain.percent[0]
+        change = f"{vm} would need {abs(expected):.0f} % {'less' if expected >= 0 else 'more'} time"
+        change = f"{change} ({saved(gain.percent)})"
+        if not _is_noticed(gain.percent_of_runs[1]):
+            return now, f"No policy would do noticeably better: with {best}, the best, {change}.", self._sure(gain)
+        return now, f"{best} would do best of {len(self.times)} policies: {change}{self._others()}.", self._sure(gain)
 
     def _others(self) -> str:
         """Return what the best policy does to the other VMs, the one that loses most."""
@@ -109,20 +92,23 @@ class Advice:
             return f", while {worst}, which only computes, would get {less[worst]:.0f} % less CPU time"
         return ", and no other VM would lose anything" if lost or less else ""
 
-    def _sure(self, low: float | None) -> str:
-        runs = f"the range is that of 95 % over {self.rounds} simulated runs"
-        model = "what the simulator itself errs by comes on top: docs/fidelity.md"
-        if low is None:
-            return f"That is of {self.rounds} simulated runs of each; {model}."
-        if low > 100 * NOTHING:
-            return f"That is more than chance, since {runs}; {model}."
-        return f"What difference there is may be chance, since {runs}; {model}."
+    def _sure(self, gain: Gain | None) -> str:
+        known = model()
+        wrong = f"was off by a factor of up to {known.factor:.1f} in {len(known.errors)} gains that were measured"
+        if gain is None:
+            return f"That is of {self.rounds} simulated runs of each; the model itself {wrong}."
+        runs = f"{self.rounds} simulated runs alone make the range of 95 % {saved(gain.percent_of_runs)}"
+        rest = f"the rest of it is the model's, which {wrong}"
+        if _is_noticed(gain.percent[1]):
+            return f"That is more than chance, and more than the model's error: {runs}; {rest}."
+        if _is_noticed(gain.percent_of_runs[1]):
+            return f"That may be the model's error, though the runs agree: {runs}; {rest}."
+        return f"What difference there is may be chance: {runs}; {rest}."
 
     def for_machines(self) -> dict[str, Any]:
         """Return everything, for JSON."""
-        bounds = ("percent", "low", "high")
         gains = {
-            policy: {vm: dict(zip(bounds, self.gain(policy, vm).percent, strict=True)) for vm in vms}
+            policy: {vm: _for_machines(self.gain(policy, vm)) for vm in vms}
             for policy, vms in self.times.items()
             if policy != KERNEL
         }
@@ -133,12 +119,28 @@ class Advice:
             "slowdown": {policy: {vm: self.slowdown(policy, vm) for vm in vms} for policy, vms in self.times.items()},
             "overall": {policy: self.overall(policy) for policy in self.times},
             "gain": gains,
+            "model": {"gains": len(model().errors), "factor_max": model().factor, "factor_95": math.exp(model().half)},
             "alone_s": self.alone,
             "times_s": self.times,
             "loads_pcpus": self.loads,
             "failed": self.failed,
             "sentences": list(self.sentences()),
         }
+
+
+def _is_noticed(percent: float) -> bool:
+    return percent > 100 * NOTHING
+
+
+def _for_machines(gain: Gain) -> dict[str, float]:
+    (percent, low, high), (_, low_of_runs, high_of_runs) = gain.percent, gain.percent_of_runs
+    return {
+        "percent": percent,
+        "low": low,
+        "high": high,
+        "low_of_runs": low_of_runs,
+        "high_of_runs": high_of_runs,
+    }
 
 
 def advise(

@@ -43,9 +43,10 @@ class FigureTable(Model):
     paper: Number = Field(description="a number")
     ours: str = Field(min_length=1, description="a formula of the runs' figures")
     unit: str = Field("", description="a text")
-    # "parameter": what the model was given. "expected": what the paper expected and did not measure.
-    kind: Literal["predicted", "parameter", "expected"] = Field(
-        "predicted", description='"predicted", "parameter" or "expected"'
+    # "parameter": what the model was given. "expected": what the paper expected and did not measure. "other": ours is
+    # under another scheduler than the paper's.
+    kind: Literal["predicted", "parameter", "expected", "other"] = Field(
+        "predicted", description='"predicted", "parameter", "expected" or "other"'
     )
     # The paper gives no more than a bound: "over half", "at least 3 % fewer".
     bound: Literal["", "at least", "at most"] = Field("", description='"at least" or "at most"')

@@ -12,6 +12,8 @@ from cohortlab.reproduce.outcome import Figure, Finding, Outcome, score
 from cohortlab.results import write_atomically
 
 UNEXPLAINED = "not explained yet"
+# Figures that ours is not compared with.
+_GIVEN = {"parameter": "given", "expected": "expected, not measured"}
 
 
 def number(value: float | None) -> str:
@@ -27,11 +29,13 @@ def verdict(figure: Figure) -> str:
     """Return in a word or two how near a figure is."""
     if figure.ours is None:
         return figure.missing
-    if not figure.is_scored:
-        return "given" if figure.table.kind == "parameter" else "expected, not measured"
+    if figure.table.kind in _GIVEN:
+        return _GIVEN[figure.table.kind]
     if figure.is_other_way:
         return "other direction"
     said = "near" if figure.is_near else "misses"
+    if not figure.is_scored:
+        said = f"another scheduler, {said}"
     if figure.interval is None:
         return said
     low, high = map(number, figure.interval)

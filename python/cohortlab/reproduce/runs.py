@@ -31,6 +31,8 @@ from cohortlab.workloads import WorkloadError
 # What the kernel's own scheduler is called; the scenario says which kernel.
 KERNEL = "eevdf"
 _QUANTILES = ("mean", "p50", "p90", "p99", "max")
+# Exits of the chains in each class of ple_chain_lengths.
+_CHAINS = ("1", "2", "3_4", "5_8", "9_16", "17_32", "33_64", "over_64")
 # 25 bytes each.
 _ROWS_MAX = 8_000_000
 
@@ -177,7 +179,7 @@ def _figures(job: Job) -> tuple[dict[str, float], dict[str, list[tuple[float, in
 def _of_vm(vm: dict[str, Any], prefix: str) -> dict[str, float]:
     found = {name: float(value) for name, value in vm.items() if isinstance(value, int | float)}
     if lengths := vm.get("ple_chain_lengths"):
-        found |= {"ple_chains_33_64": float(lengths[-2]), "ple_chains_over_64": float(lengths[-1])}
+        found |= {f"ple_chains_{of}": float(count) for of, count in zip(_CHAINS, lengths, strict=True)}
     for what in DISTRIBUTIONS:
         found[f"{what}.count"] = float(vm[what]["count"])
         for quantile in _QUANTILES:
