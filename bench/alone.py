@@ -55,9 +55,9 @@ CALL, TLB, RESCHED = "0", "1", "2"
 TICKS_PER_S = 100
 
 
-def scenario(hogs: int = 0) -> Scenario:
+def scenario(hogs: int = 0, vcpus: int = 2) -> Scenario:
     """Return a VM for the programs, and so many that compute beside it."""
-    work = {"name": VM, "vcpus": 2, "memory_mb": 384, "programs": list(PROGRAMS)}
+    work = {"name": VM, "vcpus": vcpus, "memory_mb": 384, "programs": list(PROGRAMS)}
     others = [{"name": f"hog{at}", "vcpus": 2, "memory_mb": 192, "load": "cpu-hog"} for at in range(1, hogs + 1)]
     data = {"name": "alone", "host": {"pcpus": 2}, "guest": {"tlb": "ipi", "ple": True}, "vm": [work, *others]}
     return scenarios.of_data(data, Path("alone.toml"))

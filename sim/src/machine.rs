@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::SimError;
-use crate::ids::CpuId;
+use crate::ids::{CpuId, TaskId};
 use crate::time::{Ns, Speed};
 
 /// pCPUs that a host has at most. The scheduler of `bpf/` itself knows fewer (MAX_CPUS in intf.h).
@@ -55,8 +55,11 @@ pub struct Costs {
     /// ... from another socket.
     pub refill_remote_ns: Ns,
     /// Refilling the TLB and private caches after another process has had the pCPU, for a task of usual footprint. 0: little is lost where TLBs have
-    /// tags; an emulator's loses everything. Threads of one process, a VM's vCPUs among them, share what is there.
+    /// tags; an emulator's loses everything.
     pub refill_after_other_ns: Ns,
+    /// Threads of one process, a VM's vCPUs among them, share what is there. Otherwise each has lost as much after a sibling as after others: entries of
+    /// a guest's TLB bear the tag of one vCPU.
+    pub threads_share: bool,
     /// ... where both the task's last turn and all that others had since took at least so long; otherwise there is less to refill, in proportion.
     pub refill_turn_ns: Ns,
     /// A VM exit with its handling in the kernel up to the decision, without entry (a few thousand cycles with mitigations).
@@ -88,6 +91,7 @@ impl Default for Costs {
             refill_socket_ns: 15_000,
             refill_remote_ns: 40_000,
             refill_after_other_ns: 0,
+            threads_share: true,
             refill_turn_ns: 2_000_000,
             vm_exit_ns: 700,
             vm_entry_ns: 500,
@@ -111,6 +115,7 @@ impl Costs {
             refill_socket_ns: 0,
             refill_remote_ns: 0,
             refill_after_other_ns: 0,
+            threads_share: true,
             refill_turn_ns: 2_000_000,
             vm_exit_ns: 0,
             vm_entry_ns: 0,
@@ -234,6 +239,15 @@ impl Machine {
             Distance::Socket
         } else {
             Distance::Remote
+        }
+    }
+
+    /// Whose what a pCPU's TLB and private caches hold for a task is, its process's or its own alone.
+    pub fn whose(&self, tgid: u32, id: TaskId) -> u32 {
+        if self.costs.threads_share {
+            tgid
+        } else {
+            id.0
         }
     }
 

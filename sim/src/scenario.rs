@@ -144,6 +144,12 @@ pub struct TaskConfig {
     /// These are means of exponential distributions.
     #[serde(default)]
     pub random: bool,
+    /// It is a thread of this VM's VMM.
+    #[serde(default)]
+    pub vm: Option<String>,
+    /// It sleeps until then.
+    #[serde(default)]
+    pub start_ns: Ns,
 }
 
 /// Bounds of what may be asked for, so that a wrong figure costs an error and not all of the memory.
@@ -231,6 +237,9 @@ impl Scenario {
             }
             check_cpus(&format!("tasks[{index}].cpus"), &task.cpus, pcpus)?;
             check_times(&format!("tasks[{index}]"), task)?;
+            if let Some(name) = task.vm.as_ref().filter(|name| self.vms.iter().all(|vm| vm.name != **name)) {
+                return refuse(&format!("tasks[{index}].vm"), name, "the name of a VM");
+            }
         }
         Ok(())
     }

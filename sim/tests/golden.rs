@@ -15,15 +15,15 @@ const BPF: &str = "";
 
 /// Program, locks, TLB flushes, interrupts, policy, fingerprint.
 const RUNS: [(&str, &str, &str, &str, &str, &str); 10] = [
-    ("hackbench", "tas", "ipi", "trapped", FLAT, "cba65b887f8391f3"),
+    ("hackbench", "tas", "ipi", "trapped", FLAT, "80cbe8f91c561e24"),
     ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, BPF),
-    ("hackbench", "ticket", "ipi", "virtualized", CFS, "f9535d66bff59cb3"),
-    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "28068609a1dec926"),
-    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "b05cb9ec6daf769f"),
+    ("hackbench", "ticket", "ipi", "virtualized", CFS, "a7f72b6617ff68f4"),
+    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "2c3fac4d29a0de02"),
+    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "4cf9b9e199b22ea2"),
     ("tlb-flush", "tas", "hypercall", "trapped", COHORT, BPF),
-    ("ebizzy", "queued", "ipi", "trapped", EEVDF, "db9996a505122128"),
+    ("ebizzy", "queued", "ipi", "trapped", EEVDF, "3058fde1033e532a"),
     ("dbench", "queued", "ipi", "posted", COHORT, BPF),
-    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "534dde7c78b3dfa5"),
+    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "08692c89d41b28ea"),
     ("user-spin", "pv-ticket", "ipi", "trapped", COHORT, BPF),
 ];
 

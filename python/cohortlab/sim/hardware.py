@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, Strict
 
@@ -28,11 +28,16 @@ _TABLES = ("machine", "kvm", "guest")
 _TABLE, _WHOLE = (dict, "a table"), (int, "a whole number")
 _KVM: dict[str, tuple[type, str]] = {"ple": _TABLE, "wells": _TABLE, "tsc_mhz": _WHOLE}
 _PLE: dict[str, tuple[type, str]] = {"pause_cycles": _WHOLE}
-_HOUR_NS = 3_600_000_000_000
+_S_NS = 1_000_000_000
+_HOUR_NS = 3600 * _S_NS
 
 
 class HostTask(Model):
-    """A thread of the host that is no VM's: it runs and sleeps in turn, or never sleeps if neither is given."""
+    """A thread of the host: it runs and sleeps in turn, or never sleeps if neither is given.
+
+    With ``vmm`` it is a thread of the VMM of each VM with a load, or with a program. ``before_ns`` before the program
+    begins, and in a VM with a load before the first of all programs does, it runs once.
+    """
 
     name: str = Field(min_length=1, description="a text")
     nice: int = Field(0, ge=-20, le=19, description="an integer from -20 to 19")
@@ -41,6 +46,8 @@ class HostTask(Model):
     run_ns: int | None = Field(None, ge=1, le=_HOUR_NS, description="an integer from 1 to an hour")
     sleep_ns: int | None = Field(None, ge=1, le=_HOUR_NS, description="an integer from 1 to an hour")
     random: bool = Field(False, description="true or false: run_ns and sleep_ns are means of exponential distributions")
+    vmm: Literal["loads", "programs"] | None = Field(None, description='"loads" or "programs"')
+    before_ns: int | None = Field(None, ge=0, le=_S_NS, description="an integer from 0 to a second")
 
 
 class _Tasks(Model):
@@ -93,6 +100,15 @@ def of_data(data: Mapping[str, Any], path: Path) -> Hardware:
     data = {key: value for key, value in data.items() if key != "description"}
     tasks = parse(_Tasks, {"task": data.pop("task", [])}, path).task
     for index, task in enumerate(tasks):
+        if (task.vmm is None) != (task.before_ns is None):
+            refuse(path, ("task", index), "one of vmm and before_ns is missing", "both or none")
+        if task.vmm:
+            if task.run_ns is None:
+                refuse(path, ("task", index, "run_ns"), "is missing", "given with vmm")
+            for name in ("cpus", "per_pcpu", "sleep_ns"):
+                if getattr(task, name):
+                    refuse(path, ("task", index, name), "is not allowed with vmm", "left out")
+            continue
         if (task.run_ns is None) != (task.sleep_ns is None):
             refuse(path, ("task", index), "one of run_ns and sleep_ns is missing", "both or none")
         if task.per_pcpu and task.cpus:

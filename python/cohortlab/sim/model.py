@@ -79,8 +79,18 @@ class Run:
         """Return the host's own threads; one that each pCPU has, for each."""
         made: list[dict[str, Any]] = []
         for index, task in enumerate(self.hardware.tasks):
-            plain = task.model_dump(mode="json", exclude={"per_pcpu"}, exclude_none=True)
+            plain = task.model_dump(mode="json", exclude={"per_pcpu", "vmm", "before_ns"}, exclude_none=True)
             pcpus = range(self.scenario.host.pcpus)
+            if task.before_ns is not None:
+                made += [
+                    plain
+                    | {"name": f"{vm.name}/{task.name}", "vm": vm.name, "cpus": list(vm.affinity or ())}
+                    | {"start_ns": SETTLE_NS + _ns(vm.start_s if vm.programs else 0) - task.before_ns}
+                    | {"sleep_ns": 3600 * NS_PER_S}
+                    for vm in self._running_vms()
+                    if bool(vm.programs) == (task.vmm == "programs")
+                ]
+                continue
             if task.per_pcpu:
                 made += [plain | {"name": f"{task.name}/{pcpu}", "cpus": [pcpu]} for pcpu in pcpus]
                 continue

@@ -194,7 +194,7 @@ def guest_of(kernel: str, vcpus: int) -> dict[str, Any]:
 
     ``send_ipi``: whether it can send one interrupt to all its other vCPUs; the x2APIC of a KVM guest is in physical
     mode, with shorthands since 43931d350f30. ``slice_ns`` is EEVDF's, by the number of vCPUs; CFS' is the simulator's
-    default. ``hrtick``: it ends on time.
+    default. ``hrtick``: it ends on time. ``retains_tick``: a vCPU that goes idle keeps its tick until that has woken it.
     """
     version = version_of(kernel)
     made: dict[str, Any] = {
@@ -202,6 +202,7 @@ def guest_of(kernel: str, vcpus: int) -> dict[str, Any]:
         "hrtick": version >= (7, 3, 0),
         "scheduler": "cfs" if version < (6, 6, 0) else "eevdf" if version < (6, 12, 0) else "eevdf-delay",
         "lazy_preemption": version >= (7, 0, 0),
+        "retains_tick": version >= (7, 0, 0),
     }
     if version >= (6, 6, 0):
         # 1 + log2, of at most 8 (get_update_sysctl_factor()).

@@ -27,7 +27,7 @@ use super::ops::{Doing, Frame, Op};
 use super::sync::{Barrier, Condition, Mutex, Pipe, Pool};
 use super::task::{Cpu, State, Task, NO_SPACE};
 use super::vm::{ProgramState, Vm};
-use super::{GuestConfig, Guests, Owner, Process};
+use super::{GuestConfig, Guests, Owner, Process, PROCESS};
 
 /// Kinds of VMs that are remembered while a run is built: looking for one must not take long if all are different.
 const KINDS_MAX: usize = 16;
@@ -152,19 +152,31 @@ impl Guests {
         let weight = nice_to_weight(config.nice);
         // What it refills is part of the time that it is said to run.
         let footprint_per_mille = 0;
-        let task = host.spawn(TaskSpec { weight, allowed, footprint_per_mille, ..TaskSpec::default() });
+        let vmm = config.vm.as_ref().and_then(|name| self.vms.iter().find(|vm| vm.name == *name));
+        let (group, tgid) = match vmm.map(|vm| host.core.task(vm.vcpus[0].task)) {
+            Some(vcpu) => (vcpu.group, Some(vcpu.tgid)),
+            None => (GroupId(0), None),
+        };
+        let spec = TaskSpec { weight, allowed, group, tgid, footprint_per_mille, ..TaskSpec::default() };
+        let task = host.spawn(spec);
         self.own(task, Owner::Process(self.processes.len() as u32));
         // Without sleep it never stops running.
         let run_ns = if config.sleep_ns == 0 { 0 } else { config.run_ns.max(1) };
-        self.processes.push(Process {
+        let mut process = Process {
             run_ns,
             sleep_ns: config.sleep_ns,
             work: Progress::new(run_ns),
             timer: Timer::default(),
             name: config.name.clone(),
             rng: config.random.then(|| Rng::derive(seed, Stream::Task, u64::from(task.0))),
-        });
-        host.wake(task, None);
+        };
+        if config.start_ns > 0 {
+            process.work = Progress::new(process.draw(run_ns));
+            host.set_timer(config.start_ns, task.0, PROCESS, process.timer.arm());
+        } else {
+            host.wake(task, None);
+        }
+        self.processes.push(process);
     }
 }
 

@@ -19,6 +19,8 @@ pub struct GuestConfig {
     pub send_ipi: SendIpi,
     /// The timer tick of a busy vCPU; 4 ms is HZ=250. 0: none.
     pub tick_ns: Ns,
+    /// A vCPU that goes idle keeps its tick until that has woken it (idle_call_stop_or_retain_tick(), f4c31b07b136, 7.0, where there is no cpuidle driver).
+    pub retains_tick: bool,
     /// How long a task runs while others wait: to the first tick after that.
     pub slice_ns: Ns,
     /// ... or no longer (HRTICK, since 7.3).
@@ -55,6 +57,7 @@ impl Default for GuestConfig {
             tlb: TlbMode::Ipi,
             send_ipi: SendIpi::Shorthand,
             tick_ns: 4_000_000,
+            retains_tick: false,
             slice_ns: 3_000_000,
             hrtick: false,
             scheduler: Scheduler::Cfs,

@@ -231,7 +231,9 @@ impl Vm {
         host.tell(|| What::GuestSwitch { vcpu: id, prev: from, next: to });
         self.load_space(v, next);
         if self.is_idle_task(next) {
-            self.cpus[v].tick.cancel();
+            if !self.guest.retains_tick {
+                self.cpus[v].tick.cancel();
+            }
         } else if self.is_idle_task(prev) {
             self.arm_tick(host, v);
         }

@@ -115,7 +115,7 @@ impl<C: Class> Host<C> {
         if let Some(id) = prev {
             let (task, state) = (&mut core.tasks[id.index()], &mut core.cpus[at]);
             task.turn_ns = now_ns - began_ns;
-            state.recent.leaves(task.tgid, state.busy_ns);
+            state.recent.leaves(core.machine.whose(task.tgid, id), state.busy_ns);
         }
 
         if let Some(id) = prev {
@@ -143,7 +143,7 @@ impl<C: Class> Host<C> {
         }
         task.warm_on = Some(cpu);
         let state = &mut core.cpus[cpu.index()];
-        let others_ns = state.recent.others_ns(task.tgid, state.busy_ns);
+        let others_ns = state.recent.others_ns(core.machine.whose(task.tgid, id), state.busy_ns);
         let after_other_ns =
             core.machine.refill_after_other_ns(task.footprint_per_mille, task.turn_ns, others_ns);
         task.refill_left_ns = task.refill_left_ns.max(after_other_ns);

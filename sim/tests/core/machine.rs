@@ -114,6 +114,25 @@ fn a_process_shares_what_is_there_and_loses_little_by_a_short_turn() {
     assert_eq!(since, [(10_000, Some(2)), (10_500, None), (11_000, Some(0)), (16_050, None)]);
 }
 
+/// A guest's TLB entries bear the tag of one vCPU: its sibling's turn of 1.5 ms costs 0.15 ms, as another process' would.
+#[test]
+fn threads_that_share_nothing_lose_by_a_siblings_turn() {
+    let costs = Costs {
+        refill_after_other_ns: 400 * US,
+        refill_turn_ns: 4 * MS,
+        threads_share: false,
+        ..Costs::free()
+    };
+    let machine = MachineConfig { costs, ..MachineConfig::ideal(1) };
+    let mut s = sim(&machine, round_robin(2 * MS, false), 1);
+    let turns = record(&mut s);
+    let of_it = TaskSpec { tgid: Some(7), ..TaskSpec::default() };
+    spawn(&mut s, of_it.clone(), Program::OnDemand { run_ns: 3 * MS });
+    spawn(&mut s, of_it, Program::OnDemand { run_ns: 1_500 * US });
+    s.run_until(10 * MS).unwrap();
+    assert_eq!(turns_us(&turns, 0), [(0, Some(0)), (2_000, Some(1)), (3_500, Some(0)), (4_650, None)]);
+}
+
 #[test]
 fn an_interrupt_takes_time_to_wake_an_idle_pcpu() {
     let costs = Costs { ipi_ns: 2_000, idle_exit_ns: 700, ..Costs::free() };

@@ -54,7 +54,16 @@ pub fn vm(vcpus: u32, program: &str) -> VmConfig {
 
 /// A process that always computes, on this pCPU ([`Sim::pin`]).
 pub fn hog(cpu: u32) -> TaskConfig {
-    TaskConfig { name: format!("hog{cpu}"), nice: 0, cpus: vec![], run_ns: 0, sleep_ns: 0, random: false }
+    TaskConfig {
+        name: format!("hog{cpu}"),
+        nice: 0,
+        cpus: vec![],
+        run_ns: 0,
+        sleep_ns: 0,
+        random: false,
+        vm: None,
+        start_ns: 0,
+    }
 }
 
 pub fn build(

@@ -6,7 +6,8 @@ use cohort_sim::class::AnyClass;
 use cohort_sim::kvm::HaltPoll;
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::observe::What;
-use cohort_sim::CpuId;
+use cohort_sim::scenario::TaskConfig;
+use cohort_sim::{CpuId, TaskId};
 
 use crate::common::*;
 
@@ -65,6 +66,49 @@ fn polling_grows_until_it_covers_the_halts() {
         halts(&s),
         [(10 * US, 0), (80 * US, 10 * US), (150 * US, 20 * US), (230 * US, 40 * US), (320 * US, 80 * US)]
     );
+}
+
+/// idle_call_stop_or_retain_tick() of Linux 7.0 and later: one tick comes after a vCPU has gone idle, and no more.
+#[test]
+fn an_idle_vcpu_keeps_its_tick_until_that_has_woken_it() {
+    let halted = |retains_tick| {
+        let text = "[[thread]]\nname = 't'\ntimes = 2\nsteps = [{ compute = '1ms' }, { sleep = '30ms' }]";
+        let mut config = vm(1, text);
+        config.guest.tick_ns = 4 * MS;
+        config.guest.retains_tick = retains_tick;
+        let s = build(&MachineConfig::ideal(1), turns_of_a_ms(), &[config], &[], 1).until(80 * MS);
+        halts(&s).iter().map(|(at_ns, _)| *at_ns).collect::<Vec<_>>()
+    };
+    let [without, with] = [false, true].map(halted);
+    assert_eq!(without, [MS, 32 * MS, 62 * MS], "after each work, and after the last sleep");
+    assert_eq!(with.len(), 6, "a tick after each: {with:?}");
+    let ticks: Vec<u64> = with.iter().copied().filter(|at_ns| !without.contains(at_ns)).collect();
+    assert!(ticks.iter().zip(&without).all(|(tick_ns, idle_ns)| (1..=4 * MS).contains(&(tick_ns - idle_ns))));
+    assert!(ticks.windows(2).all(|pair| (pair[1] - pair[0]) % (4 * MS) == 0), "{ticks:?}");
+}
+
+#[test]
+fn a_vmms_thread_runs_when_it_is_asked_to() {
+    let asked = TaskConfig {
+        name: "vm/asked".into(),
+        nice: 0,
+        cpus: vec![],
+        run_ns: 2 * MS,
+        sleep_ns: 1_000 * MS,
+        random: false,
+        vm: Some("vm".into()),
+        start_ns: 10 * MS,
+    };
+    let s = build(&MachineConfig::ideal(1), turns_of_a_ms(), &[vm(1, SLEEPER)], &[asked], 1).until(100 * MS);
+    let core = &s.sim.host.core;
+    let (vcpu, thread) = (core.task(TaskId(0)), core.task(TaskId::from(core.tasks.len() - 1)));
+    assert_eq!((thread.group, thread.tgid), (vcpu.group, vcpu.tgid));
+    let turns = s.list(|what| match what {
+        What::Switch { next: Some(task), .. } if task.index() == core.tasks.len() - 1 => Some(()),
+        _ => None,
+    });
+    assert_eq!(turns, [(10 * MS, ())]);
+    assert_eq!(thread.run_ns, 2 * MS);
 }
 
 #[test]

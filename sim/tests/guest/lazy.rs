@@ -32,6 +32,8 @@ fn preempted_at(lazy_preemption: bool, ipi: Ipi) -> (u64, u64) {
         run_ns: 100 * US,
         sleep_ns: 1_000 * MS,
         random: false,
+        vm: None,
+        start_ns: 0,
     };
     let fair = FairConfig { slice_ns: 3 * MS, lazy_preemption, ..FairConfig::of(Variant::EevdfForfeit) };
     let class = AnyClass::Fair(Fair::new(fair));
