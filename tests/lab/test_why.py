@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.lab
 S = 1_000_000_000
 EXACT = 0.02
+SHARES = ("run", "ready", "costop", "stacked", "halted")
 TRIES = 3
 
 
@@ -102,6 +103,8 @@ def wrong_by(counted: dict[str, dict[str, float]]) -> dict[str, float]:
 
 @pytest.mark.long
 def test_simulator_and_probe_count_the_same_where_the_truth_is_known() -> None:
+    """By what must hold in each place; and the one's shares beside the other's. test_side_by_side.py has more of it."""
+    found = []
     scenario = scenarios.load(Path(__file__).with_name("pinned.toml"))
     with ExitStack() as stack:
         real = booted(stack, lambda: LabPlace(scenario, progress=say))
@@ -118,6 +121,10 @@ def test_simulator_and_probe_count_the_same_where_the_truth_is_known() -> None:
             wrong = wrong_by(counted)
             print({name: round(value, 4) for name, value in wrong.items()})
             assert max(map(abs, wrong.values())) < EXACT
+            found.append({(vm, share): why.of(counted[vm])[share] for vm in ("pair", "single") for share in SHARES})
+    simulated, in_the_lab = found
+    print({of: (round(value, 4), round(in_the_lab[of], 4)) for of, value in simulated.items()})
+    assert in_the_lab == {of: pytest.approx(value, abs=EXACT) for of, value in simulated.items()}
 
 
 @pytest.mark.long

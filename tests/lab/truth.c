@@ -9,6 +9,7 @@
  *   calls ipi|flush STILL_US          interrupts its sibling whenever that stands still; until SIGTERM
  *   shares CPU FILE PAGES             touches pages that it shares with whoever has that file; for ever
  *   passes FILE PAGES SECONDS         does that for so long, and prints how often
+ *   rhythm RUN_US PERIOD_US           computes for so long at the beginning of each period, and sleeps for the rest; for ever
  *   drops PID HOW COUNT EVERY_US      is to have KVM drop what it has mapped of a VMM's memory, as cohort run does (scan), or by writing 1 or 4 to
  *                                     its clear_refs; prints how many ns one time took
  *   vms COUNT                         so many VMs, one after the other, each of a vCPU that enters its guest once
@@ -281,6 +282,19 @@ static void passes(const char *path, int pages, int seconds)
 	printf("%lu\n", count);
 }
 
+static void rhythm(uint64_t run_ns, uint64_t period_ns)
+{
+	uint64_t next = now_ns();
+	struct timespec until;
+
+	for (;; next += period_ns) {
+		until.tv_sec = next / 1000000000ULL;
+		until.tv_nsec = next % 1000000000ULL;
+		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+		compute(run_ns);
+	}
+}
+
 /* Of linux/fs.h since 6.7. */
 struct scan {
 	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, anyof, returned;
@@ -352,6 +366,8 @@ int main(int argc, char **argv)
 		shares(atoi(argv[2]), argv[3], atoi(argv[4]));
 	else if (!strcmp(what, "passes") && argc == 5)
 		passes(argv[2], atoi(argv[3]), atoi(argv[4]));
+	else if (!strcmp(what, "rhythm") && argc == 4)
+		rhythm(atoi(argv[2]) * 1000ULL, atoi(argv[3]) * 1000ULL);
 	else if (!strcmp(what, "drops") && argc == 6)
 		drops(atoi(argv[2]), argv[3], atoi(argv[4]), atoi(argv[5]));
 	else if (!strcmp(what, "vms") && argc == 3)

@@ -45,6 +45,7 @@ def test_everything_that_comes_with_the_project_is_in_it(tmp_path: Path) -> None
         "cohortlab/_shipped/lab/emulator/series",
         "cohortlab/report.html.j2",
         "cohortlab/reproduce/report.html.j2",
+        "cohortlab/recorded/measured.toml",
     ]
     assert len(wanted) > 20
     assert set(wanted) <= names
