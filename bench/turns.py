@@ -55,7 +55,7 @@ def cost_us(alone: Took, beside: Took) -> float:
 def sibling_cost_us(two: Took, four: Took) -> float:
     """Return what a turn after a sibling costs."""
     four = four.for_work(two.work)
-    return (four.cpu_s - two.cpu_s) / max(1.0, four.turns - two.turns) * 1e6
+    return (four.cpu_s - two.cpu_s) / (four.turns - two.turns) * 1e6
 
 
 def row(name: str, runs: list[tuple[Took, Took]]) -> str:
@@ -83,7 +83,11 @@ def siblings(rounds: int) -> None:
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
     for program, runs in found.items():
         # Runs of two boots have nothing in common but their number.
-        costs = Spread.of(sibling_cost_us(two, four) for two, four in zip(runs[2], runs[4], strict=True))
+        pairs = [(two, four) for two, four in zip(runs[2], runs[4], strict=True) if four.turns > two.turns]
+        if not pairs:
+            print(f"| {program} |{' – |' * (len(head) - 1)}")
+            continue
+        costs = Spread.of(sibling_cost_us(two, four) for two, four in pairs)
         work = runs[2][0].work
         cpu_s = [f"{median(run.for_work(work).cpu_s for run in runs[vcpus]):.3f}" for vcpus in (2, 4)]
         turns = [f"{median(run.for_work(work).turns for run in runs[vcpus]):.0f}" for vcpus in (2, 4)]

@@ -63,7 +63,9 @@ class Trace(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Trace:
-        runs, wakes, on = [], [], {}
+        runs: list[Run] = []
+        wakes: list[Wake] = []
+        on: dict[str, tuple[int, float]] = {}
         first_s: float | None = None
         for line in text.splitlines():
             found = SWITCH.search(line) or WAKING.search(line)
@@ -72,7 +74,7 @@ class Trace(NamedTuple):
             first_s = float(found["s"]) if first_s is None else first_s
             at_s = float(found["s"]) - first_s
             if "who" in found.groupdict():
-                # The fourth flag is h in an interrupt, H in one that came in another.
+                # The third flag is h in an interrupt, H in one that came in another.
                 wakes.append(Wake(int(found["who"]), at_s, int(found["by"]), found["flags"][2:3] in ("h", "H")))
                 continue
             if found["cpu"] in on:
@@ -103,6 +105,8 @@ def parts(trace: Trace, vcpus: Sequence[int]) -> tuple[Part, Part]:
     both = _together(trace, vcpus, buckets)
     either = [sum(of[bucket] for of in busy.values()) - both[bucket] for bucket in range(buckets)]
     full = [at for at in range(buckets - FULL_BUCKETS) if min(both[at : at + FULL_BUCKETS]) > FULL]
+    if not full:
+        refuse("the vCPUs were never both busy: something else runs on this machine")
     first, last = full[0], full[-1] + FULL_BUCKETS
     begin, end = first, last
     while begin > 0 and max(either[max(0, begin - GAP_BUCKETS) : begin]) >= IDLE:
@@ -177,8 +181,9 @@ def main(rounds: int) -> None:
                 trace = traced(place, PROGRAM)
             begun_s = min(wake.at_s for wake in trace.wakes if wake.thread in vcpus and wake.at_s > 0)
             for vm in (VM, OTHER):
+                vmm = set(threads(place, vm)[1])
                 for run in trace.runs:
-                    if run.thread in threads(place, vm)[1]:
+                    if run.thread in vmm:
                         others[vm, round((run.from_s - begun_s) * 100) * 10] += round((run.to_s - run.from_s) * 1e6)
     print(f"| program | {' | '.join(HEAD)} |\n|{'---|' * (len(HEAD) + 1)}")
     for program, runs in found.items():

@@ -150,6 +150,9 @@ pub struct TaskConfig {
     /// It sleeps until then.
     #[serde(default)]
     pub start_ns: Ns,
+    /// It runs once.
+    #[serde(default)]
+    pub once: bool,
 }
 
 /// Bounds of what may be asked for, so that a wrong figure costs an error and not all of the memory.
@@ -236,7 +239,12 @@ impl Scenario {
                 return refuse(&format!("tasks[{index}].nice"), &task.nice, "from -20 to 19");
             }
             check_cpus(&format!("tasks[{index}].cpus"), &task.cpus, pcpus)?;
-            check_times(&format!("tasks[{index}]"), task)?;
+            // After the run's end is as good as never.
+            if task.start_ns > DURATION_MAX_NS {
+                let allowed = format!("at most {DURATION_MAX_NS}");
+                return refuse(&format!("tasks[{index}].start_ns"), &task.start_ns, &allowed);
+            }
+            check_times(&format!("tasks[{index}]"), &TaskConfig { start_ns: 0, ..task.clone() })?;
             if let Some(name) = task.vm.as_ref().filter(|name| self.vms.iter().all(|vm| vm.name != **name)) {
                 return refuse(&format!("tasks[{index}].vm"), name, "the name of a VM");
             }

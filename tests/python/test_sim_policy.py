@@ -228,7 +228,7 @@ def test_a_guests_tasks_have_slices_by_its_kernel_and_its_vcpus(
 )
 def test_a_guests_tasks_compete_as_its_kernel_has_it(kernel: str, scheduler: str, lazy: bool) -> None:
     found = policy.guest_of(kernel, 2)
-    assert (found["scheduler"], found["lazy_preemption"]) == (scheduler, lazy)
+    assert (found["scheduler"], found["lazy_preemption"], found["retains_tick"]) == (scheduler, lazy, lazy)
 
 
 @pytest.mark.parametrize(

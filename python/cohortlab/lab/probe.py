@@ -42,9 +42,9 @@ class ProbeRun:
         """
         socket = f"{folder}/{name}.sock"
         # It must not wait behind what it measures. As a real-time task: one of nice -20 weighs as much as 87 vCPUs, and
-        # the kernel would balance by that for a quarter of a second. Some kernels have no real-time tasks in cgroups. The
-        # figures of an interval are of no use here.
-        first = 'first="chrt --fifo 1"; $first true || first="nice -n -20"'
+        # the kernel would balance by that for a quarter of a second. Some kernels have no real-time tasks in cgroups.
+        # The figures of an interval are of no use here.
+        first = 'first="chrt --fifo 1"; $first true 2>/dev/null || first="nice -n -20"'
         top = f"{cohort} top --batch --json --columns %RUN --answer {socket}"
         argv = f"rm -f {socket}; {first}; exec $first {top}"
         run = cls(host.spawn(name, argv), socket)

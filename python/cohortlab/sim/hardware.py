@@ -35,8 +35,8 @@ _HOUR_NS = 3600 * _S_NS
 class HostTask(Model):
     """A thread of the host: it runs and sleeps in turn, or never sleeps if neither is given.
 
-    With ``vmm`` it is a thread of the VMM of each VM with a load, or with a program. ``before_ns`` before the program
-    begins, and in a VM with a load before the first of all programs does, it runs once.
+    With ``vmm`` it is a thread of the VMM of each VM with a load, or with a program. It runs once, ``before_ns`` before
+    the VM's program begins, and in a VM with a load before programs without a ``start_s`` do.
     """
 
     name: str = Field(min_length=1, description="a text")

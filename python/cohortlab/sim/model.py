@@ -86,7 +86,7 @@ class Run:
                     plain
                     | {"name": f"{vm.name}/{task.name}", "vm": vm.name, "cpus": list(vm.affinity or ())}
                     | {"start_ns": SETTLE_NS + _ns(vm.start_s if vm.programs else 0) - task.before_ns}
-                    | {"sleep_ns": 3600 * NS_PER_S}
+                    | {"once": True}
                     for vm in self._running_vms()
                     if bool(vm.programs) == (task.vmm == "programs")
                 ]

@@ -194,7 +194,7 @@ def guest_of(kernel: str, vcpus: int) -> dict[str, Any]:
 
     ``send_ipi``: whether it can send one interrupt to all its other vCPUs; the x2APIC of a KVM guest is in physical
     mode, with shorthands since 43931d350f30. ``slice_ns`` is EEVDF's, by the number of vCPUs; CFS' is the simulator's
-    default. ``hrtick``: it ends on time. ``retains_tick``: a vCPU that goes idle keeps its tick until that has woken it.
+    default. ``hrtick``: it ends on time. ``retains_tick``: an idle vCPU keeps its tick until that has woken it once.
     """
     version = version_of(kernel)
     made: dict[str, Any] = {

@@ -161,10 +161,11 @@ impl Guests {
         let task = host.spawn(spec);
         self.own(task, Owner::Process(self.processes.len() as u32));
         // Without sleep it never stops running.
-        let run_ns = if config.sleep_ns == 0 { 0 } else { config.run_ns.max(1) };
+        let run_ns = if config.sleep_ns == 0 && !config.once { 0 } else { config.run_ns.max(1) };
         let mut process = Process {
             run_ns,
             sleep_ns: config.sleep_ns,
+            once: config.once,
             work: Progress::new(run_ns),
             timer: Timer::default(),
             name: config.name.clone(),

@@ -66,11 +66,12 @@ pub(crate) enum Owner {
     Process(u32),
 }
 
-/// An ordinary process of the host: runs and sleeps in turn, or never sleeps.
+/// An ordinary process of the host: runs and sleeps in turn, runs once, or never sleeps.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub run_ns: Ns,
     pub sleep_ns: Ns,
+    pub once: bool,
     pub work: Progress,
     pub timer: Timer,
     pub name: String,
@@ -185,7 +186,7 @@ impl Bodies for Guests {
                 let Some(process) = self.process(task) else { return };
                 process.work.stop(now_ns);
                 process.timer.cancel();
-                if why == Stop::Blocked {
+                if why == Stop::Blocked && !process.once {
                     process.work = Progress::new(process.draw(process.run_ns));
                     let at_ns = now_ns.saturating_add(process.draw(process.sleep_ns));
                     host.set_timer(at_ns, task.0, PROCESS, process.timer.arm());

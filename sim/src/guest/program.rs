@@ -161,8 +161,12 @@ impl Vm {
         }
         let current = self.cpus[v].current;
         let first = self.cpus.len() as u32;
-        let others: Vec<u32> =
-            (first..self.tasks.len() as u32).filter(|task| !self.tasks[*task as usize].background).collect();
+        // Of those that the program does not wait for the ones that have ended as well; the others have never stopped.
+        let begins = |task: &u32| {
+            let task = &self.tasks[*task as usize];
+            !task.background || task.state == State::Dead
+        };
+        let others: Vec<u32> = (first..self.tasks.len() as u32).filter(begins).collect();
         for task in &others {
             let known = &mut self.tasks[*task as usize];
             known.at = 0;

@@ -63,6 +63,7 @@ pub fn hog(cpu: u32) -> TaskConfig {
         random: false,
         vm: None,
         start_ns: 0,
+        once: false,
     }
 }
 

@@ -94,10 +94,11 @@ fn a_vmms_thread_runs_when_it_is_asked_to() {
         nice: 0,
         cpus: vec![],
         run_ns: 2 * MS,
-        sleep_ns: 1_000 * MS,
+        sleep_ns: 0,
         random: false,
         vm: Some("vm".into()),
         start_ns: 10 * MS,
+        once: true,
     };
     let s = build(&MachineConfig::ideal(1), turns_of_a_ms(), &[vm(1, SLEEPER)], &[asked], 1).until(100 * MS);
     let core = &s.sim.host.core;

@@ -34,6 +34,7 @@ fn preempted_at(lazy_preemption: bool, ipi: Ipi) -> (u64, u64) {
         random: false,
         vm: None,
         start_ns: 0,
+        once: false,
     };
     let fair = FairConfig { slice_ns: 3 * MS, lazy_preemption, ..FairConfig::of(Variant::EevdfForfeit) };
     let class = AnyClass::Fair(Fair::new(fair));

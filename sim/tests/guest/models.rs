@@ -8,6 +8,7 @@ use cohort_sim::kvm::KvmConfig;
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::scenario::VmConfig;
 use cohort_sim::workload::{model, model_names, parse, Workload};
+use cohort_sim::TaskId;
 
 use crate::common::*;
 
@@ -39,6 +40,39 @@ fn programs_end() {
             }
         }
         assert!(s.end_ns().is_some(), "{name} does not end: {:?}", s.sim.host.core.programs);
+    }
+}
+
+/// A program that is one of several is begun again until all have ended.
+#[test]
+fn programs_begin_again() {
+    for name in model_names().iter().filter(|name| **name != "cpu-hog") {
+        let config = VmConfig {
+            name: "vm".into(),
+            vcpus: 2,
+            workload: model(name),
+            repeat: true,
+            ..VmConfig::default()
+        };
+        let machine = MachineConfig { cores_per_socket: 2, ..MachineConfig::default() };
+        let class = AnyClass::Fair(Fair::new(FairConfig::default()));
+        let mut s = build(&machine, class, &[config], &[], 1);
+        s.sim.host.core.observers = Default::default();
+        let mut once_ns = 0;
+        while once_ns == 0 && s.sim.host.core.now_ns < 400_000 * MS {
+            let at_ns = s.sim.host.core.now_ns + 10 * MS;
+            s.sim.run_until(at_ns).unwrap();
+            once_ns = s.end_ns().unwrap_or(0);
+        }
+        assert!(once_ns > 0, "{name} does not end");
+        let busy_ns = |s: &Sim| (0..2).map(|v| s.sim.host.core.task(TaskId(v)).run_ns).sum::<u64>();
+        let first_ns = busy_ns(&s);
+        s.sim.run_until(s.sim.host.core.now_ns + 2 * once_ns).unwrap();
+        let more_ns = busy_ns(&s) - first_ns;
+        assert!(
+            more_ns > first_ns,
+            "{name} used {first_ns} ns the first time, and {more_ns} in twice that time"
+        );
     }
 }
 
