@@ -102,7 +102,7 @@ fn user_spin_does_not_wait_for_its_reader() {
 
 /// What the lab measured with each program alone on 2 vCPUs: seconds, or units per second; medians of five rounds of `cohortlab compare scenarios/smp-2x2.toml
 /// --on lab` on a quiet machine (docs/measurements.md, 2x2). The models' parameters come from such runs, so the models must give these figures again, and how
-/// nearly is said for each. tlb-shootdown's rounds are far apart: 0.22 to 0.41 s in one run of five rounds.
+/// nearly is said for each. tlb-shootdown's rounds are far apart: 0.22 to 0.41 s in five rounds of the same machine some hours before.
 const LAB_ALONE: [(&str, f64, f64); 7] = [
     ("hackbench", 0.410, NEARLY),
     ("tlb-shootdown", 0.329, 0.25),
