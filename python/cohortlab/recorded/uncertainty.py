@@ -31,8 +31,12 @@ class Model:
 
     @property
     def half(self) -> float:
-        """Half of the range of 95 %. No bias is taken off: the errors of the lab and of replays have opposite signs."""
-        return student(len(self.errors)) * math.sqrt(statistics.fmean(error * error for error in self.errors))
+        """Half of the range of 95 %, and no less than the worst that was seen.
+
+        No bias is taken off: the errors of the lab and of replays have opposite signs.
+        """
+        spread = student(len(self.errors)) * math.sqrt(statistics.fmean(error * error for error in self.errors))
+        return max(spread, *map(abs, self.errors))
 
     @property
     def factor(self) -> float:
