@@ -169,7 +169,9 @@ impl Scenario {
         let scenario = serde_path_to_error::deserialize(&mut json).map_err(|error| {
             let path = error.path().to_string();
             let what = in_plain_words(&error.into_inner().to_string());
-            SimError::Config(if path == "." { what } else { format!("{path}: {what}") })
+            // Where a field is in a text that a program wrote says nothing to who wrote a file of another kind.
+            let of_field = what.split_once(" at line ").map_or(what.as_str(), |(what, _)| what);
+            SimError::Config(if path == "." { what } else { format!("{path}: {of_field}") })
         })?;
         json.end().map_err(|error| SimError::Config(error.to_string()))?;
         Ok(scenario)
