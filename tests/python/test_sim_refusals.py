@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What only the simulator itself can refuse of a hardware file: it names the field, and no place in a text of its own."""
+"""What only the simulator can refuse of a hardware file: it names the field, and no place in a text of its own."""
 
 from __future__ import annotations
 
