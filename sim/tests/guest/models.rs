@@ -65,13 +65,15 @@ fn programs_begin_again() {
             once_ns = s.end_ns().unwrap_or(0);
         }
         assert!(once_ns > 0, "{name} does not end");
-        let busy_ns = |s: &Sim| (0..2).map(|v| s.sim.host.core.task(TaskId(v)).run_ns).sum::<u64>();
-        let first_ns = busy_ns(&s);
+        // Of the vCPU that has less to do: one may be busy for ever, as user-spin's reader is.
+        let run_ns = |s: &Sim| [0, 1].map(|v| s.sim.host.core.task(TaskId(v)).run_ns);
+        let first = run_ns(&s);
         s.sim.run_until(s.sim.host.core.now_ns + 2 * once_ns).unwrap();
-        let more_ns = busy_ns(&s) - first_ns;
+        let more = [0, 1].map(|v| run_ns(&s)[v] - first[v]);
+        let least = |of: [u64; 2]| of[0].min(of[1]);
         assert!(
-            more_ns > first_ns,
-            "{name} used {first_ns} ns the first time, and {more_ns} in twice that time"
+            least(more) > least(first),
+            "{name} used {first:?} ns the first time, and {more:?} in twice that time"
         );
     }
 }
