@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import threading
@@ -120,6 +121,18 @@ def test_nothing_of_the_labs_own_weighs_in_what_the_kernel_balances_by(place: La
     ours = [(how, nice, name) for how, nice, parent, *name in tasks if parent != "2"]
     assert [task for task in ours if task[1] != "-" and int(task[1]) < 0] == []
     assert {how for how, _, name in ours if name == ["cohort"]} == {"FF"}, "the probe, at once"
+
+
+def test_the_hosts_timers_do_not_wait_behind_its_own_pcpus(place: LabPlace) -> None:
+    emulator = place.emulator
+    threads = [int(task.name) for task in Path(f"/proc/{emulator.pid}/task").iterdir()]
+    ours = {thread: os.sched_getscheduler(thread) for thread in threads}
+    main = ours.pop(emulator.pid)
+    assert main == os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
+    # What emulates the pCPUs would have this machine's CPUs for itself.
+    assert len(ours) > place.pcpus
+    assert set(ours.values()) == {os.SCHED_OTHER}
+    assert place.description["timers"] == "on time"
 
 
 def test_requests_overlap(place: LabPlace) -> None:

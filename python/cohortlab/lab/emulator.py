@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from cohortlab.lab import cache, control, evidence, lastwords, turn
@@ -65,6 +66,7 @@ class Emulator:
             if state is not None:
                 shutil.copyfile(state / _CONSOLE, folder / _CONSOLE)
             process = _launch(command, folder, own_turn, boot.keep, state)
+            _tell_timers_at_once(process.pid)
             if state is not None:
                 _go_on(folder)
             emulator = cls(folder, process, command.qemu)
@@ -150,6 +152,19 @@ class Emulator:
             self._process.wait()
             shutil.rmtree(self.folder, ignore_errors=True)
 
+    @property
+    def pid(self) -> int:
+        """The emulator's process, and its main loop's thread."""
+        return self._pid or 0
+
+    @property
+    def timers_wait(self) -> bool:
+        """Whether the emulator's main loop, which tells the machine that a timer is up, may have to wait for a CPU."""
+        try:
+            return os.sched_getscheduler(self.pid) & ~os.SCHED_RESET_ON_FORK != os.SCHED_FIFO
+        except ProcessLookupError:
+            return True
+
     def clock(self) -> OwnTime:
         """Return a clock that passes as fast as the emulator gets the CPUs that it wants."""
         return OwnTime(self._pid)
@@ -206,6 +221,18 @@ def _launch(command: Command, folder: Path, own_turn: int, keep: bool, state: Pa
             raise PlaceFailed(f"the lab's emulator does not start: {_last_error(folder)}")
         time.sleep(0.02)
     return process
+
+
+def _tell_timers_at_once(pid: int) -> None:
+    """Let the emulator's main loop have a CPU whenever it wants one.
+
+    A host of as many pCPUs as there are CPUs keeps them all busy, and the main loop, an ordinary thread among theirs,
+    waited for the end of their slices now and then: of the host's timers one in ten was late, by up to some ms, and so
+    were the ends of turns. Hardware interrupts at once. The threads that are the pCPUs, and those to come, stay
+    ordinary.
+    """
+    with suppress(PermissionError):
+        os.sched_setscheduler(pid, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 def _go_on(folder: Path) -> None:
