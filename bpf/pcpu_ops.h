@@ -20,7 +20,10 @@ void BPF_PROG(cohort_cpu_online, s32 cpu)
 	}
 }
 
-/* What waits in its queue goes to the local one: the kernel's hotplug pushes it from there to a pCPU that is online, through ops.enqueue. */
+/*
+ * What waits in its queue goes to the local one: the kernel's hotplug pushes it from there to a pCPU that is online, through ops.enqueue. The queue stays marked: who
+ * was on the way into it just now, for the pCPU was still online when it was chosen, comes only after this, and others find him there.
+ */
 SEC("struct_ops/cpu_offline")
 void BPF_PROG(cohort_cpu_offline, s32 cpu)
 {
@@ -40,7 +43,7 @@ void BPF_PROG(cohort_cpu_offline, s32 cpu)
 		scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 	bpf_for_each(scx_dsq, p, ASIDE_DSQ(cpu), 0)
 		scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
-	queue_unmark(cpu);
+	queue_mark(cpu);
 }
 
 /*

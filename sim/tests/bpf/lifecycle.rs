@@ -116,6 +116,19 @@ fn what_waits_for_a_pcpu_that_goes_offline_runs_elsewhere() {
 }
 
 #[test]
+fn who_comes_into_the_queue_of_a_pcpu_that_has_just_gone_offline_runs_elsewhere() {
+    // The pCPU was online when ops.enqueue chose it; the kernel inserts when that is over.
+    let mut w = world(2);
+    let tasks: Vec<_> = (0..3).map(|_| w.spawn(Spec::busy())).collect();
+    w.run(100 * MS);
+    w.cpu_offline(1);
+    w.settle();
+    w.comes_late(0, 1);
+    let used = used_in(&mut w, 1_000 * MS, &tasks);
+    assert!(used.iter().all(|ns| *ns > 250 * MS), "{used:?}");
+}
+
+#[test]
 fn what_is_bound_to_a_pcpu_that_goes_offline_runs_elsewhere() {
     let mut w = world(2);
     let bound: Vec<_> = (0..3).map(|_| w.spawn(Spec::busy().on(&[1]))).collect();

@@ -400,6 +400,11 @@ impl World {
         self.sim.host.poke_unmark(CpuId::from(cpu));
     }
 
+    /// Who waits first for `from` comes into the queue of `to` only now.
+    pub fn comes_late(&mut self, from: usize, to: usize) {
+        self.sim.host.poke_late(CpuId::from(from), CpuId::from(to));
+    }
+
     /// The running thread leaves the vCPU ioctl that it was in, and is none of the VM's vCPUs any more.
     pub fn ends_ioctl(&mut self, id: TaskId) {
         self.leave_kvm(id);

@@ -100,6 +100,27 @@ fn a_program_that_repeats_keeps_its_first_figure_and_begins_with_empty_pipes() {
 }
 
 #[test]
+fn who_ends_beside_a_program_that_repeats_begins_again_with_it() {
+    // The program's own 10 ms, and each time 4 ms beside it, on a vCPU each.
+    let beside = "
+        [[thread]]
+        name = 'own'
+        vcpu = 0
+        pin = true
+        steps = [{ compute = '10ms' }]
+        [[thread]]
+        name = 'beside'
+        vcpu = 1
+        pin = true
+        background = true
+        steps = [{ compute = '4ms' }, { done = 'beside' }]";
+    let again = VmConfig { repeat: true, ..vm(2, beside) };
+    let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[again], &[], 1).until(100 * MS - 1);
+    let ends: Vec<u64> = (0..10).map(|time| (10 * time + 4) * MS).collect();
+    assert_eq!(done(&s), ends);
+}
+
+#[test]
 fn the_run_waits_for_those_that_are_measured() {
     let load = VmConfig { repeat: true, measured: false, ..vm(1, PAIR) };
     let slow = vm(1, "[[thread]]\nname = 't'\nsteps = [{ compute = '20ms' }]");

@@ -399,6 +399,17 @@ void poke_unmark(u32 cpu)
 	queue_unmark(cpu);
 }
 
+/* Who waits first in one queue was on the way into the other all the time. */
+void poke_late(u32 from, u32 to)
+{
+	struct task_struct *p;
+
+	bpf_for_each(scx_dsq, p, from, 0) {
+		scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, to, 0);
+		break;
+	}
+}
+
 void poke_sbco_alpha(u32 alpha)
 {
 	u32 key = 0, *now = bpf_map_lookup_elem(&sbco_alpha_now, &key);

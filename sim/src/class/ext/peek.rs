@@ -112,6 +112,7 @@ extern "C" {
     fn peek_sbco(p: *mut TaskStruct, to: *mut PeekSbco);
     fn poke_sbco_alpha(alpha: u32);
     fn poke_unmark(cpu: u32);
+    fn poke_late(from: u32, to: u32);
     fn peek_taken(cpu: u32) -> bool;
     fn poke_vtime(p: *mut TaskStruct, vtime: u64);
     fn peek_domain_tasks() -> u32;
@@ -209,6 +210,14 @@ impl Host {
     pub fn poke_unmark(&mut self, cpu: CpuId) {
         // SAFETY: changes a bit of a variable that has one for each pCPU.
         self.peek(|| unsafe { poke_unmark(cpu.0) });
+    }
+
+    /// Who waits first for one pCPU comes into the other's queue only now, as if the kernel had been about to put it there.
+    pub fn poke_late(&mut self, from: CpuId, to: CpuId) {
+        if let AnyClass::Ext(ext) = &mut self.class {
+            // SAFETY: moves a waiting task between two queues that exist.
+            ext.call(&mut self.core, OpKind::CpuOffline, NOBODY, || unsafe { poke_late(from.0, to.0) });
+        }
     }
 
     /// Change a sleeping task's virtual time.
