@@ -119,6 +119,12 @@ struct probe_vcpu {
 	u64 seq_begin;
 };
 
+/* What is on one pCPU. Only it writes. */
+struct probe_pcpu {
+	u64 switches; /* of all threads */
+	u64 idle;     /* clock word: nobody has it; known from the first switch on */
+};
+
 /* What a vCPU's guest is told, by its CPUID. */
 struct probe_told {
 	u32 tgid;

@@ -11,26 +11,42 @@
 
 char _license[] SEC("license") = "GPL";
 
-/* Of all threads, per pCPU. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, u64);
-} probe_switches SEC(".maps");
+	__type(value, struct probe_pcpu);
+} probe_pcpus SEC(".maps");
 
+/*
+ * One that becomes idle, or is idle no longer, as /proc/stat has it only roughly: where the tick goes on, the kernel counts whole ticks there, and those of an
+ * idle pCPU are asleep while it works between two of them.
+ */
+static __always_inline void pcpu_switched(bool was_idle, bool is_idle, u64 now)
+{
+	struct probe_pcpu *pcpu;
+	u32 zero = 0;
+
+	pcpu = bpf_map_lookup_elem(&probe_pcpus, &zero);
+	if (!pcpu)
+		return;
+	pcpu->switches++;
+	if (was_idle != is_idle)
+		clock_change(&pcpu->idle, now, is_idle);
+}
+
+/* One instant for all: what one leaves the other takes. Where nobody is followed it is not asked for. */
 static __always_inline void switched(bool preempt, struct task_struct *prev, struct task_struct *next, u64 prev_state)
 {
-	u32 cpu = bpf_get_smp_processor_id(), zero = 0, state;
+	bool was_idle = !prev->pid, is_idle = !next->pid;
+	u32 cpu = bpf_get_smp_processor_id(), state;
 	struct probe_vcpu *from, *to;
-	u64 now, *count;
+	u64 now;
 
-	count = bpf_map_lookup_elem(&probe_switches, &zero);
-	if (count)
-		(*count)++;
 	from = vcpu_of(prev);
 	to = vcpu_of(next);
-	now = from ? bpf_ktime_get_ns() : 0;
+	now = from || to || was_idle != is_idle ? bpf_ktime_get_ns() : 0;
+	pcpu_switched(was_idle, is_idle, now);
 	if (from) {
 		if (preempt || !prev_state) {
 			state = PROBE_READY_PREEMPTED;
@@ -41,9 +57,6 @@ static __always_inline void switched(bool preempt, struct task_struct *prev, str
 		vcpu_moves(from, state, cpu, now);
 	}
 	if (to) {
-		/* One instant for both: what one leaves the other takes. */
-		if (!now)
-			now = bpf_ktime_get_ns();
 		to->switches++;
 		vcpu_moves(to, PROBE_RUN, cpu, now);
 	}

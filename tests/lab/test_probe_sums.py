@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from ground import KERNELS, LOOP, Cgroups
+from ground import LOOP, PROBED_KERNELS, Cgroups
 from probe import Probe, grown, woken
+from provoked import TRUTH, put
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from conftest import Bench
 
 # Within 2 % asks for a machine that does little else, so these are not among what `make test` runs.
-pytestmark = [pytest.mark.lab, pytest.mark.long, KERNELS]
+pytestmark = [pytest.mark.lab, pytest.mark.long, PROBED_KERNELS]
 
 MS = 1_000_000
 EXACT = 0.02
@@ -35,6 +36,10 @@ POLL_NS = 20 * MS
 TIMER_US = 3_000
 # A vCPU's timer that wakes it so often, for so long.
 WAKES_US, WAKES_S = 10_000, 8
+# Threads on the host that compute for so long of each so long a period, for some ticks or for a part of one.
+RHYTHMS_US = {0: (700, 2_000), 1: (5_500, 8_000)}
+# What else runs there: the agent, the probe, the kernel's own threads.
+OTHERS = 0.02
 # An agent knows its jobs by name.
 _numbers = itertools.count()
 
@@ -138,3 +143,31 @@ def test_polling_before_halts_is_what_kvm_has_polled(bench: Bench) -> None:
         print(f"polled: probe {got} ns, KVM {says} ns")
         assert got == close_to(says)
         assert got > 500 * MS
+
+
+def test_idle_time_is_what_those_who_run_leave(bench: Bench) -> None:
+    put(bench.host)
+    with Cgroups(bench) as ground, Probe(bench) as probe:
+        for name in bench.place.guests:
+            probe.stopped(name)
+            ground.callback(probe.goes_on, name)
+        pids = []
+        for pcpu, (run_us, period_us) in RHYTHMS_US.items():
+            job = bench.host.spawn(
+                f"sums-{next(_numbers)}", f"exec taskset -c {pcpu} {TRUTH} rhythm {run_us} {period_us}"
+            )
+            ground.callback(job.signal, signal.SIGKILL)
+            pids.append(job.pid)
+
+        def ran_ns() -> int:
+            return sum(int(bench.host.read(f"/proc/{pid}/schedstat").split()[0]) for pid in pids)
+
+        time.sleep(1)
+        before, ran_before = probe.sample(), ran_ns()
+        time.sleep(10)
+        after, ran_after = probe.sample(), ran_ns()
+        window_ns = bench.place.pcpus * (after["clock_ns"] - before["clock_ns"])
+        idle, ran = after["idle_ns"] - before["idle_ns"], ran_after - ran_before
+        print(f"of {window_ns} ns: idle {idle}, those two ran {ran}")
+        assert 0.3 * window_ns < ran < 0.8 * window_ns
+        assert 1 - EXACT - OTHERS < (idle + ran) / window_ns < 1 + EXACT / 4

@@ -94,7 +94,7 @@ PIDS = {"work": 7, "new": 8, "other": 9}
 def sample(clock_ns: int, run_ns: int, *, missing: tuple[str, ...] = (), names: tuple[str, ...] = ("work",)) -> str:
     total = {"run_ns": run_ns, "ple": 7}
     vms = [{"pid": PIDS[n], "vcpus": [{}, {}], "stacked_ns": 5, "throttled_ns": 0, "total": total} for n in names]
-    return json.dumps({"clock_ns": clock_ns, "missing": missing, "vms": vms})
+    return json.dumps({"clock_ns": clock_ns, "idle_ns": clock_ns // 4, "missing": missing, "vms": vms})
 
 
 def answer(before: str | None, after: str | None) -> Answer:
@@ -108,11 +108,13 @@ def test_what_the_probe_says_before_and_after_is_subtracted() -> None:
     assert run.between(answer(sample(S, 4), now), names) == {
         "work": {"run_ns": 5, "stacked_ns": 0, "throttled_ns": 0, "vcpus": 2, "window_ns": 2 * S}
     }
+    assert run.of_host(answer(sample(S, 4), now)) == {"idle_s": 0.5}
     unlimited = sample(3 * S, 9, missing=("throttled_ns",))
     assert "throttled_ns" not in run.between(answer(sample(S, 4), unlimited), names)["work"]
     for missing in (None, "", '{"clock'):
         assert run.between(answer(sample(S, 4), missing), names) == {}
         assert run.between(answer(missing, sample(S, 4)), names) == {}
+        assert run.of_host(answer(sample(S, 4), missing)) == {}
 
 
 def test_it_is_in_every_output(cohortlab: Callable[..., object], place: object, two: Scenario) -> None:

@@ -6,8 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use libbpf_rs::{MapCore, MapFlags};
 
-use super::bpf::types::{probe_vcpu, probe_vm};
-use super::idle::Idle;
+use super::bpf::types::{probe_pcpu, probe_vcpu, probe_vm};
+use super::idle::{Idle, Pcpu};
 use super::{intf, Probe};
 use crate::checks::Host;
 use crate::maps;
@@ -95,6 +95,11 @@ fn vm_from(bytes: &[u8]) -> Option<probe_vm> {
     unsafe { from_bytes(bytes) }
 }
 
+fn pcpu_from(bytes: &[u8]) -> Option<probe_pcpu> {
+    // SAFETY: integers only.
+    unsafe { from_bytes(bytes) }
+}
+
 /// What a clock word (bpf/probe/intf.h) shows at `now`.
 fn clock(word: u64, now: u64) -> u64 {
     let time = word >> intf::PROBE_COUNT_BITS;
@@ -105,7 +110,8 @@ fn clock(word: u64, now: u64) -> u64 {
     }
 }
 
-fn clock_since(mark: u64, reading: u64) -> u64 {
+/// From one reading of a clock word to a later one; 0 if it is none.
+pub(super) fn clock_since(mark: u64, reading: u64) -> u64 {
     let time = reading.wrapping_sub(mark) & TIME_MASK;
     if time > TIME_MASK / 2 {
         0
@@ -267,18 +273,19 @@ impl Reader {
                 *sum = sum.wrapping_add(clock(word, now)) & TIME_MASK;
             }
         })?;
-        let mut switches = 0;
-        maps::for_each(&maps.probe_switches, |_, bytes| {
-            switches =
-                bytes.chunks_exact(8).filter_map(|c| c.first_chunk()).map(|c| u64::from_ne_bytes(*c)).sum();
+        let mut pcpus: Vec<Pcpu> = Vec::new();
+        maps::for_each(&maps.probe_pcpus, |_, bytes| {
+            let each = bytes.chunks_exact(size_of::<probe_pcpu>()).filter_map(pcpu_from);
+            pcpus =
+                each.map(|pcpu| Pcpu { switches: pcpu.switches, idle_ns: clock(pcpu.idle, now) }).collect();
         })?;
 
         let mut sample = Sample {
             time_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64()),
             clock_ns: now,
             pcpus: host.online_cpu_count(),
-            idle_ns: self.idle.look(host),
-            switches,
+            idle_ns: self.idle.look(host, &pcpus, now),
+            switches: pcpus.iter().map(|pcpu| pcpu.switches).sum(),
             scheduler: host.loaded_scheduler().unwrap_or_else(|| "fair".to_string()),
             kernel: host.read("/proc/sys/kernel/osrelease").unwrap_or_default(),
             missing: probe.lost.counters.iter().map(ToString::to_string).collect(),

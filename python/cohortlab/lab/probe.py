@@ -74,11 +74,23 @@ class ProbeRun:
 
         ``names``: of the VMs that count, by their process numbers; the host may have others.
         """
-        samples = [self.sample_in(sample) for sample in (answer.before, answer.after)]
-        if samples[0] is None or samples[1] is None:
+        if (samples := self._both(answer)) is None:
             return {}
-        before, after = samples[0], samples[1]
+        before, after = samples
         return why.growth(_counters(before, names), _counters(after, names), after["clock_ns"] - before["clock_ns"])
+
+    def of_host(self, answer: Answer) -> dict[str, float]:
+        """Return what it knows better than the host's /proc/stat, which counts idle time by ticks; nothing if unknown.
+
+        ``idle_s``: CPU seconds between the two samples that all pCPUs together were idle.
+        """
+        if (samples := self._both(answer)) is None:
+            return {}
+        return {"idle_s": (samples[1]["idle_ns"] - samples[0]["idle_ns"]) / 1e9}
+
+    def _both(self, answer: Answer) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        before, after = self.sample_in(answer.before), self.sample_in(answer.after)
+        return None if before is None or after is None else (before, after)
 
     def sample_in(self, sample: Sample | None) -> dict[str, Any] | None:
         """Return what it answered when ``sample`` was taken; None if it did not."""

@@ -14,7 +14,7 @@ from typing import Self
 
 from cohortlab.errors import one_line
 from cohortlab.lab import programs, sampling
-from cohortlab.lab.agent import AgentError, Machine, done
+from cohortlab.lab.agent import AgentError, Answer, Machine, done
 from cohortlab.lab.guest import Guest, GuestConfig
 from cohortlab.lab.policy import PolicyRun, applying, sched_ext_state, undoing
 from cohortlab.lab.probe import ProbeRun
@@ -279,9 +279,14 @@ class RealPlace(ABC):
             cpu_s=sampling.cpu_seconds(outer, cpu_stats),
             stats=self._stats(stats_before),
             guest=sampling.guest_counters(inner),
-            host=sampling.host_counters(outer, self._pcpus_used),
+            host=self._host_counters(outer),
             why=self._probe.between(outer, self._pids()) if self._probe else {},
         )
+
+    def _host_counters(self, answer: Answer) -> dict[str, float]:
+        counted = sampling.host_counters(answer, self._pcpus_used)
+        # The probe's figure is of all pCPUs.
+        return counted | self._probe.of_host(answer) if self._probe and self._pcpus_used is None else counted
 
     def _stats(self, since: dict[str, float] | None = None) -> dict[str, float]:
         """Return the policy's counters; those of the time since others were read, if these are given."""
