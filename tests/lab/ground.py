@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 # None is the newest. Tests of one kernel share its boot.
 _KERNELS = [pytest.param(None, id="newest"), pytest.param("6.18", id="6.18", marks=pytest.mark.long)]
 KERNELS = pytest.mark.parametrize("place", _KERNELS, indirect=True, scope="session")
+# The probe also runs where there is no sched_ext.
+_OLD_KERNELS = [pytest.param(release, id=release, marks=pytest.mark.long) for release in ("6.12", "6.1")]
+PROBED_KERNELS = pytest.mark.parametrize("place", [*_KERNELS, *_OLD_KERNELS], indirect=True, scope="session")
 policies = pytest.mark.parametrize("policy", ["eevdf", "cohort"])
 
 CGROUPS = "/sys/fs/cgroup"

@@ -120,14 +120,17 @@ def test_other_wrong_kernels_are_refused_in_one_line(wanted: str, said: str) -> 
 
 
 class FakeApt:
-    """A mirror with some kernels."""
+    """A mirror with some kernels, the oldest of them in the suite before."""
 
-    releases = ("6.1.5+deb-cloud-amd64", "6.18.5+deb-cloud-amd64", "6.18.15+deb-cloud-amd64", "7.0.1+deb-cloud-amd64")
+    old: tuple[str, ...] = ("6.1.5-cloud-amd64", "6.1.17-cloud-amd64")
+    releases: tuple[str, ...] = ("6.18.5+deb-cloud-amd64", "6.18.15+deb-cloud-amd64", "7.0.1+deb-cloud-amd64")
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
 
-    def update(self) -> None: ...
+    def update(self, *, old: bool) -> None:
+        if old:
+            self.releases = self.old + self.releases
 
     def names(self, prefix: str) -> list[str]:
         new = [f"linux-{part}-{self.releases[-1]}" for part in ("binary", "modules")]
@@ -143,7 +146,7 @@ class FakeApt:
         (None, [f"linux-{part}-7.0.1+deb-cloud-amd64" for part in ("image", "binary", "modules")]),
         ("6.18", ["linux-image-6.18.15+deb-cloud-amd64"]),
         ("6.18.5", ["linux-image-6.18.5+deb-cloud-amd64"]),
-        ("6.1", ["linux-image-6.1.5+deb-cloud-amd64"]),
+        ("6.1", ["linux-image-6.1.17-cloud-amd64"]),
     ],
 )
 def test_the_newest_kernel_of_a_release_is_taken(

@@ -12,13 +12,13 @@ import timeit
 from typing import TYPE_CHECKING
 
 import pytest
-from ground import KERNELS, LOOP, Cgroups
+from ground import LOOP, PROBED_KERNELS, Cgroups
 from probe import Probe, counted, grown
 
 if TYPE_CHECKING:
     from conftest import Bench
 
-pytestmark = [pytest.mark.lab, KERNELS]
+pytestmark = [pytest.mark.lab, PROBED_KERNELS]
 long = pytest.mark.long
 
 S = 1_000_000_000

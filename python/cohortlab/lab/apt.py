@@ -16,6 +16,8 @@ from cohortlab.places import PlaceError, PlaceFailed
 SUITE = "trixie"
 # The suite with the newest kernels built for SUITE.
 BACKPORTS = f"{SUITE}-backports"
+# The suite before, with an older kernel.
+OLD_SUITE = "bookworm"
 
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _RELEASES = r"(bullseye|bookworm|trixie|forky|sid|oldstable|stable|testing|unstable)(-updates|-backports)?"
@@ -52,16 +54,17 @@ class Apt:
         self.folder = folder
         self.config = folder / "apt.conf"
 
-    def update(self, *, sources: bool = False) -> None:
-        """Read what the mirror has: binary packages, or source packages."""
+    def update(self, *, sources: bool = False, old: bool = False) -> None:
+        """Read what the mirror has: binary packages, or source packages; with ``old``, of the suite before too."""
         kind = "deb-src" if sources else "deb"
+        suites = f"{SUITE} {BACKPORTS} {OLD_SUITE}" if old else f"{SUITE} {BACKPORTS}"
         for name in ("lists/partial", "archives/partial"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         # Without packages "installed", dependencies are resolved down to the C library.
         (self.folder / "status").touch()
         signed_by = f"Signed-By: {_KEYRING}\n" if _KEYRING.exists() else ""  # otherwise apt's own trusted keys
         (self.folder / "debian.sources").write_text(
-            f"Types: {kind}\nURIs: {archive_uri()}\nSuites: {SUITE} {BACKPORTS}\nComponents: main\n{signed_by}"
+            f"Types: {kind}\nURIs: {archive_uri()}\nSuites: {suites}\nComponents: main\n{signed_by}"
         )
         self.config.write_text(
             # The machine's hooks would clean the machine's folders.

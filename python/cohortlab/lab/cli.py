@@ -35,9 +35,9 @@ _TIMEOUT_S_MAX = 604_800
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("commands", nargs=-1, metavar='["MACHINE: COMMAND"]...')
-@click.option("--pcpus", type=click.IntRange(1), default=2, show_default=True, help="pCPUs of the host.")
+@click.option("--pcpus", type=click.IntRange(1, 1024), default=2, show_default=True, help="pCPUs of the host.")
 @click.option("--vm", "vms", multiple=True, metavar="NAME:VCPUS[:TLB]", help=f"A guest. TLB: {', '.join(TLB_MODES)}.")
-@click.option("--memory-mb", type=click.IntRange(128), default=512, show_default=True, help="Memory of each guest.")
+@click.option("--memory-mb", type=click.IntRange(128, 2**24), default=512, show_default=True, help="Of each guest.")
 @click.option("--ple/--no-ple", default=True, show_default=True, help="Whether PAUSE in guests exits to KVM.")
 @click.option("--ple-window-us", type=click.IntRange(1), help="How long a guest may spin first. Default: as hardware.")
 @click.option("--kernel", metavar="RELEASE|FILE", help="Start of a release, such as 6.18. Default: the newest.")

@@ -12,7 +12,7 @@ from typing import Literal
 
 from cohortlab import shipped
 from cohortlab.lab import cache, cpio
-from cohortlab.lab.apt import BACKPORTS, Apt, unpack
+from cohortlab.lab.apt import BACKPORTS, OLD_SUITE, SUITE, Apt, unpack
 from cohortlab.lab.image import Image
 from cohortlab.places import PlaceError
 
@@ -80,15 +80,20 @@ def _from_file(vmlinuz: Path, named: str) -> Kernel:
 
 def _fetch(wanted: str | None, named: str, folder: Path) -> None:
     apt = Apt(folder / "apt")
-    apt.update()
-    names = set(apt.names("linux-"))
-    pattern = re.compile(rf"linux-image-(\d.*-{_FLAVOUR})")
-    releases = sorted((m[1] for name in names if (m := pattern.fullmatch(name))), key=_version_key)
-    # "6.1" means 6.1 and 6.1.x, not 6.18.
-    found = [r for r in releases if wanted is None or r == wanted or re.match(rf"{re.escape(wanted)}(?![0-9])", r)]
-    if not found:
-        minors = sorted({".".join(r.split(".")[:2]) for r in releases}, key=_version_key)
-        raise PlaceError(f'{named}: "{wanted}" is not in {BACKPORTS}: must be a file or one of {", ".join(minors)}')
+    # The suite before is asked only if nothing else has it: reading what it has takes its time.
+    for old in (False, True):
+        apt.update(old=old)
+        names = set(apt.names("linux-"))
+        pattern = re.compile(rf"linux-image-(\d.*-{_FLAVOUR})")
+        releases = sorted((m[1] for name in names if (m := pattern.fullmatch(name))), key=_version_key)
+        # "6.1" means 6.1 and 6.1.x, not 6.18.
+        found = [r for r in releases if wanted is None or r == wanted or re.match(rf"{re.escape(wanted)}(?![0-9])", r)]
+        if found:
+            break
+    else:
+        minors = ", ".join(sorted({".".join(r.split(".")[:2]) for r in releases}, key=_version_key))
+        suites = f"{BACKPORTS}, {SUITE} or {OLD_SUITE}"
+        raise PlaceError(f'{named}: "{wanted}" is not in {suites}: must be a file or one of {minors}')
     # One package until 6.18; later the image, the modules and the rest are packages of their own.
     parts = [f"linux-{part}-{found[-1]}" for part in ("image", "binary", "modules", "base")]
     for package in apt.fetch([part for part in parts if part in names], with_dependencies=False):
