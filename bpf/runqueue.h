@@ -156,6 +156,12 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 	return 0;
 }
 
+/* Nobody is in that queue, although it is marked: that of a pCPU that went offline stays so (pcpu_ops.h), and is not worth a look. */
+static __always_inline bool is_left_marked(s32 cpu)
+{
+	return nr_online < nr_cpus && scx_bpf_dsq_nr_queued(cpu) <= 0 && scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) <= 0;
+}
+
 /* Look for somebody in other pCPUs' queues. An idle pCPU takes from the longest queue near it; a busy one only who deserves it much more. */
 VERIFIED_ONCE best_remote_waiter(u64 margin_ns, struct pick *best)
 {
@@ -185,7 +191,7 @@ VERIFIED_ONCE best_remote_waiter(u64 margin_ns, struct pick *best)
 			if (i >= REMOTE_NEAR)
 				c->rotation++;
 			from = neighbour(near, index);
-			if (from < 0 || !queue_is_marked(from))
+			if (from < 0 || !queue_is_marked(from) || is_left_marked(from))
 				continue;
 			looked++;
 			best_waiter(from, REMOTE_QUEUE_SCAN, margin_ns * (1 + distance(near, index)), best);
@@ -288,7 +294,7 @@ VERIFIED_ONCE take_any(s32 cpu, u64 now)
 		from = cpu + i;
 		if (from >= nr_cpus)
 			from -= nr_cpus;
-		if (!queue_is_marked(from))
+		if (!queue_is_marked(from) || is_left_marked(from))
 			continue;
 		if (take_any_of(from, best))
 			return 1;

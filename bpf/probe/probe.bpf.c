@@ -5,7 +5,7 @@
  * Time comes from the scheduler's tracepoints, which every kernel with BTF has; what KVM does from its tracepoints and functions. User space loads only
  * those programs whose hook the running kernel has, and says which figures are missing.
  *
- * A thread that is no vCPU costs one look into its task storage, which is empty.
+ * A thread that is no vCPU costs one look into its task storage, which is empty; a switch to or from an idle pCPU also one at the clock.
  */
 #include "registry.h"
 
@@ -31,11 +31,12 @@ static __always_inline void pcpu_switched(bool was_idle, bool is_idle, u64 now)
 	if (!pcpu)
 		return;
 	pcpu->switches++;
-	if (was_idle != is_idle)
+	/* Of what the first switch ends nothing is known. */
+	if (was_idle != is_idle && (is_idle || (pcpu->idle & CLOCK_COUNT)))
 		clock_change(&pcpu->idle, now, is_idle);
 }
 
-/* One instant for all: what one leaves the other takes. Where nobody is followed it is not asked for. */
+/* One instant for all: what one leaves the other takes. Between two threads that nobody follows it is not asked for. */
 static __always_inline void switched(bool preempt, struct task_struct *prev, struct task_struct *next, u64 prev_state)
 {
 	bool was_idle = !prev->pid, is_idle = !next->pid;

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import resource
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -126,6 +127,7 @@ class _Machine:
             Finding("built programs", not self.not_built, self.not_built or "cohort, cohort-lab-agent", "make build"),
             Finding("cache", True, self._cache_state()),
             self._emulator(),
+            self._timers(),
             Finding(
                 "disk space",
                 self.free_mb >= LAB_DISK_MB,
@@ -206,6 +208,14 @@ class _Machine:
         built = qemu_build.built() is not None
         found = "QEMU, patched" if built else "Debian's QEMU, at best with one byte cured: " + qemu.COSTS["cured"]
         return Finding("emulator", built, found, "make emulator")
+
+    def _timers(self) -> Finding:
+        """Tell whether the emulator's main loop may be a real-time thread."""
+        if self.kvm.nested:
+            return Finding("lab's timers", True, "on time: the processor's own")
+        may = self.is_root or resource.getrlimit(resource.RLIMIT_RTPRIO)[0] != 0
+        found = "on time" if may else "late now and then: the emulator may not be a real-time thread"
+        return Finding("lab's timers", may, found, "run as root, or with `ulimit -r 1`")
 
     def _has_cache(self) -> bool:
         return any(self.cache.glob("root-*"))

@@ -19,7 +19,7 @@ import pytest
 
 from cohortlab.lab import apt, cache, cpio, emulator, kernels, sampling, turn, vmlinux
 from cohortlab.lab.agent import AgentError, Answer, Connection, GuestChannel, Sample
-from cohortlab.places import PlaceCrashed, PlaceError
+from cohortlab.places import PlaceCrashed, PlaceError, PlaceFailed
 
 
 @pytest.fixture(autouse=True)
@@ -122,13 +122,16 @@ def test_other_wrong_kernels_are_refused_in_one_line(wanted: str, said: str) -> 
 class FakeApt:
     """A mirror with some kernels, the oldest of them in the suite before."""
 
-    old: tuple[str, ...] = ("6.1.5-cloud-amd64", "6.1.17-cloud-amd64")
+    old: tuple[str, ...] = ("6.1.0-41-cloud-amd64", "6.1.0-9-cloud-amd64")
+    has_old = True
     releases: tuple[str, ...] = ("6.18.5+deb-cloud-amd64", "6.18.15+deb-cloud-amd64", "7.0.1+deb-cloud-amd64")
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
 
-    def update(self, *, old: bool) -> None:
+    def update(self, *, old: bool = False) -> None:
+        if old and not self.has_old:
+            raise PlaceFailed("apt-get failed: there is no such suite")
         if old:
             self.releases = self.old + self.releases
 
@@ -146,7 +149,7 @@ class FakeApt:
         (None, [f"linux-{part}-7.0.1+deb-cloud-amd64" for part in ("image", "binary", "modules")]),
         ("6.18", ["linux-image-6.18.15+deb-cloud-amd64"]),
         ("6.18.5", ["linux-image-6.18.5+deb-cloud-amd64"]),
-        ("6.1", ["linux-image-6.1.17-cloud-amd64"]),
+        ("6.1", ["linux-image-6.1.0-41-cloud-amd64"]),
     ],
 )
 def test_the_newest_kernel_of_a_release_is_taken(
@@ -171,6 +174,13 @@ def test_a_release_that_is_not_there_is_refused_with_those_that_are(monkeypatch:
     monkeypatch.setattr(kernels, "Apt", FakeApt)
     with pytest.raises(PlaceError, match=r'"5\.10" is not in .* one of 6\.1, 6\.18, 7\.0$'):
         kernels.kernel("5.10")
+
+
+def test_a_mirror_without_the_suite_before_has_what_the_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "Apt", FakeApt)
+    monkeypatch.setattr(FakeApt, "has_old", False)
+    with pytest.raises(PlaceError, match=r'"6\.1" is not in .* one of 6\.18, 7\.0$'):
+        kernels.kernel("6.1")
 
 
 def entries(archive: bytes) -> dict[str, tuple[int, bytes]]:

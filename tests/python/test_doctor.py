@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,17 @@ def test_no_kvm_means_emulation(machine: Path) -> None:
     assert concluded["lab"]["ok"] is True
     assert concluded["lab"]["how"].startswith("yes, under emulation (slower), because ")
     assert concluded["cohort run"]["ok"] is True
+
+
+@pytest.mark.parametrize(("limit", "may"), [(0, False), (1, True), (resource.RLIM_INFINITY, True)])
+def test_timers_are_on_time_for_who_may_be_a_real_time_thread(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, limit: int, may: bool
+) -> None:
+    assert findings(machine)[0]["lab's timers"]["ok"]
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr("resource.getrlimit", lambda which: (limit, limit))
+    found, concluded = findings(machine)
+    assert (found["lab's timers"]["ok"], concluded["lab"]["ok"]) == (may, True)
 
 
 def test_kvm_without_nesting_means_emulation(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

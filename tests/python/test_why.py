@@ -98,7 +98,7 @@ def sample(clock_ns: int, run_ns: int, *, missing: tuple[str, ...] = (), names: 
 
 
 def answer(before: str | None, after: str | None) -> Answer:
-    return Answer({}, Sample(0, {"/x/probe.sock": before}), Sample(1, {"/x/probe.sock": after}))
+    return Answer({}, Sample(0, {"/x/probe.sock": before}), Sample(S, {"/x/probe.sock": after}))
 
 
 def test_what_the_probe_says_before_and_after_is_subtracted() -> None:
@@ -108,7 +108,8 @@ def test_what_the_probe_says_before_and_after_is_subtracted() -> None:
     assert run.between(answer(sample(S, 4), now), names) == {
         "work": {"run_ns": 5, "stacked_ns": 0, "throttled_ns": 0, "vcpus": 2, "window_ns": 2 * S}
     }
-    assert run.of_host(answer(sample(S, 4), now)) == {"idle_s": 0.5}
+    # A quarter of the probe's two seconds, of the second that is measured.
+    assert run.of_host(answer(sample(S, 4), now)) == {"idle_s": 0.25}
     unlimited = sample(3 * S, 9, missing=("throttled_ns",))
     assert "throttled_ns" not in run.between(answer(sample(S, 4), unlimited), names)["work"]
     for missing in (None, "", '{"clock'):

@@ -25,7 +25,7 @@ struct Known {
 /// Adds up idle time, waiting for disks included.
 ///
 /// The probe has it exactly once a pCPU has switched; before that it cannot tell who is there. The kernel's own figure stands in until then: it goes back a
-/// little now and then, and to 0 when the pCPU was offline.
+/// little now and then, and to 0 when the pCPU was offline. One that goes and comes back between two looks counts as idle meanwhile.
 #[derive(Default)]
 pub struct Idle {
     looked_ns: u64,
@@ -40,7 +40,13 @@ impl Idle {
     pub fn look(&mut self, host: &Host, pcpus: &[Pcpu], now: u64) -> u64 {
         let stat = host.read("/proc/stat").unwrap_or_default();
         let known = stat.lines().filter_map(of_pcpu).map(|(cpu, ticks)| {
-            let probe = usize::try_from(cpu).ok().and_then(|at| pcpus.get(at)).copied().unwrap_or_default();
+            let mut probe = usize::try_from(cpu).ok().and_then(|at| pcpus.get(at)).copied().unwrap_or_default();
+            // Who became idle just after `now` was read has a reading that is behind: the next one counts from the one before.
+            if let Some(before) = self.known.get(&cpu).filter(|before| before.probe.switches > 0) {
+                if clock_since(before.probe.idle_ns, probe.idle_ns) == 0 {
+                    probe.idle_ns = before.probe.idle_ns;
+                }
+            }
             (cpu, Known { ticks, probe })
         });
         let known: HashMap<u32, Known> = known.collect();

@@ -263,6 +263,12 @@ impl Reader {
             vcpus.entry(vcpu.vm).or_default().push(vcpu);
         }
         let now = monotonic_ns();
+        let mut pcpus: Vec<Pcpu> = Vec::new();
+        maps::for_each(&maps.probe_pcpus, |_, bytes| {
+            let each = bytes.chunks_exact(size_of::<probe_pcpu>()).filter_map(pcpu_from);
+            pcpus =
+                each.map(|pcpu| Pcpu { switches: pcpu.switches, idle_ns: clock(pcpu.idle, now) }).collect();
+        })?;
         // Both clocks of a word, of the VM and of its pCPUs, are looked at with the vCPUs; what came in between is little.
         let mut present: HashMap<u32, u64> = HashMap::new();
         maps::for_each_below(&maps.probe_presence, vms_end.saturating_mul(probe.nr_cpus), |index, bytes| {
@@ -272,12 +278,6 @@ impl Reader {
                 let sum = present.entry(slot).or_default();
                 *sum = sum.wrapping_add(clock(word, now)) & TIME_MASK;
             }
-        })?;
-        let mut pcpus: Vec<Pcpu> = Vec::new();
-        maps::for_each(&maps.probe_pcpus, |_, bytes| {
-            let each = bytes.chunks_exact(size_of::<probe_pcpu>()).filter_map(pcpu_from);
-            pcpus =
-                each.map(|pcpu| Pcpu { switches: pcpu.switches, idle_ns: clock(pcpu.idle, now) }).collect();
         })?;
 
         let mut sample = Sample {

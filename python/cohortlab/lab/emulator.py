@@ -66,7 +66,8 @@ class Emulator:
             if state is not None:
                 shutil.copyfile(state / _CONSOLE, folder / _CONSOLE)
             process = _launch(command, folder, own_turn, boot.keep, state)
-            _tell_timers_at_once(process.pid)
+            if boot.accel == "tcg":
+                _tell_timers_at_once(process.pid)
             if state is not None:
                 _go_on(folder)
             emulator = cls(folder, process, command.qemu)
@@ -154,15 +155,21 @@ class Emulator:
 
     @property
     def pid(self) -> int:
-        """The emulator's process, and its main loop's thread."""
-        return self._pid or 0
+        """The emulator's process, and its main loop's thread.
+
+        Raises:
+            PlaceError: it has ended.
+        """
+        if self._pid is None:
+            raise PlaceError(f"{self.folder}: no lab runs there")
+        return self._pid
 
     @property
     def timers_wait(self) -> bool:
         """Whether the emulator's main loop, which tells the machine that a timer is up, may have to wait for a CPU."""
         try:
             return os.sched_getscheduler(self.pid) & ~os.SCHED_RESET_ON_FORK != os.SCHED_FIFO
-        except ProcessLookupError:
+        except (OSError, PlaceError):
             return True
 
     def clock(self) -> OwnTime:
@@ -231,7 +238,7 @@ def _tell_timers_at_once(pid: int) -> None:
     were the ends of turns. Hardware interrupts at once. The threads that are the pCPUs, and those to come, stay
     ordinary.
     """
-    with suppress(PermissionError):
+    with suppress(OSError):  # mostly for want of the right; who it was is told by Emulator.timers_wait
         os.sched_setscheduler(pid, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 

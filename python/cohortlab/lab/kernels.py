@@ -6,6 +6,7 @@ from __future__ import annotations
 import lzma
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,7 +15,7 @@ from cohortlab import shipped
 from cohortlab.lab import cache, cpio
 from cohortlab.lab.apt import BACKPORTS, OLD_SUITE, SUITE, Apt, unpack
 from cohortlab.lab.image import Image
-from cohortlab.places import PlaceError
+from cohortlab.places import PlaceError, PlaceFailed
 
 # Small, and has all that a machine made of virtio devices needs.
 _FLAVOUR = "cloud-amd64"
@@ -47,7 +48,8 @@ def kernel(wanted: str | None, named: str = "--kernel") -> Kernel:
         raise PlaceError(f'{named}: "{wanted}" is not allowed: must be a file, or a release such as 6.18')
     folder = cache.built(f"kernel-{wanted or 'newest'}", lambda into: _fetch(wanted, named, into))
     vmlinuz = next(path for glob in _VMLINUZ_GLOBS for path in folder.glob(glob))
-    return Kernel(release_of(vmlinuz), vmlinuz, folder / "usr/lib/modules")
+    modules = next(path for path in (folder / "usr/lib/modules", folder / "lib/modules", folder) if path.is_dir())
+    return Kernel(release_of(vmlinuz), vmlinuz, modules)
 
 
 def release_of(vmlinuz: Path, named: str = "--kernel") -> str:
@@ -80,29 +82,43 @@ def _from_file(vmlinuz: Path, named: str) -> Kernel:
 
 def _fetch(wanted: str | None, named: str, folder: Path) -> None:
     apt = Apt(folder / "apt")
-    # The suite before is asked only if nothing else has it: reading what it has takes its time.
-    for old in (False, True):
-        apt.update(old=old)
-        names = set(apt.names("linux-"))
-        pattern = re.compile(rf"linux-image-(\d.*-{_FLAVOUR})")
-        releases = sorted((m[1] for name in names if (m := pattern.fullmatch(name))), key=_version_key)
-        # "6.1" means 6.1 and 6.1.x, not 6.18.
-        found = [r for r in releases if wanted is None or r == wanted or re.match(rf"{re.escape(wanted)}(?![0-9])", r)]
-        if found:
-            break
-    else:
-        minors = ", ".join(sorted({".".join(r.split(".")[:2]) for r in releases}, key=_version_key))
+    apt.update()
+    known = _releases(apt)
+    found = _of_release(known, wanted)
+    if not found:
+        # The suite before is asked only if nothing else has it: to read what it has takes its time.
+        with suppress(PlaceFailed):  # not every mirror has it
+            apt.update(old=True)
+            known = _releases(apt)
+        found = _of_release(known, wanted)
+    if not found:
+        minors = ", ".join(sorted({".".join(r.split(".")[:2]) for r in known}, key=_version_key))
         suites = f"{BACKPORTS}, {SUITE} or {OLD_SUITE}"
         raise PlaceError(f'{named}: "{wanted}" is not in {suites}: must be a file or one of {minors}')
     # One package until 6.18; later the image, the modules and the rest are packages of their own.
+    names = set(apt.names("linux-"))
     parts = [f"linux-{part}-{found[-1]}" for part in ("image", "binary", "modules", "base")]
     for package in apt.fetch([part for part in parts if part in names], with_dependencies=False):
         unpack(package, folder)
     shutil.rmtree(folder / "apt")
 
 
+def _releases(apt: Apt) -> list[str]:
+    """Return the kernels that there are, the newest last."""
+    pattern = re.compile(rf"linux-image-(\d.*-{_FLAVOUR})")
+    found = (pattern.fullmatch(name) for name in apt.names("linux-image-"))
+    return sorted((match[1] for match in found if match), key=_version_key)
+
+
+def _of_release(releases: list[str], wanted: str | None) -> list[str]:
+    # "6.1" means 6.1 and 6.1.x, not 6.18.
+    start = re.compile(f"{re.escape(wanted)}(?![0-9])" if wanted else "")
+    return [release for release in releases if start.match(release)]
+
+
 def _version_key(release: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", release.split("+")[0].split("-")[0])]
+    # Such as 6.18.15+deb13-cloud-amd64, and in older suites 6.1.0-37-cloud-amd64.
+    return [int(number) for number in re.findall(r"\d+", release.removesuffix(f"-{_FLAVOUR}"))]
 
 
 def initramfs(kernel: Kernel, image: Image, role: Literal["host", "guest"]) -> bytes:

@@ -103,11 +103,14 @@ class LabPlace(RealPlace):
             **({"guests' kernel": lab.boot.guest_kernel.release} if lab.boot.guest_kernel else {}),
             "accelerator": lab.boot.accel,
             "emulator": qemu.name if qemu else "unknown",
-            "timers": "wait for a CPU (no right to real-time)" if self.emulator.timers_wait else "on time",
+            **({"timers": self._timers()} if lab.boot.accel == "tcg" else {}),
             "started": "from a saved state" if lab.restored else "by a boot",
             **spin,
             "probe": self._start_probe(),
         }
+
+    def _timers(self) -> str:
+        return "wait for a CPU (no right to real-time)" if self.emulator.timers_wait else "on time"
 
     def reset(self) -> None:
         if self._state is not None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from cohortlab import why
 from cohortlab.errors import one_line
+from cohortlab.lab import sampling
 from cohortlab.lab.agent import Answer, Job, Machine, Sample
 from cohortlab.places import PlaceError
 
@@ -82,11 +83,13 @@ class ProbeRun:
     def of_host(self, answer: Answer) -> dict[str, float]:
         """Return what it knows better than the host's /proc/stat, which counts idle time by ticks; nothing if unknown.
 
-        ``idle_s``: CPU seconds between the two samples that all pCPUs together were idle.
+        ``idle_s``: CPU seconds between the two samples that all pCPUs together were idle. The probe answers a little
+        before the one and after the other, when nothing is measured: that time is left out by its part.
         """
         if (samples := self._both(answer)) is None:
             return {}
-        return {"idle_s": (samples[1]["idle_ns"] - samples[0]["idle_ns"]) / 1e9}
+        idle_ns, window_ns = (samples[1][name] - samples[0][name] for name in ("idle_ns", "clock_ns"))
+        return {"idle_s": idle_ns / max(window_ns, 1) * sampling.window_s(answer)}
 
     def _both(self, answer: Answer) -> tuple[dict[str, Any], dict[str, Any]] | None:
         before, after = self.sample_in(answer.before), self.sample_in(answer.after)
