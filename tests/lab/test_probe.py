@@ -28,6 +28,8 @@ EXACT = 0.02
 TRIES = 7
 # Of a pCPU, at 20,000 switches a second.
 COST = 0.01
+# A thread that wakes on a pCPU of its own, with nothing else to do there.
+IDLE_BETWEEN = "--quiet --threads=1 --affinity=1 --priority=80 --interval=500 --loops=2000"
 
 
 def close_to(wanted: float, slack_ns: float = 0) -> object:
@@ -215,11 +217,16 @@ def test_the_probe_costs_little(bench: Bench) -> None:
     with Cgroups(bench) as ground, Probe(bench) as probe:
         bench.host.check(f"echo 1 >{knob}")
         ground.callback(bench.host.check, f"echo 0 >{knob}")
-        for name, machine in (("host", bench.host), ("work", bench.place.guests["work"].machine)):
+        busy, waking = "hackbench -g 1 -l 100 -f 5", f"cyclictest {IDLE_BETWEEN}"
+        for name, machine, work in (
+            ("host", bench.host, busy),
+            ("host, idle in between", bench.host, waking),
+            ("work", bench.place.guests["work"].machine, busy),
+        ):
             costs_ns = []
             for _ in range(TRIES):
                 before, spent = probe.sample()["switches"], _spent(bench, probe)
-                machine.check("hackbench -g 1 -l 100 -f 5", 600)
+                machine.check(work, 600)
                 switches = probe.sample()["switches"] - before
                 costs_ns.append((_spent(bench, probe) - spent) / switches)
             cost_ns = min(costs_ns)

@@ -38,7 +38,7 @@ TIMER_US = 3_000
 # A vCPU's timer that wakes it so often, for so long.
 WAKES_US, WAKES_S = 10_000, 8
 # Threads on the host that compute for so long of each so long a period, for some ticks or for a part of one.
-RHYTHMS_US = {0: (700, 2_000), 1: (5_500, 8_000)}
+RHYTHMS_US = {0: (3_000, 8_000), 1: (9_500, 16_000)}
 # An agent knows its jobs by name.
 _numbers = itertools.count()
 
@@ -166,4 +166,5 @@ def test_idle_time_is_what_those_who_run_leave(bench: Bench) -> None:
         idle, ran = after["idle_ns"] - before["idle_ns"], ran_after - ran_before
         print(f"of {window_ns} ns: idle {idle}, ran {ran}")
         assert 0.3 * window_ns < ran < 0.8 * window_ns
-        assert idle + ran == pytest.approx(window_ns, rel=EXACT / 4)
+        # Both are of clocks read in the middle of a switch, one a little earlier than the other.
+        assert idle + ran == close_to(window_ns)

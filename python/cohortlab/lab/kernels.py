@@ -20,7 +20,8 @@ from cohortlab.places import PlaceError, PlaceFailed
 # Small, and has all that a machine made of virtio devices needs.
 _FLAVOUR = "cloud-amd64"
 # By the order in which they must be loaded; what each needs comes before it by itself.
-_BASE_MODULES = ("virtio_blk", "overlay")
+# Debian's newer kernels have the first two built in.
+_BASE_MODULES = ("virtio_pci", "virtio_console", "virtio_blk", "overlay")
 _KVM_MODULES = ("kvm-amd", "kvm-intel")
 # Where Debian's packages have them now, and had them before.
 _VMLINUZ_GLOBS = ("usr/lib/modules/*/vmlinuz", "boot/vmlinuz-*")

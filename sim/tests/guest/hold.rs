@@ -106,12 +106,10 @@ fn who_ends_beside_a_program_that_repeats_begins_again_with_it() {
         [[thread]]
         name = 'own'
         vcpu = 0
-        pin = true
         steps = [{ compute = '10ms' }]
         [[thread]]
         name = 'beside'
         vcpu = 1
-        pin = true
         background = true
         steps = [{ compute = '4ms' }, { done = 'beside' }]";
     let again = VmConfig { repeat: true, ..vm(2, beside) };
