@@ -234,9 +234,8 @@ def _tell_timers_at_once(pid: int) -> None:
     """Let the emulator's main loop have a CPU whenever it wants one.
 
     A host of as many pCPUs as there are CPUs keeps them all busy, and the main loop, an ordinary thread among theirs,
-    waited for the end of their slices now and then: of the host's timers one in ten was late, by up to some ms, and so
-    were the ends of turns. Hardware interrupts at once. The threads that are the pCPUs, and those to come, stay
-    ordinary.
+    waited for the end of their slices now and then (`bench/emulator/timers.py`): timers were late, and so were the ends
+    of turns. Hardware interrupts at once. The threads that are the pCPUs, and those to come, stay ordinary.
     """
     with suppress(OSError):  # mostly for want of the right; who it was is told by Emulator.timers_wait
         os.sched_setscheduler(pid, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
