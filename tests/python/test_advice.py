@@ -37,8 +37,8 @@ def test_more_than_chance_is_what_is_more_than_the_models_error_too() -> None:
         "3 simulated runs alone make the range of 95 % 90 to 90 % less; the rest of it is the model's, which was off "
     )
     # Without a doubt in the runs, but the model was wrong by more than that.
-    now, would, sure = told([1.0, 1.05, 0.95])
-    assert would.startswith("cohort would do best of 2 policies: a would need 50 % less time (")
+    now, would, sure = told([1.1, 1.15, 1.05])
+    assert would.startswith("cohort would do best of 2 policies: a would need 45 % less time (")
     assert re.search(r" \(\d+ % more to \d\d % less\), and no other VM ", would)
     assert sure.startswith("That may be the model's error, though the runs agree: 3 simulated runs alone make ")
     assert "chance" not in sure

@@ -40,7 +40,8 @@ impl Idle {
     pub fn look(&mut self, host: &Host, pcpus: &[Pcpu], now: u64) -> u64 {
         let stat = host.read("/proc/stat").unwrap_or_default();
         let known = stat.lines().filter_map(of_pcpu).map(|(cpu, ticks)| {
-            let mut probe = usize::try_from(cpu).ok().and_then(|at| pcpus.get(at)).copied().unwrap_or_default();
+            let mut probe =
+                usize::try_from(cpu).ok().and_then(|at| pcpus.get(at)).copied().unwrap_or_default();
             // Who became idle just after `now` was read has a reading that is behind: the next one counts from the one before.
             if let Some(before) = self.known.get(&cpu).filter(|before| before.probe.switches > 0) {
                 if clock_since(before.probe.idle_ns, probe.idle_ns) == 0 {
