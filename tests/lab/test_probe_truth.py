@@ -75,7 +75,8 @@ def kept_from(host: Alone) -> Window:
         f"taken {BURSTS} times, {used} ns: probe {got}, kernel {window.kernel[1]}; its sibling waited for {sibling} ns"
     )
     assert used == pytest.approx(BURSTS * ON_MS * MS, rel=0.1)
-    assert got["preemptions"] == close_to(BURSTS)
+    # The host's own threads take a pCPU now and then; how often it was in all the kernel tells, below.
+    assert got["preemptions"] == close_to(BURSTS, 4)
     assert got["preemptions"] == close_to(window.kernel[1]["preemptions"])
     assert got["ready_ns"] == close_to(used)
     # In so much of it, at most, no sibling ran.
@@ -93,10 +94,10 @@ def test_who_loses_its_pcpu_in_its_guests_kernel_waits_for_as_long_as_that_was_t
         host.keep(1, KERNEL)
         time.sleep(1)
         window = kept_from(host)
-        kernel = window.grown(1, "preemptions_kernel")
-        assert kernel == close_to(BURSTS)
-        # The few that were not in its kernel have waited for as long, each.
-        assert window.grown(1, "wait_kernel_ns") == close_to(window.used_ns * kernel / BURSTS)
+        kernel, all_of_them = (window.grown(1, name) for name in ("preemptions_kernel", "preemptions"))
+        assert kernel == close_to(BURSTS, 4)
+        # The few that were not in its kernel have waited for as long, each; one or two were others', and for a moment.
+        assert window.grown(1, "wait_kernel_ns") == close_to(window.used_ns * kernel / all_of_them)
 
 
 def test_who_loses_its_pcpu_in_user_mode_was_not_in_its_guests_kernel(bench: Bench) -> None:
