@@ -107,4 +107,8 @@ def turns_us(text: str) -> Iterator[float]:
 
 
 if __name__ == "__main__":
-    main(int((sys.argv[1:2] or ["5"])[0]))
+    count = (sys.argv[1:2] or ["5"])[0]
+    if not count.isdecimal() or int(count) < 1 or sys.argv[2:]:
+        print(f"{sys.argv[0]}: {sys.argv[1:]} is not allowed: must be nothing, or ROUNDS of 1 or more", file=sys.stderr)
+        sys.exit(2)
+    main(int(count))

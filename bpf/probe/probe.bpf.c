@@ -19,8 +19,8 @@ struct {
 } probe_pcpus SEC(".maps");
 
 /*
- * One that becomes idle, or is idle no longer, as /proc/stat has it only roughly: where the tick goes on, the kernel counts whole ticks there, and those of an
- * idle pCPU are asleep while it works between two of them.
+ * The pCPU switches: it may become idle, or be idle no longer. /proc/stat has that only roughly: where the tick goes on, the kernel counts whole ticks as idle, and
+ * does not see who ran between two of them.
  */
 static __always_inline void pcpu_switched(bool was_idle, bool is_idle, u64 now)
 {
