@@ -76,6 +76,9 @@ pub struct Costs {
     /// Ticks come late by up to so much, evenly and at random: interrupts that are off, the path of the timer; `cyclictest` sees a few us on a server
     /// at work. Without it pCPUs that do the same stay in step for ever, which no real ones do.
     pub tick_jitter_ns: Ns,
+    /// How late a timer that ends a turn is (HRTICK): its interrupt takes a moment. It is set for what is left of the slice, rounded down: were it never late, part
+    /// of a ns would be left when it comes, and the kernel would let the runner go on until the tick (RUN_TO_PARITY).
+    pub timer_late_ns: Ns,
     /// What it has cost at most to look at one pCPU for a task to take over, when a pCPU goes idle (`max_newidle_lb_cost` of
     /// /sys/kernel/debug/sched/domains, divided by the domain's pCPUs). An estimate.
     pub newidle_pcpu_ns: Ns,
@@ -100,6 +103,7 @@ impl Default for Costs {
             idle_exit_ns: 2_000,
             tick_ns: 4_000_000,
             tick_jitter_ns: 3_000,
+            timer_late_ns: 2_000,
             newidle_pcpu_ns: 2_000,
             smt_speed_per_mille: 620,
         }
@@ -124,6 +128,7 @@ impl Costs {
             idle_exit_ns: 0,
             tick_ns: 4_000_000,
             tick_jitter_ns: 0,
+            timer_late_ns: 0,
             newidle_pcpu_ns: 0,
             smt_speed_per_mille: 1000,
         }

@@ -341,6 +341,7 @@ fn make_vm(config: &VmConfig, kind: &Kind<'_>, id: VmId, threads: Vec<Vcpu>, see
         parties: of.parties,
         pause: of.pause,
         pause_every_ns: of.pause_every_ns,
+        gives_up: of.gives_up,
         lock,
         ..Barrier::default()
     };

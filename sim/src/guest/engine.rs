@@ -243,7 +243,7 @@ impl Vm {
             }
             Until::Passed { barrier, round } => {
                 self.spin_ends(host, v, &spin);
-                self.sleep_at_barrier(v, barrier, round);
+                self.waits_in_vain(v, barrier, round);
             }
             Until::Answered | Until::Owner(_) => self.frame(v).doing = Doing::Spin(spin),
         }

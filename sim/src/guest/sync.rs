@@ -41,6 +41,8 @@ pub struct Barrier {
     /// Who spins executes PAUSE, so often (0: as the kernel does).
     pub pause: bool,
     pub pause_every_ns: Ns,
+    /// Whoever has spun in vain goes on alone.
+    pub gives_up: bool,
 }
 
 /// A condition variable whose predicate is a number: `wait` waits until it is above 0 and counts it down, `signal` counts it up.
@@ -234,7 +236,7 @@ impl Vm {
         known.come += 1;
         if known.come < known.parties {
             if spin_ns == 0 {
-                return self.sleep_at_barrier(v, barrier, round);
+                return self.waits_in_vain(v, barrier, round);
             }
             known.spinners.push(current);
             let limit = Some(spin_ns).filter(|spin_ns| *spin_ns != Ns::MAX);
@@ -260,7 +262,17 @@ impl Vm {
         }
     }
 
-    pub(crate) fn sleep_at_barrier(&mut self, v: usize, barrier: u32, round: u64) {
+    /// Who has spun for as long as it may sleeps, or goes on as if it had never come.
+    pub(crate) fn waits_in_vain(&mut self, v: usize, barrier: u32, round: u64) {
+        let current = self.cpus[v].current;
+        let known = &mut self.barriers[barrier as usize];
+        if known.gives_up {
+            if known.round == round {
+                known.come -= 1;
+                known.spinners.retain(|task| *task != current);
+            }
+            return;
+        }
         let lock = self.barriers[barrier as usize].lock;
         self.enter_locked(v, lock, Op::BarrierSleep { barrier, round });
     }

@@ -62,7 +62,10 @@ pub fn program(vm: &str, items: &[&[Item]], seen: &Seen, length_ns: Ns, forever:
     });
     let mut barriers = std::collections::BTreeMap::new();
     if let Meets::Barrier { .. } = meets {
-        barriers.insert(BARRIER.to_string(), BarrierSpec { parties: None, pause: true, pause_every: None });
+        barriers.insert(
+            BARRIER.to_string(),
+            BarrierSpec { parties: None, pause: true, pause_every: None, gives_up: false },
+        );
     }
     Program {
         name: vm.chars().take(NAME_MAX).collect(),

@@ -95,6 +95,7 @@ pub struct BarrierUse {
     pub parties: u32,
     pub pause: bool,
     pub pause_every_ns: Ns,
+    pub gives_up: bool,
     /// The file says how many parties there are; otherwise they are counted.
     pub(super) fixed: bool,
 }

@@ -251,6 +251,7 @@ impl Code {
                 parties: parties.unwrap_or(0),
                 pause: found.is_some_and(|found| found.pause),
                 pause_every_ns: found.and_then(|found| found.pause_every).map_or(0, |every| every.0),
+                gives_up: found.is_some_and(|found| found.gives_up),
                 fixed: parties.is_some(),
             });
         }
@@ -313,7 +314,7 @@ mod tests {
         assert_eq!(code.pipes, [PipeUse { capacity: 4, low_water: 3 }; 4]);
         assert_eq!(
             code.barriers,
-            [BarrierUse { parties: 3, pause: false, pause_every_ns: 0, fixed: false }; 2]
+            [BarrierUse { parties: 3, pause: false, pause_every_ns: 0, gives_up: false, fixed: false }; 2]
         );
         let spaces: Vec<u32> = code.tasks.iter().map(|task| task.space).collect();
         assert_eq!(spaces, [0, 0, 1, 2, 3, 4, 4, 5, 6, 7]);

@@ -75,6 +75,9 @@ pub struct BarrierSpec {
     /// ... so often, because the loop does other things too; without, as often as the processor can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_every: Option<Span>,
+    /// Whoever has spun for as long as its step says goes on alone, as if it had never come.
+    #[serde(default)]
+    pub gives_up: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -27,6 +27,35 @@ fn slices_end_on_time_not_at_ticks() {
     assert_eq!(turns_us(&turns, 0), expected);
 }
 
+/// Two groups of two tasks on two pCPUs, one a moment after the other: each task weighs half of its group, and what is left of a slice is not whole ns.
+fn longest_turn_us(timer_late_ns: u64) -> u64 {
+    let mut machine = MachineConfig::ideal(2);
+    machine.costs.timer_late_ns = timer_late_ns;
+    let config = FairConfig { group_weight: GroupWeight::Smp, ..FairConfig::of(Variant::EevdfFlat) };
+    let mut s = sim(&machine, fair(config), 1);
+    let turns = record(&mut s);
+    for at in 0..2 {
+        s.run_until(at * 300 * US).unwrap();
+        let group = s.host.new_group(GroupId(0), 100);
+        for cpu in 0..2 {
+            let allowed = Some([CpuId(cpu)].into_iter().collect());
+            spawn(&mut s, TaskSpec { group, allowed, ..TaskSpec::default() }, Program::Busy);
+        }
+    }
+    s.run_until(1_000 * MS).unwrap();
+    let of_0 = turns_us(&turns, 0);
+    of_0.windows(2).map(|pair| pair[1].0 - pair[0].0).max().unwrap()
+}
+
+#[test]
+fn a_timer_that_is_late_finds_the_slice_used_up() {
+    // 1.4 ms for 2 pCPUs. When a timer comes that was rounded down and not late, some of the slice is left: the runner goes on until the tick. Then the other one
+    // has more than a slice to catch up, is picked again when its own ends, and so on: all turns are 4 ms.
+    assert_eq!(longest_turn_us(2 * US), 1_402);
+    assert_eq!(longest_turn_us(59 * US), 1_459);
+    assert_eq!(longest_turn_us(0), 4_000);
+}
+
 #[test]
 fn who_wakes_preempts_over_a_sleeper_that_has_paid() {
     let mut s = one();

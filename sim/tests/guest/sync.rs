@@ -97,6 +97,30 @@ fn a_barrier_opens_when_the_last_one_comes() {
 }
 
 #[test]
+fn who_gives_up_at_a_barrier_goes_on_alone() {
+    let with = |slow: &str, spin: &str| {
+        let text = format!(
+            "barriers = {{ b = {{ gives_up = true }} }}
+             [[thread]]
+             name = 'fast'
+             times = 2
+             steps = [{{ compute = '10us' }}, {{ barrier = {{ name = 'b', spin = {spin} }} }}, {{ done = 'x' }}]
+             [[thread]]
+             name = 'slow'
+             times = 2
+             steps = [{{ compute = '{slow}' }}, {{ barrier = {{ name = 'b', spin = {spin} }} }}, {{ done = 'x' }}]"
+        );
+        done(&run(2, &text))
+    };
+    // They meet twice: fast has spun for 15 us each time.
+    assert_eq!(with("25us", "'20us'"), [25 * US, 25 * US, 50 * US, 50 * US]);
+    // Fast has gone on when slow comes, at 100 us, and leaves no arrival behind that would let slow through.
+    assert_eq!(with("100us", "'20us'"), [30 * US, 60 * US, 120 * US, 240 * US]);
+    assert_eq!(with("100us", "0"), [10 * US, 20 * US, 100 * US, 200 * US]);
+    assert_eq!(with("100us", "'forever'"), [100 * US, 100 * US, 200 * US, 200 * US]);
+}
+
+#[test]
 fn a_pipe_holds_so_many_and_no_more() {
     // Sending takes no time: at 0 two messages are in the pipe; each that is taken, at 100, 200, ... us, makes room for one.
     let text = "

@@ -308,7 +308,8 @@ impl Class for Fair {
         }
         let curr = self.entity(self.of_task[core.cpu(cpu).curr?.index()]);
         let left = u128::from((curr.deadline - curr.vruntime).max(0) as u64);
-        Some(((left * u128::from(curr.weight) / u128::from(NICE_0)) as Ns).max(HRTICK_MIN_NS))
+        let left_ns = (left * u128::from(curr.weight) / u128::from(NICE_0)) as Ns;
+        Some(left_ns.max(HRTICK_MIN_NS) + core.machine.costs.timer_late_ns)
     }
 
     fn slice_end(&mut self, core: &mut Core, cpu: CpuId) {
