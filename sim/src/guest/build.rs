@@ -15,7 +15,7 @@ use crate::kvm::{Ipi, KvmConfig};
 use crate::metrics::window::ProgramSpec;
 use crate::rng::{Rng, Stream};
 use crate::scenario::{TaskConfig, VmConfig, PERIOD_US};
-use crate::time::Progress;
+use crate::time::{Ns, Progress};
 use crate::workload::code::{Code, Inst};
 use crate::workload::{Dist, Span};
 use crate::Host;
@@ -33,6 +33,8 @@ use super::{GuestConfig, Guests, Owner, Process, PROCESS};
 const KINDS_MAX: usize = 16;
 /// Number of the random stream of where a VM's vCPUs were last.
 const PLACES: u64 = 1 << 48;
+/// How long a VMM's thread has run at the beginning, so that it is not new later.
+const MOMENT_NS: Ns = 1_000;
 
 impl Guests {
     /// Make all tasks of a run and wake those that have something to do.
@@ -166,12 +168,18 @@ impl Guests {
             run_ns,
             sleep_ns: config.sleep_ns,
             once: config.once,
+            until_ns: None,
             work: Progress::new(run_ns),
             timer: Timer::default(),
             name: config.name.clone(),
             rng: config.random.then(|| Rng::derive(seed, Stream::Task, u64::from(task.0))),
         };
-        if config.start_ns > 0 {
+        if config.once && tgid.is_some() && config.start_ns > MOMENT_NS {
+            // A VMM's thread has run before: as a new one it would count in its group's load as if it had always been runnable (init_entity_runnable_average()).
+            process.until_ns = Some(config.start_ns);
+            process.work = Progress::new(MOMENT_NS);
+            host.wake(task, None);
+        } else if config.start_ns > 0 {
             process.work = Progress::new(process.draw(run_ns));
             host.set_timer(config.start_ns, task.0, PROCESS, process.timer.arm());
         } else {

@@ -72,6 +72,8 @@ pub(crate) struct Process {
     pub run_ns: Ns,
     pub sleep_ns: Ns,
     pub once: bool,
+    /// It runs for a moment first, and sleeps until then.
+    pub until_ns: Option<Ns>,
     pub work: Progress,
     pub timer: Timer,
     pub name: String,
@@ -186,9 +188,11 @@ impl Bodies for Guests {
                 let Some(process) = self.process(task) else { return };
                 process.work.stop(now_ns);
                 process.timer.cancel();
-                if why == Stop::Blocked && !process.once {
+                let until_ns = process.until_ns.take();
+                if why == Stop::Blocked && (until_ns.is_some() || !process.once) {
                     process.work = Progress::new(process.draw(process.run_ns));
-                    let at_ns = now_ns.saturating_add(process.draw(process.sleep_ns));
+                    let at_ns =
+                        until_ns.unwrap_or_else(|| now_ns.saturating_add(process.draw(process.sleep_ns)));
                     host.set_timer(at_ns, task.0, PROCESS, process.timer.arm());
                 }
             }

@@ -18,4 +18,5 @@ mod scheduler;
 mod spin;
 mod sync;
 mod tlb;
+mod vmm;
 mod wells;
