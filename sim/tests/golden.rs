@@ -15,11 +15,11 @@ const BPF: &str = "";
 
 /// Program, locks, TLB flushes, interrupts, policy, fingerprint.
 const RUNS: [(&str, &str, &str, &str, &str, &str); 10] = [
-    ("hackbench", "tas", "ipi", "trapped", FLAT, "80cbe8f91c561e24"),
+    ("hackbench", "tas", "ipi", "trapped", FLAT, "2c705b1f3025dcfb"),
     ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, BPF),
-    ("hackbench", "ticket", "ipi", "virtualized", CFS, "a7f72b6617ff68f4"),
+    ("hackbench", "ticket", "ipi", "virtualized", CFS, "be2d12c1d3b25886"),
     ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "2c3fac4d29a0de02"),
-    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "4cf9b9e199b22ea2"),
+    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "7bb3a7a06e52f6e0"),
     ("tlb-flush", "tas", "hypercall", "trapped", COHORT, BPF),
     ("ebizzy", "queued", "ipi", "trapped", EEVDF, "3058fde1033e532a"),
     ("dbench", "queued", "ipi", "posted", COHORT, BPF),
