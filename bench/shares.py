@@ -19,8 +19,9 @@ from alone import number
 from cohortlab import scenario as scenarios
 from cohortlab.errors import BadInput
 from cohortlab.ideal import claim, entitlements, full_demand
+from cohortlab.lab.agent import AgentError
 from cohortlab.lab.place import LabPlace
-from cohortlab.places import PlaceError
+from cohortlab.places import PlaceCrashed, PlaceError
 from cohortlab.policies import KERNEL, KNOWN
 from cohortlab.scenario import Scenario
 
@@ -33,8 +34,9 @@ SETTLE_S = 3
 
 def used(place: LabPlace, vms: list[str], seconds: int) -> list[float]:
     """Return the CPU time, in s, that each VM has used in ``seconds`` from now on."""
-    look = "; ".join(f"awk '/^usage_usec/{{print $2}}' {SLICE}/*{vm}.scope/cpu.stat" for vm in vms)
-    found = [int(word) / 1e6 for word in place.host.check(f"{look}; sleep {seconds}; {look}").split()]
+    look = "; ".join(f"awk '/^usage_usec/{{print $2}}' {SLICE}/{vm}.scope/cpu.stat" for vm in vms)
+    told = place.host.check(f"{look}; sleep {seconds}; {look}", timeout_s=seconds + 60)
+    found = [int(word) / 1e6 for word in told.split()]
     return [after - before for before, after in zip(found[: len(vms)], found[len(vms) :], strict=True)]
 
 
@@ -60,6 +62,10 @@ def shape(name: str, seconds: int) -> dict[str, str]:
                     errors[policy] = f"{100 * furthest(scenario, used(place, vms, seconds)):+.2f} %"
             except PlaceError as error:
                 errors[policy] = str(error).splitlines()[0]
+            except (PlaceCrashed, AgentError) as error:
+                # The policies that follow have no lab any more.
+                errors[policy] = f"the lab ended: {str(error).splitlines()[0]}"
+                break
     return errors
 
 
@@ -68,7 +74,7 @@ def main(seconds: int, shapes: tuple[str, ...]) -> None:
     print(f"| policy | {' | '.join(f'`{name}`' for name in shapes)} |\n|{'---|' * (len(shapes) + 1)}")
     for policy in KNOWN:
         label = "EEVDF, `smp`" if policy == KERNEL else f"`{policy}`"
-        print(f"| {label} | {' | '.join(found[name][policy] for name in shapes)} |")
+        print(f"| {label} | {' | '.join(found[name].get(policy, '–') for name in shapes)} |")
 
 
 if __name__ == "__main__":

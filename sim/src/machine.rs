@@ -76,7 +76,7 @@ pub struct Costs {
     /// Ticks come late by up to so much, evenly and at random: interrupts that are off, the path of the timer; `cyclictest` sees a few us on a server
     /// at work. Without it pCPUs that do the same stay in step for ever, which no real ones do.
     pub tick_jitter_ns: Ns,
-    /// How late a timer that ends a turn is (HRTICK): its interrupt takes a moment. It is set for what is left of the slice, rounded down: were it never late, part
+    /// How late HRTICK's timer is, which ends a turn: its interrupt takes a moment. An estimate. BPF programs' timers are on time. It is set for what is left of the slice, rounded down: were it never late, part
     /// of a ns would be left when it comes, and the kernel would let the runner go on until the tick (RUN_TO_PARITY).
     pub timer_late_ns: Ns,
     /// What it has cost at most to look at one pCPU for a task to take over, when a pCPU goes idle (`max_newidle_lb_cost` of
@@ -178,8 +178,12 @@ impl Machine {
                 "machine.cores_per_cache: is {per_cache}; allowed: 0 or a divisor of cores_per_socket ({cores})"
             )));
         }
-        if config.costs.tick_jitter_ns >= config.costs.tick_ns {
-            return Err(SimError::Config("machine.costs.tick_jitter_ns: allowed: less than tick_ns".into()));
+        for (field, late_ns) in
+            [("tick_jitter_ns", config.costs.tick_jitter_ns), ("timer_late_ns", config.costs.timer_late_ns)]
+        {
+            if late_ns >= config.costs.tick_ns {
+                return Err(SimError::Config(format!("machine.costs.{field}: allowed: less than tick_ns")));
+            }
         }
         if config.costs.tick_ns == 0 {
             return Err(SimError::Config("machine.costs.tick_ns: is 0; allowed: 1 or more".into()));

@@ -150,7 +150,7 @@ pub struct TaskConfig {
     /// It sleeps until then.
     #[serde(default)]
     pub start_ns: Ns,
-    /// It runs once.
+    /// It runs once; a thread of a VM's VMM also for a microsecond at 0, so that it is not new later.
     #[serde(default)]
     pub once: bool,
 }

@@ -188,11 +188,12 @@ impl Bodies for Guests {
                 let Some(process) = self.process(task) else { return };
                 process.work.stop(now_ns);
                 process.timer.cancel();
-                let until_ns = process.until_ns.take();
-                if why == Stop::Blocked && (until_ns.is_some() || !process.once) {
+                if why == Stop::Blocked && (process.until_ns.is_some() || !process.once) {
                     process.work = Progress::new(process.draw(process.run_ns));
-                    let at_ns =
-                        until_ns.unwrap_or_else(|| now_ns.saturating_add(process.draw(process.sleep_ns)));
+                    let at_ns = match process.until_ns.take() {
+                        Some(until_ns) => until_ns.max(now_ns),
+                        None => now_ns.saturating_add(process.draw(process.sleep_ns)),
+                    };
                     host.set_timer(at_ns, task.0, PROCESS, process.timer.arm());
                 }
             }

@@ -266,14 +266,13 @@ impl Vm {
     pub(crate) fn waits_in_vain(&mut self, v: usize, barrier: u32, round: u64) {
         let current = self.cpus[v].current;
         let known = &mut self.barriers[barrier as usize];
+        debug_assert_eq!(known.round, round, "nobody has waited in vain whose round is over");
         if known.gives_up {
-            if known.round == round {
-                known.come -= 1;
-                known.spinners.retain(|task| *task != current);
-            }
+            known.come -= 1;
+            known.spinners.retain(|task| *task != current);
             return;
         }
-        let lock = self.barriers[barrier as usize].lock;
+        let lock = known.lock;
         self.enter_locked(v, lock, Op::BarrierSleep { barrier, round });
     }
 

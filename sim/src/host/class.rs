@@ -69,7 +69,7 @@ pub trait Class {
     fn switched(&mut self, _core: &mut Core, _cpu: CpuId, _prev: Option<TaskId>, _next: Option<TaskId>) {}
     /// The tick of a busy pCPU. Charges the running task.
     fn tick(&mut self, core: &mut Core, cpu: CpuId);
-    /// The time after which `slice_end` is to be called for the turn that begins now, exact to the ns.
+    /// The time after which `slice_end` is to be called for the turn that begins now, to the ns: when the timer comes.
     fn exact_slice_ns(&self, _core: &Core, _cpu: CpuId) -> Option<Ns> {
         None
     }

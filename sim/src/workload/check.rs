@@ -2,7 +2,7 @@
 //! What a program's types do not say: the rules that it must keep, each with the sentence for who breaks it.
 
 use super::dist::Span;
-use super::program::{Metric, Program, Step, Times};
+use super::program::{Metric, Program, Spin, Step, Times};
 
 /// How deep lists of steps may be nested.
 const DEPTH_MAX: u32 = 8;
@@ -44,6 +44,14 @@ impl Program {
             if barrier.pause_every.is_some_and(|every| every.0 == 0 || !barrier.pause) {
                 return Err(format!("barriers.{name}.pause_every: allowed: 1ns or more, with pause = true"));
             }
+            if barrier.gives_up
+                && !self
+                    .threads
+                    .iter()
+                    .any(|thread| spin_at(&thread.first, name) || spin_at(&thread.steps, name))
+            {
+                return Err(format!("barriers.{name}.gives_up: allowed: with a step that spins for a time there, as spin = \"8us\""));
+            }
         }
         for (index, thread) in self.threads.iter().enumerate() {
             check_name(&thread.name, &format!("thread[{index}].name"))?;
@@ -62,6 +70,15 @@ impl Program {
         }
         Ok(())
     }
+}
+
+/// Whether a step of these spins for a time at the barrier.
+fn spin_at(steps: &[Step], barrier: &str) -> bool {
+    steps.iter().any(|step| match step {
+        Step::Barrier { name, spin: Spin::For(span) } => name == barrier && span.0 > 0,
+        Step::Repeat { steps, .. } | Step::Mutex { steps, .. } => spin_at(steps, barrier),
+        _ => false,
+    })
 }
 
 fn check_name(name: &str, field: &str) -> Result<(), String> {

@@ -149,6 +149,13 @@ mod tests {
             message(&rounds("share = true\ndivide = true")),
             "w.toml: thread[0].divide: is true, and so is share; allowed: one of both"
         );
+        for spin in ["0", "'forever'"] {
+            let text = format!("name = 'x'\nbarriers = {{ b = {{ gives_up = true }} }}\n[[thread]]\nname = 't'\nsteps = [{{ barrier = {{ name = 'b', spin = {spin} }} }}]");
+            assert_eq!(
+                message(&text),
+                "w.toml: barriers.b.gives_up: allowed: with a step that spins for a time there, as spin = \"8us\""
+            );
+        }
     }
 
     #[test]

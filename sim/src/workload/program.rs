@@ -76,7 +76,7 @@ pub struct BarrierSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_every: Option<Span>,
     /// Whoever has spun for as long as its step says goes on alone, as if it had never come.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_false")]
     pub gives_up: bool,
 }
 

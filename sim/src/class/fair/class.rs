@@ -301,7 +301,7 @@ impl Class for Fair {
         self.periodic_balance(core, cpu);
     }
 
-    /// HRTICK: what is left of the slice, if anybody waits for its end.
+    /// HRTICK: what is left of the slice, if anybody waits for its end, and how late the timer is.
     fn exact_slice_ns(&self, core: &Core, cpu: CpuId) -> Option<Ns> {
         if !self.flat || self.rq(cpu.0).nr <= 1 {
             return None;
