@@ -76,8 +76,9 @@ pub struct Costs {
     /// Ticks come late by up to so much, evenly and at random: interrupts that are off, the path of the timer; `cyclictest` sees a few us on a server
     /// at work. Without it pCPUs that do the same stay in step for ever, which no real ones do.
     pub tick_jitter_ns: Ns,
-    /// How late HRTICK's timer is, which ends a turn: its interrupt takes a moment. An estimate. BPF programs' timers are on time. It is set for what is left of the slice, rounded down: were it never late, part
-    /// of a ns would be left when it comes, and the kernel would let the runner go on until the tick (RUN_TO_PARITY).
+    /// How late HRTICK's timer is, which ends a turn: its interrupt takes a moment. An estimate. It is set for what is left of the slice, rounded down: were it
+    /// never late, part of a ns would be left when it comes, and the kernel would let the runner go on until the tick (RUN_TO_PARITY). BPF programs' timers are
+    /// on time.
     pub timer_late_ns: Ns,
     /// What it has cost at most to look at one pCPU for a task to take over, when a pCPU goes idle (`max_newidle_lb_cost` of
     /// /sys/kernel/debug/sched/domains, divided by the domain's pCPUs). An estimate.
