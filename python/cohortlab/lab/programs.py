@@ -71,7 +71,7 @@ class Programs:
         self._vms = {vm.name: vm for vm in scenario.vms}
         self._spawned = 0
         # Loads of VMs that arrive with or after the programs: what is to be started when these are.
-        self._late: list[tuple[Vm, ExitStack]] = []
+        self._late: list[tuple[Vm, str, ExitStack]] = []
 
     def prepare(self, vm: str, name: str) -> None:
         """Run a workload's setup.
@@ -106,22 +106,22 @@ class Programs:
         known = self._vms[vm]
         with ExitStack() as running:
             if known.start_s > 0:
-                self._late.append((known, running))
+                self._late.append((known, name, running))
             else:
-                self._start(known, running)
+                self._start(known, name, running)
             try:
                 yield
             except PlaceCrashed:
                 running.pop_all()  # nobody is left who could end it
                 raise
             finally:
-                self._late = [(late, stack) for late, stack in self._late if late.name != vm]
+                self._late = [late for late in self._late if late[0].name != vm]
 
     def begin(self) -> bool:
         """The programs begin: so do, some time later, the loads of VMs that arrive later; return whether any do."""
         late, self._late = self._late, []
-        for vm, running in late:
-            self._start(vm, running)
+        for vm, name, running in late:
+            self._start(vm, name, running)
         return bool(late)
 
     @contextmanager
@@ -135,8 +135,7 @@ class Programs:
             job.signal(9)
             job.wait(LOAD_END_S)
 
-    def _start(self, vm: Vm, running: ExitStack) -> None:
-        name = vm.load or ""
+    def _start(self, vm: Vm, name: str, running: ExitStack) -> None:
         workload = self._scenario.workloads[name]
         line = command(workload, workload.command or "")
         if not workload.background:
