@@ -16,7 +16,12 @@ import re
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import quantiles
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from alone import number, refuse
 
 from cohortlab import scenario as scenarios
 from cohortlab.lab.place import LabPlace
@@ -107,8 +112,6 @@ def turns_us(text: str) -> Iterator[float]:
 
 
 if __name__ == "__main__":
-    count = (sys.argv[1:2] or ["5"])[0]
-    if not count.isdecimal() or int(count) < 1 or sys.argv[2:]:
-        print(f"{sys.argv[0]}: {sys.argv[1:]} is not allowed: must be nothing, or ROUNDS of 1 or more", file=sys.stderr)
-        sys.exit(2)
-    main(int(count))
+    if len(sys.argv) > 2:
+        refuse(f"{' '.join(sys.argv[1:])!r} is not allowed: must be [ROUNDS]")
+    main(number((sys.argv[1:] or ["5"])[0], "ROUNDS"))
