@@ -67,7 +67,7 @@ static __always_inline u64 scale_by_weight(u64 delta_ns, u64 weight)
 }
 
 /* Count what a running task has run since the last time; it goes on or not. */
-static void run_charge(const struct task_struct *p, struct task_ctx *t, bool goes_on, u64 now)
+static void run_charge(const struct task_struct *p, struct task_ctx *t, u64 weight, bool goes_on, u64 now)
 {
 	struct vm_ctx *vm;
 	u64 delta;
@@ -81,7 +81,7 @@ static void run_charge(const struct task_struct *p, struct task_ctx *t, bool goe
 		t->untold.runtime_ns += delta;
 		tally(t, vm, now);
 	}
-	order_charge(t, p->scx.weight, delta);
+	order_charge(t, weight, delta);
 	gate_charge(t, delta, goes_on, now);
 }
 
@@ -99,15 +99,15 @@ static void run_start(const struct task_struct *p, struct task_ctx *t, u64 now)
 	t->charged_ns = run_clock(p);
 }
 
-/* It runs no more. */
-static void run_stop(const struct task_struct *p, struct task_ctx *t, u64 now)
+/* It runs no more. weight: what it was until now. */
+static void run_stop(const struct task_struct *p, struct task_ctx *t, u64 weight, u64 now)
 {
 	struct entity_ctx *leaf;
 
 	if (!t->charged_ns)
 		return;
-	run_charge(p, t, false, now);
-	order_end(t, p->scx.weight);
+	run_charge(p, t, weight, false, now);
+	order_end(t, weight);
 	leaf = entity_get(t->run_leaf);
 	if (t->run_leaf && leaf)
 		atomic_add(&leaf->nr_running, -1);

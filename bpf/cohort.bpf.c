@@ -194,7 +194,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	if (prev && task_is_queued(prev)) {
 		t = task_get(prev);
 		if (t) {
-			run_charge(prev, t, true, best->now);
+			run_charge(prev, t, prev->scx.weight, true, best->now);
 			if (gate_for(t, cpu, best->now))
 				t = NULL;
 			else
@@ -310,6 +310,23 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
 		turn_watch(cpu, now);
 }
 
+/*
+ * Something about a runner has changed, and it goes on: what counts is what it is now. Its affinity is that of one pCPU, for the kernel, if it has to make
+ * room in a section that forbids migration, and its own once it is out of there: every spinner that gives its pCPU away in a BPF program passes here twice.
+ */
+static bool goes_on_changed(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+
+	if (!c || !t->charged_ns || c->curr_pid != (u32)p->pid)
+		return false;
+	if (c->curr_weight != p->scx.weight || identity_is_stale(p, t)) {
+		run_stop(p, t, c->curr_weight, now);
+		start_running(p, t, cpu, now);
+	}
+	return true;
+}
+
 SEC("struct_ops/running")
 void BPF_PROG(cohort_running, struct task_struct *p)
 {
@@ -318,7 +335,7 @@ void BPF_PROG(cohort_running, struct task_struct *p)
 	struct vm_ctx *vm;
 	u64 now = now_ns();
 
-	if (!t)
+	if (!t || goes_on_changed(p, t, scx_bpf_task_cpu(p), now))
 		return;
 	start_running(p, t, scx_bpf_task_cpu(p), now);
 	stat_inc(STAT_SWITCHES);
@@ -345,30 +362,35 @@ void BPF_PROG(cohort_running, struct task_struct *p)
 	gang_settle(now);
 }
 
-SEC("struct_ops/stopping")
-void BPF_PROG(cohort_stopping, struct task_struct *p, bool runnable)
+/* p has this pCPU no longer; runnable: it waits for one. */
+static void stop_running(struct task_struct *p, struct task_ctx *t, bool runnable, u64 now)
 {
-	struct task_ctx *t = task_get(p);
-	s32 cpu = scx_bpf_task_cpu(p);
-	struct cpu_ctx *c = cpu_get(cpu);
-	u64 now = now_ns();
+	struct cpu_ctx *c = cpu_get(scx_bpf_task_cpu(p));
 	bool early = false;
 
 	if (c) {
-		if (t && !runnable)
+		if (!runnable)
 			keep_begin(p, t, c, now);
 		early = time_before(now, c->turn_end_ns);
 		c->curr_pid = 0;
 		c->turn_end_ns = 0;
 	}
-	if (!t)
-		return;
-	run_stop(p, t, now);
+	run_stop(p, t, p->scx.weight, now);
 	service_ends(t, runnable && early, now);
-	if (runnable) {
-		t->queued_ns = now;
-		t->preempted = true;
-	}
+}
+
+SEC("struct_ops/stopping")
+void BPF_PROG(cohort_stopping, struct task_struct *p, bool runnable)
+{
+	struct task_ctx *t = task_get(p);
+	u64 now = now_ns();
+
+	/* Of one that leaves its run queue cohort_quiescent() hears next, and why. */
+	if (!t || !runnable)
+		return;
+	stop_running(p, t, true, now);
+	t->queued_ns = now;
+	t->preempted = true;
 }
 
 SEC("struct_ops/tick")
@@ -381,42 +403,68 @@ void BPF_PROG(cohort_tick, struct task_struct *p)
 	if (!t)
 		return;
 	cpu = scx_bpf_task_cpu(p);
-	run_charge(p, t, true, now);
+	run_charge(p, t, p->scx.weight, true, now);
 	gang_tick(t, cpu, now);
 	if (gate_for(t, cpu, now))
 		task_set_slice(p, 0);
 	order_tick(t, cpu, now);
 	/* A thread that became a vCPU, or its VMM's VM, while it ran, and that nobody competes with, passes here only. */
 	if (identity_is_stale(p, t)) {
-		run_stop(p, t, now);
+		run_stop(p, t, p->scx.weight, now);
 		start_running(p, t, cpu, now);
 	}
+}
+
+/* t neither runs nor waits any more. */
+static void leave(struct task_ctx *t, u64 now)
+{
+	account_place(t, -1);
+	vcpu_set_state(t, VCPU_ASLEEP, -1, now);
+	t->queued_ns = 0;
+	t->unserved_ns = 0;
+	t->placed = 0;
+	t->aside = false;
+	gang_settle(now);
 }
 
 SEC("struct_ops/quiescent")
 void BPF_PROG(cohort_quiescent, struct task_struct *p, u64 deq_flags)
 {
 	struct task_ctx *t = task_get(p);
+	u64 now = now_ns();
 
 	if (!t)
 		return;
-	account_place(t, -1);
-	vcpu_set_state(t, VCPU_ASLEEP, -1, now_ns());
-	t->queued_ns = 0;
-	t->unserved_ns = 0;
-	t->placed = 0;
-	t->aside = false;
-	gang_settle(now_ns());
+	if (t->charged_ns) {
+		/* Something about the runner is about to change, and it goes on. */
+		if (!(deq_flags & SCX_DEQ_SLEEP))
+			return;
+		stop_running(p, t, false, now);
+	}
+	leave(t, now);
 }
 
-/* What it used, or did not, where it was does not count where it is going, beyond the bounds. */
+/* p is another class's: a runner too, of which no end was told. */
+SEC("struct_ops/disable")
+void BPF_PROG(cohort_disable, struct task_struct *p)
+{
+	struct task_ctx *t = task_get(p);
+	u64 now = now_ns();
+
+	if (!t || !t->charged_ns)
+		return;
+	stop_running(p, t, false, now);
+	leave(t, now);
+}
+
+/* Where p may run is asked for at every choice, this is not. A section that forbids migration narrows the mask for a while, and not this number. */
 SEC("struct_ops/set_cpumask")
 void BPF_PROG(cohort_set_cpumask, struct task_struct *p, const struct cpumask *mask)
 {
 	struct task_ctx *t = task_get(p);
 
 	if (t)
-		t->tree_generation = 0;
+		t->everywhere = p->nr_cpus_allowed >= nr_online;
 }
 
 SEC("struct_ops/yield")
@@ -461,6 +509,7 @@ struct sched_ext_ops cohort_ops = {
 	.running = (void *)cohort_running,
 	.stopping = (void *)cohort_stopping,
 	.quiescent = (void *)cohort_quiescent,
+	.disable = (void *)cohort_disable,
 	.set_cpumask = (void *)cohort_set_cpumask,
 	.cpu_acquire = (void *)cohort_cpu_acquire,
 	.cpu_release = (void *)cohort_cpu_release,

@@ -186,7 +186,11 @@ struct bpf_iter_num {
  * warning at every load that has one of them, and wants a tracing program on sched_switch instead, which then may call
  * scx_bpf_reenqueue_local(); tried on 7.3: what waits is in ops.enqueue before the higher task gets any further. That program runs after ops.running
  * of the next task, so it says that the pCPU is back only after the ops.dispatch() in which it is chosen.
- * Neither tells of a task that becomes a real-time one while it runs (sched_setscheduler() on itself): that is an ops.stopping() with nobody after it.
+ * Neither tells of a task that becomes a real-time one while it runs (sched_setscheduler() on itself): that is an ops.disable(), with nobody after it.
+ *
+ * If something about a task changes, its affinity say, the kernel takes it off its run queue and puts it back: ops.quiescent() without SCX_DEQ_SLEEP, and
+ * of a runner ops.stopping() before it and ops.running() after, though it has its pCPU all the time. Two such changes nobody asks for: a runner that has to
+ * make room in a section that forbids migration gets an affinity of one pCPU (migrate_disable_switch()), and its own back at the end of that section.
  */
 struct sched_ext_ops {
 	s32 (*select_cpu)(struct task_struct *p, s32 prev_cpu, u64 wake_flags);
@@ -196,6 +200,7 @@ struct sched_ext_ops {
 	void (*running)(struct task_struct *p);
 	void (*stopping)(struct task_struct *p, bool runnable);
 	void (*quiescent)(struct task_struct *p, u64 deq_flags);
+	void (*disable)(struct task_struct *p);
 	void (*set_cpumask)(struct task_struct *p, const struct cpumask *mask);
 	void (*cpu_acquire)(s32 cpu, struct scx_cpu_acquire_args *args);
 	void (*cpu_release)(s32 cpu, struct scx_cpu_release_args *args);

@@ -73,7 +73,7 @@ impl Class for AnyClass {
         fn event(&mut self, core: &mut Core, event: Event);
         fn yield_now(&mut self, core: &mut Core, task: TaskId);
         fn yield_to(&mut self, core: &mut Core, from: TaskId, to: TaskId) -> bool;
-        fn on_spin(&mut self, core: &mut Core, task: TaskId, in_kernel: bool);
+        fn on_spin(&mut self, core: &mut Core, task: TaskId, in_kernel: bool) -> bool;
         fn vcpu_put(&mut self, core: &mut Core, task: TaskId);
         fn on_irq(&mut self, core: &mut Core, from: TaskId, to: TaskId, called: bool);
         fn on_fault(&mut self, core: &mut Core, task: TaskId, gfn: u64);

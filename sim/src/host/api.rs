@@ -173,12 +173,21 @@ impl<C: Class> Host<C> {
 
     /// The program on `fentry/kvm_vcpu_on_spin`: call this first at a pause-loop exit. If [`Host::needs_resched`] then says so, the pCPU schedules
     /// before KVM goes on to look for a candidate: return from the body, and go on in the next `start`.
-    pub fn on_spin(&mut self, task: TaskId, in_kernel: bool) {
+    ///
+    /// Return true if the program has asked for that: its kick is an interrupt that comes while it still runs, with migration disabled. The body enables
+    /// that, as its next step ([`Host::set_migration_disabled`]).
+    pub fn on_spin(&mut self, task: TaskId, in_kernel: bool) -> bool {
         let cpu = self.cpu_of(task);
-        self.on_cpu(cpu, |host| {
+        let before = self.needs_resched(task);
+        let ran = self.on_cpu(cpu, |host| {
             host.class.update_curr(&mut host.core, cpu);
-            host.class.on_spin(&mut host.core, task, in_kernel);
+            host.class.on_spin(&mut host.core, task, in_kernel)
         });
+        let preempted = ran && !before && self.needs_resched(task);
+        if preempted {
+            self.set_migration_disabled(task, true);
+        }
+        preempted
     }
 
     /// The program on the tracepoint `kvm_apic_accept_irq`: KVM delivers an interrupt from running vCPU `from` to vCPU `to`. `called`: it is a call of a

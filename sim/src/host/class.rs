@@ -87,8 +87,10 @@ pub trait Class {
     fn yield_to(&mut self, _core: &mut Core, _from: TaskId, _to: TaskId) -> bool {
         false
     }
-    /// A pause-loop exit of a running vCPU.
-    fn on_spin(&mut self, _core: &mut Core, _task: TaskId, _in_kernel: bool) {}
+    /// A pause-loop exit of a running vCPU. Return true if a program is attached there.
+    fn on_spin(&mut self, _core: &mut Core, _task: TaskId, _in_kernel: bool) -> bool {
+        false
+    }
     /// KVM has put a vCPU whose thread is being switched out: whoever has attached a program there.
     fn vcpu_put(&mut self, _core: &mut Core, _task: TaskId) {}
     /// KVM delivers an interrupt from running vCPU `from` to vCPU `to`.

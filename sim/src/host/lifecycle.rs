@@ -140,12 +140,25 @@ impl<C: Class> Host<C> {
 
     /// migrate_disable() or migrate_enable() in a running task.
     pub fn set_migration_disabled(&mut self, task: TaskId, disabled: bool) {
+        if !disabled && self.core.task(task).narrowed {
+            self.on_cpu(self.core.task(task).cpu, |host| host.narrow(task, false));
+        }
         self.core.task_mut(task).migration_disabled = disabled;
         self.class.affinity_changed(&mut self.core, task);
     }
 
+    /// migrate_disable_switch(): a running task has to make room in a section that forbids migration. Its affinity is that of its pCPU to the end of it.
+    pub(super) fn narrow(&mut self, task: TaskId, narrowed: bool) {
+        let known = self.core.task_mut(task);
+        if known.narrowed == narrowed || !known.migration_disabled {
+            return;
+        }
+        known.narrowed = narrowed;
+        self.change(task, |host| host.class.affinity_changed(&mut host.core, task));
+    }
+
     /// Change something about a task as the kernel does (DEQUEUE_SAVE, ENQUEUE_RESTORE): off the queue, on again; a running one goes on.
-    fn change(&mut self, task: TaskId, f: impl FnOnce(&mut Self)) {
+    pub(crate) fn change(&mut self, task: TaskId, f: impl FnOnce(&mut Self)) {
         let (state, cpu) = (self.core.task(task).state, self.core.task(task).cpu);
         match state {
             State::Running => {

@@ -38,6 +38,9 @@ impl<C: Class> Host<C> {
             return None;
         }
         self.core.cpus[at].put_off_since_ns = None;
+        if let Some(id) = prev {
+            self.narrow(id, true);
+        }
         let mut why = Stop::Preempted;
         if let Some(id) = prev {
             self.class.update_curr(&mut self.core, cpu);

@@ -69,6 +69,8 @@ pub struct Task {
     pub allowed: Option<CpuSet>,
     pub kthread: bool,
     pub migration_disabled: bool,
+    /// ... and its affinity is that of its pCPU until then: it had to make room meanwhile.
+    pub narrowed: bool,
     /// It runs and has called `block()` or `exit()`: leaves at the next schedule().
     pub leaving: bool,
     pub exiting: bool,
@@ -109,6 +111,7 @@ impl Task {
             allowed: spec.allowed,
             kthread: spec.kthread,
             migration_disabled: false,
+            narrowed: false,
             leaving: false,
             exiting: false,
             held: false,

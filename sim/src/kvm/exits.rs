@@ -74,6 +74,7 @@ impl Vm {
             Then::Flush => self.hypercall_flush(host, v),
             Then::Halt => self.halt(host, v),
             Then::SpinHook => self.spin_hook(host, v),
+            Then::SpinLeaves => self.spin_leaves(host, v),
             Then::SpinLoop => self.spin_loop(host, v),
             Then::SpinEnd => {
                 let vcpu = &mut self.vcpus[v];

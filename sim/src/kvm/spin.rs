@@ -68,7 +68,17 @@ impl Vm {
     pub(crate) fn spin_hook(&mut self, host: &mut Host, v: usize) {
         let kernel = self.is_kernel(v);
         let task = self.vcpus[v].task;
-        host.on_spin(task, kernel);
+        let in_program = host.on_spin(task, kernel);
+        self.vcpus[v].exit.then = if in_program { Then::SpinLeaves } else { Then::SpinLoop };
+        if host.needs_resched(task) {
+            self.come_back(host, v);
+        }
+    }
+
+    /// The program on it has ended.
+    pub(crate) fn spin_leaves(&mut self, host: &mut Host, v: usize) {
+        let task = self.vcpus[v].task;
+        host.set_migration_disabled(task, false);
         self.vcpus[v].exit.then = Then::SpinLoop;
         if host.needs_resched(task) {
             self.come_back(host, v);

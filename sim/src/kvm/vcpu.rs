@@ -37,8 +37,9 @@ pub enum Then {
     /// The flush hypercall: for the vCPUs of `flush_to`.
     Flush,
     Halt,
-    /// kvm_vcpu_on_spin(), in three parts: those between which the thread may lose its pCPU.
+    /// kvm_vcpu_on_spin(), in four parts: those between which the thread may lose its pCPU.
     SpinHook,
+    SpinLeaves,
     SpinLoop,
     SpinEnd,
     /// This page of the guest's is mapped.

@@ -273,6 +273,8 @@ fn migrate_brings_a_sibling_from_where_its_turn_does_not_come() {
     let before = w.stats();
     w.set_guest_kernel(spinner, true);
     w.pause_exit(spinner);
+    // KVM offers nobody, so the spinner goes on until it has left the program that asked.
+    w.run(20_000);
     assert!(
         w.is_running(waiter) && w.task(waiter).cpu == cpu,
         "the sibling does not run on the spinner's pCPU"

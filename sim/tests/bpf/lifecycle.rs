@@ -236,6 +236,56 @@ fn a_section_that_forbids_migration_is_left_first_if_it_is_short() {
     audit(&mut w);
 }
 
+/// How long a turn is, of 4 ms or two in a row, in which something about the runner changes so often.
+fn turn_with_changes(changes: u64) -> u64 {
+    let mut w = world_with(1, Knobs { slice_ns: Some(4 * MS), ..Knobs::default() });
+    let (vm, a) = busy_vm(&mut w, 1);
+    w.spawn(Spec::busy());
+    introduce(&mut w, &a);
+    while w.is_running(a[0]) {
+        w.run(10_000);
+    }
+    while !w.is_running(a[0]) {
+        w.run(10_000);
+    }
+    let began_ns = w.now_ns;
+    let slot = w.slot_of(vm).unwrap();
+    let before = (w.stats().switches, w.peek_vm_told(slot).switches);
+    for _ in 0..changes {
+        w.set_affinity(a[0], &[0]);
+        w.run(3 * MS / changes);
+    }
+    assert!(w.is_running(a[0]));
+    assert_eq!((w.stats().switches, w.peek_vm_told(slot).switches), before);
+    audit(&mut w);
+    while w.is_running(a[0]) {
+        w.run(10_000);
+    }
+    w.now_ns - began_ns
+}
+
+/// The kernel takes it off its run queue and puts it back, and tells of that as of an end and a beginning.
+#[test]
+fn a_runner_that_changes_goes_on_with_its_turn() {
+    assert_eq!(turn_with_changes(30), turn_with_changes(0));
+}
+
+#[test]
+fn a_runner_that_becomes_real_time_has_left() {
+    let mut w = world(2);
+    let (_, a) = busy_vm(&mut w, 2);
+    introduce(&mut w, &a);
+    let before = w.peek_task(a[0]);
+    assert!(w.is_running(a[0]) && before.cpu >= 0);
+    let running = w.peek_entity(before.run_leaf).nr_running;
+    let meanwhile = w.becomes_real_time(a[0]);
+    assert_eq!(meanwhile.cpu, -1);
+    audit(&mut w);
+    assert_eq!(w.peek_entity(before.run_leaf).nr_running, running, "it is back");
+    w.run(20 * MS);
+    audit(&mut w);
+}
+
 #[test]
 fn the_end_is_told_to_user_space() {
     let mut w = world(1);

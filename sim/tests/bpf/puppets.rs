@@ -27,12 +27,24 @@ pub struct Puppet {
     pub wants_exit: bool,
     /// In the middle of a pause-loop exit.
     pub spins: bool,
+    /// ... that the program on it has had preempted, as if in it.
+    pub in_program: bool,
 }
 
 impl Puppet {
     pub fn new(vcpu: Option<VcpuId>, run_ns: Ns, sleep_ns: Option<Ns>) -> Self {
         let left = Progress::new(run_ns);
-        Self { vcpu, run_ns, sleep_ns, left, turn: 0, wants_sleep: false, wants_exit: false, spins: false }
+        Self {
+            vcpu,
+            run_ns,
+            sleep_ns,
+            left,
+            turn: 0,
+            wants_sleep: false,
+            wants_exit: false,
+            spins: false,
+            in_program: false,
+        }
     }
 }
 
@@ -58,6 +70,9 @@ impl Puppets {
     pub fn pause_goes_on(&mut self, host: &mut Host, task: TaskId) {
         if !host.is_running(task) || !std::mem::take(&mut self.get(task).spins) {
             return;
+        }
+        if std::mem::take(&mut self.get(task).in_program) {
+            host.set_migration_disabled(task, false);
         }
         let known = host.core.task(task).kvm;
         let Some(me) = self.get(task).vcpu.filter(|_| known.in_kvm) else { return };

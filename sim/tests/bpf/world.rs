@@ -237,9 +237,10 @@ impl World {
         if !kvm.in_kvm || !host.is_running(task) {
             return;
         }
-        self.sim.bodies.get(task).spins = true;
-        host.on_spin(task, kvm.guest_kernel);
-        // Preemption is enabled here: a kick of this pCPU takes effect before KVM goes on.
+        let puppet = self.sim.bodies.get(task);
+        puppet.spins = true;
+        // A kick of this pCPU takes effect at once, before KVM goes on.
+        puppet.in_program = host.on_spin(task, kvm.guest_kernel);
         self.done();
         self.sim.bodies.pause_goes_on(&mut self.sim.host, task);
         self.done();
@@ -384,6 +385,14 @@ impl World {
 
     pub fn peek_task(&mut self, id: TaskId) -> PeekTask {
         self.sim.host.peek_task(id.real())
+    }
+
+    /// A running task becomes a real-time one, and an ordinary one again: what the scheduler remembers of it in between.
+    pub fn becomes_real_time(&mut self, id: TaskId) -> PeekTask {
+        assert!(self.is_running(id), "{id:?} does not run");
+        let meanwhile = self.sim.host.peek_real_time(id.real());
+        self.done();
+        meanwhile
     }
 
     pub fn peek_sbco(&mut self, id: TaskId) -> PeekSbco {

@@ -209,7 +209,7 @@ impl Class for Ext {
     fn affinity_changed(&mut self, core: &mut Core, id: TaskId) {
         let cpus = core.cpus.len();
         let task = &mut self.tasks[id.index()];
-        // set_cpus_allowed_scx(): only if it is another set. That migrate_disable() narrows it when the task leaves the pCPU is not modelled.
+        // set_cpus_allowed_scx(): only if it is another set.
         if task.sync_affinity(core.task(id), cpus) {
             let (p, mask) = (task.ptr(), task.kern().kern.cpus_ptr);
             self.op(core, OpKind::SetCpumask, one(id), |ops| ops.set_cpumask.map(|op| op(p, mask)));
@@ -376,13 +376,16 @@ impl Class for Ext {
         })
     }
 
-    fn on_spin(&mut self, core: &mut Core, id: TaskId, in_kernel: bool) {
+    fn on_spin(&mut self, core: &mut Core, id: TaskId, in_kernel: bool) -> bool {
         if !core.task(id).kvm.in_kvm {
-            return;
+            return false;
         }
-        let Some(kern) = self.tasks[id.index()].vcpu.as_ref().map(|vcpu| vcpu.kern.ptr()) else { return };
+        let Some(kern) = self.tasks[id.index()].vcpu.as_ref().map(|vcpu| vcpu.kern.ptr()) else {
+            return false;
+        };
         // SAFETY: the vCPU is alive, and no reference to it is held.
         self.call(core, OpKind::Tracing, NOBODY, || unsafe { ffi::cohort_on_spin(kern, in_kernel) });
+        true
     }
 
     fn vcpu_put(&mut self, core: &mut Core, id: TaskId) {

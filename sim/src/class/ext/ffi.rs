@@ -151,6 +151,7 @@ pub struct Ops {
     pub running: Option<extern "C" fn(Task)>,
     pub stopping: Option<extern "C" fn(Task, bool)>,
     pub quiescent: Option<extern "C" fn(Task, u64)>,
+    pub disable: Option<extern "C" fn(Task)>,
     pub set_cpumask: Option<extern "C" fn(Task, *const CpuMask)>,
     pub cpu_acquire: Option<extern "C" fn(i32, *mut u8)>,
     pub cpu_release: Option<extern "C" fn(i32, *mut CpuReleaseArgs)>,
@@ -215,7 +216,7 @@ extern "C" {
 }
 
 /// In the order of `native_layout` in peek.c.
-const LAYOUT: [usize; 53] = [
+const LAYOUT: [usize; 54] = [
     offset_of!(TaskStruct, se.sum_exec_runtime),
     offset_of!(TaskStruct, flags),
     offset_of!(TaskStruct, pid),
@@ -251,6 +252,7 @@ const LAYOUT: [usize; 53] = [
     offset_of!(Ops, running),
     offset_of!(Ops, stopping),
     offset_of!(Ops, quiescent),
+    offset_of!(Ops, disable),
     offset_of!(Ops, set_cpumask),
     offset_of!(Ops, cpu_acquire),
     offset_of!(Ops, cpu_release),

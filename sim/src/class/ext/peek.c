@@ -97,6 +97,7 @@ const u64 native_layout[] = {
 	AT(sched_ext_ops, running),
 	AT(sched_ext_ops, stopping),
 	AT(sched_ext_ops, quiescent),
+	AT(sched_ext_ops, disable),
 	AT(sched_ext_ops, set_cpumask),
 	AT(sched_ext_ops, cpu_acquire),
 	AT(sched_ext_ops, cpu_release),

@@ -11,7 +11,7 @@ use crate::metrics::window::Counters;
 use crate::Host;
 
 use super::ffi::{ExitInfo, TaskStruct};
-use super::ops::{OpKind, NOBODY};
+use super::ops::{one, OpKind, NOBODY};
 use super::task::{self, Queue};
 use super::{Ext, Other};
 
@@ -204,6 +204,21 @@ impl Host {
             let prio = if ordinary { task::PRIO_NORMAL } else { task::PRIO_RT };
             others[Other::RealTime as usize].kern_mut().kern.prio = prio;
         }
+    }
+
+    /// A running task becomes a real-time one for a moment, which takes no time: what the scheduler remembers of it meanwhile.
+    pub fn peek_real_time(&mut self, id: TaskId) -> PeekTask {
+        let mut task = PeekTask::default();
+        self.on_cpu(self.core.task(id).cpu, |host| {
+            host.change(id, |host| {
+                if let AnyClass::Ext(ext) = &mut host.class {
+                    let p = ext.tasks[id.index()].ptr();
+                    ext.op(&mut host.core, OpKind::Disable, one(id), |ops| ops.disable.map(|op| op(p)));
+                }
+                task = host.peek_task(id);
+            });
+        });
+        task
     }
 
     /// A pCPU's queue seems to be empty, as if that had been looked at just before somebody came.

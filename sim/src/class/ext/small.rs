@@ -38,6 +38,7 @@ pub const NONE: Ops = Ops {
     running: None,
     stopping: None,
     quiescent: None,
+    disable: None,
     set_cpumask: None,
     cpu_acquire: None,
     cpu_release: None,

@@ -110,10 +110,11 @@ impl ExtTask {
         let disabled = u16::from(task.migration_disabled);
         let all = CpuSet::first(cpus);
         let set = task.allowed.as_ref().unwrap_or(&all);
+        let mask =
+            if task.narrowed { CpuMask::of(&[task.cpu].into_iter().collect()) } else { CpuMask::of(set) };
         let kern = self.kern_mut();
         kern.kern.nr_cpus_allowed = set.len() as i32;
         kern.kern.migration_disabled = disabled;
-        let mask = CpuMask::of(set);
         let changed = kern.mask.0 != mask.0;
         kern.mask = mask;
         kern.kern.cpus_ptr = &raw const kern.mask;
