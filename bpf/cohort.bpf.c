@@ -25,6 +25,7 @@
  *   policy_calls.h   the one place that knows all of them
  *   grace.h      a pCPU given back to whom it was taken from
  *   keep.h       a pCPU kept for one that sleeps for a moment
+ *   runner.h     who has a pCPU: from when, until when
  *   period.h     what they do every so often
  *   wake.h       what comes with a task that becomes runnable
  *   cgroup_ops.h, pcpu_ops.h, life_ops.h   operations on cgroups and pCPUs; how the scheduler and tasks begin and end
@@ -37,6 +38,7 @@
 #include "policy_calls.h"
 #include "grace.h"
 #include "keep.h"
+#include "runner.h"
 #include "period.h"
 #include "cgroup_ops.h"
 #include "pcpu_ops.h"
@@ -166,15 +168,6 @@ VERIFIED_ONCE take_next(s32 cpu, struct pick *best)
 	return take(best->pid, cpu, cpu, turn_slice(NULL, best->vm, cpu, best->now));
 }
 
-/* A turn of p begins on that pCPU: how much of its slice there is before a gate closes. What the kernel's own threads do is not cut. */
-static __always_inline u64 cut_short(const struct task_struct *p, struct task_ctx *t, struct cpu_ctx *c, u64 slice)
-{
-	u64 lasts = gate_lasts_ns(t);
-
-	c->cut_short = lasts && lasts < slice && !(p->flags & PF_KTHREAD);
-	return c->cut_short ? lasts : slice;
-}
-
 SEC("struct_ops/dispatch")
 void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 {
@@ -274,59 +267,6 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		ask_for_runner(cpu);
 }
 
-/* p has this pCPU from now on. */
-static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
-{
-	struct cpu_ctx *c = cpu_get(cpu);
-	u64 slice;
-
-	if (!c)
-		return;
-	if (guard_may_keep() && c->kept_pid) {
-		task_set_slice(p, keep_cut(p, c, p->scx.slice, now));
-		keep_end(cpu, now);
-	}
-	identify(p, t);
-	/* Also who became part of another entity while it ran, and goes on without ever having been queued as such. */
-	arrive(p, t, cpu, now, false);
-	account_place(t, cpu);
-	gang_began(t, cpu, now);
-	run_start(p, t, now);
-	c->curr_vtime = t->vtime;
-	slice = cut_short(p, t, c, p->scx.slice);
-	order_begin(t, cpu, slice, p->scx.weight, !c->out_of_turn);
-	vcpu_set_state(t, VCPU_RUNNING, cpu, now);
-
-	c->curr_vm = t->vm;
-	c->curr_leaf = t->leaf;
-	c->curr_weight = p->scx.weight;
-	c->turn_end_ns = now + slice;
-	c->curr_pid = p->pid;
-	if (c->resume_pid == (u32)p->pid)
-		c->resume_pid = 0;
-	if (!(p->flags & PF_KTHREAD))
-		c->interrupted = 0;
-	if (queue_is_marked(cpu) || c->wish_pid || c->cut_short)
-		turn_watch(cpu, now);
-}
-
-/*
- * Something about a runner has changed, and it goes on: what counts is what it is now. Its affinity is that of one pCPU, for the kernel, if it has to make
- * room in a section that forbids migration, and its own once it is out of there: every spinner that gives its pCPU away in a BPF program passes here twice.
- */
-static bool goes_on_changed(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
-{
-	struct cpu_ctx *c = cpu_get(cpu);
-
-	if (!c || !t->charged_ns || c->curr_pid != (u32)p->pid)
-		return false;
-	if (c->curr_weight != p->scx.weight || identity_is_stale(p, t)) {
-		run_stop(p, t, c->curr_weight, now);
-		start_running(p, t, cpu, now);
-	}
-	return true;
-}
-
 SEC("struct_ops/running")
 void BPF_PROG(cohort_running, struct task_struct *p)
 {
@@ -360,23 +300,6 @@ void BPF_PROG(cohort_running, struct task_struct *p)
 	t->steps_back = false;
 	t->aside = false;
 	gang_settle(now);
-}
-
-/* p has this pCPU no longer; runnable: it waits for one. */
-static void stop_running(struct task_struct *p, struct task_ctx *t, bool runnable, u64 now)
-{
-	struct cpu_ctx *c = cpu_get(scx_bpf_task_cpu(p));
-	bool early = false;
-
-	if (c) {
-		if (!runnable)
-			keep_begin(p, t, c, now);
-		early = time_before(now, c->turn_end_ns);
-		c->curr_pid = 0;
-		c->turn_end_ns = 0;
-	}
-	run_stop(p, t, p->scx.weight, now);
-	service_ends(t, runnable && early, now);
 }
 
 SEC("struct_ops/stopping")
@@ -415,21 +338,10 @@ void BPF_PROG(cohort_tick, struct task_struct *p)
 	}
 }
 
-/* t neither runs nor waits any more. */
-static void leave(struct task_ctx *t, u64 now)
-{
-	account_place(t, -1);
-	vcpu_set_state(t, VCPU_ASLEEP, -1, now);
-	t->queued_ns = 0;
-	t->unserved_ns = 0;
-	t->placed = 0;
-	t->aside = false;
-	gang_settle(now);
-}
-
 SEC("struct_ops/quiescent")
 void BPF_PROG(cohort_quiescent, struct task_struct *p, u64 deq_flags)
 {
+	struct cpu_ctx *c = cpu_get(scx_bpf_task_cpu(p));
 	struct task_ctx *t = task_get(p);
 	u64 now = now_ns();
 
@@ -439,6 +351,8 @@ void BPF_PROG(cohort_quiescent, struct task_struct *p, u64 deq_flags)
 		/* Something about the runner is about to change, and it goes on. */
 		if (!(deq_flags & SCX_DEQ_SLEEP))
 			return;
+		if (c)
+			keep_begin(p, t, c, now);
 		stop_running(p, t, false, now);
 	}
 	leave(t, now);
@@ -462,9 +376,14 @@ SEC("struct_ops/set_cpumask")
 void BPF_PROG(cohort_set_cpumask, struct task_struct *p, const struct cpumask *mask)
 {
 	struct task_ctx *t = task_get(p);
+	struct vcpu_ctx *v;
 
-	if (t)
-		t->everywhere = p->nr_cpus_allowed >= nr_online;
+	if (!t)
+		return;
+	t->everywhere = p->nr_cpus_allowed >= nr_online;
+	v = vcpu_get(t);
+	if (v)
+		v->restricted = !t->everywhere;
 }
 
 SEC("struct_ops/yield")

@@ -7,6 +7,30 @@ from tests.mutations.mutation import Mutation
 
 OF_OPERATIONS = [
     Mutation(
+        "a runner about which something changes has left",
+        "cohort.bpf.c",
+        "if (!(deq_flags & SCX_DEQ_SLEEP))",
+        "if (false)",
+    ),
+    Mutation(
+        "a runner that changed has come anew",
+        "runner.h",
+        "if (!is_runner)\n\t\treturn false;",
+        "return false;",
+    ),
+    Mutation(
+        "a runner that is confined is not known to be",
+        "cohort.bpf.c",
+        "v->restricted = !t->everywhere;",
+        ";",
+    ),
+    Mutation(
+        "who becomes real-time runs on",
+        "cohort.bpf.c",
+        ".disable = (void *)cohort_disable,",
+        "",
+    ),
+    Mutation(
         "what an entity used elsewhere counts for ever",
         "order_vm.h",
         "if (elapsed_ns(now, e->served_ns) > REST_NS && time_before(most, e->vtime))",

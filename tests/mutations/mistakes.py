@@ -271,24 +271,6 @@ MUTATIONS = [
         "if (!c || !best)",
     ),
     Mutation(
-        "a runner about which something changes has left",
-        "cohort.bpf.c",
-        "if (!(deq_flags & SCX_DEQ_SLEEP))",
-        "if (false)",
-    ),
-    Mutation(
-        "a runner that changed has come anew",
-        "cohort.bpf.c",
-        "if (!t || goes_on_changed(p, t, scx_bpf_task_cpu(p), now))",
-        "if (!t)",
-    ),
-    Mutation(
-        "who becomes real-time runs on",
-        "cohort.bpf.c",
-        ".disable = (void *)cohort_disable,",
-        "",
-    ),
-    Mutation(
         "a section that forbids migration is never ended",
         "turn.h",
         "|| c->lets_out >= LET_OUT_MAX) {",

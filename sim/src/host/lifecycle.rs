@@ -266,6 +266,7 @@ impl<C: Class> Host<C> {
             self.class.switched(&mut self.core, cpu, None, None);
             return;
         };
+        self.narrow(task, true);
         self.class.update_curr(&mut self.core, cpu);
         let why = if self.core.task(task).leaving { self.leave(task) } else { Stop::Preempted };
         self.core.cpu_mut(cpu).taken = true;

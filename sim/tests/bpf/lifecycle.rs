@@ -271,6 +271,20 @@ fn a_runner_that_changes_goes_on_with_its_turn() {
 }
 
 #[test]
+fn a_runner_that_is_confined_is_known_to_be() {
+    let mut w = world(3);
+    let (_, a) = busy_vm(&mut w, 2);
+    introduce(&mut w, &a);
+    assert!(w.is_running(a[0]));
+    assert_eq!(w.peek_task(a[0]).restricted, 0);
+    let cpu = w.task(a[0]).cpu;
+    w.set_affinity(a[0], &[cpu, (cpu + 1) % 3]);
+    assert_eq!(w.peek_task(a[0]).restricted, 1);
+    w.set_affinity(a[0], &[0, 1, 2]);
+    assert_eq!(w.peek_task(a[0]).restricted, 0);
+}
+
+#[test]
 fn a_runner_that_becomes_real_time_has_left() {
     let mut w = world(2);
     let (_, a) = busy_vm(&mut w, 2);

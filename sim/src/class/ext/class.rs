@@ -209,7 +209,7 @@ impl Class for Ext {
     fn affinity_changed(&mut self, core: &mut Core, id: TaskId) {
         let cpus = core.cpus.len();
         let task = &mut self.tasks[id.index()];
-        // set_cpus_allowed_scx(): only if it is another set.
+        // set_cpus_allowed_scx(); of a set that stays the same the kernel tells as well.
         if task.sync_affinity(core.task(id), cpus) {
             let (p, mask) = (task.ptr(), task.kern().kern.cpus_ptr);
             self.op(core, OpKind::SetCpumask, one(id), |ops| ops.set_cpumask.map(|op| op(p, mask)));
@@ -385,7 +385,8 @@ impl Class for Ext {
         };
         // SAFETY: the vCPU is alive, and no reference to it is held.
         self.call(core, OpKind::Tracing, NOBODY, || unsafe { ffi::cohort_on_spin(kern, in_kernel) });
-        true
+        // Where RCU's readers cannot be preempted, nor can the program.
+        self.config.preempt_rcu
     }
 
     fn vcpu_put(&mut self, core: &mut Core, id: TaskId) {

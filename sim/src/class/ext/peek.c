@@ -322,6 +322,7 @@ struct peek_task {
 	u32 vm; /* 0: none */
 	s32 vcpu;
 	s32 cpu;
+	u32 restricted; /* of a vCPU: some pCPUs are forbidden to it */
 	u32 leaf;
 	u32 run_leaf;
 	u16 run_path[MAX_DEPTH];
@@ -343,6 +344,7 @@ void peek_task(struct task_struct *p, struct peek_task *to)
 	to->vm = vm_get(t) ? t->vm : 0;
 	to->vcpu = t->vcpu;
 	to->cpu = t->cpu;
+	to->restricted = v ? v->restricted : 0;
 	to->leaf = t->leaf;
 	to->run_leaf = t->run_leaf;
 	__builtin_memcpy(to->run_path, t->run_path, sizeof(to->run_path));

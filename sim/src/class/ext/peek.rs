@@ -77,6 +77,8 @@ pub struct PeekTask {
     pub vm: u32,
     pub vcpu: i32,
     pub cpu: i32,
+    /// Of a vCPU: some pCPUs are forbidden to it.
+    pub restricted: u32,
     /// The entity that it is part of.
     pub leaf: u32,
     pub run_leaf: u32,
