@@ -145,13 +145,11 @@ def _edges(run: Run) -> tuple[tuple[float, int], tuple[float, int]]:
 
 def threads(place: LabPlace, vm: str) -> tuple[list[int], list[int]]:
     """Return the vCPUs' threads of a VM, and the VMM's others."""
-    told = place.host.check(
-        f"for t in $(cat {SLICE}/{vm}.scope/cgroup.threads); do echo $t $(cat /proc/$t/schedstat); done"
-    )
-    times = {int(line.split()[0]): int(line.split()[1]) for line in told.splitlines()}
-    # What QEMU's own threads have used since the boot is little beside that.
-    vcpus = sorted(times, key=lambda thread: -times[thread])[:2]
-    return sorted(vcpus), sorted(set(times) - set(vcpus))
+    every = {int(tid) for tid in place.host.check(f"cat {SLICE}/{vm}.scope/cgroup.threads").split()}
+    # KVM knows which of them run vCPUs.
+    told = place.host.check(f"cat /sys/kernel/debug/kvm/{place.guests[vm].pid()}-*/vcpu*/pid")
+    vcpus = {int(tid) for tid in told.split()}
+    return sorted(vcpus), sorted(every - vcpus)
 
 
 def traced(place: LabPlace, program: str) -> Trace:

@@ -19,6 +19,12 @@ OF_OPERATIONS = [
         "return false;",
     ),
     Mutation(
+        "who has left still has the pCPU",
+        "runner.h",
+        "\t\tc->curr_pid = 0;\n",
+        "",
+    ),
+    Mutation(
         "a runner that is confined is not known to be",
         "cohort.bpf.c",
         "v->restricted = !t->everywhere;",
