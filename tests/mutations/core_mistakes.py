@@ -16,7 +16,7 @@ OF_OPERATIONS = [
         "a runner that changed has come anew",
         "runner.h",
         "if (!is_runner)\n\t\treturn false;",
-        "return false;",
+        "if (now)\n\t\treturn false;",
     ),
     Mutation(
         "who has left still has the pCPU",
