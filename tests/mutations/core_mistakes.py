@@ -15,7 +15,7 @@ OF_OPERATIONS = [
     Mutation(
         "a runner that changed has come anew",
         "runner.h",
-        "if (!is_runner)\n\t\treturn false;",
+        "if (!t->charged_ns)\n\t\treturn false;",
         "if (now)\n\t\treturn false;",
     ),
     Mutation(
