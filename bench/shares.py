@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """How far the VMs' shares are from their due in the lab, under every policy: a Markdown table.
 
-    build/venv/bin/python bench/shares.py [SECONDS] [SCENARIO...]     10 s, three shapes: 13 minutes
+    build/venv/bin/python bench/shares.py [SECONDS] [SCENARIO...]     10 s, three shapes; with 5 s 13 minutes
 
 All VMs of a scenario compute, on all of their vCPUs. What each has used after so many seconds is compared with its part
 by weight of what all have used. The table has the VM that is furthest off: in per cent of its due. A row with an

@@ -191,7 +191,7 @@ struct bpf_iter_num {
  * If something about a task changes, its affinity say, the kernel takes it off its run queue and puts it back: ops.quiescent() without SCX_DEQ_SLEEP, and
  * of a runner ops.stopping() before it and ops.running() after, though it has its pCPU all the time. Two such changes nobody asks for: a runner that has to
  * make room in a section that forbids migration gets an affinity of one pCPU (migrate_disable_switch()), and its own back at the end of that section. The
- * first comes before ops.dispatch() since 6.19, even if the runner then goes on; before 6.19 only when it has lost its pCPU, and waits.
+ * first comes before ops.dispatch() on 7.3, even if the runner then goes on; on 6.12 only when it has lost its pCPU, and waits.
  */
 struct sched_ext_ops {
 	s32 (*select_cpu)(struct task_struct *p, s32 prev_cpu, u64 wake_flags);
