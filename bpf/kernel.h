@@ -178,7 +178,10 @@ static __always_inline void reenqueue_local(void)
 		scx_bpf_reenqueue_local___v1();
 }
 
-/* How much longer p may run if it is on a pCPU. */
+/*
+ * How much longer p may run if it is on a pCPU. p->scx.slice need not say so at once: the kernel writes it down only, of one that is not on the pCPU whose
+ * lock is held, and in ops.running of one that is about to be (seen on 7.3).
+ */
 static __always_inline void task_set_slice(struct task_struct *p, u64 slice_ns)
 {
 	if (bpf_ksym_exists(scx_bpf_task_set_slice))

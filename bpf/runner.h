@@ -21,12 +21,14 @@ static __always_inline u64 cut_short(const struct task_struct *p, struct task_ct
 static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
-	u64 slice;
+	u64 slice = p->scx.slice;
 
 	if (!c)
 		return;
 	if (guard_may_keep() && c->kept_pid) {
-		task_set_slice(p, keep_cut(p, c, p->scx.slice, now));
+		/* Its slice is that only after this operation (kernel.h). */
+		slice = keep_cut(p, c, slice, now);
+		task_set_slice(p, slice);
 		keep_end(cpu, now);
 	}
 	identify(p, t);
@@ -36,7 +38,7 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
 	gang_began(t, cpu, now);
 	run_start(p, t, now);
 	c->curr_vtime = t->vtime;
-	slice = cut_short(p, t, c, p->scx.slice);
+	slice = cut_short(p, t, c, slice);
 	order_begin(t, cpu, slice, p->scx.weight, !c->out_of_turn);
 	vcpu_set_state(t, VCPU_RUNNING, cpu, now);
 

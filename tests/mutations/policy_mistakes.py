@@ -175,12 +175,6 @@ OF_POLICIES = [
         ";",
     ),
     Mutation(
-        "who could not go to its seat is not told again",
-        "strict_seats.h",
-        "if (!time_before(v->since_ns + STRICT_PERIOD_NS, now))",
-        "if (now)",
-    ),
-    Mutation(
         "who can go to few pCPUs chooses last",
         "strict_seats.h",
         "!!v->restricted != (round == STRICT_RESTRICTED)",
@@ -257,6 +251,12 @@ OF_POLICIES = [
         "\t\tc->kept_until_ns = now;",
         "\t\t;",
         "guard halted",
+    ),
+    Mutation(
+        "a turn goes on for as long as if the pCPU had not been kept",
+        "runner.h",
+        "slice = cut_short(p, t, c, slice);",
+        "slice = cut_short(p, t, c, p->scx.slice);",
     ),
     Mutation("nobody pays for a pCPU that is kept", "keep.h", "order_kept(t, p->scx.weight, kept_ns);", ";"),
     Mutation(

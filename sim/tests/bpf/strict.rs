@@ -264,18 +264,3 @@ fn a_sibling_that_takes_over_a_seat_starts_with_the_turn() {
         assert_eq!(w.task(pinned).cpu, to);
     }
 }
-
-#[test]
-fn who_could_not_go_to_its_seat_is_told_again() {
-    let mut w = world_with(3, strict());
-    let vms = vms(&mut w, &[2]);
-    let (other, moves) = (vms[0][0], vms[0][1]);
-    // Its pCPU is taken while it may not leave that.
-    w.set_migration_disabled(moves, true);
-    w.rt_takes(w.task(moves).cpu);
-    w.run(5 * MS);
-    assert!(!w.is_running(moves));
-    w.set_migration_disabled(moves, false);
-    w.run(3 * MS);
-    assert!(w.is_running(other) && w.is_running(moves));
-}

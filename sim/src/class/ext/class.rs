@@ -315,7 +315,11 @@ impl Class for Ext {
         self.idle.remove(cpu);
         self.unqueue(id);
         let p = self.tasks[id.index()].ptr();
+        self.arriving = Some((id, None));
         self.op(core, OpKind::Running, one(id), |ops| ops.running.map(|running| running(p)));
+        if let Some((_, Some(slice_ns))) = self.arriving.take() {
+            self.tasks[id.index()].set_slice(slice_ns);
+        }
     }
 
     fn switched(&mut self, core: &mut Core, cpu: CpuId, prev: Option<TaskId>, next: Option<TaskId>) {

@@ -239,8 +239,11 @@ pub unsafe extern "C" fn bpf_cpumask_test_cpu(cpu: u32, mask: *const CpuMask) ->
 /// `p` is a task of the model's.
 #[no_mangle]
 pub unsafe extern "C" fn scx_bpf_task_set_slice(p: TaskPtr, slice: u64) -> bool {
-    // SAFETY: the caller's promise.
-    counted(Cost::SetSlice, |_, _| unsafe { (*p).scx.slice = slice });
+    counted(Cost::SetSlice, |_, ext| match &mut ext.arriving {
+        Some((id, later)) if task_at(p) == Some(*id) => *later = Some(slice),
+        // SAFETY: the caller's promise.
+        _ => unsafe { (*p).scx.slice = slice },
+    });
     true
 }
 

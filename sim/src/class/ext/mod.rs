@@ -165,6 +165,9 @@ pub struct Ext {
     guards: bool,
     /// Who is being switched out, while a program hears of that.
     leaving: Option<TaskId>,
+    /// Who is being given a pCPU, while ops.running hears of that: it is not the current task yet, so 7.3 writes down what slice it is to have, and gives it
+    /// that after the operation (`p->scx.slice_oob`).
+    arriving: Option<(TaskId, Option<u64>)>,
     /// The scheduler counts who communicates.
     finds_sets: bool,
     /// It hears of interrupts between vCPUs: to count them, or to boost who is called. The loader chooses.
@@ -213,6 +216,7 @@ impl Ext {
         Ok(Self {
             guards: image.get("guard").is_some_and(|guard| guard != 0),
             leaving: None,
+            arriving: None,
             image: Rc::new(RefCell::new(image)),
             resident: Rc::default(),
             // SAFETY: a constant of the scheduler.
