@@ -59,7 +59,11 @@ s32 BPF_PROG(cohort_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fl
 		cpu = prev_cpu;
 		idle = true;
 	} else {
-		cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &idle);
+		/*
+		 * Whoever wakes somebody may say that it is about to sleep (SCX_WAKE_SYNC: pipes, sockets, also when a packet arrives in the middle of a
+		 * vCPU's turn). The kernel then calls this pCPU idle, which is busy: p would wait in its local queue, where nobody else can get it.
+		 */
+		cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags & ~SCX_WAKE_SYNC, &idle);
 	}
 	if (!t)
 		return cpu;
@@ -149,7 +153,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	arrive(p, t, cpu, now, true);
 	account_place(t, cpu);
-	vcpu_set_state(t, VCPU_WAITING, cpu, t->queued_ns);
+	vcpu_set_state(t, VCPU_WAITING, cpu, woken ? now : t->queued_ns);
 	queue_insert(p, t, cpu, enq_flags);
 	notify(p, t, cpu, enq_flags & SCX_ENQ_LAST, now);
 	gang_settle(now);
@@ -248,6 +252,9 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		if (gang_may_refuse() && take_next(cpu, best))
 			return;
 	}
+	/* A move gives up this pCPU's lock for a moment. Who was put here meanwhile, to run at once, would wait for a turn of prev's, or of another's. */
+	if (scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) > 0)
+		return;
 	if (t && gang_may_refuse() && !gang_begins(t, cpu, best->now))
 		t = NULL;
 	if (t) {
@@ -355,7 +362,7 @@ void BPF_PROG(cohort_quiescent, struct task_struct *p, u64 deq_flags)
 			keep_begin(p, t, c, now);
 		stop_running(p, t, false, now);
 	}
-	leave(t, now);
+	leave(t, !(deq_flags & SCX_DEQ_SLEEP), now);
 }
 
 /* p is another class's: a runner too, of which no end was told. */
@@ -365,10 +372,15 @@ void BPF_PROG(cohort_disable, struct task_struct *p)
 	struct task_ctx *t = task_get(p);
 	u64 now = now_ns();
 
-	if (!t || !t->charged_ns)
+	if (!t)
 		return;
-	stop_running(p, t, false, now);
-	leave(t, now);
+	if (t->charged_ns) {
+		stop_running(p, t, false, now);
+		leave(t, false, now);
+	}
+	/* It does not come back from where it waited. */
+	t->queued_ns = 0;
+	t->unserved_ns = 0;
 }
 
 /* Where p may run is asked for at every choice, this is not. A section that forbids migration narrows the mask for a while, and not this number. */

@@ -39,6 +39,8 @@ typedef u16 __sum16;
 #define SCX_ENQ_REENQ (1ULL << 40) /* to ops.enqueue: from scx_bpf_reenqueue_local() */
 #define SCX_ENQ_LAST (1ULL << 41)  /* ... nobody else can run here */
 #define SCX_DEQ_SLEEP (1ULL << 0)
+#define SCX_WAKE_SYNC (1ULL << 4)
+#define SCX_KICK_ANY 0ULL /* no flag of the kernel's: it looks again, whatever it does */
 #define SCX_KICK_IDLE (1ULL << 0)
 #define SCX_KICK_PREEMPT (1ULL << 1)
 #define SCX_PICK_IDLE_CORE (1ULL << 0)

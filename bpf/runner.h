@@ -95,13 +95,18 @@ static void stop_running(struct task_struct *p, struct task_ctx *t, bool waits, 
 	service_ends(t, waits && early, now);
 }
 
-/* t neither runs nor waits any more. */
-static void leave(struct task_ctx *t, u64 now)
+/*
+ * t neither runs nor waits any more. If something about it changes while it waits it comes back at once, and has waited since it began to: the kernel's watchdog
+ * says so too. Otherwise whoever sets affinities every so often would keep it from ever being overdue.
+ */
+static void leave(struct task_ctx *t, bool comes_back, u64 now)
 {
 	account_place(t, -1);
 	vcpu_set_state(t, VCPU_ASLEEP, -1, now);
-	t->queued_ns = 0;
-	t->unserved_ns = 0;
+	if (!comes_back) {
+		t->queued_ns = 0;
+		t->unserved_ns = 0;
+	}
 	t->placed = 0;
 	t->aside = false;
 	gang_settle(now);

@@ -253,6 +253,17 @@ static __always_inline bool take(s32 pid, u64 queue, s32 cpu, u64 slice)
 	return (!gang_may_refuse() || gang_lets(pid, cpu)) && take_now(pid, queue, cpu, slice);
 }
 
+/*
+ * Does somebody wait in this pCPU's own queue? Whoever queues somebody marks it, but the kernel inserts them only when that operation is over: if this pCPU has
+ * looked in between, it has found nobody and taken the mark away.
+ */
+static __always_inline bool queue_has_some(s32 cpu)
+{
+	if (!queue_is_marked(cpu) && scx_bpf_dsq_nr_queued(cpu) > 0)
+		queue_mark(cpu);
+	return queue_is_marked(cpu);
+}
+
 /* How many gangs in one queue may refuse their best before the rest of it is left alone. */
 #define REFUSALS_MAX 8
 
@@ -301,18 +312,8 @@ VERIFIED_ONCE take_any(s32 cpu, u64 now)
 		if (from != cpu && scx_bpf_dsq_move_to_local(OVERDUE_DSQ(from)))
 			return 1;
 	}
-	return 0;
-}
-
-/*
- * Does somebody wait in this pCPU's own queue? Whoever queues somebody marks it, but the kernel inserts them only when that operation is over: if this pCPU has
- * looked in between, it has found nobody and taken the mark away.
- */
-static __always_inline bool queue_has_some(s32 cpu)
-{
-	if (!queue_is_marked(cpu) && scx_bpf_dsq_nr_queued(cpu) > 0)
-		queue_mark(cpu);
-	return queue_is_marked(cpu);
+	/* A move gives up this pCPU's lock for a moment. Who came to its own queue meanwhile has kicked it in vain, in the middle of choosing. */
+	return queue_has_some(cpu) && take_any_of(cpu, best);
 }
 
 /* How long a task runs: less where many wait. */

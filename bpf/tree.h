@@ -260,6 +260,7 @@ static void tree_set_idle(struct cgroup *cgrp, bool idle)
 
 	if (!e)
 		return;
+	/* As it was before: cpu.weight says 100 then (sched_group_set_idle()), but to sched_ext it has not changed. */
 	e->idle = idle;
 	entity_reweigh(e, e->weight);
 }

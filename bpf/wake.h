@@ -61,11 +61,12 @@ static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, bool last
 	}
 	/*
 	 * Nobody runs: that pCPU is between two tasks. If it has chosen already, and found nobody, it idles from now on, whatever is queued; it is told to look
-	 * once more, when p is there. This pCPU, if it is the one, has chosen another, unless p is the last.
+	 * once more, when p is there. This pCPU, if it is the one, has chosen another, unless p is the last. Not by SCX_KICK_IDLE, unless its lock is held:
+	 * while a real-time task runs there the kernel forgets that at once, although p comes into the queue only when this operation is over.
 	 */
 	if (!c->curr_pid) {
 		if (last || cpu != (s32)bpf_get_smp_processor_id())
-			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+			scx_bpf_kick_cpu(cpu, cpu == scx_bpf_task_cpu(p) ? SCX_KICK_IDLE : SCX_KICK_ANY);
 		return;
 	}
 	if (c->curr_pid == p->pid)

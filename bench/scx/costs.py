@@ -5,9 +5,9 @@
     build/venv/bin/python bench/scx/costs.py [--share] [ROUNDS [PRESET,...]]
 
 Boots the lab once. One guest runs hackbench, the other burns CPU; each scheduler has them for some seconds, in turn, in
-alternating order. The kernel's BPF run-time statistics count calls and time of each program. Prints a Markdown table:
-time per task put on a pCPU, and its ratio to the minimal scheduler's of the same round. Under emulation a program takes
-many times what it takes on hardware; ratios are what to read.
+alternating order. The kernel's BPF run-time statistics count calls and time of each program. Prints two Markdown
+tables: time per task put on a pCPU and its ratio to the minimal scheduler's of the same round; and by operation. Under
+emulation a program takes many times what it takes on hardware; ratios are what to read.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import time
 from collections import defaultdict
 from pathlib import Path
+from statistics import median
 
 from cohortlab.lab.bringup import Lab, bring_up
 from cohortlab.lab.guest import GuestConfig
@@ -26,10 +27,15 @@ SECONDS = 6
 RELEASE = Path(__file__).parents[2] / "build/target/x86_64-unknown-linux-gnu/release"
 GUESTS = [GuestConfig("work", 2, 256, 100, "ipi"), GuestConfig("hog", 2, 256, 100, "ipi")]
 MINIMAL = "minimal"
+# What sched_ext asks a scheduler for most often, and all other programs.
+OPERATIONS = ("select_cpu", "enqueue", "dispatch", "running", "stopping", "quiescent", "tick")
+OTHERS = "others"
+# By operation, in ns per task put on a pCPU.
+Costs = dict[str, float]
 
 
 def main(rounds: int, presets: list[str]) -> None:
-    measured: dict[str, list[float]] = defaultdict(list)
+    measured: dict[str, list[Costs]] = defaultdict(list)
     ratios: dict[str, list[float]] = defaultdict(list)
     lab = bring_up(GUESTS, pcpus=2, ple=True, accel="tcg", share="--share" in sys.argv, fresh=True)
     try:
@@ -41,15 +47,20 @@ def main(rounds: int, presets: list[str]) -> None:
         for number in range(rounds):
             order = [MINIMAL, *presets]
             this = {name: _measure(lab, name) for name in (order if number % 2 == 0 else order[::-1])}
-            for name, ns in this.items():
-                measured[name].append(ns)
-                ratios[name].append(ns / this[MINIMAL])
+            least = sum(this[MINIMAL].values())
+            for name, costs in this.items():
+                measured[name].append(costs)
+                ratios[name].append(sum(costs.values()) / least)
             print(f"round {number + 1} of {rounds}: {this}", file=sys.stderr)
     finally:
         lab.emulator.close()
     print("| scheduler | µs per switch | ÷ minimal |\n|---|---:|---:|")
-    for name, values in measured.items():
-        print(f"| {name} | {Spread.of(ns / 1000 for ns in values)} | {Spread.of(ratios[name])} |")
+    for name, found in measured.items():
+        print(f"| {name} | {Spread.of(sum(costs.values()) / 1000 for costs in found)} | {Spread.of(ratios[name])} |")
+    print(f"\n| µs per switch | {' | '.join((*OPERATIONS, OTHERS))} |\n|---|{'---:|' * (len(OPERATIONS) + 1)}")
+    for name, found in measured.items():
+        medians = (median(costs[operation] / 1000 for costs in found) for operation in (*OPERATIONS, OTHERS))
+        print(f"| {name} | {' | '.join(f'{us:.3g}' for us in medians)} |")
 
 
 LOADS = {
@@ -58,8 +69,8 @@ LOADS = {
 }
 
 
-def _measure(lab: Lab, name: str) -> float:
-    """Return the time of all programs per task put on a pCPU, in ns."""
+def _measure(lab: Lab, name: str) -> Costs:
+    """Return the time of all programs per task put on a pCPU, by operation."""
     host = lab.emulator.host
     command = "exec /tmp/bench-scx minimal" if name == MINIMAL else f"exec /tmp/cohort run --policy {name}"
     scheduler = host.spawn(f"scheduler-{time.monotonic_ns()}", f"tail -f /dev/null | {command}")
@@ -73,12 +84,14 @@ def _measure(lab: Lab, name: str) -> float:
     host.check("pkill -INT -x cohort; pkill -x tail; pkill -x bench-scx; true")
     while "enabled" in host.check("cat /sys/kernel/sched_ext/state"):
         time.sleep(0.2)
-    dear = sorted(programs.items(), key=lambda item: -item[1]["ns"])[:6]
-    print(
-        name, ", ".join(f"{key} {p['calls']} x {p['ns'] // max(1, p['calls'])} ns" for key, p in dear), file=sys.stderr
-    )
-    running = next(program["calls"] for key, program in programs.items() if key.endswith("_running"))
-    return sum(program["ns"] for program in programs.values()) / max(1, running)
+    running = max(1, next(program["calls"] for key, program in programs.items() if key.endswith("_running")))
+    costs = dict.fromkeys((*OPERATIONS, OTHERS), 0.0)
+    for key, program in programs.items():
+        # The kernel keeps 15 characters of a program's name, the scheduler's among them.
+        short = key.partition("_")[2]
+        operation = next((name for name in OPERATIONS if short and name.startswith(short)), OTHERS)
+        costs[operation] += program["ns"] / running
+    return costs
 
 
 if __name__ == "__main__":

@@ -12,6 +12,19 @@ OF_OPERATIONS = [
         "if (!(deq_flags & SCX_DEQ_SLEEP))",
         "if (false)",
     ),
+    Mutation("a waker's pCPU is idle", "cohort.bpf.c", "wake_flags & ~SCX_WAKE_SYNC, &idle", "wake_flags, &idle"),
+    Mutation(
+        "who changes while it waits begins to wait anew",
+        "cohort.bpf.c",
+        "leave(t, !(deq_flags & SCX_DEQ_SLEEP), now);",
+        "leave(t, false, now);",
+    ),
+    Mutation(
+        "who becomes a real-time task waits for ever",
+        "cohort.bpf.c",
+        "\tt->queued_ns = 0;\n\tt->unserved_ns = 0;\n}",
+        "}",
+    ),
     Mutation(
         "a runner that changed has come anew",
         "runner.h",

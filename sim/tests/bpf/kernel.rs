@@ -88,3 +88,36 @@ fn what_a_decision_costs_is_counted() {
     w.stats();
     assert_eq!(w.costs().since(&before).total(Cost::Calls), calls);
 }
+
+#[test]
+fn who_is_woken_by_one_that_says_it_will_sleep_has_an_idle_pcpu() {
+    let mut w = World::new(Config { wakes_sync: true, ..Config::cpus(3) });
+    let woken = w.spawn(Spec::on_demand(MS));
+    w.run(10 * MS);
+    let there = w.task(woken).cpu;
+    let waker = w.spawn(Spec::busy().on(&[there]));
+    until_it_runs(&mut w, waker);
+    w.wake(woken);
+    w.settle();
+    assert!(w.is_running(woken) && w.is_running(waker));
+    assert_ne!(w.task(woken).cpu, there);
+}
+
+#[test]
+fn who_waits_while_its_affinity_is_changed_is_overdue_all_the_same() {
+    let mut w = world(1);
+    let (light, heavy) = (w.new_cgroup(0, 1), w.new_cgroup(0, 10_000));
+    let vm = w.new_vm(1);
+    let waiter = w.spawn(Spec::busy().vcpu(vm, 0).cgroup(light));
+    w.spawn(Spec::busy().cgroup(heavy));
+    introduce(&mut w, &[waiter]);
+    w.run(500 * MS);
+    for _ in 0..100 {
+        w.set_affinity(waiter, &[0]);
+        w.run(50 * MS);
+    }
+    // A turn each time it is overdue, after ten times starve_ns.
+    let turns = w.task(waiter).switches;
+    assert!((5..=7).contains(&turns), "{turns}");
+    audit(&mut w);
+}

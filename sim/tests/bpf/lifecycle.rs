@@ -301,6 +301,18 @@ fn a_runner_that_becomes_real_time_has_left() {
 }
 
 #[test]
+fn who_waits_and_becomes_real_time_waits_no_more() {
+    let mut w = world(1);
+    let (_, a) = busy_vm(&mut w, 2);
+    introduce(&mut w, &a);
+    until_it_waits(&mut w, a[1]);
+    assert!(w.peek_task(a[1]).queued_ns > 0);
+    assert_eq!(w.becomes_real_time(a[1]).queued_ns, 0);
+    w.run(20 * MS);
+    audit(&mut w);
+}
+
+#[test]
 fn the_end_is_told_to_user_space() {
     let mut w = world(1);
     w.spawn(Spec::busy());

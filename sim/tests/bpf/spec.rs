@@ -92,6 +92,7 @@ pub struct Config {
     /// Higher classes are seen on sched_switch, as on 6.19 and later; otherwise by ops.cpu_release().
     pub sched_switch: bool,
     pub preempt_rcu: bool,
+    pub wakes_sync: bool,
     /// No timer can be started before.
     pub no_timers_until_ns: u64,
 }
@@ -110,6 +111,7 @@ impl Config {
             skew_ns: Vec::new(),
             sched_switch: true,
             preempt_rcu: true,
+            wakes_sync: false,
             no_timers_until_ns: 0,
         }
     }

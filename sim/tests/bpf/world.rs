@@ -55,6 +55,7 @@ impl World {
             cpu_skew_ns: config.skew_ns.clone(),
             sched_switch: config.sched_switch,
             preempt_rcu: config.preempt_rcu,
+            wakes_sync: config.wakes_sync,
             no_timers_until_ns: config.no_timers_until_ns,
             ..ExtConfig::default()
         };
@@ -387,9 +388,8 @@ impl World {
         self.sim.host.peek_task(id.real())
     }
 
-    /// A running task becomes a real-time one, and an ordinary one again: what the scheduler remembers of it in between.
+    /// A task that runs or waits becomes a real-time one, and an ordinary one again: what the scheduler remembers of it in between.
     pub fn becomes_real_time(&mut self, id: TaskId) -> PeekTask {
-        assert!(self.is_running(id), "{id:?} does not run");
         let meanwhile = self.sim.host.peek_real_time(id.real());
         self.done();
         meanwhile

@@ -21,6 +21,7 @@ use super::{Ext, Other};
 /// What bpf_get_prandom_u32() draws from: no pCPU's.
 const RANDOM_STREAM: u64 = 1 << 32;
 const WAKE_TTWU: u64 = 8;
+pub(super) const WAKE_SYNC: u64 = 16;
 const DEQ_SLEEP: u64 = 1;
 /// DEQUEUE_SAVE and ENQUEUE_RESTORE.
 const SAVE_RESTORE: u64 = 2;
@@ -231,8 +232,9 @@ impl Class for Ext {
     fn select_cpu(&mut self, core: &mut Core, id: TaskId, prev: CpuId, _why: Enqueue) -> CpuId {
         let p = self.tasks[id.index()].ptr();
         let prev_cpu = prev.0 as i32;
+        let flags = WAKE_TTWU | if self.config.wakes_sync { WAKE_SYNC } else { 0 };
         let selected = self.op(core, OpKind::SelectCpu, one(id), |ops| {
-            ops.select_cpu.map_or(prev_cpu, |select| select(p, prev_cpu, WAKE_TTWU))
+            ops.select_cpu.map_or(prev_cpu, |select| select(p, prev_cpu, flags))
         });
         match u32::try_from(selected).ok().filter(|cpu| (*cpu as usize) < core.cpus.len()) {
             Some(cpu) => CpuId(cpu),

@@ -144,7 +144,7 @@ pub extern "C" fn scx_bpf_dsq_peek(dsq: u64) -> TaskPtr {
 pub unsafe extern "C" fn scx_bpf_select_cpu_dfl(
     p: TaskPtr,
     prev_cpu: i32,
-    _flags: u64,
+    flags: u64,
     is_idle: *mut bool,
 ) -> i32 {
     let found = counted(Cost::SelectCpuDfl, |core, ext| {
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn scx_bpf_select_cpu_dfl(
             return None;
         }
         let prev_cpu = ext.cpu_of(prev_cpu)?;
-        ext.select_cpu_dfl(core, task_at(p)?, prev_cpu)
+        ext.select_cpu_dfl(core, task_at(p)?, prev_cpu, flags)
     });
     // SAFETY: the caller's promise.
     unsafe { *is_idle = found.is_some() };
@@ -178,13 +178,18 @@ pub extern "C" fn scx_bpf_test_and_clear_cpu_idle(cpu: i32) -> bool {
 
 #[no_mangle]
 pub extern "C" fn scx_bpf_kick_cpu(cpu: i32, flags: u64) {
-    counted(Cost::KickCpu, |_, ext| {
+    counted(Cost::KickCpu, |core, ext| {
         let Some(cpu) = ext.cpu_of(cpu) else { return };
         if flags & KICK_IDLE != 0 && flags != KICK_IDLE {
             return ext.refuse("PREEMPT/WAIT cannot be used with SCX_KICK_IDLE");
         }
-        // Whether it idles is asked when the kick goes out: by then this pCPU may.
-        ext.kicks.push_back((cpu, flags));
+        // Forgotten at once where somebody runs (can_skip_idle_kick()), but for the pCPU whose lock the operation holds. Otherwise whether it idles is
+        // asked when the kick goes out: by then this pCPU may.
+        let subject = ext.op.and_then(|op| op.subjects[0]);
+        let locked = subject.map_or(core.this_cpu, |id| core.task(id).cpu);
+        if flags & KICK_IDLE == 0 || cpu == locked || !core.cpu(cpu).is_busy() {
+            ext.kicks.push_back((cpu, flags));
+        }
     });
 }
 

@@ -81,6 +81,8 @@ pub struct ExtConfig {
     pub sched_switch: bool,
     /// The BPF prologue disables the current task's migration: every kernel before 6.18, later those with CONFIG_PREEMPT_RCU.
     pub preempt_rcu: bool,
+    /// Wake-ups say that the waker is about to sleep, as those by pipes and sockets do.
+    pub wakes_sync: bool,
     /// Until then no timer can be started, as where the kernel has no memory for it.
     pub no_timers_until_ns: Ns,
     /// Sets of vCPUs for gang partial, as in the file of `cohort run --sets`.
@@ -101,6 +103,7 @@ impl Default for ExtConfig {
             cpu_skew_ns: Vec::new(),
             sched_switch: true,
             preempt_rcu: true,
+            wakes_sync: false,
             no_timers_until_ns: 0,
             sets: String::new(),
             split: cohort_sets::SPLIT_DEFAULT,

@@ -5,6 +5,7 @@ use crate::host::Core;
 use crate::ids::{CpuId, TaskId};
 use crate::tree::Key;
 
+use super::class::WAKE_SYNC;
 use super::dsq::{DSQ_GLOBAL, DSQ_LOCAL, DSQ_LOCAL_ON, ENQ_PRIQ};
 use super::ffi::{DsqIter, TaskStruct};
 use super::ops::{one, OpKind};
@@ -176,11 +177,23 @@ impl Ext {
         self.tasks[id as usize].queue == Some(Queue::User(dsq)) && self.forest.key(id) == key
     }
 
-    /// scx_select_cpu_dfl(), without its preferences among caches and nodes.
-    pub(super) fn select_cpu_dfl(&mut self, core: &Core, id: TaskId, prev: CpuId) -> Option<CpuId> {
+    /// scx_select_cpu_dfl(), without its preferences among caches and nodes. With SCX_WAKE_SYNC the waker's pCPU counts as idle, as long as any is.
+    pub(super) fn select_cpu_dfl(
+        &mut self,
+        core: &Core,
+        id: TaskId,
+        prev: CpuId,
+        flags: u64,
+    ) -> Option<CpuId> {
         let task = core.task(id);
         if task.may_use(prev) && self.claim_idle(prev) {
             return Some(prev);
+        }
+        let here = core.this_cpu;
+        let sync = flags & WAKE_SYNC != 0 && self.cpus[here.index()].local.is_empty();
+        if sync && self.idle.iter().next().is_some() && task.may_use(here) {
+            self.claim_idle(here);
+            return Some(here);
         }
         if task.is_pinned() {
             return None;
