@@ -12,7 +12,7 @@
  *   tally.h      what is counted of a VM, for statistics
  *   registry.h   which tasks are vCPUs, of which VM, and where they are
  *   account.h    what a task has run
- *   flat.h       a VM's weight, divided among its threads
+ *   flat.h       a VM's weight, divided among its vCPUs, a cgroup's among its threads
  *   aside.h      who may not run now, for a while
  *   topology.h   which pCPUs are near one another
  *   placement.h  where a task is queued

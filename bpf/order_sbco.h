@@ -3,11 +3,12 @@
  * Order sbco: self-boosted co-scheduling (Wang, Wei, Rao, Xu). Nobody is forced to run: siblings that are far apart in their run queues are moved
  * towards each other, so that they get their turns at about the same time.
  *
- * - A pCPU's run queue is flat, ordered by each task's own virtual time. A VM's weight is divided among its threads that run or wait, so that it has its share
- *   however many they are; a cgroup's likewise.
- * - A vCPU's *ordinate* is how many stand ahead of it in its queue, the one that has the pCPU included. When a pCPU is about to choose, the first in its
- *   queue, a, has ordinate 0. If a sibling b waits in another queue at an ordinate of alpha times the length of a's queue or more, a is passed over
- *   this time, and lends virtual time to b: both move to the middle of their queues. What a has given b has received, so that their VM has its share.
+ * - A pCPU's run queue is flat, ordered by each task's own virtual time. A VM's weight is divided among its vCPUs that run or wait, so that it has its share
+ *   however many they are; a cgroup's among its threads.
+ * - A vCPU's *ordinate* is how many wait ahead of it in its queue (the paper's algorithm 2). The one that has the pCPU is none of them: CFS takes it out of its
+ *   tree. When a pCPU is about to choose, the first in its queue, a, has ordinate 0. If a sibling b waits in another queue at an ordinate of alpha times the length of
+ *   a's queue or more, a is passed over this time, and lends virtual time to b: both move to the middle of their queues. What a has given b has received, so
+ *   that their VM has its share.
  * - a is moved at once. b is in another pCPU's queue, so b's part is written on that queue's debt list and collected when that pCPU next chooses: nobody ever
  *   touches two queues. Until then both are *dirty* and take part in no other exchange.
  *
@@ -87,6 +88,7 @@ static void sbco_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 	u64 place = t->vtime + t->order_state[SBCO_LENT], lag, clock;
 	bool slept = t->cpu < 0, rested;
 
+	flat_tell(t);
 	lag = at_rate(lag_ns, rate_of(t->leaf, WEIGHT_DEFAULT));
 	rested = slept && elapsed_ns(now, t->waited_ns) > REST_NS;
 	clock = clock_near(0, cpu, t->everywhere, lag);
@@ -115,7 +117,7 @@ static void sbco_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool 
 
 static void sbco_charge(struct task_ctx *t, u64 weight, u64 delta_ns)
 {
-	t->vtime += at_rate(delta_ns, rate_of(t->run_leaf, weight));
+	t->vtime += at_rate(delta_ns + helped_of(t, delta_ns), rate_of(t->run_leaf, weight));
 }
 
 /* Who has been passed by for its place waits for its VM's sake and must be more patient. */
@@ -147,17 +149,12 @@ static u64 sbco_key(const struct task_ctx *t)
 	return place_of(t);
 }
 
-/* How many stand ahead of that thread, which waits on cpu, whoever has the pCPU included; not counted further than `most`. */
+/* How many wait ahead of that thread in cpu's queue; not counted further than `most`. */
 VERIFIED_ONCE sbco_ordinate(s32 pid, s32 cpu, u32 most)
 {
-	struct cpu_ctx *c = cpu_get(cpu);
 	struct task_struct *p;
 	u32 ahead = 0;
 
-	if (!c)
-		return 0;
-	if (c->curr_pid)
-		ahead++;
 	bpf_for_each(scx_dsq, p, cpu, 0) {
 		if (ahead >= most || p->pid == pid)
 			break;
@@ -196,7 +193,7 @@ VERIFIED_ONCE sbco_far_sibling(u32 vm_id, s32 self, s32 cpu, u32 least)
 			continue;
 		there = vcpu_cpu(v);
 		/* Most queues are too short for anybody to be far back: no need to walk them. */
-		if (there < 0 || there == cpu || scx_bpf_dsq_nr_queued(there) < (s32)least)
+		if (there < 0 || there == cpu || scx_bpf_dsq_nr_queued(there) <= (s32)least)
 			continue;
 		if (sbco_ordinate(v->pid, there, least) >= (s32)least)
 			return index + 1;
@@ -326,16 +323,27 @@ VERIFIED_ONCE sbco_owe(u32 to, u32 from, u64 amount)
 	return 0;
 }
 
+/* Of what one has lent in all (below 0: borrowed), how much more in that direction until it is `most`? */
+static __always_inline u64 sbco_room(s64 already, u64 most)
+{
+	if (already <= 0)
+		return most;
+	return (u64)already < most ? most - (u64)already : 0;
+}
+
 /*
- * What a is to lend so that b comes to the middle of its queue: half of what b is ahead of those that run there; not more than a would be charged in one period,
- * that is, a turn for everybody in its queue. 0: b is not ahead.
+ * What a, which has lent so much before, is to lend so that b comes to the middle of its queue: half of what b is ahead of those that run there. 0: b is not ahead.
+ *
+ * In all a vCPU has lent or borrowed a turn's worth at most, by which it can be brought to any place among its equals. Without a bound loans add up, by chance, to
+ * what one queue owes another: then a VM that sleeps now and then, and competes in both, finds too many ahead of it in the one and cannot use what the other
+ * leaves. Beside seven VMs that exchanged loans all the time, one whose vCPUs met at barriers had half of what it was due.
  */
-VERIFIED_ONCE_U64 sbco_amount(u32 to, u32 length)
+VERIFIED_ONCE_U64 sbco_amount(u32 to, s64 lent)
 {
 	struct vcpu_ctx *b = vcpu_at(to);
 	struct task_struct *p;
 	struct task_ctx *t;
-	u64 ahead = 0, *clock, most;
+	u64 ahead = 0, *clock, most, room;
 
 	if (!b)
 		return 0;
@@ -346,9 +354,13 @@ VERIFIED_ONCE_U64 sbco_amount(u32 to, u32 length)
 	clock = clock_get(0, vcpu_cpu(b));
 	if (t && clock) {
 		ahead = elapsed_ns(place_of(t), *clock) / 2;
-		most = at_rate(slice_ns * length, rate_of(t->leaf, WEIGHT_DEFAULT));
-		if (ahead > most)
-			ahead = most;
+		most = at_rate(slice_ns, rate_of(t->leaf, WEIGHT_DEFAULT));
+		room = sbco_room(lent, most);
+		if (ahead > room)
+			ahead = room;
+		room = sbco_room(-(s64)t->order_state[SBCO_LENT], most);
+		if (ahead > room)
+			ahead = room;
 	}
 	bpf_task_release(p);
 	return ahead;
@@ -374,7 +386,7 @@ VERIFIED_ONCE sbco_balance(s32 pid, s32 cpu, u32 length, u64 now)
 		vcpu = t->vcpu;
 	}
 	b = vcpu < 0 ? 0 : sbco_far_sibling(vm, vcpu, cpu, sbco_threshold(length));
-	amount = b ? sbco_amount(b - 1, length) : 0;
+	amount = b && t ? sbco_amount(b - 1, t->order_state[SBCO_LENT]) : 0;
 	if (t && amount && sbco_owe(b - 1, self, amount)) {
 		t->order_state[SBCO_PASSED] = now;
 		sbco_lend(pid, self, amount);

@@ -477,14 +477,14 @@ MUTATIONS = [
     Mutation(
         "a VM's weight is each of its vCPUs'",
         "flat.h",
-        "rate *= active_of(slot, e->nr_active);",
-        "(void)active_of(slot, 1);",
+        "rate *= active_of(slot, e);",
+        "(void)active_of(slot, e);",
     ),
     Mutation(
         "who sleeps for a moment leaves its part to its siblings and has it too",
         "flat.h",
         "if (active < held->most && time_before(now, held->until_ns))",
-        "if (active > nr_active)",
+        "if (active > (u32)all)",
     ),
     Mutation("no distance is far enough", "order_sbco.h", "return index + 1;", "return 0;"),
 ]

@@ -128,6 +128,42 @@ OF_POLICIES = [
         "if (v)",
     ),
     Mutation(
+        "who has the pCPU counts among those that are ahead of who waits",
+        "order_sbco.h",
+        "u32 ahead = 0;",
+        "u32 ahead = 1;",
+    ),
+    Mutation(
+        "a VMM's thread takes a vCPU's part of the VM's weight",
+        "flat.h",
+        "active = vcpus;",
+        ";",
+    ),
+    Mutation(
+        "a VMM's threads that work all the time have a vCPU's part each, on top",
+        "flat.h",
+        "held->apart = 1;",
+        ";",
+    ),
+    Mutation(
+        "vCPUs pay for the VMM's threads when these have a part of their own, too",
+        "flat.h",
+        "if (vcpus <= 0 || READ_ONCE(held->apart))",
+        "if (vcpus <= 0)",
+    ),
+    Mutation(
+        "loans add up without a bound",
+        "order_sbco.h",
+        "return (u64)already < most ? most - (u64)already : 0;",
+        "return most;",
+    ),
+    Mutation(
+        "what a VMM's threads run nobody pays for",
+        "order_sbco.h",
+        "at_rate(delta_ns + helped_of(t, delta_ns), ",
+        "at_rate(delta_ns + 0 * helped_of(t, 0), ",
+    ),
+    Mutation(
         "a task that does not use its turn is not paid back",
         "order_task.h",
         "\t.end = vtime_end,\n",
