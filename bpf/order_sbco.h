@@ -336,7 +336,7 @@ static __always_inline u64 sbco_room(s64 already, u64 most)
  *
  * In all a vCPU has lent or borrowed a turn's worth at most, by which it can be brought to any place among its equals. Without a bound loans add up, by chance, to
  * what one queue owes another: then a VM that sleeps now and then, and competes in both, finds too many ahead of it in the one and cannot use what the other
- * leaves. Beside seven VMs that exchanged loans all the time, one whose vCPUs met at barriers had half of what it was due.
+ * leaves.
  */
 VERIFIED_ONCE_U64 sbco_amount(u32 to, s64 lent)
 {
