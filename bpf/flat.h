@@ -5,7 +5,7 @@
  *
  * The VMM's other threads wake for moments, thousands of times a second. With a part of their own, which they hardly use, a VM of two vCPUs that reads from a disk
  * would lose a third of what it is due. So each competes like one vCPU more, and what they run the vCPUs pay for. When these owe as much as lag_ns the
- * others are not there for moments only: they have a part of their own until all is paid.
+ * others are not there for moments only: they have a part of their own until nothing is owed. While no vCPU is active they have all of it.
  */
 #ifndef COHORT_FLAT_H
 #define COHORT_FLAT_H
@@ -18,12 +18,17 @@
 /* For how long one that sleeps collects, in multiples of lag_ns. */
 #define HOLD 2
 
-struct flat_entity {
-	u32 most; /* of its own that have lately been active at one time, until: */
-	u32 vm;	  /* whose entity it was when last told */
+/* How many have lately been active at one time: the most, until then. */
+struct flat_most {
+	u32 most;
 	u64 until_ns;
-	u64 helped_ns;	/* what the VMM's other threads have run and no vCPU has paid for yet */
-	u32 generation; /* of the entity, when last told */
+};
+
+struct flat_entity {
+	struct flat_most all, vcpus;
+	u32 vm;		/* whose entity it was when last told */
+	u32 generation; /* the entity's then */
+	u64 helped_ns;	/* what the VMM's other threads have run and nobody has paid for yet */
 	u32 apart;	/* they have a part of their own */
 };
 
@@ -38,48 +43,28 @@ struct {
 static void flat_tell(const struct task_ctx *t)
 {
 	u32 slot = t->leaf;
-	struct flat_entity *held = bpf_map_lookup_elem(&flat_entities, &slot);
+	struct flat_entity *f = bpf_map_lookup_elem(&flat_entities, &slot);
 	struct entity_ctx *e = entity_get(slot);
 	struct vm_ctx *vm = vm_get(t);
 
-	if (!slot || !held || !e || !vm || vm->entity != slot)
+	if (!slot || !f || !e || !vm || vm->entity != slot)
 		return;
-	if (held->vm == t->vm && held->generation == e->generation)
+	if (f->vm == t->vm && f->generation == e->generation)
 		return;
-	held->generation = e->generation;
-	held->vm = t->vm;
-	held->helped_ns = 0;
-	held->apart = 0;
-	held->most = 0;
-}
-
-/* The vCPUs of the VM that has that entity and that run or wait; 0 if it is no VM's. */
-static __always_inline s32 active_vcpus(u32 slot, const struct flat_entity *held)
-{
-	struct vm_ctx *vm = vm_at(held->vm);
-
-	return slot && vm && vm->entity == slot ? (s32)READ_ONCE(vm->nr_active) : 0;
+	f->generation = e->generation;
+	f->vm = t->vm;
+	f->helped_ns = 0;
+	f->apart = 0;
+	f->all.most = 0;
+	f->vcpus.most = 0;
 }
 
 /*
- * Among how many an entity's weight is divided. One that sleeps for a moment is owed its part of what is given meanwhile; so it counts for as long as it collects
- * that, or else its siblings would have the same once more.
+ * One that sleeps for a moment is owed its part of what is given meanwhile; so it counts for as long as it collects that, or else its siblings would have the same
+ * once more.
  */
-static u64 active_of(u32 slot, const struct entity_ctx *e)
+static __always_inline u32 lately_active(struct flat_most *held, u32 active, u64 now)
 {
-	struct flat_entity *held = bpf_map_lookup_elem(&flat_entities, &slot);
-	s32 all = READ_ONCE(e->nr_active), vcpus;
-	u32 active = all > 1 ? all : 1;
-	u64 now;
-
-	if (!held)
-		return active;
-	vcpus = active_vcpus(slot, held);
-	if (vcpus > 0 && !READ_ONCE(held->apart))
-		active = vcpus;
-	if (active == 1 && held->most <= 1)
-		return active;
-	now = now_ns();
 	if (active < held->most && time_before(now, held->until_ns))
 		return held->most;
 	held->most = active;
@@ -87,35 +72,67 @@ static u64 active_of(u32 slot, const struct entity_ctx *e)
 	return active;
 }
 
-/* t has run for so long. For how long does it pay for its VM's other threads? If it is one of those, the vCPUs come to owe that. */
+/*
+ * The vCPUs that run or wait of the VM whose entity that is, 1 at least, if its weight is divided among them alone; or 0. all: how many threads of it do. Where none
+ * does, a vCPU may be about to wake.
+ */
+static __always_inline u32 vcpus_alone(u32 slot, const struct flat_entity *f, s32 all)
+{
+	struct vm_ctx *vm = vm_at(f->vm);
+	s32 vcpus;
+
+	if (!slot || !vm || vm->entity != slot || READ_ONCE(f->apart))
+		return 0;
+	vcpus = READ_ONCE(vm->nr_active);
+	if (vcpus <= 0)
+		return all <= 0;
+	return vcpus;
+}
+
+/* Among how many an entity's weight is divided. */
+static u64 active_of(u32 slot, const struct entity_ctx *e)
+{
+	struct flat_entity *f = bpf_map_lookup_elem(&flat_entities, &slot);
+	s32 all = READ_ONCE(e->nr_active);
+	u32 active = all > 1 ? all : 1, vcpus;
+	u64 now;
+
+	if (!f || (active == 1 && f->all.most <= 1 && f->vcpus.most <= 1))
+		return active;
+	now = now_ns();
+	vcpus = vcpus_alone(slot, f, all);
+	if (vcpus)
+		return lately_active(&f->vcpus, vcpus, now);
+	return lately_active(&f->all, active, now);
+}
+
+/* t has run for so long. For how long does it pay for what its VM's other threads have run? If it is one of those, that comes to be owed. */
 static u64 helped_of(const struct task_ctx *t, u64 delta_ns)
 {
 	u32 slot = t->run_leaf;
-	struct flat_entity *held = bpf_map_lookup_elem(&flat_entities, &slot);
+	struct flat_entity *f = bpf_map_lookup_elem(&flat_entities, &slot);
 	u64 owed, part;
-	s32 vcpus;
 
-	if (!held || !t->vm || held->vm != t->vm)
+	if (!f || !t->vm || f->vm != t->vm)
 		return 0;
-	vcpus = active_vcpus(slot, held);
-	owed = READ_ONCE(held->helped_ns);
+	owed = READ_ONCE(f->helped_ns);
 	if (t->vcpu < 0) {
-		if (vcpus <= 0 || READ_ONCE(held->apart))
+		if (!vcpus_alone(slot, f, 1))
 			return 0;
-		atomic_add(&held->helped_ns, delta_ns);
+		atomic_add(&f->helped_ns, delta_ns);
 		if (owed + delta_ns >= lag_ns)
-			held->apart = 1;
+			f->apart = 1;
+		return 0;
+	}
+	/* Not only by whoever has paid the last of it: apart may be set a moment later. */
+	if (!owed) {
+		if (f->apart)
+			f->apart = 0;
 		return 0;
 	}
 	part = owed < delta_ns ? owed : delta_ns;
 	/* Somebody else has paid or come to owe in between: this one pays next time. */
-	if (!part || vcpus <= 0 || atomic_cas(&held->helped_ns, owed, owed - part) != owed)
-		return 0;
-	if (owed == part && held->apart) {
-		held->most = vcpus;
-		held->apart = 0;
-	}
-	return part;
+	return atomic_cas(&f->helped_ns, owed, owed - part) == owed ? part : 0;
 }
 
 /*

@@ -117,7 +117,9 @@ static void sbco_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool 
 
 static void sbco_charge(struct task_ctx *t, u64 weight, u64 delta_ns)
 {
-	t->vtime += at_rate(delta_ns + helped_of(t, delta_ns), rate_of(t->run_leaf, weight));
+	u64 rate = rate_of(t->run_leaf, weight);
+
+	t->vtime += at_rate(delta_ns + helped_of(t, delta_ns), rate);
 }
 
 /* Who has been passed by for its place waits for its VM's sake and must be more patient. */
@@ -323,7 +325,7 @@ VERIFIED_ONCE sbco_owe(u32 to, u32 from, u64 amount)
 	return 0;
 }
 
-/* Of what one has lent in all (below 0: borrowed), how much more in that direction until it is `most`? */
+/* One has lent so much in all (or has borrowed it; below 0: the reverse). How much may it lend (or borrow) now, so that it is no more than `most`? */
 static __always_inline u64 sbco_room(s64 already, u64 most)
 {
 	if (already <= 0)
@@ -334,9 +336,9 @@ static __always_inline u64 sbco_room(s64 already, u64 most)
 /*
  * What a, which has lent so much before, is to lend so that b comes to the middle of its queue: half of what b is ahead of those that run there. 0: b is not ahead.
  *
- * In all a vCPU has lent or borrowed a turn's worth at most, by which it can be brought to any place among its equals. Without a bound loans add up, by chance, to
- * what one queue owes another: then a VM that sleeps now and then, and competes in both, finds too many ahead of it in the one and cannot use what the other
- * leaves.
+ * In all a vCPU has lent or borrowed about a turn's worth at most, by which it can be brought to any place among its equals. It counts for good, also if the vCPU was
+ * placed anew since. Without a bound loans add up, by chance, to what one queue owes another: then a VM that sleeps now and then, and competes in both, finds too
+ * many ahead of it in the one and cannot use what the other leaves.
  */
 VERIFIED_ONCE_U64 sbco_amount(u32 to, s64 lent)
 {

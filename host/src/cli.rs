@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::audit::Audit;
 use crate::man;
@@ -165,7 +165,13 @@ pub enum Stop {
 }
 
 fn matched(args: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Cli, clap::Error> {
-    let matches = Cli::command().try_get_matches_from(args)?;
+    // `--slice-us -3` is a wrong value, not an unknown flag: so the flag's own range is named.
+    let valued = |arg: Arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    let command = Cli::command().mut_subcommands(|verb| verb.mut_args(valued));
+    let matches = command.try_get_matches_from(args)?;
     let mut cli = Cli::from_arg_matches(&matches)?;
     if let (Command::Run(run), Some((_, of_run))) = (&mut cli.command, matches.subcommand()) {
         run.policy.given = given(of_run);
@@ -344,6 +350,8 @@ mod tests {
             ("--policy sedf --lag-us 9000", ["--lag-us needs --order other than credit or sedf", "", ""]),
             ("--slice-us 99", ["--slice-us", "99", "from 100 to 100000"]),
             ("--slice-us=-5", ["--slice-us", "-5", "from 100 to 100000"]),
+            ("--slice-us -5", ["--slice-us", "-5", "from 100 to 100000"]),
+            ("--stats -1", ["--stats", "-1", "from 0.1 to 3600"]),
             ("--starve-us 1000001", ["--starve-us", "1000001", "from 1000 to 1000000"]),
             (
                 "--slice-us 500",

@@ -484,7 +484,7 @@ MUTATIONS = [
         "who sleeps for a moment leaves its part to its siblings and has it too",
         "flat.h",
         "if (active < held->most && time_before(now, held->until_ns))",
-        "if (active > (u32)all)",
+        "if (active < held->most && !now)",
     ),
     Mutation("no distance is far enough", "order_sbco.h", "return index + 1;", "return 0;"),
 ]

@@ -136,20 +136,26 @@ OF_POLICIES = [
     Mutation(
         "a VMM's thread takes a vCPU's part of the VM's weight",
         "flat.h",
-        "active = vcpus;",
-        ";",
+        "return lately_active(&f->vcpus, vcpus, now);",
+        "return lately_active(&f->vcpus, active, now);",
     ),
     Mutation(
         "a VMM's threads that work all the time have a vCPU's part each, on top",
         "flat.h",
-        "held->apart = 1;",
+        "f->apart = 1;",
         ";",
     ),
     Mutation(
-        "vCPUs pay for the VMM's threads when these have a part of their own, too",
+        "a VMM's threads once apart are apart for ever",
         "flat.h",
-        "if (vcpus <= 0 || READ_ONCE(held->apart))",
-        "if (vcpus <= 0)",
+        "f->apart = 0;\n\t\treturn 0;",
+        ";\n\t\treturn 0;",
+    ),
+    Mutation(
+        "what a VMM's threads run nobody pays for",
+        "order_sbco.h",
+        "at_rate(delta_ns + helped_of(t, delta_ns), rate)",
+        "at_rate(delta_ns + 0 * helped_of(t, delta_ns), rate)",
     ),
     Mutation(
         "loans add up without a bound",
