@@ -164,12 +164,6 @@ OF_POLICIES = [
         "return most;",
     ),
     Mutation(
-        "what a VMM's threads run nobody pays for",
-        "order_sbco.h",
-        "at_rate(delta_ns + helped_of(t, delta_ns), ",
-        "at_rate(delta_ns + 0 * helped_of(t, 0), ",
-    ),
-    Mutation(
         "a task that does not use its turn is not paid back",
         "order_task.h",
         "\t.end = vtime_end,\n",

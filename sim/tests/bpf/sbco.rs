@@ -299,23 +299,27 @@ fn a_vm_whose_vcpus_sleep_in_turn_has_no_more_than_its_share() {
     }
 }
 
+/// Two busy VMs of one size, the first with such threads of its VMM, too: all three.
+fn with_vmm_threads(vcpus: usize, threads: &[Spec]) -> (World, Vec<TaskId>, Vec<TaskId>, Vec<TaskId>) {
+    let mut w = sbco(vcpus);
+    let (vm, a) = busy_vm(&mut w, vcpus);
+    let (_, b) = busy_vm(&mut w, vcpus);
+    introduce(&mut w, &a);
+    introduce(&mut w, &b);
+    let tgid = w.vm_tgid(vm);
+    let of_vmm = threads.iter().map(|spec| w.spawn(spec.clone().thread_of(tgid))).collect();
+    w.run(2_000 * MS);
+    (w, a, b, of_vmm)
+}
+
 /// A VM whose disk is busy: its VMM's thread wakes every millisecond for a moment, and takes no vCPU's part.
 #[test]
 fn a_vm_whose_vmm_works_for_moments_has_its_share() {
     for (vcpus, run_us) in [(2, 20), (2, 300), (4, 20)] {
-        let mut w = sbco(vcpus);
-        let (vm, a) = busy_vm(&mut w, vcpus);
-        let (_, b) = busy_vm(&mut w, vcpus);
-        introduce(&mut w, &a);
-        introduce(&mut w, &b);
-        let tgid = w.vm_tgid(vm);
-        let io = w.spawn(Spec::cycle(run_us * MS / 1_000, MS).thread_of(tgid));
-        w.run(500 * MS);
-        let all = [&a[..], &b[..], &[io]].concat();
-        let got = shares(&mut w, 10_000 * MS, &all);
-        let of_vm = got[..vcpus].iter().sum::<f64>() + got[2 * vcpus];
-        assert!(got[2 * vcpus] > 0.015, "it works: {got:?}: test");
-        assert_near(of_vm, vcpus as f64 / 2.0, 0.01 * vcpus as f64 / 2.0);
+        let (mut w, a, _, io) = with_vmm_threads(vcpus, &[Spec::cycle(run_us * MS / 1_000, MS)]);
+        let got = shares(&mut w, 10_000 * MS, &[a, io].concat());
+        assert!(got[vcpus] > 0.015, "it works: {got:?}: test");
+        assert_near(got.iter().sum(), vcpus as f64 / 2.0, 0.01 * vcpus as f64 / 2.0);
     }
 }
 
@@ -323,16 +327,7 @@ fn a_vm_whose_vmm_works_for_moments_has_its_share() {
 #[test]
 fn what_a_vmms_busy_threads_use_is_its_vms() {
     for (vcpus, threads) in [(1, 1), (2, 1), (2, 4)] {
-        let mut w = sbco(vcpus);
-        let (vm, a) = busy_vm(&mut w, vcpus);
-        let (_, b) = busy_vm(&mut w, vcpus);
-        introduce(&mut w, &a);
-        introduce(&mut w, &b);
-        let tgid = w.vm_tgid(vm);
-        (0..threads).for_each(|_| {
-            w.spawn(Spec::busy().thread_of(tgid));
-        });
-        w.run(2_000 * MS);
+        let (mut w, _, b, _) = with_vmm_threads(vcpus, &vec![Spec::busy(); threads]);
         let got: f64 = shares(&mut w, 10_000 * MS, &b).iter().sum();
         assert_near(got, vcpus as f64 / 2.0, 0.03 * vcpus as f64 / 2.0);
     }
@@ -342,13 +337,12 @@ fn what_a_vmms_busy_threads_use_is_its_vms() {
 fn beside_one_that_works_in_turn(vcpu_ms: [u64; 2], threads: &[[u64; 2]]) -> f64 {
     let mut w = sbco(1);
     let vm = w.new_vm(1);
-    let vcpu = w.spawn(Spec::cycle(vcpu_ms[0] * MS, vcpu_ms[1] * MS).vcpu(vm, 0));
+    w.spawn(Spec::cycle(vcpu_ms[0] * MS, vcpu_ms[1] * MS).vcpu(vm, 0));
     let (_, b) = busy_vm(&mut w, 1);
     introduce(&mut w, &b);
     let tgid = w.vm_tgid(vm);
-    let mut all = vec![vcpu];
     for [run_ms, sleep_ms] in threads {
-        all.push(w.spawn(Spec::cycle(run_ms * MS, sleep_ms * MS).thread_of(tgid)));
+        w.spawn(Spec::cycle(run_ms * MS, sleep_ms * MS).thread_of(tgid));
     }
     w.run(2_000 * MS);
     shares(&mut w, 10_000 * MS, &b)[0]
