@@ -137,7 +137,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 		search = new_search(SECOND_SEARCH, cpu, now);
 		if (search) {
 			order_rank(t, now, &search->rank);
-			t->placed = room_for(p, t, &search->rank, cpu, now) + 1;
+			t->placed = room_for(p, t, &search->rank, NULL, cpu) + 1;
 		}
 	}
 	c = cpu_get(t->placed - 1);
@@ -177,6 +177,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 {
 	struct pick *best = new_search(FIRST_SEARCH, cpu, now_ns());
 	struct cpu_ctx *c = cpu_get(cpu);
+	struct task_struct *waiter;
 	struct task_ctx *t = NULL;
 	bool goes_on, steps_back = false;
 	u64 slice;
@@ -225,8 +226,12 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	goes_on = t && !best->urgency && (!best->pid || (!steps_back && !order_before(&best->rank, &best->prev, 0)));
 	if (goes_on && best->pid && best->restricted) {
 		/* Who may go elsewhere makes room for one that may not, if both gain. */
-		t->placed = room_for(prev, t, &best->rank, cpu, best->now) + 1;
-		goes_on = !t->placed;
+		waiter = bpf_task_from_pid(best->pid);
+		if (waiter) {
+			t->placed = room_for(prev, t, &best->rank, waiter, cpu) + 1;
+			bpf_task_release(waiter);
+			goes_on = !t->placed;
+		}
 	}
 	if (goes_on) {
 		best->rank = best->prev;

@@ -130,15 +130,18 @@ static __always_inline bool is_idle(s32 cpu)
 
 /*
  * A pCPU near, other than cpu, to which p may go so that somebody of that rank gets a turn: an idle one, unless somebody else is to run there next, or the one whose
- * runner is last of those whom the rank comes before by a turn. -1: there is none. It is p itself whose turn has ended and who looks for a worse runner, or one that
- * may not go elsewhere and for whom p makes room.
+ * runner is last of those whom the rank comes before by a turn. -1: there is none. It is p itself whose turn has ended and who looks for a worse runner (waiter is
+ * NULL), or the rank is that of a waiter who may not go there, and for whom p makes room. One who may go there himself needs no such exchange: it would take p's
+ * pCPU from p, who may be due all of it.
  */
-static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct rank *rank, s32 cpu, u64 now)
+static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct rank *rank,
+		    const struct task_struct *waiter, s32 cpu)
 {
 	struct cohort_neighbours *near = neighbours_of(cpu);
 	struct rank runner, last = {};
 	s32 i, other, found = -1;
 	struct cpu_ctx *c;
+	u64 now = now_ns();
 
 	if (!near || task_is_pinned(p))
 		return -1;
@@ -148,6 +151,8 @@ static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct rank
 			break;
 		c = cpu_get(other);
 		if (!c || !c->online || c->taken || !task_allowed_on(p, other))
+			continue;
+		if (waiter && task_allowed_on(waiter, other))
 			continue;
 		if (is_idle(other) && !wish_is_fresh(c, now) && !c->kept_pid)
 			return other;

@@ -38,3 +38,16 @@ fn a_light_cgroup_does_not_stop_a_heavy_task() {
     };
     settled(&partition, Levels::All).expect("everybody has its share");
 }
+
+#[test]
+fn who_may_take_a_light_ones_place_does_not_take_a_heavy_ones() {
+    // All in one cpuset of a larger host. When a vCPU waits where the heavy task runs, that must not go to the light one's pCPU and leave its own to it.
+    let on = |cgroup, weight| Task { cgroup, weight, mask: 3 };
+    let partition = Partition {
+        pcpus: 4,
+        cgroups: vec![cgroup(0, 394)],
+        vms: vec![Vm { cgroup: 0, vcpus: vec![3, 3] }],
+        tasks: vec![on(1, 100), on(1, 1)],
+    };
+    settled(&partition, Levels::All).expect("everybody has its share");
+}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Every entity gets its weighted max-min share over 10 s, wherever its threads may run, and whatever was before.
 //!
-//! `PROPTEST_CASES=10000` asks for more histories, `SLICE_MS=16` for longer turns, `LAG_MS=32` for another bound.
+//! `PROPTEST_CASES=10000` asks for more histories, `SLICE_MS=16` for longer turns, `LAG_MS=32` for another bound, `STARVE_MS=5000` for another limit on waiting.
 
 use proptest::prelude::*;
 
@@ -35,8 +35,10 @@ pub struct Shared {
 impl Shared {
     pub fn new(partition: &Partition) -> Self {
         // The limit on waiting goes before fairness; this is about fairness.
-        let slice_ns = std::env::var("SLICE_MS").map_or(SLICE_MS, |ms| ms.parse().unwrap()) * MS;
-        let knobs = Knobs { starve_ns: Some(900 * MS), slice_ns: Some(slice_ns), ..Knobs::default() };
+        let asked = |name, ms| std::env::var(name).map_or(ms, |ms| ms.parse().unwrap()) * MS;
+        let slice_ns = asked("SLICE_MS", SLICE_MS);
+        let knobs =
+            Knobs { starve_ns: Some(asked("STARVE_MS", 900)), slice_ns: Some(slice_ns), ..Knobs::default() };
         let mut w = World::new(Config { knobs, ..Config::cpus(partition.pcpus) });
         let mut cgroups = vec![0];
         for cgroup in &partition.cgroups {
