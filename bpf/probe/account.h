@@ -122,6 +122,12 @@ static __noinline int vcpu_moves(struct probe_vcpu *v, u32 state, u32 cpu, u64 n
 		return 0;
 	WRITE_ONCE(v->seq_begin, v->seq_begin + 1);
 	barrier();
+	/*
+	 * Counted before anybody can see v there: whoever moves it on while the finder is still here would take back what is not counted yet, and the VM's clock
+	 * would run for ever. All of its vCPUs' ready time was co-stop then.
+	 */
+	if (state == PROBE_RUN)
+		clock_change(&vm->ran, now, true);
 	place = atomic_xchg(&v->place, PLACE(state, cpu));
 	before = PLACE_STATE(place);
 	cpu_before = PLACE_CPU(place);
@@ -142,8 +148,7 @@ static __noinline int vcpu_moves(struct probe_vcpu *v, u32 state, u32 cpu, u64 n
 
 	if (before == PROBE_RUN) {
 		v->run_ns += time;
-		if (state != PROBE_RUN)
-			clock_change(&vm->ran, now, false);
+		clock_change(&vm->ran, now, false);
 	} else if (is_ready(before)) {
 		v->ready_ns += time;
 		if (!is_ready(state)) {
@@ -157,10 +162,7 @@ static __noinline int vcpu_moves(struct probe_vcpu *v, u32 state, u32 cpu, u64 n
 		v->blocked_ns += time;
 	}
 
-	if (state == PROBE_RUN) {
-		if (before != PROBE_RUN)
-			clock_change(&vm->ran, now, true);
-	} else if (is_ready(state)) {
+	if (is_ready(state)) {
 		if (!is_ready(before)) {
 			v->ran_mark = clock_read(READ_ONCE(vm->ran), now);
 			v->ready_since_ns = now;
