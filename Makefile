@@ -5,7 +5,7 @@ SETUP := packages python toolchain
 BUILD := $(SETUP) binaries
 CHECK := check-rust check-c check-python check-shell
 
-.PHONY: help setup build demo test test-lab test-mutations bench check emulator install uninstall deb wheel format lock clean
+.PHONY: help setup build demo test test-lab test-lab-kernels test-mutations bench check emulator install uninstall deb wheel format lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -19,6 +19,9 @@ test: ## run linters, unit and property tests, and one boot of the lab
 
 test-lab: ## run every test in the lab, with faults and on two kernels
 	@scripts/steps $(BUILD) lab-emulator test-lab-all
+
+test-lab-kernels: ## run the lab's tests that are the same on one more kernel: the probe's on 6.1 and 6.12, shares on 6.18
+	@scripts/steps $(BUILD) lab-emulator test-lab-kernels
 
 test-mutations: ## put mistakes into copies of the scheduler, which the tests must find; pip-install the wheel; large hosts
 	@scripts/steps $(BUILD) test-costs test-mutations

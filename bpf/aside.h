@@ -80,6 +80,7 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, u64 now)
 	struct task_struct *p;
 	struct task_ctx *t;
 	u32 seen = 0;
+	s32 idle;
 
 	if (!has_aside(cpu))
 		return 0;
@@ -96,6 +97,10 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, u64 now)
 		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, order_key(t));
 		scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, cpu, 0);
 		queue_mark(cpu);
+		/* Whoever has this pCPU may deserve it more, and a pCPU that idles has looked when nobody was here. */
+		idle = task_is_pinned(p) ? -1 : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+		if (idle >= 0)
+			scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 	}
 	/* Nobody is put aside here meanwhile: that is done with this pCPU's run queue locked. */
 	if (scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu)) <= 0)

@@ -21,13 +21,15 @@
  *   wish.h       "run this one next"
  *   sibling.h    for which sibling a spinner waits
  *   sets.h       vCPUs that belong together, as user space says
- *   order_*.h, gang_*.h, spin_*.h, guard_*.h, gate_*.h   the policies
+ *   order_*.h, gang_*.h, spin_*.h, guard_*.h, gate_*.h   the policies; what some of them have in common or are made of: vm_rank.h, flat.h, domains.h, debts.h (orders),
+ *                set_turn.h, force.h, strict_seats.h (gangs), traffic.h, shared_pages.h (who communicates)
  *   policy_calls.h   the one place that knows all of them
  *   grace.h      a pCPU given back to whom it was taken from
  *   keep.h       a pCPU kept for one that sleeps for a moment
  *   runner.h     who has a pCPU: from when, until when
  *   period.h     what they do every so often
  *   wake.h       what comes with a task that becomes runnable
+ *   irq.h        interrupts between vCPUs
  *   cgroup_ops.h, pcpu_ops.h, life_ops.h   operations on cgroups and pCPUs; how the scheduler and tasks begin and end
  *
  * Suits: KVM hosts of any VMM, with ordinary tasks beside the VMs. Every choice is made from state in the kernel; user space may stop or
@@ -224,7 +226,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		}
 	}
 	goes_on = t && !best->urgency && (!best->pid || (!steps_back && !order_before(&best->rank, &best->prev, 0)));
-	if (goes_on && best->pid && best->restricted) {
+	if (goes_on && best->pid && best->restricted && !task_is_pinned(prev)) {
 		/* Who may go elsewhere makes room for one that may not, if both gain. */
 		waiter = bpf_task_from_pid(best->pid);
 		if (waiter) {

@@ -105,8 +105,43 @@ static __always_inline void wait_end(struct probe_vcpu *v, u32 state, u64 now)
 }
 
 /*
- * v is in another place from now on. Each change of a place is told by somebody who holds the task's run queue; but the first may be the finder's
- * (vcpu_found()), so what is left is taken from the exchange and not read before: no clock can count a vCPU twice.
+ * v, which nobody has moved yet, is in that place as far as its finder can see, who holds no run queue. Unless a switch was told of it in between: that one knows
+ * better. What the place adds to clocks is added before anybody can see v there: whoever moves it on at once would take back what is not counted yet, and the VM's
+ * clock would run for ever. All of its vCPUs' ready time was co-stop then. (A switch that is under way at this moment may have been missed: then it is wrong until
+ * the next one.)
+ */
+static __noinline int vcpu_begins(struct probe_vcpu *v, u32 state, u32 cpu, u64 now)
+{
+	struct probe_vm *vm;
+	u64 *word = NULL;
+	u32 slot;
+
+	if (!v)
+		return 0;
+	slot = v->vm;
+	vm = bpf_map_lookup_elem(&probe_vms, &slot);
+	if (!vm)
+		return 0;
+	if (is_active(state))
+		word = presence(slot, cpu);
+	if (word)
+		clock_change(word, now, true);
+	if (state == PROBE_RUN)
+		clock_change(&vm->ran, now, true);
+	if (!atomic_cas(&v->place, 0, PLACE(state, cpu))) {
+		record_state(v, PROBE_UNKNOWN, state, cpu, now);
+		return 0;
+	}
+	if (word)
+		clock_change(word, now, false);
+	if (state == PROBE_RUN)
+		clock_change(&vm->ran, now, false);
+	return 0;
+}
+
+/*
+ * v is in another place from now on. Each change of a place but the first is told by somebody who holds the task's run queue. The finder may tell of that one at the
+ * same moment, so what is left is taken from the exchange and not read before: no clock can count a vCPU twice.
  */
 static __noinline int vcpu_moves(struct probe_vcpu *v, u32 state, u32 cpu, u64 now)
 {
@@ -122,12 +157,6 @@ static __noinline int vcpu_moves(struct probe_vcpu *v, u32 state, u32 cpu, u64 n
 		return 0;
 	WRITE_ONCE(v->seq_begin, v->seq_begin + 1);
 	barrier();
-	/*
-	 * Counted before anybody can see v there: whoever moves it on while the finder is still here would take back what is not counted yet, and the VM's clock
-	 * would run for ever. All of its vCPUs' ready time was co-stop then.
-	 */
-	if (state == PROBE_RUN)
-		clock_change(&vm->ran, now, true);
 	place = atomic_xchg(&v->place, PLACE(state, cpu));
 	before = PLACE_STATE(place);
 	cpu_before = PLACE_CPU(place);
@@ -146,6 +175,8 @@ static __noinline int vcpu_moves(struct probe_vcpu *v, u32 state, u32 cpu, u64 n
 			clock_change(word, now, true);
 	}
 
+	if (state == PROBE_RUN)
+		clock_change(&vm->ran, now, true);
 	if (before == PROBE_RUN) {
 		v->run_ns += time;
 		clock_change(&vm->ran, now, false);

@@ -23,6 +23,7 @@ enum probe_state {
 	PROBE_READY_PREEMPTED = 3,
 	PROBE_HALTED = 4,  /* in kvm_vcpu_block() */
 	PROBE_BLOCKED = 5, /* asleep in the VMM, or waiting for a page */
+	PROBE_GONE = 6,	   /* its thread has exited, or serves another vCPU */
 };
 
 /* What an event of a recording is; `cohort record`. */

@@ -72,6 +72,7 @@ struct task_struct {
 	struct thread_info thread_info;
 	u32 __state;
 	s32 on_cpu;
+	u32 flags;
 	s32 pid;
 	s32 tgid;
 	struct hlist_head preempt_notifiers;
@@ -141,6 +142,7 @@ struct bpf_iter__task {
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 
+#define PF_EXITING 0x00000004
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
 #define barrier() asm volatile("" ::: "memory")

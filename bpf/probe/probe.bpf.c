@@ -117,7 +117,10 @@ int BPF_PROG(probe_exit, struct task_struct *p)
 SEC("fentry/kvm_arch_vcpu_ioctl_run")
 int BPF_PROG(probe_enter, struct kvm_vcpu *vcpu)
 {
-	vcpu_found(bpf_get_current_task_btf(), vcpu, PROBE_RUN, bpf_get_smp_processor_id());
+	struct probe_vcpu *v = vcpu_found(bpf_get_current_task_btf(), vcpu);
+
+	if (v)
+		vcpu_begins(v, PROBE_RUN, bpf_get_smp_processor_id(), bpf_ktime_get_ns());
 	return 0;
 }
 
@@ -127,12 +130,16 @@ int probe_find(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
 	struct kvm_vcpu *vcpu;
+	struct probe_vcpu *v;
 	u32 state;
 
 	if (!task)
 		return 0;
 	vcpu = task_vcpu(task);
 	if (!vcpu)
+		return 0;
+	v = vcpu_found(task, vcpu);
+	if (!v)
 		return 0;
 	/* Its type is not the same in all kernels. */
 	if (BPF_CORE_READ_BITFIELD(task, on_cpu))
@@ -141,7 +148,7 @@ int probe_find(struct bpf_iter__task *ctx)
 		state = PROBE_READY_WOKEN;
 	else
 		state = vcpu_is_halted(vcpu) ? PROBE_HALTED : PROBE_BLOCKED;
-	vcpu_found(task, vcpu, state, task_cpu(task));
+	vcpu_begins(v, state, task_cpu(task), bpf_ktime_get_ns());
 	return 0;
 }
 

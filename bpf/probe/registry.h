@@ -10,6 +10,7 @@
 
 struct task_slot {
 	u32 vcpu;    /* 1 + its index; 0: none */
+	u32 claimed; /* somebody makes a vCPU of it */
 	u64 refused; /* the vCPU for which there was no slot */
 };
 
@@ -165,18 +166,18 @@ static __noinline s32 vm_joined(u64 kvm, u32 tgid)
 /* The thread of v exits, or serves another vCPU from now on. */
 static __always_inline void vcpu_left(struct task_slot *t, u64 now)
 {
-	u32 slot = t->vcpu - 1, *known;
+	u32 slot = atomic_xchg(&t->vcpu, 0), *known;
 	struct probe_vcpu *v;
 	struct vcpu_name name;
 	struct probe_vm *vm;
 
-	if (!t->vcpu)
+	if (!slot)
 		return;
-	t->vcpu = 0;
+	slot--;
 	v = vcpu_at(slot);
 	if (!v)
 		return;
-	vcpu_moves(v, PROBE_UNKNOWN, 0, now);
+	vcpu_moves(v, PROBE_GONE, 0, now);
 	name.vm = v->vm;
 	name.vcpu_id = v->vcpu_id;
 	vm = bpf_map_lookup_elem(&probe_vms, &name.vm);
@@ -199,61 +200,85 @@ static __always_inline void vcpu_refused(struct task_slot *t, struct kvm_vcpu *k
 	atomic_add(&not_followed, 1);
 }
 
-/* Thread p serves vCPU kvm_vcpu, and is in that place as far as one can see. */
-static __always_inline void vcpu_found(struct task_struct *p, struct kvm_vcpu *kvm_vcpu, u32 state, u32 cpu)
+/* Is the thread known as that vCPU's? */
+static __always_inline bool vcpu_is_known(struct task_slot *t, struct kvm_vcpu *kvm_vcpu)
+{
+	struct probe_vcpu *v = t->vcpu ? vcpu_at(t->vcpu - 1) : NULL;
+
+	return v && v->kvm_vcpu == (u64)kvm_vcpu;
+}
+
+/* Thread p serves vCPU kvm_vcpu: it has a slot from now on, if there is one. */
+static __always_inline struct probe_vcpu *vcpu_joins(struct task_slot *t, struct task_struct *p,
+						     struct kvm_vcpu *kvm_vcpu)
 {
 	u64 now = bpf_ktime_get_ns();
 	struct vcpu_name name;
 	struct probe_vcpu *v;
 	struct probe_vm *vm;
-	struct task_slot *t;
 	u32 slot;
 	s32 room;
 
-	t = bpf_task_storage_get(&probe_tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!t)
-		return;
-	if (t->vcpu) {
-		v = vcpu_at(t->vcpu - 1);
-		if (v && v->kvm_vcpu == (u64)kvm_vcpu)
-			return;
-		vcpu_left(t, now);
-	}
+	if (vcpu_is_known(t, kvm_vcpu))
+		return NULL;
+	vcpu_left(t, now);
 	room = vm_joined((u64)BPF_CORE_READ(kvm_vcpu, kvm), BPF_CORE_READ(p, tgid));
 	if (room < 0) {
 		vcpu_refused(t, kvm_vcpu);
-		return;
+		return NULL;
 	}
 	name.vm = room;
 	name.vcpu_id = BPF_CORE_READ(kvm_vcpu, vcpu_id);
 	vm = bpf_map_lookup_elem(&probe_vms, &name.vm);
 	if (!vm)
-		return;
+		return NULL;
 	if (!slot_take(&probe_free_vcpus, &vcpus_end, PROBE_MAX_VCPUS, &slot)) {
 		vm_left(name.vm);
 		vcpu_refused(t, kvm_vcpu);
-		return;
+		return NULL;
 	}
 	v = vcpu_at(slot);
 	if (!v)
-		return;
+		return NULL;
 	bpf_map_update_elem(&probe_vcpus, &slot, &no_vcpu, BPF_ANY);
 	v->kvm_vcpu = (u64)kvm_vcpu;
 	v->vm = name.vm;
 	v->generation = vm->generation;
 	v->vcpu_id = name.vcpu_id;
-	v->since_ns = now;
+	/* If it waits, it has not for longer, as far as is known. */
+	v->since_ns = v->ready_since_ns = now;
+	v->ran_mark = clock_read(READ_ONCE(vm->ran), now);
 	v->tid = BPF_CORE_READ(p, pid);
 	v->slot = slot;
 	/* What was polled before is no event's. */
 	v->halt_polled_ns = vcpu_halt_polled_ns(kvm_vcpu);
 	record(EVENT_JOINED, v, now, name.vm, 0, name.vcpu_id);
 	bpf_map_update_elem(&probe_vcpu_slots, &name, &slot, BPF_ANY);
-	barrier();
-	/* From here on switches change its place, unless what is seen here is the first. */
-	t->vcpu = slot + 1;
-	if (!READ_ONCE(v->place))
-		vcpu_moves(v, state, cpu, now);
+	/* From here on switches change its place. */
+	atomic_xchg(&t->vcpu, slot + 1);
+	return v;
+}
+
+/*
+ * Thread p serves vCPU kvm_vcpu. Return what is known of that from now on, if it was not before: who calls looks where it is then, and says so (vcpu_begins()).
+ * A thread may enter KVM_RUN while it is found there by the look at all threads: one of the two is enough.
+ */
+static __always_inline struct probe_vcpu *vcpu_found(struct task_struct *p, struct kvm_vcpu *kvm_vcpu)
+{
+	struct probe_vcpu *v;
+	struct task_slot *t;
+
+	t = bpf_task_storage_get(&probe_tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!t || vcpu_is_known(t, kvm_vcpu) || atomic_cas(&t->claimed, 0, 1))
+		return NULL;
+	v = vcpu_joins(t, p, kvm_vcpu);
+	WRITE_ONCE(t->claimed, 0);
+	/* It has exited meanwhile (probe_exit), or was about to. */
+	if (v && BPF_CORE_READ(p, flags) & PF_EXITING) {
+		vcpu_left(t, bpf_ktime_get_ns());
+		return NULL;
+	}
+	return v;
 }
 
 #endif

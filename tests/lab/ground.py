@@ -25,12 +25,26 @@ from cohortlab.places import PlaceCrashed
 if TYPE_CHECKING:
     from conftest import Bench
 
-# None is the newest. Tests of one kernel share its boot.
-_KERNELS = [pytest.param(None, id="newest"), pytest.param("6.18", id="6.18", marks=pytest.mark.long)]
-KERNELS = pytest.mark.parametrize("place", _KERNELS, indirect=True, scope="session")
-# The probe also runs where there is no sched_ext.
-_OLD_KERNELS = [pytest.param(release, id=release, marks=pytest.mark.long) for release in ("6.12", "6.1")]
-PROBED_KERNELS = pytest.mark.parametrize("place", [*_KERNELS, *_OLD_KERNELS], indirect=True, scope="session")
+
+def _on(long: tuple[str, ...], more: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+    """Have tests run on the newest kernel, on those of `make test-lab`, and on those of `make test-lab-kernels` alone.
+
+    Tests of one kernel share its boot.
+    """
+    kernels = [pytest.param(None, id="newest")]
+    kernels += [pytest.param(release, id=release, marks=pytest.mark.long) for release in long]
+    kernels += [pytest.param(release, id=release, marks=[pytest.mark.long, pytest.mark.kernels]) for release in more]
+    return pytest.mark.parametrize("place", kernels, indirect=True, scope="session")
+
+
+OLDEST = "6.18"
+KERNELS = _on((OLDEST,))
+# The probe also runs where there is no sched_ext. What it hooks is the kernel's; its sums are its own.
+PROBED_KERNELS = _on((OLDEST,), ("6.12", "6.1"))
+SUMMED_KERNELS = _on((), (OLDEST, "6.12", "6.1"))
+# What a policy does with what it is told is the same on all kernels that load it.
+DIVIDING_KERNELS = _on((), (OLDEST,))
+OLDEST_KERNEL = pytest.mark.parametrize("place", [OLDEST], indirect=True, scope="session")
 policies = pytest.mark.parametrize("policy", ["eevdf", "cohort"])
 
 CGROUPS = "/sys/fs/cgroup"

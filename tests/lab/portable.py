@@ -23,7 +23,7 @@ CACHE = "/tmp/cache"
 ROOT_DISK, DISK = "/dev/vda", "/dev/vdc"
 # Of use for development only.
 _LEFT_OUT = shutil.ignore_patterns(
-    *("__pycache__", "test", "tests", "idlelib", "tkinter", "ensurepip", "config-3*", "site-packages", "dist-packages"),
+    *("test", "tests", "idlelib", "tkinter", "ensurepip", "config-3*", "site-packages", "dist-packages"),
     *(
         "pip*",
         "mypy*",
@@ -57,12 +57,19 @@ def make(folder: Path) -> Path:
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, target)
+    _compile(root / "checkout/python", root / "packages")
     _copy_libraries([binary, *stdlib.glob("lib-dynload/*.so"), *packages.rglob("*.so*")], root / "libraries")
     _copy_cache(root / "cache")
     disk = folder / "portable.ext4"
     make_disk(root, disk)
     shutil.rmtree(root)
     return disk
+
+
+def _compile(*folders: Path) -> None:
+    """Compile what is imported: the host, which is emulated and may not write, would do so at each start."""
+    argv = [sys.executable, "-m", "compileall", "-q", "-j0", "--invalidation-mode", "unchecked-hash"]
+    subprocess.run([*argv, *map(str, folders)], check=False, stdout=subprocess.DEVNULL)  # some are for other Pythons
 
 
 def _copy_libraries(programs: list[Path], into: Path) -> None:

@@ -40,7 +40,7 @@ STRESSORS = {
 # The kernel's own scheduler is there to see that this runs at all: on 6.18 as little as 0.005 pCPUs are left to a VM.
 STRESS_S = {"eevdf": 10, "cohort": 60}
 # An hour by COHORT_LAB_CHURN_S=3600.
-CHURN_S = float(os.environ.get("COHORT_LAB_CHURN_S", "60"))
+CHURN_S = float(os.environ.get("COHORT_LAB_CHURN_S", "30"))
 # Wide, but whoever is to end must get as far as that.
 WEIGHTS = (20, 2_000)
 # The daemon prints every second, and a thread that has ended is noticed a little later.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Every preset, on the newest and on the oldest kernel: its verifier takes it, it schedules, equal VMs get the same.
+"""Every preset: the verifiers of the newest and of the oldest kernel take it, it schedules, equal VMs get the same.
 
 So it is with what the default has on some hosts only, and with a guard that lets pCPUs idle.
 """
@@ -7,10 +7,11 @@ So it is with what the default has on some hosts only, and with a guard that let
 from __future__ import annotations
 
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import pytest
-from ground import KERNELS, Ground
+from ground import DIVIDING_KERNELS, KERNELS, OLDEST_KERNEL, Cgroups, Ground
 from provoked import TRUTH, put
 
 from cohortlab.policies import PRESETS
@@ -18,7 +19,7 @@ from cohortlab.policies import PRESETS
 if TYPE_CHECKING:
     from conftest import Bench
 
-pytestmark = [pytest.mark.lab, pytest.mark.long, KERNELS]
+pytestmark = [pytest.mark.lab, pytest.mark.long]
 
 # These say of themselves that they keep no shares.
 WITHOUT_SHARES = ("procco", "cpuco")
@@ -33,6 +34,7 @@ KEPT = 200
 KEPT_SLACK = (0.05, 0.03)
 
 
+@DIVIDING_KERNELS
 @pytest.mark.parametrize("preset", PRESETS)
 def test_it_is_loaded_and_divides(bench: Bench, preset: str) -> None:
     with Ground(bench, preset) as ground:
@@ -44,6 +46,18 @@ def test_it_is_loaded_and_divides(bench: Bench, preset: str) -> None:
             ground.divided(got, dict.fromkeys(VMS, 1), PCPUS)
 
 
+@OLDEST_KERNEL
+def test_each_is_loaded_by_the_oldest_kernel_and_goes_on(bench: Bench) -> None:
+    with Cgroups(bench) as ground, bench.silence():
+        ground.busy(*VMS)
+        for preset in PRESETS:
+            with bench.cohort("--policy", preset) as daemon:
+                time.sleep(1)
+                assert daemon.wait(0) is None, f"{preset}: {daemon.output('stderr')[0]}"
+                assert bench.state() == "enabled", preset
+
+
+@KERNELS
 def test_a_sibling_that_is_called_while_it_waits_is_boosted(bench: Bench) -> None:
     guest = bench.place.guests["work"].machine
     put(guest)
@@ -60,6 +74,7 @@ def test_a_sibling_that_is_called_while_it_waits_is_boosted(bench: Bench) -> Non
         ground.divided(got, dict.fromkeys(VMS, 1), PCPUS)
 
 
+@KERNELS
 @pytest.mark.parametrize("preset", ["cohort", "balance"])
 def test_who_sleeps_for_a_moment_keeps_its_pcpu_and_pays(bench: Bench, preset: str) -> None:
     with Ground(bench, preset, "--guard", "halted", "--guard-keep-us", "1000") as ground:

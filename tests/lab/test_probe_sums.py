@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from ground import LOOP, PROBED_KERNELS, Cgroups
+from ground import LOOP, SUMMED_KERNELS, Cgroups
 from probe import Probe, grown, woken
 from provoked import TRUTH, put
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from conftest import Bench
 
 # Within 2 % asks for a machine that does little else, so these are not among what `make test` runs.
-pytestmark = [pytest.mark.lab, pytest.mark.long, PROBED_KERNELS]
+pytestmark = [pytest.mark.lab, pytest.mark.long, SUMMED_KERNELS]
 
 MS = 1_000_000
 EXACT = 0.02

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from disturbance import Disturbance
-from ground import LOOP, PROBED_KERNELS, Cgroups
+from ground import LOOP, SUMMED_KERNELS, Cgroups
 from probe import Probe, counted, grown, returning
 from provoked import TRUTH, Alone, Window, alone, put, spans
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from conftest import Bench
 
 # Within 2 % asks for a machine that does little else, so these are not among what `make test` runs.
-pytestmark = [pytest.mark.lab, pytest.mark.long, PROBED_KERNELS]
+pytestmark = [pytest.mark.lab, pytest.mark.long, SUMMED_KERNELS]
 
 S = 1_000_000_000
 MS = 1_000_000

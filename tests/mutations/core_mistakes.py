@@ -192,6 +192,12 @@ OF_OPERATIONS = [
     Mutation("exits that were told are kept to be told again", "tally.h", "atomic_add(&own->ple, -ple);", ";"),
     Mutation("those put aside on the pCPUs beyond 64 stay there", "aside.h", "if (word * 64 >= nr_cpus)", "if (word)"),
     Mutation(
+        "nobody is told of those who may run again",
+        "aside.h",
+        "task_is_pinned(p) ? -1 : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0)",
+        "-1",
+    ),
+    Mutation(
         "those put aside because their quota is used up claim all that they missed",
         "aside.h",
         "\t\torder_wake(t, cpu, now, true);\n",

@@ -302,6 +302,13 @@ impl Reader {
                     intf::PROBE_MAX_VCPUS
                 ));
             }
+            // SAFETY: as above.
+            let clock_failures = unsafe { std::ptr::read_volatile(&bss.clock_failures) };
+            if clock_failures > 0 {
+                sample.notes.push(format!(
+                    "the probe lost count of vCPUs {clock_failures} times: co-stop and stacking may be wrong"
+                ));
+            }
         }
         for (slot, vm) in &vms {
             let mut found = vcpus.remove(slot).unwrap_or_default();

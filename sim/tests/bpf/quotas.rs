@@ -365,3 +365,19 @@ fn who_was_put_aside_claims_no_more_than_a_sleeper() {
     let used = used_in(&mut w, 200 * MS, &[limited[0], free[0]]);
     assert!(used[0] <= 138 * MS, "it got {} ms of 200", used[0] / MS);
 }
+
+#[test]
+fn who_may_run_again_has_the_pcpu_that_idles() {
+    let mut w = world(2);
+    let (limited, heavy) = (w.new_cgroup(0, 100), w.new_cgroup(0, 10_000));
+    w.set_quota(limited, 100_000, 20_000, 0);
+    let task = w.spawn(Spec::busy().on(&[0]).cgroup(limited));
+    w.run(50 * MS);
+    // It has been put aside on a pCPU that is another's from now on, who comes before it for ever. It could go to the other one, which has nothing to do.
+    let other = w.spawn(Spec::busy().on(&[0]).cgroup(heavy));
+    w.set_affinity(task, &[0, 1]);
+    w.run(SECOND);
+    let got = shares(&mut w, 2 * SECOND, &[task, other]);
+    assert_near(got[0], 0.2, 0.01);
+    assert_near(got[1], 1.0, 0.01);
+}
