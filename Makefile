@@ -17,7 +17,7 @@ demo: ## compare EEVDF and Cohort, simulated and on real kernels; installs and b
 test: ## run linters, unit and property tests, and one boot of the lab
 	@scripts/steps $(BUILD) $(CHECK) test-rust test-python lab-emulator test-lab
 
-test-lab: ## run every test in the lab, with faults and on two kernels
+test-lab: ## run the tests in the lab, with faults and on two kernels
 	@scripts/steps $(BUILD) lab-emulator test-lab-all
 
 test-lab-kernels: ## run the lab's tests that are the same on one more kernel: the probe's on 6.1 and 6.12, shares on 6.18

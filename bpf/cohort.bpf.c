@@ -23,7 +23,7 @@
  *   sets.h       vCPUs that belong together, as user space says
  *   order_*.h, gang_*.h, spin_*.h, guard_*.h, gate_*.h   the policies; what some of them have in common or are made of: vm_rank.h, flat.h, domains.h, debts.h (orders),
  *                set_turn.h, force.h, strict_seats.h (gangs), traffic.h, shared_pages.h (who communicates)
- *   policy_calls.h   the one place that knows all of them
+ *   policy_calls.h   the one place that knows all of them; gang_calls.h is a part of it
  *   grace.h      a pCPU given back to whom it was taken from
  *   keep.h       a pCPU kept for one that sleeps for a moment
  *   runner.h     who has a pCPU: from when, until when
