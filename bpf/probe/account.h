@@ -59,6 +59,28 @@ static __always_inline u64 *presence(u32 vm, u32 cpu)
 	return cpu < nr_cpus ? bpf_map_lookup_elem(&probe_presence, &index) : NULL;
 }
 
+static __always_inline struct probe_vm *vm_of(const struct probe_vcpu *v)
+{
+	u32 slot;
+
+	if (!v)
+		return NULL;
+	slot = v->vm;
+	return bpf_map_lookup_elem(&probe_vms, &slot);
+}
+
+/* v comes to that place, or (not enter) leaves it: what its VM's clocks count there. */
+static __always_inline void clocks_count(struct probe_vm *vm, const struct probe_vcpu *v, u64 place, u64 now,
+					 bool enter)
+{
+	u64 *word = is_active(PLACE_STATE(place)) ? presence(v->vm, PLACE_CPU(place)) : NULL;
+
+	if (word)
+		clock_change(word, now, enter);
+	if (PLACE_STATE(place) == PROBE_RUN)
+		clock_change(&vm->ran, now, enter);
+}
+
 /* A chain of pause-loop exits is over. */
 static __always_inline void chain_end(struct probe_vcpu *v)
 {
@@ -112,30 +134,16 @@ static __always_inline void wait_end(struct probe_vcpu *v, u32 state, u64 now)
  */
 static __noinline int vcpu_begins(struct probe_vcpu *v, u32 state, u32 cpu, u64 now)
 {
-	struct probe_vm *vm;
-	u64 *word = NULL;
-	u32 slot;
+	struct probe_vm *vm = vm_of(v);
+	u64 place = PLACE(state, cpu);
 
-	if (!v)
+	if (!v || !vm)
 		return 0;
-	slot = v->vm;
-	vm = bpf_map_lookup_elem(&probe_vms, &slot);
-	if (!vm)
-		return 0;
-	if (is_active(state))
-		word = presence(slot, cpu);
-	if (word)
-		clock_change(word, now, true);
-	if (state == PROBE_RUN)
-		clock_change(&vm->ran, now, true);
-	if (!atomic_cas(&v->place, 0, PLACE(state, cpu))) {
+	clocks_count(vm, v, place, now, true);
+	if (!atomic_cas(&v->place, 0, place))
 		record_state(v, PROBE_UNKNOWN, state, cpu, now);
-		return 0;
-	}
-	if (word)
-		clock_change(word, now, false);
-	if (state == PROBE_RUN)
-		clock_change(&vm->ran, now, false);
+	else
+		clocks_count(vm, v, place, now, false);
 	return 0;
 }
 
@@ -145,15 +153,11 @@ static __noinline int vcpu_begins(struct probe_vcpu *v, u32 state, u32 cpu, u64 
  */
 static __noinline int vcpu_moves(struct probe_vcpu *v, u32 state, u32 cpu, u64 now)
 {
-	u32 slot, before, cpu_before;
+	struct probe_vm *vm = vm_of(v);
+	u32 before, cpu_before;
 	u64 place, time, *word;
-	struct probe_vm *vm;
 
-	if (!v)
-		return 0;
-	slot = v->vm;
-	vm = bpf_map_lookup_elem(&probe_vms, &slot);
-	if (!vm)
+	if (!v || !vm)
 		return 0;
 	WRITE_ONCE(v->seq_begin, v->seq_begin + 1);
 	barrier();
@@ -165,12 +169,12 @@ static __noinline int vcpu_moves(struct probe_vcpu *v, u32 state, u32 cpu, u64 n
 	record_state(v, before, state, cpu, now);
 
 	if (is_active(before) && !(is_active(state) && cpu_before == cpu)) {
-		word = presence(slot, cpu_before);
+		word = presence(v->vm, cpu_before);
 		if (word)
 			clock_change(word, now, false);
 	}
 	if (is_active(state) && !(is_active(before) && cpu_before == cpu)) {
-		word = presence(slot, cpu);
+		word = presence(v->vm, cpu);
 		if (word)
 			clock_change(word, now, true);
 	}
