@@ -245,8 +245,12 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		best_remote_waiter(PULL_MARGIN * slice_ns, best);
 
 	if (best->pid && best->queue != GOES_ON) {
-		slice = best->urgency == URGENCY_OVERDUE ? OVERDUE_SLICE_NS :
-							   turn_slice_of(best->pid, t, best->vm, cpu, best->now);
+		/* Whom only the limit on waiting puts before one that deserves the pCPU more, and could go on, has it for a moment. */
+		if (best->urgency == URGENCY_OVERDUE ||
+		    (best->urgency && t && order_before(&best->prev, &best->rank, 0)))
+			slice = OVERDUE_SLICE_NS;
+		else
+			slice = turn_slice_of(best->pid, t, best->vm, cpu, best->now);
 		if (take(best->pid, best->queue, cpu, slice)) {
 			if (best->urgency)
 				stat_inc(STAT_STARVED);

@@ -24,6 +24,7 @@
 	X(aligned, "When a VM's turn starts, its waiting vCPUs are started on other pCPUs as well") \
 	X(partial, "Sets of a VM's vCPUs run together, independent of one another")                 \
 	X(partial_auto, "The same, with sets found in who communicates with whom")                  \
+	X(partial_held, "As partial, and a set has pCPUs for its vCPUs that sleep too")             \
 	X(strict, "All of a VM's vCPUs that are not idle run, or none")                             \
 	X(relaxed, "A vCPU that is ahead of its slowest sibling by too much waits for it")          \
 	X(procco, "When vCPU 0 of a VM runs, its siblings are forced onto other pCPUs")             \
@@ -93,8 +94,8 @@
 	X("--spin prefer", "--order other than credit|sedf",                                                         \
 	  "there no virtual time says who goes first, and nobody can stand back by it")                              \
 	X("--order sbco", "--placement balance", "siblings in one queue cannot be brought together")                 \
-	X("given --gang partial", "--sets", "without, nobody is in a set")                                           \
-	X("--sets", "--gang partial", "no other is told sets")                                                       \
+	X("given --gang partial|partial-held", "--sets", "without, nobody is in a set")                              \
+	X("--sets", "--gang partial|partial-held", "no other is told sets")                                          \
 	X("--split", "--gang partial-auto", "no other looks for sets")                                               \
 	X("--traffic", "--gang partial-auto", "no other looks for sets")                                             \
 	X("--faults-per-s", "--traffic faults|both", "interrupts need no faults")                                    \
@@ -109,7 +110,7 @@
 	  "turns are Xen's")                                                                                         \
 	X("--lag-us", "--order other than credit|sedf or --boost unfair",                                            \
 	  "there no sleeper has a claim by virtual time")                                                            \
-	X("--wakeup-gran-us", "--order other than credit or --gang strict|partial|partial-auto",                     \
+	X("--wakeup-gran-us", "--order other than credit or --gang strict|partial|partial-auto|partial-held",        \
 	  "classes say who goes before whom")
 
 #endif

@@ -88,12 +88,11 @@ static __always_inline struct pick *new_search(u32 which, s32 cpu, u64 now)
 VERIFIED_ONCE would_stack(struct pick *best, struct task_ctx *t, s32 queue)
 {
 	struct cpu_ctx *c;
-	u32 siblings;
 
 	if (!best || !t || queue == best->cpu || placement != PLACEMENT_BALANCE || best->anybody)
 		return 0;
-	siblings = siblings_on(t, best->cpu);
-	if (siblings <= (best->leaving_vm && best->leaving_vm == t->vm ? 1 : 0))
+	/* A sibling that leaves in exchange goes where t was. */
+	if (!siblings_on(t, best->cpu) || (best->leaving_vm && best->leaving_vm == t->vm))
 		return 0;
 	c = cpu_get(queue);
 	if (!c || c->taken)

@@ -49,12 +49,19 @@ static __always_inline bool claim_is_current(u64 claim, u64 now)
 	return claim && !time_before(claim >> CLAIM_SHIFT, slot_at(now));
 }
 
-/* Does a set have this pCPU now: one of its members runs there in its turn, or is about to? */
+/* Do members that sleep have pCPUs in their set's turn (gang_partial_held.h)? */
+static __always_inline bool sleepers_hold(void)
+{
+	return chosen_gang() == GANG_partial_held;
+}
+
+/* Does a set have this pCPU now: one of its members runs there in its turn, or is about to, or has it asleep? */
 static __always_inline bool partial_holds(const struct cpu_ctx *c, u64 now)
 {
 	u64 claim = READ_ONCE(c->set_claim);
 
-	return claim_is_current(claim, now) && (c->wish_pid || (c->curr_pid && c->set_runs == claim_place(claim)));
+	return claim_is_current(claim, now) && (c->wish_pid || (sleepers_hold() && c->set_held == claim) ||
+						(c->curr_pid && c->set_runs == claim_place(claim)));
 }
 
 /* Give back what that set holds of a pCPU. */
@@ -68,6 +75,17 @@ static __always_inline void claim_drop(s32 cpu, u32 place)
 	claim = READ_ONCE(c->set_claim);
 	if (claim && claim_place(claim) == place)
 		atomic_cas(&c->set_claim, claim, 0);
+}
+
+/* Nobody else may have cpu in that slot, although whom it is for sleeps. */
+static __always_inline void claim_hold(s32 cpu, u64 claim)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+
+	if (!c)
+		return;
+	atomic_cas(&c->set_claim, 0, claim);
+	c->set_held = claim;
 }
 
 /* Has a pCPU been taken for that claim already, or does a member of that set run there? */
@@ -95,6 +113,32 @@ static __always_inline struct rank *set_rank_get(u32 which)
 	return bpf_map_lookup_elem(&set_ranks, &which);
 }
 
+/* Of those that wait on cpu so many are asked whether they deserve it more than a set. */
+#define WAITERS_ASKED 8
+
+/* Does somebody who waits on cpu, which idles, and is not of that claim's set deserve it more than that rank, or has waited for too long? */
+VERIFIED_ONCE waiter_objects(s32 cpu, u64 claim, struct rank *rank, u64 now)
+{
+	struct rank *other = set_rank_get(RANK_OF_RUNNER);
+	struct task_struct *p;
+	struct task_ctx *t;
+	u32 seen = 0;
+
+	if (!rank || !other)
+		return 0;
+	bpf_for_each(scx_dsq, p, cpu, 0) {
+		if (seen++ >= WAITERS_ASKED)
+			break;
+		t = task_get(p);
+		if (!t || set_place(t) == claim_place(claim))
+			continue;
+		order_rank(t, now, other);
+		if (is_overdue(t, now) || order_before(other, rank, 0))
+			return 1;
+	}
+	return 0;
+}
+
 /* Take cpu for a claim, if whoever has it deserves it less than that rank. */
 static __always_inline bool claim_take(s32 cpu, u64 claim, struct rank *rank, bool forced, u64 now)
 {
@@ -116,6 +160,9 @@ static __always_inline bool claim_take(s32 cpu, u64 claim, struct rank *rank, bo
 		if (!order_before(rank, runner, wakeup_gran_ns))
 			return false;
 	}
+	/* Who waits in vain where a member sleeps is not asked otherwise: that pCPU chooses nobody. */
+	if (sleepers_hold() && !c->curr_pid && queue_is_marked(cpu) && waiter_objects(cpu, claim, rank, now))
+		return false;
 	return atomic_cas(&c->set_claim, old, claim) == old;
 }
 
@@ -123,18 +170,14 @@ static __always_inline bool claim_take(s32 cpu, u64 claim, struct rank *rank, bo
 #define ROOM_NOT_NOW -1
 #define ROOM_NEVER -2
 
-/* Find a pCPU for the waiting vCPU at that index, and take it for the claim: where it waits, or near. */
-static __always_inline s32 room_find(u32 index, u64 claim, struct rank *rank, bool forced, u64 now)
+/* Find a pCPU for that vCPU, which waits or sleeps, and take it for the claim: where it waits or last ran, or near. */
+static __always_inline s32 room_find(struct vcpu_ctx *v, s32 home, u64 claim, struct rank *rank, bool forced, u64 now)
 {
-	struct vcpu_ctx *v = vcpu_at(index);
 	struct cohort_neighbours *near;
-	s32 i, home, cpu, result = ROOM_NEVER;
+	s32 i, cpu, result = ROOM_NEVER;
 	struct cpu_ctx *c;
 	u32 at;
 
-	if (!v)
-		return ROOM_NEVER;
-	home = vcpu_cpu(v);
 	if (home < 0)
 		return ROOM_NOT_NOW;
 	near = neighbours_of(home);
@@ -159,13 +202,13 @@ static __always_inline s32 room_find(u32 index, u64 claim, struct rank *rank, bo
 
 /* What an attempt to begin a set's turn has found, of one member or of all: bits. */
 enum set_found {
-	SET_OTHERS = 1,	   /* somebody else of it wants to run */
+	SET_OTHERS = 1,	   /* somebody else of it wants to run, or is to have a pCPU asleep */
 	SET_CONTESTED = 2, /* another pCPU is yet to choose between a member that runs there and those that wait */
 	SET_NO_ROOM = 4,
 	SET_UNFIT = 8, /* there are not enough pCPUs for it, whoever has them */
 };
 
-/* The index in vcpus of vCPU i if it is another of t's set that does not sleep, or -1. */
+/* The index in vcpus of vCPU i if it is another of t's set that is to have a pCPU, or -1. */
 VERIFIED_ONCE set_member(struct task_ctx *t, s32 i, u32 number)
 {
 	struct vcpu_ctx *v;
@@ -179,8 +222,9 @@ VERIFIED_ONCE set_member(struct task_ctx *t, s32 i, u32 number)
 		return -1;
 	index = vcpu_index(vm, i);
 	v = vcpu_at(index);
-	if (index < 0 || !v || index == t->vcpu_at || v->state == VCPU_ASLEEP ||
-	    set_of_vcpu(vm, t->vm, index) != number)
+	if (index < 0 || !v || index == t->vcpu_at || set_of_vcpu(vm, t->vm, index) != number)
+		return -1;
+	if (v->state == VCPU_ASLEEP && !(sleepers_hold() && v->pid))
 		return -1;
 	return index;
 }
@@ -197,8 +241,9 @@ static __always_inline u32 member_gather(u32 index, u64 claim, struct rank *rank
 		return 0;
 	member->room = -1;
 	member->room_for = claim;
-	if (v->state == VCPU_WAITING) {
-		cpu = room_find(index, claim, rank, forced, now);
+	if (v->state != VCPU_RUNNING) {
+		cpu = v->state == VCPU_ASLEEP ? member->ran_on : vcpu_cpu(v);
+		cpu = room_find(v, cpu, claim, rank, forced, now);
 		member->room = cpu;
 		return SET_OTHERS | (cpu == ROOM_NEVER ? SET_UNFIT : cpu < 0 ? SET_NO_ROOM : 0);
 	}
@@ -242,7 +287,7 @@ VERIFIED_ONCE set_gather(struct task_ctx *t, u32 number, u64 claim, struct rank 
 	return found;
 }
 
-/* Does a set want to run more vCPUs than there are pCPUs? */
+/* Does a set want more pCPUs than there are? */
 VERIFIED_ONCE set_is_too_large(struct task_ctx *t, u32 number, u32 place)
 {
 	struct set_ctx *set = set_ctx_at(place - 1);
@@ -277,6 +322,11 @@ VERIFIED_ONCE member_settle(u32 vm_id, u32 index, u64 claim, bool begun, u64 now
 		return 0;
 	if (!begun) {
 		claim_drop(member->room, claim_place(claim));
+		return 0;
+	}
+	if (sleepers_hold() && v->state == VCPU_ASLEEP) {
+		claim_hold(member->room, claim);
+		scx_bpf_kick_cpu(member->room, SCX_KICK_PREEMPT);
 		return 0;
 	}
 	stat_inc(STAT_GANG_STARTS);

@@ -23,6 +23,7 @@ struct {
 enum set_tell {
 	TELL_WAITING = 1, /* the pCPUs on which its members wait, if they are idle */
 	TELL_RUNNING = 2, /* those on which its members run */
+	TELL_HELD = 4,	  /* those that it has for members that sleep, if all of them do */
 };
 
 struct set_ctx {

@@ -104,6 +104,7 @@ struct cpu_ctx {
 	/* Gang partial: the set that has it, and in which slot; and the set that the runner is of. */
 	u32 set_runs;
 	u64 set_claim;
+	u64 set_held; /* ... if this is the same: for a member that sleeps */
 } __attribute__((aligned(64)));
 
 struct {

@@ -308,7 +308,10 @@ mod tests {
             ),
             ("--policy vtime --order sbco", ["--order sbco", "--placement balance", "(it is any)"]),
             ("--gang partial", ["--gang partial needs --sets", "nobody is in a set", ""]),
-            ("--policy strict --sets x", ["--sets needs --gang partial", "(it is strict)", ""]),
+            (
+                "--policy strict --sets x",
+                ["--sets needs --gang partial or partial-held", "(it is strict)", ""],
+            ),
             ("--policy partial --split 2", ["--split needs --gang partial-auto", "(it is partial)", ""]),
             (
                 "--policy partial --traffic faults",

@@ -111,11 +111,11 @@ class Cgroups(ExitStack):
         loop = f"{prefix} sh -c {shlex.quote(LOOP)}"
         self.run_in(group, f"for i in $(seq {count}); do {loop} & done; wait")
 
-    def busy(self, *vms: str) -> None:
-        """Let all vCPUs of these VMs want all they can get."""
+    def busy(self, *vms: str, vcpus: int | None = None) -> None:
+        """Let all vCPUs of these VMs, or so many, want all they can get."""
         for vm in vms:
             guest = self.place.guests[vm]
-            loops = f"for i in $(seq {guest.config.vcpus}); do sh -c {shlex.quote(LOOP)} & done; wait"
+            loops = f"for i in $(seq {vcpus or guest.config.vcpus}); do sh -c {shlex.quote(LOOP)} & done; wait"
             job = guest.machine.spawn(f"busy-{next(_numbers)}", loops)
             self.callback(_end, job)
 

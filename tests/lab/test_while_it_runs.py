@@ -66,6 +66,19 @@ def test_sets_change_while_they_run(bench: Bench) -> None:
         assert "; the sets stay as they are" in ground.daemon.output("stderr")[0]
 
 
+def test_a_set_has_a_pcpu_for_one_that_sleeps_if_asked(bench: Bench) -> None:
+    bench.host.write(FILE, "*: all\n")
+    idle = {}
+    for gang in ("partial", "partial-held"):
+        with Ground(bench, "partial", "--gang", gang, "--sets", FILE) as ground:
+            ground.busy("work")
+            ground.busy("pv", vcpus=1)
+            ground.got("work", "pv")
+            idle[gang] = ground.idle
+    assert idle["partial"] < 0.3, f"who sleeps has no pCPU: {idle}"
+    assert idle["partial-held"] > 0.4, f"beside one that wants to run its sibling has one: {idle}"
+
+
 def test_alpha_changes_while_it_runs(bench: Bench) -> None:
     with Ground(bench, "sbco") as ground:
         ground.busy(*VMS)

@@ -375,4 +375,16 @@ OF_OPERATIONS = [
         ";",
         "order vm",
     ),
+    Mutation(
+        "one is not exchanged with a sibling where there are two",
+        "runqueue.h",
+        "if (!siblings_on(t, best->cpu) || (best->leaving_vm && best->leaving_vm == t->vm))",
+        "if (siblings_on(t, best->cpu) <= (best->leaving_vm && best->leaving_vm == t->vm ? 1 : 0))",
+    ),
+    Mutation(
+        "the limit on waiting gives a whole turn",
+        "cohort.bpf.c",
+        "(best->urgency && t && order_before(&best->prev, &best->rank, 0))",
+        "false",
+    ),
 ]

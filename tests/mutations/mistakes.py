@@ -371,7 +371,12 @@ MUTATIONS = [
         "if (!order_before(rank, runner, wakeup_gran_ns))",
         "if (!runner)",
     ),
-    Mutation("members that sleep count", "set_turn.h", "v->state == VCPU_ASLEEP ||", ""),
+    Mutation(
+        "members that sleep count",
+        "set_turn.h",
+        "if (v->state == VCPU_ASLEEP && !(sleepers_hold() && v->pid))",
+        "if (index < -1)",
+    ),
     Mutation(
         "a newcomer is in the sets of whose place it has",
         "sets.h",

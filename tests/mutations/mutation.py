@@ -30,6 +30,7 @@ OWN_FILES = {
     "gang aligned": ("gang_aligned.h",),
     "gang partial": ("gang_partial.h", "set_turn.h", "sets.h"),
     "gang partial-auto": ("traffic.h", "shared_pages.h"),
+    "gang partial-held": ("gang_partial_held.h",),
     "gang strict": ("gang_strict.h", "strict_seats.h"),
     "gang relaxed": ("gang_relaxed.h",),
     "gang procco": ("gang_procco.h",),

@@ -311,6 +311,32 @@ OF_POLICIES = [
     Mutation(
         "one long sleep is never forgotten", "registry.h", "slept_ns = SLEPT_MAX * guard_keep_ns;", ";", "guard halted"
     ),
+    Mutation(
+        "a member that sleeps has no pCPU where it is to have one",
+        "set_turn.h",
+        "(sleepers_hold() && c->set_held == claim)",
+        "false",
+        of="gang partial-held",
+    ),
+    Mutation(
+        "who waits where a member sleeps is never asked",
+        "set_turn.h",
+        "if (is_overdue(t, now) || order_before(other, rank, 0))",
+        "if (is_overdue(t, now))",
+        of="gang partial-held",
+    ),
+    Mutation(
+        "who falls asleep in its set's turn gives its pCPU away",
+        "gang_partial_held.h",
+        "if (from == VCPU_RUNNING)",
+        "if (from == VCPU_ASLEEP)",
+    ),
+    Mutation(
+        "a set that sleeps keeps its pCPUs until its turn ends",
+        "gang_partial_held.h",
+        "if (!set || !member || !(set->tell & TELL_HELD))",
+        "if (set || !member)",
+    ),
 ]
 
 # The same of sets/, which finds the sets of gang partial-auto; its own tests must find them.

@@ -326,7 +326,7 @@ def test_the_kernel_takes_no_other_arguments(args: list[str]) -> None:
         ("vtime", ["--spin", "prefer", "--order", "sedf"], "7.3", "--spin prefer needs --order other than credit or s"),
         ("vtime", ["--order", "sbco"], "7.3", "--order sbco needs --placement balance (it is any)"),
         ("cohort", ["--gang", "partial"], "7.3", "--gang partial needs --sets: without, nobody is in a set"),
-        ("strict", ["--sets", "x"], "7.3", "--sets needs --gang partial (it is strict)"),
+        ("strict", ["--sets", "x"], "7.3", "--sets needs --gang partial or partial-held (it is strict)"),
         ("partial", ["--split", "2"], "7.3", "--split needs --gang partial-auto (it is partial)"),
         ("partial-auto", ["--split", "0.9"], "7.3", '--split: "0.9" is not allowed: must be a number from 1 to 100'),
         ("partial-auto", ["--split", "x"], "7.3", '--split: "x" is not allowed: must be a number from 1 to 100'),

@@ -2,7 +2,8 @@
 //! Light ones beside heavy ones in one cgroup, where a heavy one is due a whole pCPU and the cgroup little more: what is left goes to the light one, and it
 //! does not stop the heavy one for that.
 
-use crate::maxmin::{settled, Levels};
+use crate::common::MS;
+use crate::maxmin::{settled, Levels, Shared, SETTLE_NS};
 use crate::partition::{Cgroup, Partition, Task, Vm};
 
 fn cgroup(parent: usize, weight: u32) -> Cgroup {
@@ -50,4 +51,20 @@ fn who_may_take_a_light_ones_place_does_not_take_a_heavy_ones() {
         tasks: vec![on(1, 100), on(1, 1)],
     };
     settled(&partition, Levels::All).expect("everybody has its share");
+}
+
+#[test]
+fn the_limit_on_waiting_takes_moments_from_a_heavy_task() {
+    let partition = Partition {
+        pcpus: 2,
+        cgroups: vec![cgroup(0, 150)],
+        vms: vec![vm(0, 3), vm(1, 4)],
+        tasks: vec![task(0, 1), task(1, 428)],
+    };
+    // The default turns, and the default limit: each of the light VM's vCPUs reaches it.
+    let mut shared = Shared::timed(&partition, 16 * MS, 100 * MS);
+    shared.world.run(SETTLE_NS);
+    let (nodes, due, gets) = shared.measure();
+    let heavy = *nodes.threads.last().expect("a task");
+    assert!(gets[heavy] > 0.97 * due[heavy], "{:.4} of {:.4}", gets[heavy], due[heavy]);
 }

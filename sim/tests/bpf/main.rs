@@ -16,6 +16,7 @@ mod forced;
 mod gang;
 mod guard;
 mod halted;
+mod held;
 mod histories;
 mod kernel;
 mod lending;

@@ -36,9 +36,11 @@ impl Shared {
     pub fn new(partition: &Partition) -> Self {
         // The limit on waiting goes before fairness; this is about fairness.
         let asked = |name, ms| std::env::var(name).map_or(ms, |ms| ms.parse().unwrap()) * MS;
-        let slice_ns = asked("SLICE_MS", SLICE_MS);
-        let knobs =
-            Knobs { starve_ns: Some(asked("STARVE_MS", 900)), slice_ns: Some(slice_ns), ..Knobs::default() };
+        Self::timed(partition, asked("SLICE_MS", SLICE_MS), asked("STARVE_MS", 900))
+    }
+
+    pub fn timed(partition: &Partition, slice_ns: u64, starve_ns: u64) -> Self {
+        let knobs = Knobs { starve_ns: Some(starve_ns), slice_ns: Some(slice_ns), ..Knobs::default() };
         let mut w = World::new(Config { knobs, ..Config::cpus(partition.pcpus) });
         let mut cgroups = vec![0];
         for cgroup in &partition.cgroups {

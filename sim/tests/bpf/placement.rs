@@ -252,3 +252,13 @@ fn who_came_while_a_pcpu_looked_into_its_empty_queue_is_found() {
     assert!(w.is_running(waits), "it waits beside an idle pCPU");
     audit(&mut w);
 }
+
+#[test]
+fn each_of_three_siblings_runs_beside_one_that_is_due_a_whole_pcpu() {
+    let mut w = world(2);
+    let (one, three) = (busy_vm(&mut w, 1).1, busy_vm(&mut w, 3).1);
+    w.run(2_000 * MS);
+    let got = shares(&mut w, 10_000 * MS, &[&one[..], &three].concat());
+    assert_near(got[0], 1.0, 0.01);
+    got[1..].iter().for_each(|got| assert_near(*got, 1.0 / 3.0, 0.03));
+}

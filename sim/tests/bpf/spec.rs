@@ -21,10 +21,11 @@ pub mod knob {
     pub const GUARD_HALTED: u32 = 2;
     pub const GANG_PARTIAL: u32 = 2;
     pub const GANG_PARTIAL_AUTO: u32 = 3;
-    pub const GANG_STRICT: u32 = 4;
-    pub const GANG_RELAXED: u32 = 5;
-    pub const GANG_PROCCO: u32 = 6;
-    pub const GANG_CPUCO: u32 = 7;
+    pub const GANG_PARTIAL_HELD: u32 = 4;
+    pub const GANG_STRICT: u32 = 5;
+    pub const GANG_RELAXED: u32 = 6;
+    pub const GANG_PROCCO: u32 = 7;
+    pub const GANG_CPUCO: u32 = 8;
     pub const BOOST_CANDIDATE: u32 = 1;
     pub const BOOST_ANY_MODE: u32 = 2;
     pub const BOOST_UNFAIR: u32 = 4;
