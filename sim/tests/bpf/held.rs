@@ -68,7 +68,7 @@ fn smaller_sets_leave_the_rest_to_others() {
 fn one_that_falls_asleep_in_its_turn_keeps_its_pcpu_from_others() {
     let mut w = held(2);
     let a = half_asleep(&mut w, 2, 2, &[&[0, 1]]);
-    let b = half_asleep(&mut w, 2, 2, &[&[0, 1]]);
+    let b = [w.spawn(Spec::busy())];
     for _ in 0..20 {
         until_in_turn(&mut w, &a, &b);
         w.sleep(a[1]);
