@@ -35,6 +35,8 @@ SHORT = 40
 # After so long its sibling notices, and calls it.
 STILL_MS = 10
 SPINS = 150
+# So many of the spins the host's own threads may interrupt.
+LOST_FOR_A_MOMENT = 0.03
 # More than the probe follows at once.
 VMS = 1100
 # At most so many of them may find a guest that computes in its tick.
@@ -227,10 +229,11 @@ def test_chains_of_exits_are_as_many_as_spins(bench: Bench) -> None:
         lengths = [now - was for was, now in zip(before["ple_chain_lengths"], after["ple_chain_lengths"], strict=True)]
         print(f"{SPINS} spins of {pauses} PAUSEs: {got}, chains of {lengths}; the emulator waited for {away:.1%} of it")
         # Two spins each time, of two exits and of one. An emulator that is elsewhere seems to compute meanwhile,
-        # and the guest's kernel may spin for a sibling of its own: each exit there can be a chain, or part one.
+        # and the guest's kernel may spin for a sibling of its own: each exit there can be a chain, or part one. A vCPU
+        # that loses its pCPU for a moment spins with KVM's shortest window again: one more of its three exits.
         kernel = got["ple_kernel"]
         slack = away * SPINS + kernel
-        assert got["ple"] - kernel == close_to(3 * SPINS, away * SPINS)
+        assert got["ple"] - kernel == close_to(3 * SPINS, (away + LOST_FOR_A_MOMENT) * 3 * SPINS)
         assert got["ple_chains"] == close_to(2 * SPINS, slack)
         assert lengths[:2] == [close_to(SPINS, 2 * slack), close_to(SPINS, 2 * slack)]
         assert kernel <= 0.1 * got["ple"]
