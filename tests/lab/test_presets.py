@@ -14,6 +14,7 @@ import pytest
 from ground import DIVIDING_KERNELS, KERNELS, OLDEST_KERNEL, Cgroups, Ground
 from provoked import TRUTH, put
 
+from cohortlab.lab.command import PAYLOAD
 from cohortlab.policies import PRESETS
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.long]
 # These say of themselves that they keep no shares.
 WITHOUT_SHARES = ("procco", "cpuco")
 VMS = ("work", "pv", "hyper")
+FILE = f"{PAYLOAD}/test.sets"
 PCPUS = 2
 # So often is a sibling to be called that has no pCPU; and after so long it has lost it.
 CALLS, STILL_US = 20, 2000
@@ -50,11 +52,13 @@ def test_it_is_loaded_and_divides(bench: Bench, preset: str) -> None:
 def test_each_is_loaded_by_the_oldest_kernel_and_goes_on(bench: Bench) -> None:
     with Cgroups(bench) as ground, bench.silence():
         ground.busy(*VMS)
-        for preset in PRESETS:
-            with bench.cohort("--policy", preset) as daemon:
+        bench.host.write(FILE, "*: all\n")
+        no_presets = [("partial", "--gang", "partial-held", "--sets", FILE)]
+        for policy, *args in [*((preset,) for preset in PRESETS), *no_presets]:
+            with bench.cohort("--policy", policy, *args) as daemon:
                 time.sleep(1)
-                assert daemon.wait(0) is None, f"{preset}: {daemon.output('stderr')[0]}"
-                assert bench.state() == "enabled", preset
+                assert daemon.wait(0) is None, f"{policy} {args}: {daemon.output('stderr')[0]}"
+                assert bench.state() == "enabled", policy
 
 
 @KERNELS
