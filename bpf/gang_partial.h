@@ -160,7 +160,7 @@ static void partial_settle(u32 vm_id, u64 now)
 	struct set_ctx *set;
 	struct vcpu_ctx *v;
 	s32 i, index, cpu;
-	u32 number;
+	u32 place;
 
 	if (!vm)
 		return;
@@ -171,8 +171,8 @@ static void partial_settle(u32 vm_id, u64 now)
 		v = vcpu_at(index);
 		if (index < 0 || !v)
 			continue;
-		number = set_of_vcpu(vm, vm_id, index);
-		set = number ? set_ctx_at(vcpu_index(vm, number - 1)) : NULL;
+		place = set_place_of(vm, vm_id, index);
+		set = place ? set_ctx_at(place - 1) : NULL;
 		cpu = vcpu_cpu(v);
 		if (!set || cpu < 0)
 			continue;

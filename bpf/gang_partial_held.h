@@ -25,14 +25,6 @@ static void held_changed(struct task_ctx *t, struct vcpu_ctx *v, u32 from, u64 n
 	set_tell(t, set, TELL_HELD);
 }
 
-/* The set of the vCPU at that index of vcpus. */
-static __always_inline struct set_ctx *set_of_index(const struct vm_ctx *vm, u32 vm_id, s32 index)
-{
-	u32 number = index < 0 ? 0 : set_of_vcpu(vm, vm_id, index);
-
-	return number ? set_ctx_at(vcpu_index(vm, number - 1)) : NULL;
-}
-
 /* Sets that are to give back what they hold, if nobody of them is awake any more. */
 VERIFIED_ONCE held_give_back(u32 vm_id)
 {
@@ -49,7 +41,8 @@ VERIFIED_ONCE held_give_back(u32 vm_id)
 			break;
 		index = vcpu_index(vm, i);
 		v = vcpu_at(index);
-		set = set_of_index(vm, vm_id, index);
+		place = set_place_of(vm, vm_id, index);
+		set = place ? set_ctx_at(place - 1) : NULL;
 		if (v && set && v->state != VCPU_ASLEEP)
 			set->tell &= ~TELL_HELD;
 	}
@@ -57,11 +50,11 @@ VERIFIED_ONCE held_give_back(u32 vm_id)
 		if (i >= vm->vcpu_end)
 			break;
 		index = vcpu_index(vm, i);
-		set = set_of_index(vm, vm_id, index);
+		place = set_place_of(vm, vm_id, index);
+		set = place ? set_ctx_at(place - 1) : NULL;
 		member = set_ctx_at(index);
 		if (!set || !member || !(set->tell & TELL_HELD))
 			continue;
-		place = vcpu_index(vm, set_of_vcpu(vm, vm_id, index) - 1) + 1;
 		claim_drop(member->room, place);
 		claim_drop(member->ran_on, place);
 		scx_bpf_kick_cpu(member->room < 0 ? member->ran_on : member->room, SCX_KICK_IDLE);

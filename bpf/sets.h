@@ -69,19 +69,23 @@ static __always_inline u32 set_of_vcpu(const struct vm_ctx *vm, u32 vm_id, u32 i
 	return value & 0xffff;
 }
 
-/* Where the state of t's set is, 1 + its index in sets; 0: t is in none. */
+/* Where the state of that vCPU's set is, 1 + its index in sets; 0: it is in none. */
+static __always_inline u32 set_place_of(struct vm_ctx *vm, u32 vm_id, s32 index)
+{
+	u32 set = index < 0 ? 0 : set_of_vcpu(vm, vm_id, index);
+
+	return set ? (u32)(vcpu_index(vm, set - 1) + 1) : 0;
+}
+
+/* The same of t's. */
 static __always_inline u32 set_place(const struct task_ctx *t)
 {
 	struct vm_ctx *vm;
-	u32 set;
 
 	if (t->vcpu < 0)
 		return 0;
 	vm = vm_get(t);
-	if (!vm)
-		return 0;
-	set = set_of_vcpu(vm, t->vm, t->vcpu_at);
-	return set ? (u32)(vcpu_index(vm, set - 1) + 1) : 0;
+	return vm ? set_place_of(vm, t->vm, t->vcpu_at) : 0;
 }
 
 #endif
