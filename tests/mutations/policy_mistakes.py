@@ -231,8 +231,8 @@ OF_POLICIES = [
     Mutation(
         "the second VM's vCPUs look into the first one's sets",
         "sets.h",
-        "set = set_of_vcpu(vm, t->vm, t->vcpu_at);",
-        "set = set_of_vcpu(vm, t->vm, t->vcpu);",
+        "return vm ? set_place_of(vm, t->vm, t->vcpu_at) : 0;",
+        "return vm ? set_place_of(vm, t->vm, t->vcpu) : 0;",
     ),
     Mutation(
         "unfair boosts lend nothing",
