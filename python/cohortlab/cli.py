@@ -35,6 +35,8 @@ def main() -> int:
         _refuse_other_encodings(sys.argv[1:])
         _add_commands()
         code = cli.main(standalone_mode=False)
+        # Here, where a full disk is told as such, and not when the interpreter ends.
+        sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
         return _fail(f"{error.format_message().rstrip('.')}{_hint(error)}", EXIT_BAD_INPUT)

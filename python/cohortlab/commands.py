@@ -197,13 +197,18 @@ def with_programs(text: str, scenario: Scenario) -> Scenario:
 def policies_of(scenario: Scenario, text: str | None, args: tuple[str, ...]) -> tuple[Policy, ...]:
     """Return the policies to compare: those of the options, else the scenario's."""
     own = scenario.defaults
-    given = text if text is not None else ",".join(own.policies or DEFAULT_POLICIES)
+    if text is not None:
+        return parse_policies(text, args)
+    listed = ",".join(own.policies or DEFAULT_POLICIES)
     try:
-        return parse_policies(given, args or (own.policy_args if text is None else ()))
+        of_file = parse_policies(listed, own.policy_args)
     except BadInput as error:
-        if text is not None or args or not (own.policies or own.policy_args):
+        if not (own.policies or own.policy_args):
             raise
         raise BadInput(f"{scenario.path}: defaults: {error}") from None
+    # Those of the options take the place of the file's, label by label.
+    named = {policy.label: policy for policy in parse_policies(listed, args)}
+    return tuple(named[policy.label] if named[policy.label].args else policy for policy in of_file)
 
 
 def place_named(name: str, *, probe: bool = True) -> OpenPlace:

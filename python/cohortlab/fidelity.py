@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cohortlab.compare import Plan
+from cohortlab.compare import INTERRUPTED, Plan
 from cohortlab.errors import BadInput
+from cohortlab.places import PlaceError
 from cohortlab.policies import Policy
 from cohortlab.results import ALONE, Results, read_parquet
 from cohortlab.scenario import TLB_MODES, Scenario, Turn
@@ -117,6 +118,10 @@ def compare(
         raise BadInput(f"--lab: {lab_file}: has no complete round")
     parts = chosen.only(tuple(dict.fromkeys(figure.program for figure in measured)))
     simulated = _simulate(parts, lab, rounds, kernel or kernel_of(lab), hardware)
+    if simulated.stopped == INTERRUPTED:
+        raise KeyboardInterrupt
+    if simulated.stopped and not simulated.failed:
+        raise PlaceError(f"{scenario.path}: {simulated.stopped}")
     found = {_what(figure, parts): figure for figure in figures(simulated, parts)}
     return [_fit(figure, found.get(_what(figure, chosen)), simulated) for figure in measured]
 
@@ -144,14 +149,19 @@ def _fit(lab: Figure, sim: Figure | None, simulated: Results) -> Fit:
 
 def kernel_of(lab: Results) -> str | None:
     """Return the lab's kernel as a version that the simulator understands, if it says."""
-    release = next((place.get("kernel", "") for place in lab.places.values()), "")
+    return _version(next((place.get("kernel", "") for place in lab.places.values()), ""))
+
+
+def _version(release: str) -> str | None:
     found = re.search(r"\d+\.\d+(\.\d+)?", release)
     return found[0] if found else None
 
 
 def _as_in_the_lab(scenario: Scenario, lab: Results) -> Scenario:
-    """Return the scenario with the lab's pause filter."""
+    """Return the scenario with the lab's pause filter, and its guests' kernel if that was another than the host's."""
     place = next(iter(lab.places.values()), {})
+    if version := _version(place.get("guests' kernel", "")):
+        scenario = scenario.with_guest_kernel(version)
     if place.get("ple") == "off":
         return scenario.with_ple(None)
     window = place.get("ple_window_us", "")

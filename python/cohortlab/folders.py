@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Iterator
 from datetime import datetime
@@ -13,8 +14,8 @@ from cohortlab.errors import BadInput
 
 
 def folder_for(out: Path | None, name: str) -> Path:
-    """Return the folder of ``--out``, or one of that name and this time; checked."""
-    return writable(out or Path("results") / f"{name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}")
+    """Return the folder of ``--out``, or one of that name, this time and this process; checked."""
+    return writable(out or Path("results") / f"{name}-{datetime.now().strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
 
 
 def writable(folder: Path) -> Path:

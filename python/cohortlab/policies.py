@@ -43,7 +43,12 @@ class Policy:
 def parse_policies(listed: str, arguments: Sequence[str]) -> tuple[Policy, ...]:
     """Return the policies of ``--policies`` with the arguments that ``--policy-args LABEL=ARGS`` give them."""
     labels = [label.strip() for label in listed.split(",")] if listed != ALL else list(KNOWN)
-    given = dict(_split_arguments(text) for text in arguments)
+    given: dict[str, tuple[str, ...]] = {}
+    for text in arguments:
+        label, args = _split_arguments(text)
+        if label in given:
+            raise BadInput(f'--policy-args: "{label}" is given twice: must be once, with all its arguments')
+        given[label] = args
     policies = []
     for label in labels:
         name, _, variant = label.partition("@")

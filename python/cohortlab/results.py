@@ -203,7 +203,14 @@ def _metadata(results: Results) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write ``content`` to ``path`` so that a reader sees the old file or the new one, never half of it."""
+    """Write ``content`` to ``path`` so that a reader sees the old file or the new one, never half of it.
+
+    A device or a pipe, as /dev/stdout, is written to; a link stays one.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     temporary = Path(name)
     try:

@@ -132,3 +132,8 @@ def test_runs_that_are_alike_leave_the_model_alone() -> None:
     gain = Gain.of([0.5] * 5)
     assert gain.runs == pytest.approx(statistics.stdev([0.5] * 5))
     assert gain.percent_of_runs[1] == pytest.approx(gain.percent_of_runs[2])
+
+
+def test_who_would_get_nothing_at_all_counts() -> None:
+    assert found([0.2, 0.2, 0.2], hog=0.0).best == "eevdf"
+    assert found([0.2, 0.2, 0.2], hog=0.4).best == "cohort"

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from cohortlab import compare
+from cohortlab.commands import policies_of
 from cohortlab.compare import INTERRUPTED, Plan
 from cohortlab.errors import BadInput
 from cohortlab.places import PlaceCrashed, PlaceError, PlaceFailed
@@ -154,6 +156,24 @@ def test_variants_of_a_policy_have_their_own_arguments(run: Run, place: Any) -> 
         ("cohort", "cohort", ("--slice-us", "5000")),
         ("cohort@plain", "cohort", ("--boost", "off", "--slice-us", "9")),
     }
+
+
+def test_arguments_of_a_label_are_given_once() -> None:
+    with pytest.raises(BadInput, match='--policy-args: "cohort" is given twice: must be once, with all its arguments'):
+        parse_policies("cohort", ("cohort=--slice-us 4000", "cohort=--boost off"))
+
+
+def test_options_arguments_take_the_place_of_the_scenarios_label_by_label(two: Scenario) -> None:
+    own = ("cohort=--boost off", "eevdf@smp=--cgroup-mode smp")
+    defaults = two.defaults.model_copy(update={"policies": ("cohort", "eevdf@smp"), "policy_args": own})
+    two = dataclasses.replace(two, defaults=defaults)
+
+    def args(text: str | None, *given: str) -> list[tuple[str, ...]]:
+        return [policy.args for policy in policies_of(two, text, given)]
+
+    assert args(None) == [("--boost", "off"), ("--cgroup-mode", "smp")]
+    assert args(None, "cohort=--slice-us 4000") == [("--slice-us", "4000"), ("--cgroup-mode", "smp")]
+    assert args("cohort,eevdf", "cohort=--slice-us 4000") == [("--slice-us", "4000"), ()]
 
 
 def test_a_crash_voids_the_round_which_is_run_again(run: Run, place: Any) -> None:

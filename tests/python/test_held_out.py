@@ -174,6 +174,7 @@ def test_rounds_of_two_runs_make_one_cell(cohortlab: Run, split: Path) -> None:
         ("split.toml", '"eevdf@long"', '"eevdg"', 'split.toml: policy[1]: --policies: unknown policy "eevdg"'),
         ("split.toml", '"rounds.toml"', '"../x.toml"', 'rounds[0].file: "../x.toml" is not allowed: must be a file'),
         ("split.toml", '"rounds.toml"', '"absent.toml"', "absent.toml: cannot be read"),
+        ("split.toml", "seeds = 2", 'hardware = "none"', 'split.toml: hardware: "none" does not exist: must be one of'),
         (
             "split.toml",
             '"small.toml"',

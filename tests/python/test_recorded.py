@@ -227,6 +227,16 @@ def test_a_program_whose_time_is_fixed_is_judged_by_what_it_did(cohortlab: Run, 
     assert all(slowdown["work"] > 1.3 for slowdown in found["slowdown"].values())
 
 
+def test_what_the_loads_get_is_of_all_programs(tmp_path: Path) -> None:
+    loads = []
+    for programs in (("tlb-flush", "mmapfork"), ("mmapfork", "tlb-flush"), ("tlb-flush",)):
+        path = tmp_path / "small.toml"
+        path.write_text(two_vms(*programs))
+        loads.append(advice.advise(scenarios.load(path), "eevdf", 1).loads["eevdf"]["hog"])
+    assert loads[0] == pytest.approx(loads[1])
+    assert loads[0] != loads[2]
+
+
 def test_the_same_recording_is_the_same_scenario(file: Path, cohortlab: Run, tmp_path: Path) -> None:
     for name in ("a", "b"):
         assert cohortlab("import", str(file), "--out", str(tmp_path / name)).code == 0

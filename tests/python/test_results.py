@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import io
+import os
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -228,3 +229,17 @@ def test_the_mean_is_over_programs_that_every_policy_has(results: Results, two: 
 )
 def test_number(value: float, text: str) -> None:
     assert number(value) == text
+
+
+def test_a_pipe_is_written_to_and_a_link_stays_one(tmp_path: Path) -> None:
+    pipe, link, file = tmp_path / "pipe", tmp_path / "latest", tmp_path / "file"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_atomically(pipe, b"through it")
+    assert os.read(reader, 100) == b"through it"
+    os.close(reader)
+    assert pipe.is_fifo()
+    file.write_bytes(b"old")
+    link.symlink_to(file)
+    write_atomically(link, b"new")
+    assert (link.is_symlink(), file.read_bytes()) == (True, b"new")

@@ -16,6 +16,7 @@ from cohortlab.errors import BadInput
 from cohortlab.policies import Policy, parse_policies
 from cohortlab.scenario import TLB_RULE, Scenario, Tlb
 from cohortlab.scenario_check import fetch
+from cohortlab.sim import hardware as hardwares
 from cohortlab.tomlmodel import Location, Model, parse, read_toml, refuse, shown
 
 SHIPPED = shipped.folder("fidelity") / "lab.toml"
@@ -146,6 +147,13 @@ def load(path: Path) -> Split:
     _unique(path, "policy", "label", [table.label for table in file.policy])
     _unique(path, "shape", "scenario", [(table.scenario, table.tlb) for table in file.shape])
     _unique(path, "rounds", "file", [table.file for table in file.rounds])
+    try:
+        hardwares.load(file.hardware)
+    except BadInput:
+        if file.hardware.endswith(".toml"):
+            raise
+        wrong = f"{shown(file.hardware)} does not exist"
+        refuse(path, ("hardware",), wrong, f"one of {', '.join(hardwares.names())}, or a .toml file")
     policies = {}
     for at, table in enumerate(file.policy):
         try:

@@ -236,8 +236,10 @@ class RealPlace(ABC):
         with self._crash_if_lost():
             for vm, workload in turn.items():
                 self._programs.prepare(vm, workload)
-            # Out of the first block all have ended; then those end that have begun anew.
-            with ExitStack() as again, ThreadPoolExecutor(len(turn)) as pool:
+            with ExitStack() as again:
+                # Its own exit would wait for the programs, also for whoever has interrupted them.
+                pool = ThreadPoolExecutor(len(turn))
+                again.callback(pool.shutdown, wait=False, cancel_futures=True)
                 self._programs.begin()
                 running = {pool.submit(later, vm, workload): vm for vm, workload in turn.items()}
                 for ended in as_completed(running):

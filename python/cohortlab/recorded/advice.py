@@ -22,6 +22,8 @@ from cohortlab.sim.result import Result
 
 # A difference below this is none that anybody would notice.
 NOTHING = 0.02
+# Who gets nothing at all counts as one that gets so many pCPUs.
+_NEXT_TO_NOTHING = 1e-6
 
 
 @dataclass
@@ -44,7 +46,7 @@ class Advice:
         """Return the geometric mean of all VMs' slowdowns; of who only computes, beside what the kernel gives it."""
         slowdowns = [self.slowdown(policy, vm) for vm in self.alone]
         before, after = self.loads.get(KERNEL, {}), self.loads.get(policy, {})
-        slowdowns += [pcpus / after[vm] for vm, pcpus in before.items() if pcpus > 0 and after.get(vm)]
+        slowdowns += [pcpus / max(after[vm], _NEXT_TO_NOTHING) for vm, pcpus in before.items() if pcpus and vm in after]
         return math.exp(statistics.fmean(math.log(slowdown) for slowdown in slowdowns))
 
     def gain(self, policy: str, vm: str) -> Gain:
@@ -165,15 +167,16 @@ def advise(
         return Result.of(Run(scenario, running, policy.name, policy.args, seed, version, parts))
 
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        got: list[dict[str, float]] = []
 
         def times(policy: Policy, turn: Turn, beside: dict[str, str]) -> dict[str, list[float]]:
-            """Return how long each program of the turn takes, for each seed."""
+            """Return how long each program of the turn takes, for each seed; ``got``: what the loads had meanwhile."""
             running = dict(turn) | beside
             results = list(pool.map(lambda seed: simulate(policy, running, seed), seeds))
             if beside:
                 measured = [result.measurement(turn[0][0]) for result in results]
                 pcpus = {vm: [run.cpu_s[vm] / run.window_s for run in measured] for vm in beside}
-                found.loads[policy.label] = {vm: statistics.median(each) for vm, each in pcpus.items()}
+                got.append({vm: statistics.median(each) for vm, each in pcpus.items()})
             took = {task: [_seconds(scenario, *task, result) for result in results] for task in turn}
             return {_title(scenario, *task): seconds for task, seconds in took.items()}
 
@@ -186,9 +189,12 @@ def advise(
             try:
                 host_class(policy.name, policy.args, version)
                 beside: dict[str, list[float]] = {}
+                got.clear()
                 for turn in scenario.turns:
                     beside = times(policy, turn, loads) | beside
                 found.times[policy.label] = beside
+                # Beside each program, on average.
+                found.loads[policy.label] = {vm: statistics.fmean(turn[vm] for turn in got) for vm in loads if got}
             except PlaceError as error:
                 if policy.name == KERNEL:
                     raise BadInput(str(error)) from None

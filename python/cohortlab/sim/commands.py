@@ -100,9 +100,13 @@ def explain(
     def simulate(under: tuple[str, list[str]]) -> Result:
         return sim.run(chosen, program, *under, alone=alone, seed=seed, kernel=kernel, hardware=hardware, traces=traces)
 
+    from cohortlab.sim.result import RunEnded
+
     try:
         with ThreadPoolExecutor() as pool:
             results = list(pool.map(simulate, policies))
+    except RunEnded:
+        raise
     except PlaceError as error:
         raise BadInput(str(error)) from None
 
@@ -159,7 +163,7 @@ def _words(option: str, text: str) -> list[str]:
 )
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Simulated rounds.")
 @click.option("--kernel", help="Version of the simulated host's kernel. Default: the lab's.")
-@click.option("--hardware", help="A name in hardware/, or a file. Default: lab.")
+@click.option("--hardware", help="A name in hardware/, or a file. Default: the scenario's, or lab.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else, on standard output.")
 def fidelity(
     scenario: Path, lab_file: Path, rounds: int, kernel: str | None, hardware: str | None, as_json: bool

@@ -41,6 +41,7 @@ class Run:
     Attributes:
         running: the workload that each VM runs, by VM name; the other VMs are up and idle.
         programs: models as the simulator takes them, by name, of those whose files are not to be read.
+        sets: what files of ``--sets`` say, likewise.
         seed: runs of one seed are the same to the last byte; another seed is another round.
     """
 
@@ -52,6 +53,7 @@ class Run:
     kernel: str = KERNEL_DEFAULT
     hardware: Hardware = field(default_factory=lambda: hardwares.load(hardwares.DEFAULT))
     programs: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    sets: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the run as the simulator reads it, in JSON."""
@@ -65,7 +67,7 @@ class Run:
             "seed": self.seed,
             "duration_ns": duration_ns,
             "machine": _machine(scenario, self.hardware),
-            "policy": host_class(self.policy, self.args, self.kernel, caught=self._catches()),
+            "policy": host_class(self.policy, self.args, self.kernel, caught=self._catches(), sets=self.sets),
             "vms": [self._vm(vm) for vm in scenario.vms],
             "tasks": self._tasks(),
         }

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from cohortlab.plots import COLOURS, FAINT, INK
+from cohortlab.results import write_atomically
 from cohortlab.sim.result import TIMELINE_KINDS, Result
 
 OTHER = "#9aa3ad"  # the host's own tasks, and VMs' threads that are no vCPUs
@@ -127,7 +129,10 @@ def draw(results: Sequence[Result], window: Window, titles: Sequence[str], path:
         every[-1].set_xlim(window.start_ns / NS_PER_MS, window.end_ns / NS_PER_MS)
         every[-1].set_xlabel("ms of simulated time")
         _legend(figure, panels[0])
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+        drawn = io.BytesIO()
+        as_svg = path.suffix == ".svg"
+        figure.savefig(drawn, format=path.suffix.lstrip("."), dpi=150, metadata={"Date": None} if as_svg else None)
+    write_atomically(path, drawn.getvalue())
 
 
 def _colours(result: Result) -> list[tuple[float, float, float]]:

@@ -80,10 +80,13 @@ SIMULATED_MODES = ("smp", "concur")
 _SHORTER_SLICE = ((6, 6, 93), (6, 12, 31), (6, 14, 9))
 
 
-def host_class(name: str, args: Sequence[str], kernel: str, *, caught: bool = True) -> dict[str, Any]:
+def host_class(
+    name: str, args: Sequence[str], kernel: str, *, caught: bool = True, sets: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return the host's scheduling class as the simulator reads it.
 
     ``caught``: KVM catches vCPUs that spin. Where it does not, some policies boost more (UNCAUGHT in bpf/policies.h).
+    ``sets``: what files of ``--sets`` say, of those that are not to be read.
 
     Raises:
         PlaceError: the policy, its arguments or the kernel are not known; the line says what is.
@@ -94,17 +97,17 @@ def host_class(name: str, args: Sequence[str], kernel: str, *, caught: bool = Tr
         raise PlaceError(
             f'policy "{name}" is not known to the simulator: must be one of {KERNEL}, {", ".join(PRESETS)}'
         )
-    return {"class": "ext", "knobs": knobs(name, args, caught=caught), **_of_sets(args)}
+    return {"class": "ext", "knobs": knobs(name, args, caught=caught), **_of_sets(args, sets or {})}
 
 
-def _of_sets(args: Sequence[str]) -> dict[str, Any]:
+def _of_sets(args: Sequence[str], sets: Mapping[str, str]) -> dict[str, Any]:
     """Return what the file of ``--sets`` says, ``--split`` and ``--traffic``."""
     given = dict(_pairs(args))
     if f"--{FAULTS}" in given:
         raise PlaceError(f"--{FAULTS} is not simulated: there KVM drops all pages each time: must be left out")
     found: dict[str, Any] = {}
     if file := given.get("--sets"):
-        found["sets"] = read_sets(file)
+        found["sets"] = sets[file] if file in sets else read_sets(file)
     if value := given.get(f"--{SPLIT}"):
         found[SPLIT] = _split(value)
     if value := given.get(f"--{TRAFFIC}"):

@@ -42,6 +42,10 @@ DISTRIBUTIONS = (
 _SUMMARY = ("count", "mean_ns", "min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns")
 
 
+class RunEnded(PlaceError):
+    """A run did not come to its end: the host's scheduler was put out, a program waits for ever."""
+
+
 @dataclass(frozen=True)
 class Traces:
     """Which traces to record, and how large each may grow; 0: none.
@@ -114,7 +118,7 @@ class Result:
         except module.ConfigError as error:
             raise BadInput(f"{run.scenario.path} on {run.hardware.path}: {one_line(str(error))}") from None
         except module.RunError as error:
-            raise PlaceError(f"{run.scenario.path}: {one_line(str(error))}") from None
+            raise RunEnded(f"{run.scenario.path}: {one_line(str(error))}") from None
         return cls(run, done, traces, identity.name(run, text))
 
     @cached_property
@@ -278,11 +282,16 @@ class Result:
 
     def write_tables(self, folder: Path) -> None:
         """Write every table as a Parquet file of its name into ``folder``, which is made if it is not there."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
+
+        from cohortlab.results import write_atomically
 
         folder.mkdir(exist_ok=True)
         for name in ("vms", "vcpus", "distributions", "histograms", "timeline"):
-            pq.write_table(getattr(self, name), folder / f"{name}.parquet", compression="zstd")
+            written = pa.BufferOutputStream()
+            pq.write_table(getattr(self, name), written, compression="zstd")
+            write_atomically(folder / f"{name}.parquet", written.getvalue().to_pybytes())
 
     def _summaries(self) -> list[tuple[str, str, dict[str, Any]]]:
         found = []

@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, time
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,8 @@ def _checked(place: str, field: str, values: Sequence[Any]) -> Axis:
         raise BadInput(f"{place}: has {len(values)} values: must have 1 to {VALUES_MAX}")
     kinds: dict[str, type] = {"seed": int, "alone": bool, **dict.fromkeys(TEXTS, str)}
     for value in values:
+        if isinstance(value, date | time):
+            raise BadInput(f"{place}: {shown(value)} is not allowed: no field is a date or a time")
         wanted = kinds.get(field)
         if wanted is not None and type(value) is not wanted:
             what = {int: "a whole number", bool: "true or false", str: "a text"}[wanted]

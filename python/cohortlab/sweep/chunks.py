@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -84,10 +86,16 @@ class Part:
     failed: int
 
 
-def simulate(plan: Plan, chunk: int, size: int, known: Known = NOTHING) -> Part:
-    """Simulate a chunk, but for what is known of it."""
+def simulate(plan: Plan, chunk: int, size: int, known: Known = NOTHING, ended: Event | None = None) -> Part:
+    """Simulate a chunk, but for what is known of it.
+
+    Raises:
+        CancelledError: ``ended`` was set before the chunk's last run.
+    """
     rows = []
     for number in numbers(plan, chunk, size):
+        if ended is not None and ended.is_set():
+            raise CancelledError
         rows += simulate_point(plan, number, known)
     table = pa.Table.from_pylist(rows, schema=schema(plan))
     return Part(_bytes([table]), sum("error" in row for row in rows))
@@ -102,7 +110,7 @@ def simulate_point(plan: Plan, number: int, known: Known = NOTHING) -> list[dict
     """Return a point's rows: one for each of its programs, or one that says why there is none."""
     try:
         point = plan.point(number)
-    except BadInput as error:
+    except (BadInput, PlaceError) as error:
         return [_row(plan, number, "", error=one_line(str(error)))]
     if point.name in known:
         return [_row(plan, number, point.name, **row) for row in known[point.name]]
@@ -150,7 +158,7 @@ def known_of(plan: Plan, chunk: int, size: int, known: Known) -> Known:
     found: Known = {}
     for number in numbers(plan, chunk, size):
         # What is wrong with a point, its worker says.
-        with contextlib.suppress(BadInput):
+        with contextlib.suppress(BadInput, PlaceError):
             name = plan.point(number).name
             found = {**found, name: known[name]} if name in known else found
     return found

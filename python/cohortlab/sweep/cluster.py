@@ -41,11 +41,14 @@ def check(address: str) -> None:
         if _SLURM.fullmatch(address):
             import dask_jobqueue  # noqa: F401
     except ImportError as error:
-        raise BadInput(f"--dask: {error.name} is not installed: run `pip install cohortlab[cluster]`") from None
+        package = str(error.name).replace("_", "-")
+        raise BadInput(f"--dask: {error.name} is not installed: run `pip install {package}`") from None
 
 
 def run(plan: Plan, wanted: Sequence[int], size: int, address: str, known: Known = NOTHING) -> Iterator[Done]:
     """Simulate what is not known of chunks and return each with what came of it, as they end."""
+    if not wanted:
+        return
     with _client(address) as client:
         yield from _on(client, plan, wanted, size, known)
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
+from rich.text import Text
 
 from cohortlab.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 
@@ -128,13 +129,19 @@ def _shard(text: str | None) -> tuple[int, int]:
 def _meter(total: int) -> Iterator[Meter]:
     console = Console(stderr=True)
     if console.is_terminal:
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.speed:.1f} runs/s"), TimeRemainingColumn())
+        columns = (BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
         with RichProgress(*columns, console=console) as bar:
             task = bar.add_task("", total=total)
-            bar.tasks[0].finished_speed = 0.0
             yield lambda done: bar.update(task, advance=done)
     else:
         yield _Lines(total)
+
+
+class _Rate(ProgressColumn):
+    """Runs per second, which is not known before two chunks have ended."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:.1f} runs/s")
 
 
 class _Lines:

@@ -17,6 +17,7 @@ from cohortlab import models, workloads
 from cohortlab import scenario as scenarios
 from cohortlab.errors import BadInput
 from cohortlab.places import PlaceError
+from cohortlab.policies import read_sets, sets_file
 from cohortlab.scenario import Fetch, Found, Scenario
 from cohortlab.scenario_check import fetch
 from cohortlab.sim import hardware as hardwares
@@ -50,6 +51,8 @@ class Library:
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
     model_files: dict[str, tuple[dict[str, Any], Path]] = field(default_factory=dict)
     hardware: dict[str, tuple[dict[str, Any], Path]] = field(default_factory=dict)
+    # What files of --sets say.
+    sets: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ class Plan:
             library.models,
             {name: data for name, (data, _) in library.model_files.items()},
             {name: data for name, (data, _) in library.hardware.items()},
+            *([library.sets] if library.sets else []),
             self.simulator,
         ]
         return digest(about)
@@ -110,7 +114,11 @@ class Plan:
         return tuple(reversed(found))
 
     def point(self, number: int) -> Point:
-        """Return a point by its number from 0, or raise BadInput if its values do not go together."""
+        """Return a point by its number from 0.
+
+        Raises:
+            BadInput, PlaceError: its values do not go together.
+        """
         values = self.values(number)
         run = self.run(values)
         described = run.as_dict()
@@ -144,6 +152,7 @@ class Plan:
             given.get("kernel", scenario.defaults.kernel or KERNEL_DEFAULT),
             self._hardware_of(given.get("hardware", ""), [(a, v) for a, v in changes if a.root == "hardware"]),
             programs,
+            self.library.sets,
         )
 
     def _scenario_of(self, changes: list[tuple[Axis, Any]]) -> tuple[Scenario, dict[str, dict[str, Any]]]:
@@ -269,6 +278,8 @@ def _read(plan: Plan) -> None:
 
     base = scenarios.of_data(plan.scenario, plan.path, fetch=found)
     for axis in plan.axes:
+        if axis.root == "scenario" and axis.path.startswith("defaults") and axis.path != "defaults.kernel":
+            raise BadInput(f"--axis: {axis.field}: changes nothing in a sweep: must be hardware or policy instead")
         for value in axis.values:
             if axis.root == "scenario" and isinstance(value, str | list):
                 data = copy.deepcopy(plan.scenario)
@@ -279,10 +290,24 @@ def _read(plan: Plan) -> None:
                     found(value)
                 except BadInput as error:
                     raise BadInput(f"--axis: program: {error}") from None
+        for file in _sets_files(axis):
+            try:
+                library.sets[file] = read_sets(file)
+            except PlaceError as error:
+                raise BadInput(f"--axis: {axis.field}: {error}") from None
     names = {value for axis in plan.axes if axis.field == "hardware" for value in axis.values}
     for name in names or {""}:
         hardware = hardwares.of(base, name or None)
         library.hardware[name] = (read_toml(hardware.path), hardware.path)
+
+
+def _sets_files(axis: Axis) -> list[str]:
+    """Return the files of ``--sets`` that an axis names."""
+    if axis.field == "policy.sets":
+        return [str(value) for value in axis.values]
+    if axis.field != "policy":
+        return []
+    return [file for value in axis.values if (file := sets_file(_words(value)[1:])) is not None]
 
 
 def _chosen(scenario: Scenario, program: str, found: Fetch) -> tuple[Scenario, scenarios.Turn]:
