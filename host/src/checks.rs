@@ -119,7 +119,7 @@ impl Host {
         let word = line.split_whitespace().find(|word| word.starts_with("isolcpus=")).unwrap_or("isolcpus=");
         Some(format!(
             "{word} on the kernel's command line isolates CPU {cpus}, with which the kernel runs no sched_ext scheduler: boot without it, and \
-             isolate CPUs by a cgroup instead (cpuset.cpus.partition = isolated)"
+             isolate CPUs by a cgroup instead (cpuset.cpus.partition = root)"
         ))
     }
 
@@ -222,11 +222,23 @@ impl Host {
         if self.read("/sys/devices/system/cpu/smt/active").as_deref() != Some("1") {
             return None;
         }
-        let (pid, name) = numbered(&self.path("/proc")).into_iter().find_map(|pid| {
+        let mut unseen = self.foreign_process_numbers().is_some();
+        let found = numbered(&self.path("/proc")).into_iter().find_map(|pid| {
             let tids = numbered(&self.path(&format!("/proc/{pid}/task")));
-            tids.into_iter().find(|tid| (self.cookie_of)(*tid).is_ok_and(|cookie| cookie != 0))?;
+            tids.into_iter().find(|tid| {
+                let has = self.has_core_cookie(*tid);
+                unseen |= has.is_none();
+                has == Some(true)
+            })?;
             Some((pid, self.read(&format!("/proc/{pid}/comm")).unwrap_or_default()))
-        })?;
+        });
+        let Some((pid, name)) = found else {
+            return unseen.then(|| {
+                "cannot see whether threads use core scheduling, which can hang a host with SMT under any sched_ext scheduler: run as root, or with \
+                 CAP_SYS_PTRACE as well, and outside containers or with the host's process numbers (--pid=host)"
+                    .to_string()
+            });
+        };
         Some(format!(
             "process {pid} ({name}) uses core scheduling, which can hang a host with SMT under any sched_ext scheduler: start it without \
              (cloud-hypervisor: --cpus core_scheduling=off), or switch SMT off (echo off > /sys/devices/system/cpu/smt/control)"

@@ -34,6 +34,8 @@ use crate::topology;
 
 /// How often the ring buffer is emptied. It holds more than is known to happen on a large host in that time.
 const LOOK: Duration = Duration::from_millis(20);
+/// Events taken in one look: where they come as fast as they can be written, whoever asks it to end is heard all the same.
+const EVENTS_MAX: usize = 1 << 17;
 
 pub fn run(args: &Record, host: &Host) -> Result<(), Failure> {
     say::start_log(args.verbose);
@@ -65,6 +67,10 @@ fn writable(out: &Path) -> Result<(PathBuf, File), Failure> {
     let refused = |why: &dyn std::fmt::Display| Failure::refused(format!("--out {}: {why}", out.display()));
     if out.is_dir() {
         return Err(refused(&"is a folder; allowed: a file"));
+    }
+    // Renaming would take the link's place, that of /dev/stdout for the whole host.
+    if out.is_symlink() {
+        return Err(refused(&"is a link; allowed: a file"));
     }
     // /dev/null would be one no more.
     if out.exists() && !out.is_file() {
@@ -132,9 +138,9 @@ fn record(args: &Record, host: &Host, part: &Path, file: File) -> Result<Recorde
     ring.add(&probe.skel.maps.probe_events, |bytes| tape.borrow_mut().take(bytes))
         .map_err(|e| Failure::failed(format!("cannot read the probe's events: {e:#}")))?;
     let ring = ring.build().map_err(|e| Failure::failed(format!("cannot read the probe's events: {e:#}")))?;
-    let look = |probe: &Probe<'_>| -> Result<(), Failure> {
+    let look = |probe: &Probe<'_>, at_most: usize| -> Result<(), Failure> {
         // An error of the callback is in the tape.
-        let _ = ring.consume();
+        let _ = ring.consume_raw_n(at_most);
         let mut tape = tape.borrow_mut();
         let tape = &mut *tape;
         if let Some(error) = tape.failed.take() {
@@ -147,17 +153,17 @@ fn record(args: &Record, host: &Host, part: &Path, file: File) -> Result<Recorde
         Ok(())
     };
 
-    look(&probe)?;
+    look(&probe, EVENTS_MAX)?;
     let vms = first.vms.len();
     info!("recording {vms} VMs into {}", args.out.display());
     let started = Instant::now();
     while !stops.wait(LOOK.min(args.left(started.elapsed()))) && args.left(started.elapsed()) > Duration::ZERO
     {
-        look(&probe)?;
+        look(&probe, EVENTS_MAX)?;
     }
     // Who goes unseen after this is in neither: events and counters are of the same time.
     probe.detach();
-    look(&probe)?;
+    look(&probe, usize::MAX)?;
     let sample = reader.read(&probe, host)?;
     let lost = dropped(&probe);
     drop(ring);
@@ -267,6 +273,10 @@ mod tests {
         assert!(failure.status == 2 && failure.line.contains("cannot be written"), "{failure:?}");
         let failure = writable(Path::new("/dev/null")).unwrap_err();
         assert!(failure.status == 2 && failure.line.contains("is a device"), "{failure:?}");
+        std::os::unix::fs::symlink("a.rec", dir.path().join("latest.rec")).unwrap();
+        let failure = writable(&dir.path().join("latest.rec")).unwrap_err();
+        assert!(failure.status == 2 && failure.line.contains("is a link"), "{failure:?}");
+        fs::remove_file(dir.path().join("latest.rec")).unwrap();
         fs::write(dir.path().join("a.rec"), "old").unwrap();
         for name in ["new/", "new//", "new/.", "a.rec/"] {
             let failure = writable(&dir.path().join(name)).unwrap_err();

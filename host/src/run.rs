@@ -123,6 +123,11 @@ fn keep_scheduling(
             End::Ejected(ending) if ending.wants_restart() => {
                 info!("ended by the kernel ({ending}): starting again")
             }
+            // A failure would be started again by systemd.
+            End::Ejected(ending) if ending.is_by_hand() => {
+                info!("ended by hand ({ending}): the kernel's own scheduler has taken over");
+                return Ok(());
+            }
             End::Ejected(ending) => {
                 return Err(Failure::failed(format!(
                     "the kernel put the scheduler out: {ending}; the kernel's own scheduler has taken over"
@@ -169,6 +174,11 @@ fn schedule(
     // Another scheduler may have come since the checks.
     let attached = load::attach(skel, config, &place);
     let mut running = attached.map_err(|failure| host.other_scheduler().map_or(failure, Failure::refused))?;
+    // What goes wrong while the kernel enables it, the kernel tells by ending it, not by refusing it.
+    if let Some(ending) = running.ending() {
+        running.detach();
+        return Ok(End::Ejected(ending));
+    }
     info!("scheduling with policy {}", config.policy);
     info!("{}", config.axes);
     service.ready(&format!("scheduling with policy {}", config.policy));

@@ -29,6 +29,8 @@ use rates::between;
 use sample::Sample;
 use source::Source;
 
+use std::collections::HashSet;
+
 use tracing::{info, warn};
 
 use crate::checks::Host;
@@ -71,12 +73,35 @@ pub fn run(args: &Top, host: &Host) -> Result<(), Failure> {
 
 /// Nothing but the exporter.
 fn serve(args: &Top, exporter: &Exporter, source: &mut Source<'_>, stops: &Stops) -> Result<(), Failure> {
-    exporter.show(&source.first(stops)?);
+    let mut reasons = Reasons::default();
+    let first = source.first(stops)?;
+    exporter.show(&first);
+    reasons.tell(&first.notes);
     info!("serving http://{}/metrics", exporter.address());
     while let Some(sample) = source.next(args.interval, stops)? {
         exporter.show(&sample);
+        reasons.tell(&sample.notes);
     }
     Ok(())
+}
+
+/// Why figures are missing: each reason is told once, when it first holds.
+#[derive(Default)]
+struct Reasons(HashSet<String>);
+
+impl Reasons {
+    fn tell(&mut self, notes: &[String]) {
+        for note in notes {
+            if self.is_new(note) {
+                warn!("{note}");
+            }
+        }
+    }
+
+    /// One that differs in a number only is the same.
+    fn is_new(&mut self, note: &str) -> bool {
+        self.0.insert(note.replace(|c: char| c.is_ascii_digit(), ""))
+    }
 }
 
 fn batch(
@@ -94,13 +119,18 @@ fn batch(
     }
     let mut before = source.first(stops)?;
     show(&before);
-    if !args.json {
-        before.notes.iter().for_each(|note| warn!("{note}"));
+    // In JSON they are with the figures.
+    let mut reasons = (!args.json).then(Reasons::default);
+    if let Some(reasons) = &mut reasons {
+        reasons.tell(&before.notes);
     }
     let mut left = args.iterations;
     while left != Some(0) && !output.is_closed() {
         let Some(sample) = source.next(args.interval, stops)? else { break };
         show(&sample);
+        if let Some(reasons) = &mut reasons {
+            reasons.tell(&sample.notes);
+        }
         let interval = between(&before, &sample);
         let text = match (args.json, args.csv) {
             (true, _) => batch::json(&sample, &interval, chosen.as_ref().unwrap_or(&all)),
@@ -116,4 +146,17 @@ fn batch(
         }
     }
     output.finish(|| stops.asked())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_told_when_it_first_holds_and_not_again() {
+        let mut reasons = Reasons::default();
+        assert!(reasons.is_new("2 VMs are pinned: no LAG"));
+        assert!(!reasons.is_new("31 VMs are pinned: no LAG"));
+        assert!(reasons.is_new("3 VMs have a quota: no %MLMTD"));
+    }
 }

@@ -33,7 +33,9 @@ pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
         let named = vcpus_by_name(host, pid);
         let vcpus = match vcpus_by_file(host, pid) {
             Some(Files { vms: 0, .. }) => continue,
-            Some(files) => files.vcpus,
+            // QEMU keeps the file of a vCPU that was unplugged, whose thread is gone.
+            Some(files) if named.is_empty() => files.vcpus,
+            Some(_) => named.len(),
             // Not ours to look into. What its threads are called may tell.
             None => {
                 // Kernel threads have no command line.

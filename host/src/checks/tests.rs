@@ -231,6 +231,15 @@ fn smt_without_core_scheduling_is_fine() {
 }
 
 #[test]
+fn threads_that_may_not_be_asked_for_their_cookie_are_a_reason_where_there_is_smt() {
+    let host = FakeHost::good()
+        .file("/proc/1/task/1/comm", "init\n")
+        .with_cookies(|_| Err(io::Error::from_raw_os_error(libc::EPERM)));
+    assert_eq!(host.host().refusals(), Vec::<String>::new(), "harmless without SMT");
+    host.file("/sys/devices/system/cpu/smt/active", "1\n").refused_for(&["cannot see", "CAP_SYS_PTRACE"]);
+}
+
+#[test]
 fn a_cookie_that_may_not_be_read_is_not_none() {
     let has = |cookie_of: CookieOf| FakeHost::new().with_cookies(cookie_of).host().has_core_cookie(7);
     assert_eq!((has(|_| Ok(0xbeef)), has(|_| Ok(0))), (Some(true), Some(false)));

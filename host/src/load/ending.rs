@@ -17,6 +17,8 @@ pub struct Ending {
 
 /// Set in an exit code when the scheduler should be loaded again, as after a change of the set of CPUs.
 const SCX_ECODE_ACT_RESTART: i64 = 1 << 48;
+/// Somebody has pressed SysRq-S.
+const SCX_EXIT_SYSRQ: i32 = 67;
 /// Exit kinds from here on are errors.
 const SCX_EXIT_ERROR: i32 = 1024;
 
@@ -38,6 +40,11 @@ impl Ending {
 
     pub fn wants_restart(&self) -> bool {
         self.kind < SCX_EXIT_ERROR && self.code & SCX_ECODE_ACT_RESTART != 0
+    }
+
+    /// Somebody at the host wants no scheduler but the kernel's own.
+    pub fn is_by_hand(&self) -> bool {
+        self.kind == SCX_EXIT_SYSRQ
     }
 }
 
@@ -75,6 +82,12 @@ mod tests {
         assert!(ending(66, (1 << 48) | (1 << 32), "unregistered", "").wants_restart());
         assert!(!ending(66, 1 << 32, "", "").wants_restart());
         assert!(!ending(1024, 1 << 48, "", "").wants_restart());
+    }
+
+    #[test]
+    fn sysrq_s_is_by_hand() {
+        assert!(ending(67, 0, "disabled by sysrq-S", "").is_by_hand());
+        assert!(!ending(66, 0, "", "").is_by_hand() && !ending(1024, 0, "", "").is_by_hand());
     }
 
     #[test]

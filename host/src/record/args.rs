@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 
-const MB: u64 = 1 << 20;
+const MB: u64 = 1_000_000;
 
 #[derive(Args, Debug)]
 pub struct Record {
@@ -86,12 +86,12 @@ mod tests {
     #[test]
     fn without_anything_it_goes_on_until_it_is_stopped() {
         let args = record("").unwrap();
-        assert_eq!((args.max_bytes(), args.ring_bytes()), (1 << 30, 32 << 20));
+        assert_eq!((args.max_bytes(), args.ring_bytes()), (1_024_000_000, 32 << 20));
         assert_eq!(args.left(Duration::from_secs(1_000_000)), Duration::MAX);
         let args = record("-s 2 -m 5").unwrap();
         assert_eq!(args.left(Duration::from_millis(500)), Duration::from_millis(1_500));
         assert_eq!(args.left(Duration::from_secs(3)), Duration::ZERO);
-        assert_eq!(args.max_bytes(), 5 << 20);
+        assert_eq!(args.max_bytes(), 5_000_000);
     }
 
     #[test]

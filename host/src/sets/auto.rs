@@ -17,7 +17,7 @@ pub struct Auto {
     split: f64,
     due: Instant,
     /// By slot, with the VM's identity.
-    vms: BTreeMap<u32, (u64, Finder)>,
+    vms: BTreeMap<u32, (Life, Finder)>,
 }
 
 impl Auto {
@@ -42,9 +42,9 @@ impl Auto {
     }
 
     fn count(&mut self, vms: &[Vm], events: &[Event]) {
-        self.vms.retain(|slot, (kvm, _)| vms.iter().any(|vm| vm.slot == *slot && vm.ctx.kvm == *kvm));
+        self.vms.retain(|slot, (life, _)| vms.iter().any(|vm| vm.slot == *slot && life_of(vm) == *life));
         for vm in vms {
-            let (_, finder) = self.vms.entry(vm.slot).or_insert_with(|| (vm.ctx.kvm, Finder::default()));
+            let (_, finder) = self.vms.entry(vm.slot).or_insert_with(|| (life_of(vm), Finder::default()));
             let of_vm = |event: &&Event| event.vm() == vm.slot && event.generation == vm.ctx.generation;
             let pairs = events.iter().filter(of_vm).map(|event| event.counted());
             if finder.look(vm.ctx.vcpu_end as usize, pairs, self.split) {
@@ -54,12 +54,19 @@ impl Auto {
     }
 
     fn of(&self, vm: &Vm) -> Option<&Finder> {
-        self.vms.get(&vm.slot).filter(|(kvm, _)| *kvm == vm.ctx.kvm).map(|(_, finder)| finder)
+        self.vms.get(&vm.slot).filter(|(life, _)| *life == life_of(vm)).map(|(_, finder)| finder)
     }
 
     pub fn sets_of(&self, vm: &Vm) -> Sets {
         self.of(vm).map(|finder| finder.sets().clone()).unwrap_or_default()
     }
+}
+
+/// The address of its struct kvm, and its generation: a VM that comes after another may have the same slot and the same address, and counts from 0.
+type Life = (u64, u32);
+
+fn life_of(vm: &Vm) -> Life {
+    (vm.ctx.kvm, vm.ctx.generation)
 }
 
 /// What the vCPUs of a VM have told one another between two looks.
@@ -147,5 +154,18 @@ mod tests {
         assert!(auto.sets_of(&vm(8, 2)).is_empty(), "another VM in its slot");
         auto.count(&[vm(8, 2)], &[]);
         assert_eq!(auto.sets_of(&vm(8, 2)), [vec![0], vec![1]]);
+    }
+
+    #[test]
+    fn a_vm_that_was_started_again_counts_from_nothing() {
+        let mut auto = Auto::new(1.5);
+        auto.count(&[vm(7, 2)], &[event(0, 1, 1_000_000)]);
+        let mut again = vm(7, 2);
+        again.ctx.generation = 6;
+        assert!(auto.sets_of(&again).is_empty(), "those of the one before");
+        auto.count(&[again], &[Event { generation: 6, ..event(0, 1, 9) }]);
+        let mut again = vm(7, 2);
+        again.ctx.generation = 6;
+        assert_eq!(auto.sets_of(&again), [vec![0, 1]]);
     }
 }

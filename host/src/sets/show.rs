@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cohort_sets::{Matrix, Tree};
 
@@ -22,44 +22,94 @@ pub fn run(args: &Sets, host: &Host, out: &mut impl Write) -> Result<(), Failure
     say::start_log(0);
     if let Some(path) = &args.matrix {
         let matrix = read(path).map_err(Failure::refused)?;
-        return show_all(args, &[(String::new(), matrix)], out);
+        let png = args.png.as_deref().map(Png::begin).transpose()?;
+        return show_all(args, &[(String::new(), matrix)], png, out);
     }
     let failed = |e| Failure::failed(format!("cannot read the scheduler's maps: {e:#}"));
     let (vms, traffic) = monitor::find_traffic(host)?;
+    let all = || stats::vms(&vms, host, &mut VmNames::default()).map_err(failed);
+    // What is wrong is told before the wait.
+    wanted(args, &all()?)?;
+    let png = args.png.as_deref().map(Png::begin).transpose()?;
     let before = auto::read(&traffic).map_err(failed)?;
     Stops::listen()?.wait(args.secs);
     let after = auto::read(&traffic).map_err(failed)?;
-    let all = stats::vms(&vms, host, &mut VmNames::default()).map_err(failed)?;
-    let wanted: Vec<_> =
+    let all = all()?;
+    let matrix = |vm: &stats::Vm| (vm.name.clone(), auto::matrix_between(vm, &before, &after));
+    show_all(args, &wanted(args, &all)?.into_iter().map(matrix).collect::<Vec<_>>(), png, out)
+}
+
+/// The VMs to look at.
+fn wanted<'a>(args: &Sets, all: &'a [stats::Vm]) -> Result<Vec<&'a stats::Vm>, Failure> {
+    let found: Vec<_> =
         all.iter().filter(|vm| args.vm.as_ref().is_none_or(|name| vm.name == *name)).collect();
-    if wanted.is_empty() {
-        let names: Vec<_> = all.iter().map(|vm| vm.name.as_str()).collect();
-        return Err(Failure::refused(match (&args.vm, names.is_empty()) {
-            (Some(name), false) => format!("--vm: no VM is named {name:?}; there are {}", names.join(", ")),
-            _ => "no VM runs".to_string(),
-        }));
+    if !found.is_empty() {
+        return Ok(found);
     }
-    let matrix = |vm: &&stats::Vm| (vm.name.clone(), auto::matrix_between(vm, &before, &after));
-    show_all(args, &wanted.iter().copied().map(|vm| matrix(&vm)).collect::<Vec<_>>(), out)
+    let names: Vec<_> = all.iter().map(|vm| vm.name.as_str()).collect();
+    Err(Failure::refused(match (&args.vm, names.is_empty()) {
+        (Some(name), false) => format!("--vm: no VM is named {name:?}; there are {}", names.join(", ")),
+        _ => "no VM runs".to_string(),
+    }))
 }
 
 /// Print, and draw if that is wanted, what is found in each VM's matrix.
-fn show_all(args: &Sets, all: &[(String, Matrix)], out: &mut impl Write) -> Result<(), Failure> {
-    if let Some(path) = &args.png {
-        let draw = |(name, matrix): &(String, Matrix)| {
-            Tree::of(matrix).map(|tree| picture::draw(name, matrix, &tree, &tree.sets(args.split)))
-        };
-        let parts: Vec<_> = all.iter().filter_map(draw).collect();
-        let refused =
-            |e: &dyn Display| Failure::refused(format!("--png: cannot write {}: {e}", path.display()));
-        let file = Canvas::stacked(&parts).to_png().map_err(|e| refused(&e))?;
-        fs::write(path, file).map_err(|e| refused(&e))?;
-    }
+fn show_all(
+    args: &Sets,
+    all: &[(String, Matrix)],
+    png: Option<Png>,
+    out: &mut impl Write,
+) -> Result<(), Failure> {
     for (name, matrix) in all {
         let told = if name.is_empty() { Ok(()) } else { writeln!(out, "# {name}") };
         told.and_then(|()| show(matrix, args.split, out)).or_else(crate::unless_closed)?;
     }
-    Ok(())
+    let Some(png) = png else { return Ok(()) };
+    let draw = |(name, matrix): &(String, Matrix)| {
+        Tree::of(matrix).map(|tree| picture::draw(name, matrix, &tree, &tree.sets(args.split)))
+    };
+    let parts: Vec<_> = all.iter().filter_map(draw).collect();
+    png.end(Canvas::stacked(&parts).to_png().map_err(io::Error::other))
+}
+
+/// The file of --png, which has its name when it is whole. Known to be writable before anything is measured.
+struct Png {
+    part: PathBuf,
+    path: PathBuf,
+}
+
+impl Png {
+    fn begin(path: &Path) -> Result<Self, Failure> {
+        let refused =
+            |e: &dyn Display| Failure::refused(format!("--png: cannot write {}: {e}", path.display()));
+        // A link or a device stays what it is.
+        let direct = fs::symlink_metadata(path).is_ok_and(|found| !found.is_file());
+        let mut part = path.file_name().ok_or_else(|| refused(&"it is no file's name"))?.to_os_string();
+        part.push(".part");
+        let part = if direct { path.to_path_buf() } else { path.with_file_name(part) };
+        fs::File::options()
+            .write(true)
+            .create(!direct)
+            .truncate(false)
+            .open(&part)
+            .map_err(|e| refused(&e))?;
+        Ok(Png { part, path: path.to_path_buf() })
+    }
+
+    fn end(self, drawn: io::Result<Vec<u8>>) -> Result<(), Failure> {
+        let done = drawn.and_then(|file| fs::write(&self.part, file));
+        done.and_then(|()| if self.part == self.path { Ok(()) } else { fs::rename(&self.part, &self.path) })
+            .map_err(|e| Failure::failed(format!("--png: cannot write {}: {e}", self.path.display())))
+    }
+}
+
+impl Drop for Png {
+    fn drop(&mut self) {
+        // There is none any more if it has got its name.
+        if self.part != self.path {
+            let _ = fs::remove_file(&self.part);
+        }
+    }
 }
 
 fn show(matrix: &Matrix, split: f64, out: &mut impl Write) -> io::Result<()> {
@@ -94,6 +144,23 @@ mod tests {
         assert!(text.starts_with("#0 1 2 3 4\n - 6 1 9 6  # 0\n"), "{text}");
         assert!(text.contains("\nd = 1\n├─ d = 6\n"), "{text}");
         assert!(text.ends_with("sets: 0,1,3,4 2\n\n"), "{text}");
+    }
+
+    #[test]
+    fn a_picture_is_whole_or_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sets.png");
+        fs::write(&path, "old").unwrap();
+        drop(Png::begin(&path).unwrap());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        let failure = Png::begin(&path).unwrap().end(Err(io::Error::other("no room"))).unwrap_err();
+        assert!(failure.status == 1 && failure.line.contains("no room"), "{failure:?}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        Png::begin(&path).unwrap().end(Ok(b"new".into())).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        let failure = Png::begin(&dir.path().join("no/x.png")).err().unwrap();
+        assert!(failure.status == 2 && failure.line.starts_with("--png: cannot write"), "{failure:?}");
     }
 
     #[test]

@@ -170,8 +170,8 @@ impl App {
             KeyCode::Char('r') => self.reversed = !self.reversed,
             KeyCode::Char('c') | KeyCode::F(2) => self.over = Over::Columns(0),
             KeyCode::Char('w') => self.words = !self.words,
-            KeyCode::Char('+') => self.every = (self.every * 2).min(INTERVAL_MAX),
-            KeyCode::Char('-') => self.every = (self.every / 2).max(INTERVAL_MIN),
+            KeyCode::Char('+') => self.every = (self.every * 2).min(INTERVAL_MAX.max(self.every)),
+            KeyCode::Char('-') => self.every = (self.every / 2).max(INTERVAL_MIN.min(self.every)),
             _ => {}
         }
         if matches!(code, KeyCode::Char('s' | 'S' | '<' | '>' | 'L' | 'N' | 'r')) {

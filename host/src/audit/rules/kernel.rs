@@ -48,7 +48,7 @@ pub const RULES: [Rule; 8] = [
     Rule {
         id: "deaf-scheduler",
         severity: Severity::Warning,
-        reason: "a sched_ext scheduler that does not answer directed yields is loaded: KVM asks it to run the sibling that a vCPU spins for, in vain",
+        reason: "a sched_ext scheduler other than Cohort is loaded: those known do not run the sibling that KVM asks for when a vCPU spins",
         remedy: "run VMs under the kernel's own scheduler or cohort run, or ask that scheduler's authors for ops.yield",
         check: deaf_scheduler,
     },
