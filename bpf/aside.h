@@ -17,6 +17,38 @@
 /* Which pCPUs have tasks put aside, as queued_mask. */
 VARIABLE u64 aside_mask[MAX_CPUS / 64];
 
+/* ... and of whose quotas: a bit for each cgroup, by its number. Those of one that has gone may stay until all are looked at. */
+VARIABLE u64 aside_of[MAX_CPUS];
+
+static __always_inline u64 *aside_of_at(s32 cpu)
+{
+	return &aside_of[(u32)cpu % MAX_CPUS];
+}
+
+static __always_inline u64 limit_bit(u32 slot)
+{
+	return 1ULL << (slot & 63);
+}
+
+/* The bits of those cgroups with a quota that t is in. */
+static __always_inline u64 limit_bits(struct task_ctx *t)
+{
+	u32 slot = t->limits;
+	struct entity_ctx *e;
+	u64 bits = 0;
+	s32 i;
+
+	for (i = 0; i < MAX_DEPTH; i++) {
+		e = entity_get(slot);
+		if (!slot || !e)
+			break;
+		if (e->quota_ns)
+			bits |= limit_bit(slot);
+		slot = e->parent;
+	}
+	return bits;
+}
+
 static __always_inline bool has_aside(s32 cpu)
 {
 	return READ_ONCE(aside_mask[(u32)cpu / 64 % (MAX_CPUS / 64)]) >> ((u32)cpu % 64) & 1;
@@ -40,6 +72,7 @@ VERIFIED_ONCE goes_aside(struct task_ctx *t, s32 cpu, u64 now)
 {
 	if (!t || gate_for(t, cpu, now) != GATE_ASIDE)
 		return false;
+	atomic_or(aside_of_at(cpu), limit_bits(t));
 	mark_aside(cpu, true);
 	return gate_for(t, cpu, now) == GATE_ASIDE;
 }
@@ -56,8 +89,11 @@ VERIFIED_ONCE now_aside(struct task_ctx *t, u64 now)
 	return 0;
 }
 
-/* A gate may have opened: the pCPUs that have put tasks aside look at them again. */
-VERIFIED_ONCE gate_recheck(void)
+/*
+ * A gate may have opened, that of the cgroups with these bits: the pCPUs that have put tasks of theirs aside look at them again. Nobody else's turn ends for
+ * that: with a hundred cgroups that use up their quotas no turn would last.
+ */
+VERIFIED_ONCE gate_recheck(u64 bits)
 {
 	s32 i, word;
 
@@ -67,7 +103,8 @@ VERIFIED_ONCE gate_recheck(void)
 		if (!READ_ONCE(aside_mask[word & (MAX_CPUS / 64 - 1)]))
 			continue;
 		bpf_for(i, 0, 64) {
-			if (word * 64 + i < nr_cpus && has_aside(word * 64 + i))
+			if (word * 64 + i < nr_cpus && has_aside(word * 64 + i) &&
+			    READ_ONCE(*aside_of_at(word * 64 + i)) & bits)
 				scx_bpf_kick_cpu(word * 64 + i, SCX_KICK_PREEMPT);
 		}
 	}
@@ -79,6 +116,7 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, u64 now)
 {
 	struct task_struct *p;
 	struct task_ctx *t;
+	u64 bits = 0;
 	u32 seen = 0;
 	s32 idle;
 
@@ -88,21 +126,27 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, u64 now)
 		if (seen++ >= scan)
 			break;
 		t = task_get(p);
-		if (!t || gate_for(t, cpu, now))
+		if (!t)
 			continue;
+		if (gate_for(t, cpu, now)) {
+			bits |= limit_bits(t);
+			continue;
+		}
 		order_wake(t, cpu, now, true);
 		t->aside = false;
 		account_place(t, cpu);
 		vcpu_set_state(t, VCPU_WAITING, cpu, now);
 		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, order_key(t));
 		scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, cpu, 0);
-		queue_mark(cpu);
+		queue_mark(cpu, t->reach ?: EVERYWHERE);
 		/* Whoever has this pCPU may deserve it more, and a pCPU that idles has looked when nobody was here. */
 		idle = task_is_pinned(p) ? -1 : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 		if (idle >= 0)
 			scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 	}
 	/* Nobody is put aside here meanwhile: that is done with this pCPU's run queue locked. */
+	if (seen <= scan)
+		*aside_of_at(cpu) = bits;
 	if (scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu)) <= 0)
 		mark_aside(cpu, false);
 	return 0;

@@ -222,7 +222,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 			queue_unmark(cpu);
 			/* Somebody may have come in between. */
 			if (scx_bpf_dsq_nr_queued(cpu) > 0)
-				queue_mark(cpu);
+				queue_mark(cpu, EVERYWHERE);
 		}
 	}
 	goes_on = t && !best->urgency && (!best->pid || (!steps_back && !order_before(&best->rank, &best->prev, 0)));
@@ -349,6 +349,7 @@ void BPF_PROG(cohort_tick, struct task_struct *p)
 	if (gate_for(t, cpu, now))
 		task_set_slice(p, 0);
 	order_tick(t, cpu, now);
+	vcpu_claim_back(p, t);
 	/* A thread that became a vCPU, or its VMM's VM, while it ran, and that nobody competes with, passes here only. */
 	if (identity_is_stale(p, t)) {
 		run_stop(p, t, p->scx.weight, now);
@@ -403,7 +404,7 @@ void BPF_PROG(cohort_set_cpumask, struct task_struct *p, const struct cpumask *m
 
 	if (!t)
 		return;
-	t->everywhere = p->nr_cpus_allowed >= nr_online;
+	task_may_run_on(p, t, mask);
 	v = vcpu_get(t);
 	if (v)
 		v->restricted = !t->everywhere;

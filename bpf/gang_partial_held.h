@@ -25,6 +25,14 @@ static void held_changed(struct task_ctx *t, struct vcpu_ctx *v, u32 from, u64 n
 	set_tell(t, set, TELL_HELD);
 }
 
+static __always_inline void give_back(s32 cpu, u32 place)
+{
+	if (cpu < 0)
+		return;
+	claim_drop(cpu, place);
+	scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+}
+
 /* Sets that are to give back what they hold, if nobody of them is awake any more. */
 VERIFIED_ONCE held_give_back(u32 vm_id)
 {
@@ -55,10 +63,9 @@ VERIFIED_ONCE held_give_back(u32 vm_id)
 		member = set_ctx_at(index);
 		if (!set || !member || !(set->tell & TELL_HELD))
 			continue;
-		claim_drop(member->room, place);
-		claim_drop(member->ran_on, place);
-		scx_bpf_kick_cpu(member->room < 0 ? member->ran_on : member->room, SCX_KICK_IDLE);
-		scx_bpf_kick_cpu(member->ran_on, SCX_KICK_IDLE);
+		/* Read once, as in member_settle(). */
+		give_back(READ_ONCE(member->room), place);
+		give_back(READ_ONCE(member->ran_on), place);
 	}
 	return 0;
 }

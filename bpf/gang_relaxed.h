@@ -199,8 +199,8 @@ VERIFIED_ONCE relaxed_look(u32 vm_id, u64 now)
 	struct relaxed_vcpu *r;
 	struct vcpu_ctx *v;
 	bool slowest_runs, any = false;
+	s32 i, index, there;
 	u32 was, is;
-	s32 i, index;
 
 	if (!rvm || !vm)
 		return 0;
@@ -227,8 +227,9 @@ VERIFIED_ONCE relaxed_look(u32 vm_id, u64 now)
 			relaxed_start(vm_id, index, now);
 		} else {
 			stat_inc(STAT_GANG_STOPS);
-			if (v->state == VCPU_RUNNING && vcpu_cpu(v) >= 0)
-				scx_bpf_kick_cpu(v->cpu, SCX_KICK_PREEMPT);
+			there = vcpu_cpu(v);
+			if (v->state == VCPU_RUNNING && there >= 0)
+				scx_bpf_kick_cpu(there, SCX_KICK_PREEMPT);
 		}
 	}
 	if (!any)

@@ -62,7 +62,7 @@ static __always_inline s64 quota_left(const struct entity_ctx *e)
  * So many new periods begin for e. Return false if nothing happens there any more. What is counted is what cpu.stat counts: a period is throttled if its
  * end finds somebody who may not run. Those are told of the budget, also who was turned away only just now.
  */
-static bool quota_refill(struct entity_ctx *e, u64 periods, u64 now)
+static bool quota_refill(struct entity_ctx *e, u32 slot, u64 periods, u64 now)
 {
 	s64 most = e->quota_ns + e->burst_ns, left = quota_left(e), more = periods * e->quota_ns;
 	u64 used = e->used_ns;
@@ -79,7 +79,7 @@ static bool quota_refill(struct entity_ctx *e, u64 periods, u64 now)
 	if (e->throttled_since_ns && left + more > 0) {
 		e->throttled_ns += elapsed_ns(now, e->throttled_since_ns);
 		e->throttled_since_ns = 0;
-		gate_recheck();
+		gate_recheck(limit_bit(slot));
 	}
 	return true;
 }
@@ -104,7 +104,7 @@ static int quota_period(void *map, int *key, struct quota_timer *timer)
 		return 0;
 	period_ns = e->period_ns;
 	periods = period_ns ? 1 + elapsed_ns(bpf_ktime_get_ns(), e->period_end_ns) / period_ns : 0;
-	if (!e->quota_ns || !periods || !quota_refill(e, periods, now_ns())) {
+	if (!e->quota_ns || !periods || !quota_refill(e, *key, periods, now_ns())) {
 		e->timer_on = 0;
 		return 0;
 	}
@@ -244,7 +244,7 @@ static void quota_set(struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burs
 	if (!has && had)
 		atomic_add(&nr_quotas, -1);
 	atomic_add(&tree_generation, 1);
-	gate_recheck();
+	gate_recheck(~0ULL);
 }
 
 /* The cgroup goes. */

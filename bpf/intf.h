@@ -124,7 +124,6 @@ struct entity_ctx {
 	unsigned long long id; /* of the cgroup, or address of the struct kvm */
 	unsigned int generation;
 	unsigned int kind;
-	unsigned int parent;
 	unsigned int depth;	/* 1: below the root */
 	unsigned short path[8]; /* from below the root down to itself */
 	unsigned int weight;
@@ -140,6 +139,7 @@ struct entity_ctx {
 	unsigned long long served_ns;			       /* last had a turn, and not for having waited too long */
 	int home;					       /* the pCPU for which it last waited */
 	int nr_running;					       /* its tasks that run */
+	unsigned int parent;				       /* with the next one a word, see active_add() */
 	int nr_active; /* its tasks and child entities that run or wait for a pCPU */
 
 	/* How far those children have come that may run everywhere. */

@@ -31,6 +31,9 @@ typedef u32 __be32;
 typedef u32 __wsum;
 typedef u16 __sum16;
 
+/* For two words that are changed as one. */
+typedef u64 __attribute__((may_alias)) aliasing_u64;
+
 /* Values that have been the same since 6.12; the one that moved (SCX_ENQ_HEAD) is not used. */
 #define SCX_DSQ_LOCAL 0x8000000000000002ULL
 #define SCX_DSQ_LOCAL_ON 0xC000000000000000ULL

@@ -43,7 +43,7 @@ void BPF_PROG(cohort_cpu_offline, s32 cpu)
 		scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 	bpf_for_each(scx_dsq, p, ASIDE_DSQ(cpu), 0)
 		scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
-	queue_mark(cpu);
+	queue_mark(cpu, EVERYWHERE);
 }
 
 /*
@@ -94,7 +94,9 @@ int BPF_PROG(cohort_sched_switch, bool preempt, struct task_struct *prev, struct
 SEC("struct_ops/cpu_release")
 void BPF_PROG(cohort_cpu_release, s32 cpu, struct scx_cpu_release_args *args)
 {
-	pcpu_taken(cpu);
+	/* Not the kernel's own, as above: who was running goes on after them. */
+	if (!(args->task->flags & PF_KTHREAD))
+		pcpu_taken(cpu);
 }
 
 SEC("struct_ops/cpu_acquire")

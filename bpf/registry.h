@@ -312,8 +312,7 @@ static void vcpu_join(struct task_struct *p, struct task_ctx *t, struct kvm_vcpu
 	v->graces = 0;
 	v->slept_ns = 0;
 	v->dirty = 0;
-	if (vm->vcpu_end < id + 1)
-		vm->vcpu_end = id + 1;
+	raise_end(&vm->vcpu_end, id);
 	stat_inc(STAT_VCPUS_FOUND);
 	/* Its entity, before it counts there. */
 	leaf_refresh(p, t);
@@ -353,6 +352,16 @@ static __always_inline bool vcpu_is_anothers(const struct task_struct *p, const 
 	struct vcpu_ctx *v = t->vcpu >= 0 ? vcpu_get(t) : NULL;
 
 	return v && v->pid && v->pid != p->pid;
+}
+
+/*
+ * t runs a vCPU that another thread is known for: that one was found in an ioctl of it, as of a VMM that reads the state of a VM that is paused. Whoever has KVM's
+ * notifier now is the vCPU. Asked at ticks only.
+ */
+static __always_inline void vcpu_claim_back(struct task_struct *p, struct task_ctx *t)
+{
+	if (vcpu_is_anothers(p, t) && task_vcpu(p))
+		t->kvm_vcpu = 0;
 }
 
 /* May a VM that had no room have some now? Or was its number freed before t was counted as one of its vCPUs? */

@@ -49,6 +49,7 @@ struct pick {
 	u32 urgency;
 	bool restricted; /* some pCPUs are forbidden to it */
 	bool anybody;	 /* even where a sibling is: nothing that can run waits for an idle pCPU */
+	bool sweeps;	 /* whatever is known of where those in a queue may run */
 };
 
 /* pick.queue: it is on the pCPU, and goes on. */
@@ -190,7 +191,8 @@ VERIFIED_ONCE best_remote_waiter(u64 margin_ns, struct pick *best)
 			if (i >= REMOTE_NEAR)
 				c->rotation++;
 			from = neighbour(near, index);
-			if (from < 0 || !queue_is_marked(from) || is_left_marked(from))
+			if (from < 0 || !queue_is_marked(from) || !queue_reaches(from, best->cpu) ||
+			    is_left_marked(from))
 				continue;
 			looked++;
 			best_waiter(from, REMOTE_QUEUE_SCAN, margin_ns * (1 + distance(near, index)), best);
@@ -204,7 +206,7 @@ VERIFIED_ONCE best_remote_waiter(u64 margin_ns, struct pick *best)
 		/* Somebody near is better than more of them far away. */
 		if (longest >= 0 && (i == near->llc_end || i == near->node_end))
 			break;
-		if (!queue_is_marked(from))
+		if (!queue_is_marked(from) || !queue_reaches(from, best->cpu))
 			continue;
 		queued = scx_bpf_dsq_nr_queued(from);
 		if (queued > most) {
@@ -259,7 +261,7 @@ static __always_inline bool take(s32 pid, u64 queue, s32 cpu, u64 slice)
 static __always_inline bool queue_has_some(s32 cpu)
 {
 	if (!queue_is_marked(cpu) && scx_bpf_dsq_nr_queued(cpu) > 0)
-		queue_mark(cpu);
+		queue_mark(cpu, EVERYWHERE);
 	return queue_is_marked(cpu);
 }
 
@@ -287,6 +289,20 @@ VERIFIED_ONCE take_any_of(s32 queue, struct pick *best)
 	return 0;
 }
 
+/*
+ * Is it time for an idle pCPU to look at all queues? Who came to one that was unmarked at that moment is known there, and may be hidden from others by who
+ * came next.
+ */
+static __always_inline bool is_to_sweep(s32 cpu, u64 now)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+
+	if (!c || elapsed_ns(now, c->swept_ns) <= starve_ns)
+		return false;
+	c->swept_ns = now;
+	return true;
+}
+
 /* Last resort, so that nothing that can run waits for an idle pCPU: somebody out of any queue. */
 VERIFIED_ONCE take_any(s32 cpu, u64 now)
 {
@@ -296,6 +312,7 @@ VERIFIED_ONCE take_any(s32 cpu, u64 now)
 	if (!best)
 		return 0;
 	best->anybody = true;
+	best->sweeps = is_to_sweep(cpu, now);
 	if (scx_bpf_dsq_move_to_local(OVERDUE_DSQ(cpu)))
 		return 1;
 	bpf_for(i, 0, MAX_CPUS) {
@@ -304,7 +321,7 @@ VERIFIED_ONCE take_any(s32 cpu, u64 now)
 		from = cpu + i;
 		if (from >= nr_cpus)
 			from -= nr_cpus;
-		if (!queue_is_marked(from) || is_left_marked(from))
+		if (!queue_is_marked(from) || !(best->sweeps || queue_reaches(from, cpu)) || is_left_marked(from))
 			continue;
 		if (take_any_of(from, best))
 			return 1;
@@ -327,7 +344,7 @@ static __always_inline u64 slice_for(s32 cpu)
 static void queue_insert(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 enq_flags)
 {
 	scx_bpf_dsq_insert_vtime(p, cpu, slice_ns, order_key(t), enq_flags);
-	queue_mark(cpu);
+	queue_mark(cpu, t->reach ?: EVERYWHERE);
 }
 
 /* Every starve_ns, if the queue is longer than what a choice looks at: whoever is overdue goes to the queue of the overdue. */

@@ -309,6 +309,15 @@ VERIFIED_ONCE set_is_too_large(struct task_ctx *t, u32 number, u32 place)
 	return set->wanting > nr_online;
 }
 
+/* Read once more: another set, which the member may be part of by now, looks for room as well. */
+static __always_inline void room_is_taken(const struct set_ctx *member)
+{
+	s32 room = READ_ONCE(member->room);
+
+	if (room >= 0)
+		scx_bpf_kick_cpu(room, SCX_KICK_PREEMPT);
+}
+
 /* Give the member at that index the pCPU found for it, or (not begun) give back what was taken. */
 VERIFIED_ONCE member_settle(u32 vm_id, u32 index, u64 claim, bool begun, u64 now)
 {
@@ -326,12 +335,12 @@ VERIFIED_ONCE member_settle(u32 vm_id, u32 index, u64 claim, bool begun, u64 now
 	}
 	if (sleepers_hold() && v->state == VCPU_ASLEEP) {
 		claim_hold(member->room, claim);
-		scx_bpf_kick_cpu(member->room, SCX_KICK_PREEMPT);
+		room_is_taken(member);
 		return 0;
 	}
 	stat_inc(STAT_GANG_STARTS);
 	wish_leave(member->room, vm_id, index, v, WISH_MIGRATE | WISH_FORCED, slot_rest_ns(now), now);
-	scx_bpf_kick_cpu(member->room, SCX_KICK_PREEMPT);
+	room_is_taken(member);
 	return 0;
 }
 

@@ -91,6 +91,7 @@ struct cpu_ctx {
 	u32 interrupted; /* kernel threads are at work that woke here, and nobody has been chosen since */
 	u32 lets_out;	 /* so often has the end of the present turn been put off */
 	u64 searched_ns; /* the whole queue was last looked through */
+	u64 swept_ns;	 /* idle, it last looked at all queues, whoever waits there */
 	u32 rotation;	 /* of the far pCPUs to look at */
 	u32 settle_vm;	 /* for which the gang has something to do at the end of this operation; 0: none */
 
@@ -148,6 +149,7 @@ struct task_ctx {
 	u32 run_leaf;		 /* the entity of its present turn */
 	u16 run_path[MAX_DEPTH]; /* the entities that its present turn is charged to */
 	bool everywhere;	 /* no pCPU is forbidden */
+	u64 reach;		 /* where it may run: bits of reach_bit(); 0: not known */
 	bool has_turn;		 /* a turn has begun and is not over */
 	bool preempted;
 	bool steps_back;    /* it leaves its pCPU to the best of those that wait there, once */
@@ -281,6 +283,11 @@ VARIABLE u32 nr_online;
 /* Which pCPUs' queues are not empty, 64 to a word. A bit may be set for an empty queue, never the other way round for long. */
 VARIABLE u64 queued_mask[MAX_CPUS / 64];
 
+/* Where those may run who wait in a pCPU's queue: bits of reach_bit(). Those of one that has left it stay until it is empty. */
+VARIABLE u64 queue_reach[MAX_CPUS];
+
+#define EVERYWHERE (~0ULL)
+
 static __always_inline void stat_add(u32 id, u64 n)
 {
 	u64 *v = bpf_map_lookup_elem(&stats, &id);
@@ -403,14 +410,32 @@ static __always_inline bool queue_is_marked(s32 cpu)
 	return READ_ONCE(queued_mask[(u32)cpu / 64 % (MAX_CPUS / 64)]) >> ((u32)cpu % 64) & 1;
 }
 
-static __always_inline void queue_mark(s32 cpu)
+/* The bit of a pCPU in a task's reach: on hosts of more than 64, one for several of them. */
+static __always_inline u64 reach_bit(s32 cpu)
 {
+	return 1ULL << (nr_cpus > 64 ? (u32)cpu * 64 / nr_cpus & 63 : (u32)cpu & 63);
+}
+
+/* May somebody who waits in that queue run on this pCPU? True may be wrong; false is not, but while somebody is just coming, of whom pCPUs are told. */
+static __always_inline bool queue_reaches(s32 queue, s32 cpu)
+{
+	return READ_ONCE(queue_reach[(u32)queue % MAX_CPUS]) & reach_bit(cpu);
+}
+
+/* Somebody of that reach waits there. Marked before its reach is: when a queue is unmarked it is the other way round, and no mark is left without. */
+static __always_inline void queue_mark(s32 cpu, u64 reach)
+{
+	u64 *known = &queue_reach[(u32)cpu % MAX_CPUS];
+
 	if (!queue_is_marked(cpu))
 		atomic_or(&queued_mask[(u32)cpu / 64 % (MAX_CPUS / 64)], 1ULL << ((u32)cpu % 64));
+	if (~READ_ONCE(*known) & reach)
+		atomic_or(known, reach);
 }
 
 static __always_inline void queue_unmark(s32 cpu)
 {
+	queue_reach[(u32)cpu % MAX_CPUS] = 0;
 	atomic_and(&queued_mask[(u32)cpu / 64 % (MAX_CPUS / 64)], ~(1ULL << ((u32)cpu % 64)));
 }
 

@@ -141,20 +141,34 @@ static void entity_free(u32 slot)
 	e->kind = ENTITY_NONE;
 }
 
+/*
+ * An entity's parent (the lower half) and how many of it are active, in one word: whoever counts the first or the last one knows whose that is at this very
+ * moment, though the entity may be moved meanwhile.
+ */
+static __always_inline aliasing_u64 *parent_and_active(struct entity_ctx *e)
+{
+	_Static_assert(__builtin_offsetof(struct entity_ctx, parent) % 8 == 0, "no word");
+	_Static_assert(__builtin_offsetof(struct entity_ctx, nr_active) ==
+			       __builtin_offsetof(struct entity_ctx, parent) + 4,
+		       "no word");
+	return (aliasing_u64 *)&e->parent;
+}
+
 /* One more (1) or one less (-1) of the entity's own runs or waits; the first and the last count for its parent too. */
 VERIFIED_ONCE active_add(u32 slot, s32 n)
 {
 	struct entity_ctx *e;
-	s32 i, old;
+	u64 old;
+	s32 i;
 
 	bpf_for(i, 0, MAX_DEPTH) {
 		e = entity_get(slot);
 		if (!slot || !e)
 			break;
-		old = atomic_add(&e->nr_active, n);
-		if (old != (n > 0 ? 0 : 1))
+		old = atomic_add(parent_and_active(e), (u64)n << 32);
+		if ((s32)(old >> 32) != (n > 0 ? 0 : 1))
 			break;
-		slot = e->parent;
+		slot = (u32)old;
 	}
 	return 0;
 }
@@ -163,22 +177,32 @@ VERIFIED_ONCE active_add(u32 slot, s32 n)
 VERIFIED_ONCE entity_attach(u32 slot, u32 parent)
 {
 	struct entity_ctx *e = entity_get(slot), *up = entity_get(parent);
+	u64 old, seen;
 	u32 from;
 	s32 i;
 
 	if (!e || !up || up->depth >= MAX_DEPTH)
 		return 0;
-	from = e->parent;
-	/* Two of a VM that is moved may both come here; one of them takes along what is active. */
-	if (from != parent && atomic_cas(&e->parent, from, parent) != from)
-		return 1;
+	old = READ_ONCE(*parent_and_active(e));
+	from = (u32)old;
+	/* Two of a VM that is moved may both come here; one of them takes along what is active. Who counts meanwhile makes it try again. */
+	bpf_for(i, 0, MAX_CPUS) {
+		if (from == parent)
+			break;
+		seen = atomic_cas(parent_and_active(e), old, (old >> 32 << 32) | parent);
+		if (seen == old)
+			break;
+		if ((u32)seen != from)
+			return 1;
+		old = seen;
+	}
 	for (i = 0; i < MAX_DEPTH; i++)
 		e->path[i] = i < up->depth ? up->path[i] : 0;
 	i = up->depth;
 	if (i >= 0 && i < MAX_DEPTH)
 		e->path[i] = slot;
 	e->depth = up->depth + 1;
-	if (from != parent && e->nr_active > 0) {
+	if (from != parent && (s32)(old >> 32) > 0) {
 		active_add(from, -1);
 		active_add(parent, 1);
 	}
@@ -275,6 +299,27 @@ static void tree_remove_cgroup(struct cgroup *cgrp)
 	bpf_map_delete_elem(&cgroup_slots, &id);
 }
 
+/* p may run on those pCPUs. */
+static void task_may_run_on(struct task_struct *p, struct task_ctx *t, const struct cpumask *mask)
+{
+	u64 reach = 0;
+	s32 i;
+
+	t->everywhere = p->nr_cpus_allowed >= nr_online;
+	if (!t->everywhere) {
+		bpf_for(i, 0, MAX_CPUS) {
+			if (i >= nr_cpus)
+				break;
+			if (bpf_cpumask_test_cpu(i, mask))
+				reach |= reach_bit(i);
+		}
+	}
+	/* One pCPU of several is that of a section that forbids migration, for a while. */
+	if (t->everywhere || (p->nr_cpus_allowed > 1 && task_is_pinned(p) && !(reach & (reach - 1))))
+		reach = EVERYWHERE;
+	t->reach = reach;
+}
+
 /* t is part of that entity from now on. Not while t's run time is being charged. */
 static void leaf_set(struct task_ctx *t, u32 slot)
 {
@@ -298,7 +343,7 @@ static void leaf_refresh(struct task_struct *p, struct task_ctx *t)
 	u64 id;
 
 	t->tree_generation = tree_generation;
-	t->everywhere = p->nr_cpus_allowed >= nr_online;
+	task_may_run_on(p, t, p->cpus_ptr);
 	if (bpf_ksym_exists(scx_bpf_task_cgroup)) {
 		cgrp = scx_bpf_task_cgroup(p);
 		if (cgrp) {

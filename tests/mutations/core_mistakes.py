@@ -387,4 +387,52 @@ OF_OPERATIONS = [
         "(best->urgency && t && order_before(&best->prev, &best->rank, 0))",
         "false",
     ),
+    Mutation(
+        "nobody knows where those in a queue may run",
+        "state.h",
+        "if (~READ_ONCE(*known) & reach)",
+        "if (false)",
+    ),
+    Mutation(
+        "an idle pCPU looks at all who wait, though none may come",
+        "state.h",
+        "return READ_ONCE(queue_reach[(u32)queue % MAX_CPUS]) & reach_bit(cpu);",
+        "return true;",
+    ),
+    Mutation(
+        "who is hidden from other pCPUs stays so",
+        "runqueue.h",
+        "!(best->sweeps || queue_reaches(from, cpu))",
+        "!queue_reaches(from, cpu)",
+    ),
+    Mutation(
+        "every refill ends every turn beside whom somebody is aside",
+        "aside.h",
+        "READ_ONCE(*aside_of_at(word * 64 + i)) & bits)",
+        "bits)",
+    ),
+    Mutation(
+        "whose quota keeps somebody aside is not noted",
+        "aside.h",
+        "atomic_or(aside_of_at(cpu), limit_bits(t));",
+        ";",
+    ),
+    Mutation(
+        "who stays aside is forgotten",
+        "aside.h",
+        "bits |= limit_bits(t);",
+        ";",
+    ),
+    Mutation(
+        "an interrupt's thread takes the pCPU as a real-time task does",
+        "pcpu_ops.h",
+        "if (!(args->task->flags & PF_KTHREAD))",
+        "",
+    ),
+    Mutation(
+        "a thread that looked at a vCPU keeps it",
+        "registry.h",
+        "if (vcpu_is_anothers(p, t) && task_vcpu(p))",
+        "if (false)",
+    ),
 ]

@@ -26,8 +26,8 @@ MUTATIONS = [
     Mutation(
         "a cgroup is active for each of its tasks in its parent",
         "tree.h",
-        "if (old != (n > 0 ? 0 : 1))",
-        "if (old < 0)",
+        "if ((s32)(old >> 32) != (n > 0 ? 0 : 1))",
+        "if ((s32)(old >> 32) < 0)",
     ),
     Mutation(
         "who sleeps collects without bound",
@@ -162,7 +162,7 @@ MUTATIONS = [
     Mutation(
         "the wrong one is better", "runqueue.h", "return order_before(r, &best->rank, margin_ns);", "return false;"
     ),
-    Mutation("who may run again stays aside", "aside.h", "if (!t || gate_for(t, cpu, now))", "if (t)"),
+    Mutation("who may run again stays aside", "aside.h", "if (gate_for(t, cpu, now)) {", "if (t) {"),
     Mutation("what has run is counted by no gate", "account.h", "gate_charge(t, delta, goes_on, now);", ";"),
     Mutation("tasks are ordered as if each were a VM's", "order_task.h", ".rank = vtime_rank,", ""),
     Mutation("a stale wish is granted", "wish.h", "time_before(c->wish_at_ns + WISH_STALE_NS, now)", "false"),

@@ -83,6 +83,31 @@ fn differs_in(preset: &[&str; 8]) -> Vec<String> {
 }
 
 #[test]
+fn a_partition_that_idles_does_not_look_at_who_waits_in_another() {
+    let waiters = |pcpus: usize, beside: usize| {
+        let mut w = World::new(Config::cpus(pcpus + beside));
+        let here: Vec<usize> = (0..pcpus).collect();
+        let there: Vec<usize> = (pcpus..pcpus + beside).collect();
+        for _ in 0..beside * 4 {
+            w.spawn(Spec::busy().on(&there));
+        }
+        for _ in 0..pcpus {
+            w.spawn(Spec::cycle(200_000, 100_000).on(&here));
+        }
+        w.run(200 * MS);
+        let (costs, switches) = (w.costs(), w.stats().switches);
+        w.run(100 * MS);
+        let (costs, switches) = (w.costs().since(&costs), w.stats().switches - switches);
+        costs.total(Cost::IterNext) as f64 / switches as f64
+    };
+    let (alone, beside) = (waiters(32, 0), waiters(32, 32));
+    assert!(
+        beside < alone + 4.0,
+        "{beside:.1} waiters are looked at for a decision, {alone:.1} without neighbours"
+    );
+}
+
+#[test]
 fn a_decision_costs_no_more_on_a_large_host() {
     let mut done = Vec::new();
     for preset in PRESETS {

@@ -129,6 +129,31 @@ fn a_real_time_task_that_becomes_an_ordinary_one_gives_its_pcpu_back() {
 }
 
 #[test]
+fn who_was_running_goes_on_after_an_interrupts_thread() {
+    // Whichever way the kernel tells of it.
+    for sched_switch in [true, false] {
+        let mut w = World::new(Config { sched_switch, ..Config::cpus(2) });
+        let (_, vcpus) = busy_vm(&mut w, 1);
+        introduce(&mut w, &vcpus);
+        let cpu = w.task(vcpus[0]).cpu;
+        w.spawn(Spec::busy().on(&[1 - cpu]));
+        w.spawn(Spec::busy().on(&[cpu]));
+        w.run(100 * MS);
+        until_it_runs(&mut w, vcpus[0]);
+        let cpu = w.task(vcpus[0]).cpu;
+        w.rt_are_kthreads(true);
+        w.rt_takes(cpu);
+        w.run(5_000);
+        assert!(!w.believes_taken(cpu));
+        w.rt_leaves(cpu);
+        w.settle();
+        assert!(w.is_running(vcpus[0]), "somebody else has its pCPU");
+        assert_eq!(w.task(vcpus[0]).cpu, cpu);
+        audit(&mut w);
+    }
+}
+
+#[test]
 fn real_time_tasks_that_take_turns_ask_once_who_waits_there_to_go() {
     // An exiting task cannot go. Linux 7.3 ejects a scheduler that asks it for the 257th time.
     let mut w = world(2);

@@ -340,3 +340,25 @@ fn a_cgroup_that_has_anothers_number_has_clocks_of_its_own() {
     let shares = shares(&mut w, 2_000 * MS, &[here, there]);
     assert_near(shares[1], 0.5, 0.06);
 }
+
+#[test]
+fn who_is_hidden_from_other_pcpus_is_found_all_the_same() {
+    // Queued at the moment in which the pCPU found its queue empty, and behind who may run there only.
+    let mut w = world(2);
+    let pinned: Vec<_> = (0..4).map(|id| w.spawn(Spec::busy().on(&[id / 2]))).collect();
+    let free = w.spawn(Spec::busy());
+    for _ in 0..200 {
+        until_it_waits(&mut w, free);
+        if w.task(free).queue == Some(Queue::User(0)) {
+            w.unmark(0);
+            let (runs, waits) = if w.is_running(pinned[2]) { (2, 3) } else { (3, 2) };
+            w.set_affinity(pinned[waits], &[0]);
+            w.sleep(pinned[runs]);
+            w.settle();
+            assert!(w.is_running(free), "it waits although a pCPU idles");
+            return;
+        }
+        w.run(MS);
+    }
+    panic!("test: {free:?} is to wait behind {pinned:?}");
+}

@@ -381,3 +381,25 @@ fn who_may_run_again_has_the_pcpu_that_idles() {
     assert_near(used[0] as f64 / MS as f64, 20.0, 1.0);
     assert_near(used[1] as f64 / MS as f64, 100.0, 1.0);
 }
+
+#[test]
+fn a_refill_ends_no_turns_but_where_somebody_of_that_cgroup_is_aside() {
+    let mut w = world(4);
+    let mut free = Vec::new();
+    for cpu in 0..4 {
+        free.extend((0..2).map(|_| w.spawn(Spec::busy().on(&[cpu]))));
+        for _ in 0..4 {
+            let cgroup = w.new_cgroup(0, 100);
+            w.set_quota(cgroup, 100_000, 1_000, 0);
+            w.spawn(Spec::busy().on(&[cpu]).cgroup(cgroup));
+            // So that they are not refilled at the same moment.
+            w.run(3 * MS);
+        }
+    }
+    w.run(SECOND);
+    let before = w.stats().switches;
+    w.run(SECOND);
+    // Sixteen refills in 100 ms, with a turn each, and 63 turns a second on each pCPU of those that have no quota; some of these are cut in two.
+    let switches = w.stats().switches - before;
+    assert!(switches < 16 * 10 + 4 * 63 + 80, "{switches} switches");
+}

@@ -150,3 +150,23 @@ fn a_thread_that_set_a_vcpu_up_is_a_vmm_thread_once_another_runs_it() {
     assert_near(vm_has, 1.0, 0.05);
     assert!(w.task(host).used_ns > 3_800 * MS);
 }
+
+#[test]
+fn a_thread_that_looks_at_a_vcpu_does_not_keep_it() {
+    let mut w = world(2);
+    let (vm, vcpus) = busy_vm(&mut w, 2);
+    introduce(&mut w, &vcpus);
+    // The VM is paused, and its main thread reads the state of vCPU 1 by an ioctl when the scheduler looks at it.
+    w.sleep(vcpus[1]);
+    let main = w.spawn(Spec::busy().vcpu(vm, 1));
+    introduce(&mut w, &[main]);
+    assert_eq!(w.peek_task(main).vcpu, 1);
+    until_it_runs(&mut w, main);
+    w.ends_ioctl(main);
+    w.wake(vcpus[1]);
+    w.run(100 * MS);
+    assert_eq!((w.peek_task(main).vcpu, w.peek_task(vcpus[1]).vcpu), (-1, 1), "which one is the vCPU");
+    let slot = w.slot_of(vm).unwrap();
+    assert_eq!((w.peek_task(main).vm, w.peek_vm(slot).nr_vcpus), (slot, 2));
+    audit(&mut w);
+}

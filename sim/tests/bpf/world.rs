@@ -122,10 +122,8 @@ impl World {
         self.tasks = tasks;
     }
 
-    /// Let time pass.
     pub fn run(&mut self, ns: u64) {
-        let until_ns = self.sim.host.now_ns() + ns;
-        self.sim.run_until(until_ns).unwrap_or_else(|error| panic!("{error}"));
+        self.sim.run_until(self.sim.host.now_ns() + ns).unwrap_or_else(|error| panic!("{error}"));
         self.look();
     }
 
@@ -284,6 +282,10 @@ impl World {
     pub fn rt_takes(&mut self, cpu: usize) {
         self.sim.host.rt_takes(CpuId::from(cpu));
         self.done();
+    }
+
+    pub fn rt_are_kthreads(&mut self, kthreads: bool) {
+        self.sim.host.poke_rt_kthread(kthreads);
     }
 
     /// Another real-time task takes it from that one.
@@ -481,8 +483,8 @@ impl World {
 
     /// Where the runnable task is; an error if that is nowhere or in two places.
     pub fn place_of(&self, id: TaskId) -> Result<Option<usize>, String> {
-        let running: Vec<usize> =
-            (0..self.cpus.len()).filter(|cpu| self.cpus[*cpu].curr == Some(id)).collect();
+        let is_on = |cpu: &usize| self.cpus[*cpu].curr == Some(id);
+        let running: Vec<usize> = (0..self.cpus.len()).filter(is_on).collect();
         let queues: Vec<Queue> = self.ext().queues_with(id.real()).into_iter().map(Queue::of).collect();
         let task = self.task(id);
         let expected = usize::from(task.state == State::Runnable);

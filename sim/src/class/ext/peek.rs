@@ -208,6 +208,15 @@ impl Host {
         }
     }
 
+    /// The real-time tasks that take pCPUs are the kernel's own, as its interrupt threads, or are not.
+    pub fn poke_rt_kthread(&mut self, kthread: bool) {
+        let AnyClass::Ext(ext) = &mut self.class else { return };
+        if let Some(others) = &mut ext.others {
+            let flags = &mut others[Other::RealTime as usize].kern_mut().kern.flags;
+            *flags = if kthread { *flags | task::PF_KTHREAD } else { *flags & !task::PF_KTHREAD };
+        }
+    }
+
     /// A running task becomes a real-time one for a moment, which takes no time: what the scheduler remembers of it meanwhile.
     pub fn peek_real_time(&mut self, id: TaskId) -> PeekTask {
         let mut task = PeekTask::default();
