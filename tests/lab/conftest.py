@@ -8,7 +8,7 @@ import re
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -57,6 +57,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"lab: {len(repeated)} tests or boots were repeated")
         for why in repeated:
             terminalreporter.line(f"lab: {why}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tell at once why a test in the lab has failed: the run's end may be an hour away, or never come."""
+    report = yield
+    terminal = item.config.pluginmanager.get_plugin("terminalreporter")
+    if report.failed and terminal and item.get_closest_marker("lab"):
+        terminal.ensure_newline()
+        terminal.write_line(report.longreprtext)
+    return report
 
 
 def repeat(why: str) -> None:
