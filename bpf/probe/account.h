@@ -36,6 +36,9 @@ struct {
 #define PLACE_STATE(place) ((u32)(place) & ((1U << PROBE_STATE_BITS) - 1))
 #define PLACE_CPU(place) ((u32)((place) >> PROBE_STATE_BITS))
 
+/* How often whoever moves a vCPU may be outrun by another who does. There are two at most. */
+#define MOVE_TRIES 4
+
 static __always_inline bool is_ready(u32 state)
 {
 	return state == PROBE_READY_WOKEN || state == PROBE_READY_PREEMPTED;
@@ -149,19 +152,30 @@ static __noinline int vcpu_begins(struct probe_vcpu *v, u32 state, u32 cpu, u64 
 
 /*
  * v is in another place from now on. Each change of a place but the first is told by somebody who holds the task's run queue. The finder may tell of that one at the
- * same moment, so what is left is taken from the exchange and not read before: no clock can count a vCPU twice.
+ * same moment, so what is left is taken from the exchange and not read before: no clock can count a vCPU twice. Gone is the last: a thread that has another vCPU now
+ * may be in a switch that knows it as this one, and nobody would take back what clocks count for that.
  */
 static __noinline int vcpu_moves(struct probe_vcpu *v, u32 state, u32 cpu, u64 now)
 {
 	struct probe_vm *vm = vm_of(v);
-	u32 before, cpu_before;
+	u32 before, cpu_before, i;
 	u64 place, time, *word;
 
 	if (!v || !vm)
 		return 0;
 	WRITE_ONCE(v->seq_begin, v->seq_begin + 1);
 	barrier();
-	place = atomic_xchg(&v->place, PLACE(state, cpu));
+	for (i = 0; i < MOVE_TRIES; i++) {
+		place = READ_ONCE(v->place);
+		if (PLACE_STATE(place) == PROBE_GONE || atomic_cas(&v->place, place, PLACE(state, cpu)) == place)
+			break;
+	}
+	if (i == MOVE_TRIES)
+		place = atomic_xchg(&v->place, PLACE(state, cpu));
+	if (PLACE_STATE(place) == PROBE_GONE) {
+		WRITE_ONCE(v->seq_end, v->seq_begin);
+		return 0;
+	}
 	before = PLACE_STATE(place);
 	cpu_before = PLACE_CPU(place);
 	time = elapsed(v->since_ns, now);

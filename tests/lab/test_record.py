@@ -173,7 +173,7 @@ def vcpu_threads(bench: Bench) -> dict[str, list[int]]:
 
 
 @contextmanager
-def one_queue(bench: Bench, others: tuple[str, ...], far_priority: int = 10, *, alone: bool = False) -> Iterator[int]:
+def one_queue(bench: Bench, others: tuple[str, ...], far_priority: int = 10) -> Iterator[tuple[Cgroups, int]]:
     """Let a vCPU of "work" wait on pCPU 0 with all of these VMs', in turns of 12 ms; its sibling has pCPU 1.
 
     Yield its thread. With a priority below the others' 10 it has no turn at all.
@@ -190,16 +190,21 @@ def one_queue(bench: Bench, others: tuple[str, ...], far_priority: int = 10, *, 
             ground.callback(host.check, f"chrt -o -p 0 {tid}; taskset -c -p {ground.everywhere} {tid}")
             priority = far_priority if tid == far else 10
             host.check(f"taskset -c -p 0 {tid}; chrt -r -p {priority} {tid}")
-        if alone:
-            # Else the other VMs' idle vCPUs have turns there, in the twentieth of the time that is theirs.
-            real_time_without_limit(ground)
-        yield far
+        yield ground, far
 
 
-def distances(bench: Bench, seconds: int, to: Path, meanwhile: str = ":") -> tuple[int, int]:
-    """Record for so long, while the host runs a command: return how often "work" was looked at, and found far apart."""
+def distances(
+    bench: Bench, seconds: int, to: Path, meanwhile: str = ":", *, alone: Cgroups | None = None
+) -> tuple[int, int]:
+    """Record for so long, while the host runs a command: return how often "work" was looked at, and found far apart.
+
+    ``alone``: the other VMs' idle vCPUs have no turns there, in the twentieth of the time that is theirs. Not before it
+    records: what loads the recorder's programs may need a turn on that pCPU.
+    """
     job = bench.host.spawn("record-far", f"exec nice -n -20 cohort record --seconds {seconds} --out /tmp/far.rec")
     bench.until(lambda: "recording" in job.output("stderr")[0], "it records", PATIENCE_S)
+    if alone is not None:
+        real_time_without_limit(alone)
     bench.host.check(meanwhile)
     bench.until(lambda: job.wait(0) is not None, "the recorder ends", PATIENCE_S)
     assert job.wait(0) == 0, job.output("stderr")[0]
@@ -223,18 +228,18 @@ def test_how_far_siblings_are_from_each_other_in_a_queue_of_four(bench: Bench, t
 
 @pytest.mark.long
 def test_in_a_queue_of_two_nobody_is_far(bench: Bench, tmp_path: Path) -> None:
-    with one_queue(bench, ("hyper",), alone=True):
-        looks, far = distances(bench, 10, tmp_path / "far.rec")
+    with one_queue(bench, ("hyper",)) as (ground, _):
+        looks, far = distances(bench, 10, tmp_path / "far.rec", alone=ground)
     assert looks > 800
     assert far <= EXACT * looks
 
 
 @pytest.mark.long
 def test_who_has_no_turn_while_others_have_many_is_far(bench: Bench, tmp_path: Path) -> None:
-    with one_queue(bench, ("pv", "hyper"), far_priority=9, alone=True) as tid:
+    with one_queue(bench, ("pv", "hyper"), far_priority=9) as (ground, tid):
         # How far is known when its turn comes: for a moment after 8 s, and never again.
         turn = f"sleep 8; chrt -r -p 11 {tid}; sleep 0.03; chrt -r -p 9 {tid}"
-        looks, far = distances(bench, 10, tmp_path / "far.rec", turn)
+        looks, far = distances(bench, 10, tmp_path / "far.rec", turn, alone=ground)
     assert looks > 700
     assert far >= (1 - EXACT) * looks
 
