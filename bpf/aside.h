@@ -17,20 +17,13 @@
 /* Which pCPUs have tasks put aside, as queued_mask. */
 VARIABLE u64 aside_mask[MAX_CPUS / 64];
 
-/* ... and of whose quotas: a bit for each cgroup, by its number. Those of one that has gone may stay until all are looked at. */
-VARIABLE u64 aside_of[MAX_CPUS];
-
-static __always_inline u64 *aside_of_at(s32 cpu)
-{
-	return &aside_of[(u32)cpu % MAX_CPUS];
-}
-
+/* The bit of a cgroup in cpu_ctx.aside_of. Those of one that has gone may stay there until all are looked at. */
 static __always_inline u64 limit_bit(u32 slot)
 {
 	return 1ULL << (slot & 63);
 }
 
-/* The bits of those cgroups with a quota that t is in. */
+/* The bits of those cgroups that t is in, with a quota or not: they may have one later. */
 static __always_inline u64 limit_bits(struct task_ctx *t)
 {
 	u32 slot = t->limits;
@@ -42,8 +35,7 @@ static __always_inline u64 limit_bits(struct task_ctx *t)
 		e = entity_get(slot);
 		if (!slot || !e)
 			break;
-		if (e->quota_ns)
-			bits |= limit_bit(slot);
+		bits |= limit_bit(slot);
 		slot = e->parent;
 	}
 	return bits;
@@ -70,10 +62,13 @@ static __always_inline void mark_aside(s32 cpu, bool has)
  */
 VERIFIED_ONCE goes_aside(struct task_ctx *t, s32 cpu, u64 now)
 {
-	if (!t || gate_for(t, cpu, now) != GATE_ASIDE)
+	struct cpu_ctx *c = cpu_get(cpu);
+
+	if (!t || !c || gate_for(t, cpu, now) != GATE_ASIDE)
 		return false;
-	atomic_or(aside_of_at(cpu), limit_bits(t));
+	atomic_or(&c->aside_of, limit_bits(t));
 	mark_aside(cpu, true);
+	c->aside_came++;
 	return gate_for(t, cpu, now) == GATE_ASIDE;
 }
 
@@ -95,6 +90,7 @@ VERIFIED_ONCE now_aside(struct task_ctx *t, u64 now)
  */
 VERIFIED_ONCE gate_recheck(u64 bits)
 {
+	struct cpu_ctx *c;
 	s32 i, word;
 
 	bpf_for(word, 0, MAX_CPUS / 64) {
@@ -103,8 +99,10 @@ VERIFIED_ONCE gate_recheck(u64 bits)
 		if (!READ_ONCE(aside_mask[word & (MAX_CPUS / 64 - 1)]))
 			continue;
 		bpf_for(i, 0, 64) {
-			if (word * 64 + i < nr_cpus && has_aside(word * 64 + i) &&
-			    READ_ONCE(*aside_of_at(word * 64 + i)) & bits)
+			if (word * 64 + i >= nr_cpus || !has_aside(word * 64 + i))
+				continue;
+			c = cpu_get(word * 64 + i);
+			if (c && READ_ONCE(c->aside_of) & bits)
 				scx_bpf_kick_cpu(word * 64 + i, SCX_KICK_PREEMPT);
 		}
 	}
@@ -114,21 +112,24 @@ VERIFIED_ONCE gate_recheck(u64 bits)
 /* Let those that were put aside and may run again compete; and one that has been aside for too long. */
 VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, u64 now)
 {
+	struct cpu_ctx *c = cpu_get(cpu);
 	struct task_struct *p;
 	struct task_ctx *t;
+	u32 seen = 0, came;
 	u64 bits = 0;
-	u32 seen = 0;
 	s32 idle;
 
-	if (!has_aside(cpu))
+	if (!c || !has_aside(cpu))
 		return 0;
+	came = READ_ONCE(c->aside_came);
 	bpf_for_each(scx_dsq, p, ASIDE_DSQ(cpu), 0) {
 		if (seen++ >= scan)
 			break;
 		t = task_get(p);
 		if (!t)
 			continue;
-		if (gate_for(t, cpu, now)) {
+		/* Whom a gang keeps waiting waits in the queue: aside it would count as asleep, and no gang would ever let it run. */
+		if (gate_for(t, cpu, now) == GATE_ASIDE) {
 			bits |= limit_bits(t);
 			continue;
 		}
@@ -144,9 +145,11 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, u64 now)
 		if (idle >= 0)
 			scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 	}
-	/* Nobody is put aside here meanwhile: that is done with this pCPU's run queue locked. */
-	if (seen <= scan)
-		*aside_of_at(cpu) = bits;
+	/* Somebody is put aside here with this pCPU's run queue locked, which a move of one who was queued elsewhere gives up for a moment. */
+	if (seen <= scan && came == READ_ONCE(c->aside_came))
+		c->aside_of = bits;
+	else
+		atomic_or(&c->aside_of, bits);
 	if (scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu)) <= 0)
 		mark_aside(cpu, false);
 	return 0;

@@ -80,6 +80,9 @@ static bool quota_refill(struct entity_ctx *e, u32 slot, u64 periods, u64 now)
 		e->throttled_ns += elapsed_ns(now, e->throttled_since_ns);
 		e->throttled_since_ns = 0;
 		gate_recheck(limit_bit(slot));
+	} else if (e->throttled_since_ns && elapsed_ns(now, e->throttled_since_ns) > ASIDE_MAX_NS) {
+		/* Overdrawn for so long that they run all the same, for a moment; but somebody must look. */
+		gate_recheck(limit_bit(slot));
 	}
 	return true;
 }

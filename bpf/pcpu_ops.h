@@ -94,9 +94,8 @@ int BPF_PROG(cohort_sched_switch, bool preempt, struct task_struct *prev, struct
 SEC("struct_ops/cpu_release")
 void BPF_PROG(cohort_cpu_release, s32 cpu, struct scx_cpu_release_args *args)
 {
-	/* Not the kernel's own, as above: who was running goes on after them. */
-	if (!(args->task->flags & PF_KTHREAD))
-		pcpu_taken(cpu);
+	/* Also for the kernel's own, which are gone at once: this is told once, whoever comes after such a thread. */
+	pcpu_taken(cpu);
 }
 
 SEC("struct_ops/cpu_acquire")

@@ -360,8 +360,18 @@ static __always_inline bool vcpu_is_anothers(const struct task_struct *p, const 
  */
 static __always_inline void vcpu_claim_back(struct task_struct *p, struct task_ctx *t)
 {
-	if (vcpu_is_anothers(p, t) && task_vcpu(p))
+	struct vcpu_ctx *v = t->vcpu >= 0 ? vcpu_get(t) : NULL;
+	struct kvm_vcpu *own = v && v->pid != p->pid ? task_vcpu(p) : NULL;
+
+	if (!own)
+		return;
+	/* That one has left it already. Joined anew, a VM of one vCPU would be another VM. */
+	if ((u64)own == t->kvm_vcpu && !atomic_cas(&v->pid, 0, p->pid)) {
+		v->kvm_vcpu = (u64)own;
+		vcpu_set_state(t, VCPU_RUNNING, scx_bpf_task_cpu(p), now_ns());
+	} else {
 		t->kvm_vcpu = 0;
+	}
 }
 
 /* May a VM that had no room have some now? Or was its number freed before t was counted as one of its vCPUs? */

@@ -347,28 +347,36 @@ static void queue_insert(struct task_struct *p, struct task_ctx *t, s32 cpu, u64
 	queue_mark(cpu, t->reach ?: EVERYWHERE);
 }
 
-/* Every starve_ns, if the queue is longer than what a choice looks at: whoever is overdue goes to the queue of the overdue. */
+/*
+ * Every starve_ns: where those in the queue may run is found anew; and, if it is longer than what a choice looks at, whoever is overdue goes to the queue of the
+ * overdue.
+ */
 VERIFIED_ONCE search_overdue(s32 cpu, u32 scan, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
 	struct task_struct *p;
 	struct task_ctx *t;
+	bool is_long, is_all;
+	u64 reach = 0;
 	u32 seen = 0;
 
 	if (!c || elapsed_ns(now, c->searched_ns) < starve_ns)
 		return 0;
 	c->searched_ns = now;
-	if (scx_bpf_dsq_nr_queued(cpu) <= QUEUE_SCAN)
-		return 0;
+	is_long = scx_bpf_dsq_nr_queued(cpu) > QUEUE_SCAN;
+	is_all = scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) <= 0;
 	bpf_for_each(scx_dsq, p, cpu, 0) {
 		if (seen++ >= scan)
 			break;
 		t = task_get(p);
-		if (!t || !is_overdue(t, now))
+		reach |= t && t->reach ? t->reach : EVERYWHERE;
+		if (!is_long || !t || !is_overdue(t, now))
 			continue;
 		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, OVERDUE_SLICE_NS);
 		scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, OVERDUE_DSQ(cpu), 0);
 	}
+	if (is_all && seen <= scan)
+		queue_renew(c, reach);
 	return 0;
 }
 

@@ -92,8 +92,12 @@ struct cpu_ctx {
 	u32 lets_out;	 /* so often has the end of the present turn been put off */
 	u64 searched_ns; /* the whole queue was last looked through */
 	u64 swept_ns;	 /* idle, it last looked at all queues, whoever waits there */
-	u32 rotation;	 /* of the far pCPUs to look at */
-	u32 settle_vm;	 /* for which the gang has something to do at the end of this operation; 0: none */
+	u64 reach; /* where those in its queue may run, bits of reach_bit(); of one that has left until it is empty, or looked through */
+	u64 came;	/* ... of those who have come since it was looked through */
+	u64 aside_of;	/* whose quotas keep tasks aside here, see aside.h */
+	u32 aside_came; /* how many were put aside: written with the run queue locked */
+	u32 rotation;	/* of the far pCPUs to look at */
+	u32 settle_vm;	/* for which the gang has something to do at the end of this operation; 0: none */
 
 	/* It idles for a vCPU that sleeps (keep.h). */
 	u32 kept_pid;	   /* 0: for nobody */
@@ -283,9 +287,6 @@ VARIABLE u32 nr_online;
 /* Which pCPUs' queues are not empty, 64 to a word. A bit may be set for an empty queue, never the other way round for long. */
 VARIABLE u64 queued_mask[MAX_CPUS / 64];
 
-/* Where those may run who wait in a pCPU's queue: bits of reach_bit(). Those of one that has left it stay until it is empty. */
-VARIABLE u64 queue_reach[MAX_CPUS];
-
 #define EVERYWHERE (~0ULL)
 
 static __always_inline void stat_add(u32 id, u64 n)
@@ -419,23 +420,40 @@ static __always_inline u64 reach_bit(s32 cpu)
 /* May somebody who waits in that queue run on this pCPU? True may be wrong; false is not, but while somebody is just coming, of whom pCPUs are told. */
 static __always_inline bool queue_reaches(s32 queue, s32 cpu)
 {
-	return READ_ONCE(queue_reach[(u32)queue % MAX_CPUS]) & reach_bit(cpu);
+	struct cpu_ctx *c = cpu_get(queue);
+
+	return c && READ_ONCE(c->reach) & reach_bit(cpu);
 }
 
 /* Somebody of that reach waits there. Marked before its reach is: when a queue is unmarked it is the other way round, and no mark is left without. */
 static __always_inline void queue_mark(s32 cpu, u64 reach)
 {
-	u64 *known = &queue_reach[(u32)cpu % MAX_CPUS];
+	struct cpu_ctx *c = cpu_get(cpu);
 
+	if (c && ~READ_ONCE(c->came) & reach)
+		atomic_or(&c->came, reach);
 	if (!queue_is_marked(cpu))
 		atomic_or(&queued_mask[(u32)cpu / 64 % (MAX_CPUS / 64)], 1ULL << ((u32)cpu % 64));
-	if (~READ_ONCE(*known) & reach)
-		atomic_or(known, reach);
+	if (c && ~READ_ONCE(c->reach) & reach)
+		atomic_or(&c->reach, reach);
+}
+
+/* Of all who wait in that queue this is the reach. Who has come since the last time may not have been inserted yet. */
+static __always_inline void queue_renew(struct cpu_ctx *c, u64 reach)
+{
+	u64 came = READ_ONCE(c->came);
+
+	atomic_and(&c->came, ~came);
+	c->reach = reach | came;
+	atomic_or(&c->reach, READ_ONCE(c->came));
 }
 
 static __always_inline void queue_unmark(s32 cpu)
 {
-	queue_reach[(u32)cpu % MAX_CPUS] = 0;
+	struct cpu_ctx *c = cpu_get(cpu);
+
+	if (c)
+		c->reach = 0;
 	atomic_and(&queued_mask[(u32)cpu / 64 % (MAX_CPUS / 64)], ~(1ULL << ((u32)cpu % 64)));
 }
 

@@ -222,6 +222,12 @@ impl Host {
         if self.read("/sys/devices/system/cpu/smt/active").as_deref() != Some("1") {
             return None;
         }
+        // This kernel has no cookies.
+        if (self.cookie_of)(std::process::id() as i32)
+            .is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL))
+        {
+            return None;
+        }
         let mut unseen = self.foreign_process_numbers().is_some();
         let found = numbered(&self.path("/proc")).into_iter().find_map(|pid| {
             let tids = numbered(&self.path(&format!("/proc/{pid}/task")));

@@ -207,8 +207,9 @@ def policies_of(scenario: Scenario, text: str | None, args: tuple[str, ...]) -> 
             raise
         raise BadInput(f"{scenario.path}: defaults: {error}") from None
     # Those of the options take the place of the file's, label by label.
-    named = {policy.label: policy for policy in parse_policies(listed, args)}
-    return tuple(named[policy.label] if named[policy.label].args else policy for policy in of_file)
+    named = parse_policies(listed, args)
+    given = {text.partition("=")[0].strip() for text in args}
+    return tuple(ours if ours.label in given else theirs for ours, theirs in zip(named, of_file, strict=True))
 
 
 def place_named(name: str, *, probe: bool = True) -> OpenPlace:

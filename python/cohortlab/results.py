@@ -207,10 +207,11 @@ def write_atomically(path: Path, content: bytes) -> None:
 
     A device or a pipe, as /dev/stdout, is written to; a link stays one.
     """
-    path = path.resolve()
+    # Before the link is followed: that of a pipe leads to no name.
     if path.exists() and not path.is_file():
         path.write_bytes(content)
         return
+    path = path.resolve()
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     temporary = Path(name)
     try:

@@ -390,13 +390,13 @@ OF_OPERATIONS = [
     Mutation(
         "nobody knows where those in a queue may run",
         "state.h",
-        "if (~READ_ONCE(*known) & reach)",
+        "if (c && ~READ_ONCE(c->reach) & reach)",
         "if (false)",
     ),
     Mutation(
         "an idle pCPU looks at all who wait, though none may come",
         "state.h",
-        "return READ_ONCE(queue_reach[(u32)queue % MAX_CPUS]) & reach_bit(cpu);",
+        "return c && READ_ONCE(c->reach) & reach_bit(cpu);",
         "return true;",
     ),
     Mutation(
@@ -408,13 +408,13 @@ OF_OPERATIONS = [
     Mutation(
         "every refill ends every turn beside whom somebody is aside",
         "aside.h",
-        "READ_ONCE(*aside_of_at(word * 64 + i)) & bits)",
-        "bits)",
+        "if (c && READ_ONCE(c->aside_of) & bits)",
+        "if (c && bits)",
     ),
     Mutation(
         "whose quota keeps somebody aside is not noted",
         "aside.h",
-        "atomic_or(aside_of_at(cpu), limit_bits(t));",
+        "atomic_or(&c->aside_of, limit_bits(t));",
         ";",
     ),
     Mutation(
@@ -424,15 +424,33 @@ OF_OPERATIONS = [
         ";",
     ),
     Mutation(
-        "an interrupt's thread takes the pCPU as a real-time task does",
+        "who comes after an interrupt's thread is not noticed",
         "pcpu_ops.h",
-        "if (!(args->task->flags & PF_KTHREAD))",
-        "",
+        "this is told once, whoever comes after such a thread. */\n\tpcpu_taken(cpu);",
+        "*/\n\tif (!(args->task->flags & PF_KTHREAD))\n\t\tpcpu_taken(cpu);",
     ),
     Mutation(
         "a thread that looked at a vCPU keeps it",
         "registry.h",
-        "if (vcpu_is_anothers(p, t) && task_vcpu(p))",
+        "v && v->pid != p->pid ? task_vcpu(p) : NULL;",
+        "NULL;",
+    ),
+    Mutation(
+        "where those in a queue may run is never found anew",
+        "runqueue.h",
+        "if (is_all && seen <= scan)",
         "if (false)",
+    ),
+    Mutation(
+        "whom a gang keeps waiting stays aside",
+        "aside.h",
+        "if (gate_for(t, cpu, now) == GATE_ASIDE) {",
+        "if (gate_for(t, cpu, now)) {",
+    ),
+    Mutation(
+        "a vCPU whose onlooker has ended is not known again",
+        "registry.h",
+        "if ((u64)own == t->kvm_vcpu && !atomic_cas(&v->pid, 0, p->pid)) {",
+        "if (!v->pid) {\n\t\treturn;\n\t} else if (false) {",
     ),
 ]

@@ -152,7 +152,7 @@ MUTATIONS = [
         "waited_ns(t, now) <= starve_ns)",
         "waited_ns(t, now) >= 0)",
     ),
-    Mutation("nobody is overdue", "runqueue.h", "if (!t || !is_overdue(t, now))", "if (t)"),
+    Mutation("nobody is overdue", "runqueue.h", "if (!is_long || !t || !is_overdue(t, now))", "if (t)"),
     Mutation(
         "those found overdue are not taken",
         "runqueue.h",
@@ -162,7 +162,7 @@ MUTATIONS = [
     Mutation(
         "the wrong one is better", "runqueue.h", "return order_before(r, &best->rank, margin_ns);", "return false;"
     ),
-    Mutation("who may run again stays aside", "aside.h", "if (gate_for(t, cpu, now)) {", "if (t) {"),
+    Mutation("who may run again stays aside", "aside.h", "if (gate_for(t, cpu, now) == GATE_ASIDE) {", "if (t) {"),
     Mutation("what has run is counted by no gate", "account.h", "gate_charge(t, delta, goes_on, now);", ";"),
     Mutation("tasks are ordered as if each were a VM's", "order_task.h", ".rank = vtime_rank,", ""),
     Mutation("a stale wish is granted", "wish.h", "time_before(c->wish_at_ns + WISH_STALE_NS, now)", "false"),

@@ -173,6 +173,7 @@ def test_options_arguments_take_the_place_of_the_scenarios_label_by_label(two: S
 
     assert args(None) == [("--boost", "off"), ("--cgroup-mode", "smp")]
     assert args(None, "cohort=--slice-us 4000") == [("--slice-us", "4000"), ("--cgroup-mode", "smp")]
+    assert args(None, "cohort=") == [(), ("--cgroup-mode", "smp")]
     assert args("cohort,eevdf", "cohort=--slice-us 4000") == [("--slice-us", "4000"), ()]
 
 

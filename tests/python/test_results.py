@@ -239,6 +239,11 @@ def test_a_pipe_is_written_to_and_a_link_stays_one(tmp_path: Path) -> None:
     assert os.read(reader, 100) == b"through it"
     os.close(reader)
     assert pipe.is_fifo()
+    end, other = os.pipe()
+    write_atomically(Path(f"/dev/fd/{other}"), b"one without a name")
+    assert os.read(end, 100) == b"one without a name"
+    os.close(end)
+    os.close(other)
     file.write_bytes(b"old")
     link.symlink_to(file)
     write_atomically(link, b"new")

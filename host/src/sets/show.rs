@@ -87,12 +87,11 @@ impl Png {
         let mut part = path.file_name().ok_or_else(|| refused(&"it is no file's name"))?.to_os_string();
         part.push(".part");
         let part = if direct { path.to_path_buf() } else { path.with_file_name(part) };
-        fs::File::options()
-            .write(true)
-            .create(!direct)
-            .truncate(false)
-            .open(&part)
-            .map_err(|e| refused(&e))?;
+        // Whoever reads a pipe would go when this were closed again.
+        if !direct {
+            let opened = fs::File::options().write(true).create(true).truncate(false).open(&part);
+            opened.map_err(|e| refused(&e))?;
+        }
         Ok(Png { part, path: path.to_path_buf() })
     }
 

@@ -94,7 +94,12 @@ fn a_partition_that_idles_does_not_look_at_who_waits_in_another() {
         for _ in 0..pcpus {
             w.spawn(Spec::cycle(200_000, 100_000).on(&here));
         }
-        w.run(200 * MS);
+        // Once somebody has waited there who may run everywhere.
+        let all = [here.clone(), there.clone()].concat();
+        let passing: Vec<_> = all.iter().map(|_| w.spawn(Spec::busy())).collect();
+        w.run(50 * MS);
+        passing.into_iter().for_each(|id| w.exit(id));
+        w.run(400 * MS);
         let (costs, switches) = (w.costs(), w.stats().switches);
         w.run(100 * MS);
         let (costs, switches) = (w.costs().since(&costs), w.stats().switches - switches);

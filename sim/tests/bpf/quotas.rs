@@ -4,7 +4,8 @@
 use cohort_sim::host::{Bandwidth, NO_QUOTA};
 
 use crate::common::*;
-use crate::spec::{Config, Spec};
+use crate::spec::knob::*;
+use crate::spec::{Config, Knobs, Spec};
 use crate::world::{TaskId, World};
 
 const SECOND: u64 = 1_000 * MS;
@@ -402,4 +403,17 @@ fn a_refill_ends_no_turns_but_where_somebody_of_that_cgroup_is_aside() {
     // Sixteen refills in 100 ms, with a turn each, and 63 turns a second on each pCPU of those that have no quota; some of these are cut in two.
     let switches = w.stats().switches - before;
     assert!(switches < 16 * 10 + 4 * 63 + 80, "{switches} switches");
+}
+
+#[test]
+fn who_may_run_again_competes_though_its_gang_does_not_let_it_run_yet() {
+    for gang in [GANG_STRICT, GANG_PARTIAL, GANG_PROCCO] {
+        let mut w = world_with(2, Knobs { gang: Some(gang), ..Knobs::default() });
+        let (cgroup, limited) = vm_in(&mut w, 0, 2);
+        vm_in(&mut w, 0, 2);
+        w.set_quota(cgroup, 100_000, 60_000, 0);
+        w.run(SECOND);
+        let share = gets(&mut w, 10 * SECOND, &limited);
+        assert!((0.55..0.612).contains(&share), "{share:.3} of 0.6 pCPUs with gang {gang}");
+    }
 }

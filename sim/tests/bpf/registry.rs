@@ -170,3 +170,27 @@ fn a_thread_that_looks_at_a_vcpu_does_not_keep_it() {
     assert_eq!((w.peek_task(main).vm, w.peek_vm(slot).nr_vcpus), (slot, 2));
     audit(&mut w);
 }
+
+#[test]
+fn a_vcpu_whose_onlooker_has_ended_is_known_again() {
+    let knobs = crate::spec::Knobs { boost: Some(2), ..Default::default() };
+    let mut w = world_with(1, knobs);
+    let (vm, vcpus) = busy_vm(&mut w, 2);
+    introduce(&mut w, &vcpus);
+    w.sleep(vcpus[1]);
+    let slot = w.slot_of(vm).unwrap();
+    let onlooker = w.spawn(Spec::busy().vcpu(vm, 1));
+    introduce(&mut w, &[onlooker]);
+    w.exit(onlooker);
+    w.wake(vcpus[1]);
+    w.run(200 * MS);
+    assert_eq!((w.slot_of(vm), w.peek_vm(slot).nr_vcpus), (Some(slot), 2));
+    audit(&mut w);
+    // Who spins for it finds it.
+    until_it_waits(&mut w, vcpus[1]);
+    let granted = w.stats().boost_granted;
+    w.set_guest_kernel(vcpus[0], true);
+    w.pause_exit(vcpus[0]);
+    w.settle();
+    assert_eq!(w.stats().boost_granted, granted + 1);
+}
