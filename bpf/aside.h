@@ -88,7 +88,7 @@ VERIFIED_ONCE now_aside(struct task_ctx *t, u64 now)
  * A gate may have opened, that of the cgroups with these bits: the pCPUs that have put tasks of theirs aside look at them again. Nobody else's turn ends for
  * that: with a hundred cgroups that use up their quotas no turn would last.
  */
-VERIFIED_ONCE gate_recheck(u64 bits)
+VERIFIED_ONCE gate_recheck(u64 bits, u64 kick)
 {
 	struct cpu_ctx *c;
 	s32 i, word;
@@ -103,7 +103,7 @@ VERIFIED_ONCE gate_recheck(u64 bits)
 				continue;
 			c = cpu_get(word * 64 + i);
 			if (c && READ_ONCE(c->aside_of) & bits)
-				scx_bpf_kick_cpu(word * 64 + i, SCX_KICK_PREEMPT);
+				scx_bpf_kick_cpu(word * 64 + i, kick);
 		}
 	}
 	return 0;

@@ -350,7 +350,7 @@ static void strict_changed(struct task_ctx *t, struct vcpu_ctx *v, u32 from, u64
 		/* It was moved while it ran, and its new pCPU may have looked for it before it stopped. */
 		cpu = *seat_of - 1;
 		c = cpu_get(cpu);
-		if (!c || c->resume_pid == (u32)v->pid)
+		if (!c || (v->pid && c->resume_pid == (u32)v->pid))
 			return;
 		wish_leave(cpu, t->vm, t->vcpu_at, v, WISH_FORCED | WISH_MIGRATE | WISH_BY_RANK,
 			   elapsed_ns(strict_end_ns, now) + STRICT_GRACE_NS, now);

@@ -79,10 +79,10 @@ static bool quota_refill(struct entity_ctx *e, u32 slot, u64 periods, u64 now)
 	if (e->throttled_since_ns && left + more > 0) {
 		e->throttled_ns += elapsed_ns(now, e->throttled_since_ns);
 		e->throttled_since_ns = 0;
-		gate_recheck(limit_bit(slot));
+		gate_recheck(limit_bit(slot), SCX_KICK_PREEMPT);
 	} else if (e->throttled_since_ns && elapsed_ns(now, e->throttled_since_ns) > ASIDE_MAX_NS) {
-		/* Overdrawn for so long that they run all the same, for a moment; but somebody must look. */
-		gate_recheck(limit_bit(slot));
+		/* Overdrawn for so long that they run all the same, for a moment. A pCPU that idles must look; others do so when a turn ends. */
+		gate_recheck(limit_bit(slot), SCX_KICK_IDLE);
 	}
 	return true;
 }
@@ -247,7 +247,7 @@ static void quota_set(struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burs
 	if (!has && had)
 		atomic_add(&nr_quotas, -1);
 	atomic_add(&tree_generation, 1);
-	gate_recheck(~0ULL);
+	gate_recheck(~0ULL, SCX_KICK_PREEMPT);
 }
 
 /* The cgroup goes. */

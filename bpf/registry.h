@@ -251,8 +251,9 @@ VERIFIED_ONCE vm_leave(struct task_ctx *t, s32 pid)
 		/* The vCPU may have been taken over by a new thread already. */
 		if (v && v->pid == pid) {
 			v->state = VCPU_ASLEEP;
-			v->pid = 0;
 			v->kvm_vcpu = 0;
+			/* Last: whoever runs it may take it then (vcpu_claim_back()). */
+			atomic_cas(&v->pid, pid, 0);
 		}
 		if (atomic_add(&vm->nr_vcpus, -1) == 1)
 			vm_free(t->vm);

@@ -444,7 +444,9 @@ static __always_inline void queue_renew(struct cpu_ctx *c, u64 reach)
 	u64 came = READ_ONCE(c->came);
 
 	atomic_and(&c->came, ~came);
-	c->reach = reach | came;
+	atomic_or(&c->reach, reach | came);
+	/* Not a plain store, behind which the look at who comes meanwhile could be brought forward. */
+	atomic_and(&c->reach, reach | came);
 	atomic_or(&c->reach, READ_ONCE(c->came));
 }
 

@@ -312,7 +312,7 @@ VERIFIED_ONCE strict_commit(u64 now)
 		v = seat->vm ? vcpu_at(seat->vcpu) : NULL;
 		if (!seat->changed) {
 			/* Whoever should sit there does not: unless a kernel thread has the pCPU for a moment, what it was told was lost. */
-			if (!v || v->state != VCPU_WAITING || c->resume_pid == (u32)v->pid)
+			if (!v || v->state != VCPU_WAITING || (v->pid && c->resume_pid == (u32)v->pid))
 				continue;
 			if (!time_before(v->since_ns + STRICT_PERIOD_NS, now))
 				continue;
