@@ -397,7 +397,7 @@ OF_OPERATIONS = [
         "an idle pCPU looks at all who wait, though none may come",
         "state.h",
         "return c && READ_ONCE(c->reach) & reach_bit(cpu);",
-        "return true;",
+        "return c || reach_bit(cpu);",
     ),
     Mutation(
         "who is hidden from other pCPUs stays so",
@@ -434,12 +434,6 @@ OF_OPERATIONS = [
         "registry.h",
         "v && v->pid != p->pid ? task_vcpu(p) : NULL;",
         "NULL;",
-    ),
-    Mutation(
-        "where those in a queue may run is never found anew",
-        "runqueue.h",
-        "if (is_all && seen <= scan)",
-        "if (false)",
     ),
     Mutation(
         "whom a gang keeps waiting stays aside",
