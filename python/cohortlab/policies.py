@@ -124,7 +124,8 @@ def read_sets(file: str) -> str:
     try:
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise PlaceError(f"--sets: cannot read {file}: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise PlaceError(f"--sets: cannot read {file}: {why}") from None
     if wrong := cohort_sim.wrong_with_sets(text):
         raise PlaceError(f"--sets: {file}: {wrong}")
     return text

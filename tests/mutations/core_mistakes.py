@@ -447,4 +447,10 @@ OF_OPERATIONS = [
         "if ((u64)own == t->kvm_vcpu && !atomic_cas(&v->pid, 0, p->pid)) {",
         "if (!v->pid) {\n\t\treturn;\n\t} else if (false) {",
     ),
+    Mutation(
+        "where those in a queue may run is never found anew",
+        "runqueue.h",
+        "if (is_all && seen <= scan)",
+        "if (is_all && seen <= scan && !reach)",
+    ),
 ]

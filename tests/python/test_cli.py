@@ -151,7 +151,7 @@ WRONG = {
     ),
     "a file of sets that is not there": (
         ["compare", "SCENARIO", "--on", "lab", "--policies", "partial", "--policy-args", "partial=--sets none"],
-        "partial: --sets: cannot read none: [Errno 2] No such file or directory: 'none'",
+        "partial: --sets: cannot read none: No such file or directory",
     ),
     "a file of sets that says what no set is": (
         ["compare", "SCENARIO", "--on", "sim", "--policies", "partial", "--policy-args", "partial=--sets=SCENARIO"],

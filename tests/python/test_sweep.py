@@ -15,32 +15,20 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from tests.python.two_vms import two_vms
+from tests.python.two_vms import QUICK, with_quick
 
 from cohortlab.errors import BadInput
 from cohortlab.sweep import axes, chunks, local, plan
 from cohortlab.sweep.axes import Axis
 
 Run = Callable[..., Any]
-SCENARIO = two_vms("quick")
-QUICK = """
-name = "quick"
-[[thread]]
-name = "t"
-count = 2
-times = 10
-steps = [{ compute = { exp = "1ms" } }]
-"""
 AXES = ("policy=eevdf,vtime", "scenario.vm.hog.weight=50,200", "seed=1..5")
 POINTS = 20
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    (tmp_path / "workloads" / "models").mkdir(parents=True)
-    (tmp_path / "workloads" / "models" / "quick.toml").write_text(QUICK)
-    (tmp_path / "small.toml").write_text(SCENARIO)
-    return tmp_path / "small.toml"
+    return with_quick(tmp_path)
 
 
 def made(path: Path, *texts: str) -> plan.Plan:

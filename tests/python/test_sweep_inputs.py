@@ -9,28 +9,17 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tests.python.two_vms import two_vms
+from tests.python.two_vms import with_quick
 
 from cohortlab.errors import BadInput
 from cohortlab.sweep import axes, chunks, commands, plan
 
 Run = Callable[..., Any]
-QUICK = """
-name = "quick"
-[[thread]]
-name = "t"
-count = 2
-times = 10
-steps = [{ compute = { exp = "1ms" } }]
-"""
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    (tmp_path / "workloads" / "models").mkdir(parents=True)
-    (tmp_path / "workloads" / "models" / "quick.toml").write_text(QUICK)
-    (tmp_path / "small.toml").write_text(two_vms("quick"))
-    return tmp_path / "small.toml"
+    return with_quick(tmp_path)
 
 
 def made(path: Path, *texts: str) -> plan.Plan:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.python.test_sweep import QUICK, SCENARIO
+from tests.python.two_vms import QUICK, two_vms
 
 from cohortlab.sweep import tune
 from cohortlab.sweep.tune import Score, Search, Setting
@@ -20,7 +20,7 @@ Run = Callable[..., Any]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name, program in {"train": "tlb-flush", "judge": "pbzip2"}.items():
-        (tmp_path / f"{name}.toml").write_text(SCENARIO.replace("small", name).replace("quick", program))
+        (tmp_path / f"{name}.toml").write_text(two_vms(program, name=name))
     return tmp_path
 
 
@@ -85,7 +85,7 @@ def slow(folder: Path) -> Path:
     (folder / "workloads" / "quick.toml").write_text(
         'name = "quick"\ntitle = "Q"\ntimeout_s = 1\n[metric]\nkind = "elapsed"\n'
     )
-    (folder / "slow.toml").write_text(SCENARIO.replace("small", "slow"))
+    (folder / "slow.toml").write_text(two_vms("quick", name="slow"))
     return folder / "slow.toml"
 
 

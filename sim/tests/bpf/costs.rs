@@ -94,9 +94,9 @@ fn a_partition_that_idles_does_not_look_at_who_waits_in_another() {
         for _ in 0..pcpus {
             w.spawn(Spec::cycle(200_000, 100_000).on(&here));
         }
-        // Once somebody has waited there who may run everywhere.
-        let all = [here.clone(), there.clone()].concat();
-        let passing: Vec<_> = all.iter().map(|_| w.spawn(Spec::busy())).collect();
+        // A VM that may run everywhere passes: one of its vCPUs waits in each queue, since siblings are kept apart.
+        let vm = w.new_vm(pcpus + beside);
+        let passing: Vec<_> = (0..pcpus + beside).map(|id| w.spawn(Spec::busy().vcpu(vm, id))).collect();
         w.run(50 * MS);
         passing.into_iter().for_each(|id| w.exit(id));
         w.run(400 * MS);

@@ -386,9 +386,10 @@ fn who_may_run_again_has_the_pcpu_that_idles() {
 #[test]
 fn a_refill_ends_no_turns_but_where_somebody_of_that_cgroup_is_aside() {
     let mut w = world(4);
-    let mut free = Vec::new();
     for cpu in 0..4 {
-        free.extend((0..2).map(|_| w.spawn(Spec::busy().on(&[cpu]))));
+        for _ in 0..2 {
+            w.spawn(Spec::busy().on(&[cpu]));
+        }
         for _ in 0..4 {
             let cgroup = w.new_cgroup(0, 100);
             w.set_quota(cgroup, 100_000, 1_000, 0);
