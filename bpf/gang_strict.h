@@ -311,10 +311,12 @@ VERIFIED_ONCE strict_woken(u32 vm_id, u64 now)
 {
 	struct strict_vm *s = strict_vm_at(vm_id);
 
-	if (!s || !strict_locked())
+	if (!s)
 		return 0;
-	if (strict_vm_end < vm_id + 1)
-		strict_vm_end = vm_id + 1;
+	/* Before the lock: if another pCPU has it, the next period does this VM's part, and must know of it. */
+	raise_end(&strict_vm_end, vm_id);
+	if (!strict_locked())
+		return 0;
 	if (strict_seat_all(vm_id, STRICT_IDLE) && !s->wide) {
 		if (!s->on)
 			strict_stand_up(vm_id, true);

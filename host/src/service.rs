@@ -16,6 +16,8 @@ type Send = Box<dyn FnMut(&[NotifyState])>;
 pub struct Service {
     /// How often to say that we are alive; None: nobody waits for it.
     every: Option<Duration>,
+    /// Whether systemd has been told that we are ready. Until then TimeoutStartSec= holds; a first word of being alive would start the watchdog as well.
+    is_ready: bool,
     said: Instant,
     send: Send,
 }
@@ -32,11 +34,13 @@ impl Service {
     }
 
     fn new(watchdog: Option<Duration>, send: Send) -> Self {
-        Service { every: watchdog.map(|time| time / PART), said: Instant::now(), send }
+        Service { every: watchdog.map(|time| time / PART), is_ready: false, said: Instant::now(), send }
     }
 
     /// The scheduler is attached.
     pub fn ready(&mut self, status: &str) {
+        self.is_ready = true;
+        self.said = Instant::now();
         (self.send)(&[NotifyState::Ready, NotifyState::Status(status)]);
     }
 
@@ -47,9 +51,9 @@ impl Service {
         }
     }
 
-    /// Something begins that may take long: it has all of the watchdog's time.
+    /// Something begins that may take long: it has all of the watchdog's time, if that has begun.
     pub fn begins(&mut self, now: Instant) {
-        if self.every.is_some() {
+        if self.is_ready && self.every.is_some() {
             self.said = now;
             (self.send)(&[NotifyState::Watchdog]);
         }
@@ -81,6 +85,25 @@ mod tests {
         (Service::new(watchdog, Box::new(send)), said)
     }
 
+    /// One that has been loaded, and what it says from then on.
+    fn ready(watchdog: Duration) -> (Service, Rc<RefCell<Vec<String>>>) {
+        let (mut service, said) = service(Some(watchdog));
+        service.ready("scheduling");
+        said.borrow_mut().clear();
+        (service, said)
+    }
+
+    #[test]
+    fn loading_may_take_longer_than_the_watchdogs_time() {
+        let (mut service, said) = service(Some(Duration::from_secs(3)));
+        service.begins(Instant::now());
+        service.alive(Instant::now() + Duration::from_secs(4));
+        assert!(said.borrow().is_empty(), "systemd's watchdog begins with the first word: {said:?}");
+        service.ready("scheduling");
+        service.begins(Instant::now());
+        assert_eq!(*said.borrow(), ["READY=1", "STATUS=scheduling", "WATCHDOG=1"]);
+    }
+
     #[test]
     fn each_event_is_told_once() {
         let (mut service, said) = service(None);
@@ -96,7 +119,7 @@ mod tests {
 
     #[test]
     fn each_part_of_loading_has_the_watchdogs_whole_time() {
-        let (mut service, said) = service(Some(Duration::from_secs(60)));
+        let (mut service, said) = ready(Duration::from_secs(60));
         let start = service.said;
         // Just not due when the scheduler ends; then two tries of 50 s each, and the usual look.
         for (at_s, count) in [(29, 1), (79, 2)] {
@@ -111,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_watchdog_hears_us_twice_in_its_time() {
-        let (mut service, said) = service(Some(Duration::from_secs(10)));
+        let (mut service, said) = ready(Duration::from_secs(10));
         let start = service.said;
         for ms in (0..20_000).step_by(200) {
             service.alive(start + Duration::from_millis(ms));

@@ -12,9 +12,10 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
+from again import ATTEMPTS, booted, repeat, repeated, say, second_chance, until_up
 from disturbance import Disturbance
 
 from cohortlab import scenario as scenarios
@@ -27,8 +28,6 @@ from cohortlab.lab.policy import sched_ext_state
 from cohortlab.places import PlaceCrashed
 
 SCENARIO = Path(__file__).with_name("scenario.toml")
-# The emulator crashes now and then with two levels of guests.
-ATTEMPTS = 4
 # Lines of a kernel log that tell of damage.
 DAMAGE = re.compile(r"BUG|WARNING|Oops|\bstall|lockup|blocked for more than|hung|sched_ext: .*(error|stall|watchdog)")
 # A test that fails is void if its lab was kept waiting for so much of the time.
@@ -41,10 +40,7 @@ EXTRA_GUEST_MB = 192
 
 Boot = Callable[..., AbstractContextManager[LabPlace]]
 BareBoot = Callable[..., Lab]
-T = TypeVar("T")
 
-# Why tests were run again and labs booted again.
-repeated: list[str] = []
 # The tests that had a lab.
 used: set[str] = set()
 # The lab that tests share, by its kernel.
@@ -63,20 +59,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Tell at once why a test in the lab has failed: the run's end may be an hour away, or never come."""
     report = yield
-    terminal = item.config.pluginmanager.get_plugin("terminalreporter")
-    if report.failed and terminal and item.get_closest_marker("lab"):
-        terminal.ensure_newline()
-        terminal.write_line(report.longreprtext)
+    if report.failed and item.get_closest_marker("lab"):
+        tell(item.config, report.longreprtext)
     return report
 
 
-def repeat(why: str) -> None:
-    say(why)
-    repeated.append(why)
+def tell(config: pytest.Config, text: str) -> None:
+    """Print now, not at the session's end."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal:
+        terminal.ensure_newline()
+        terminal.write_line(text)
 
 
-def say(text: str, fraction: float | None = None) -> None:
-    print(f"lab: {text}", flush=True)
+def printed(config: pytest.Config) -> str:
+    """Return what the test has printed so far, which is lost if it passes at last."""
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    return "".join(capture.read_global_capture()) if capture and capture.is_globally_capturing() else ""
 
 
 @pytest.fixture(scope="session")
@@ -121,21 +120,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             lab.__exit__(None, None, None)
         elif kernel == wanted and not lab.guests:
             bring_up_again(lab)
-
-
-def until_up(boot: Callable[[], T], what: str = "booting") -> T:
-    """Return what ``boot`` does; a lab that crashes meanwhile is booted once more, and that is counted."""
-    for _ in range(1, ATTEMPTS):
-        try:
-            return boot()
-        except PlaceCrashed as crash:
-            repeat(f"crashed while {what}: {crash}")
-    return boot()
-
-
-def booted(stack: ExitStack, make: Callable[[], LabPlace]) -> LabPlace:
-    """Enter a lab."""
-    return until_up(lambda: stack.enter_context(make()))
 
 
 def boot_again(lab: LabPlace) -> None:
@@ -187,10 +171,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             return True
         except AssertionError as failure:
             part = disturbance.part() if disturbance else 0.0
-            if part < DISTURBED:
-                raise
             what = str(failure).split("\n", 1)[0]
-            repeat(f"{pyfuncitem.name} is void, this machine kept the lab waiting for {part:.0%} of it: {what}")
+            if part >= DISTURBED:
+                repeat(f"{pyfuncitem.name} is void, this machine kept the lab waiting for {part:.0%} of it: {what}")
+            elif not second_chance(pyfuncitem.nodeid):
+                raise
+            else:
+                tell(pyfuncitem.config, f"{failure}\n{printed(pyfuncitem.config)}")
+                repeat(f"{pyfuncitem.name} has failed once: {what}")
         except (PlaceCrashed, AgentError, TimeoutError) as crash:
             repeat(f"{pyfuncitem.name} is void, a machine was lost: {crash}")
             if lab is None:

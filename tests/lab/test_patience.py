@@ -8,10 +8,13 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import again
 import pytest
 
+import conftest
 from cohortlab.lab import agent, bringup, emulator, guest, lastwords
 from cohortlab.lab.agent import AgentError, Answer, Machine
 from cohortlab.lab.guest import Guest, GuestConfig
@@ -320,3 +323,43 @@ def test_a_host_whose_emulator_ends_says_what_it_printed(
     lost.close()
     assert str(crash.value).startswith("the lab's emulator ended; its QEMU ended with 3")
     assert str(crash.value).endswith("its QEMU printed: cannot allocate")
+
+
+def failing(times: int) -> tuple[list[int], pytest.Function]:
+    """Return a test of the lab that fails so often at first, and when it was run."""
+    ran: list[int] = []
+
+    def obj(boot: object) -> None:
+        ran.append(len(ran))
+        assert len(ran) > times, "as measured"
+
+    return ran, cast(
+        "pytest.Function",
+        SimpleNamespace(
+            name=f"fails {times}",
+            nodeid=f"fails {times}",
+            obj=obj,
+            funcargs={"boot": None},
+            get_closest_marker=lambda name: None,
+            _fixtureinfo=SimpleNamespace(argnames=("boot",)),
+            config=SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=lambda name: None)),
+        ),
+    )
+
+
+def test_two_tests_of_a_session_may_fail_once_and_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(again, "_failed", set())
+    monkeypatch.setattr(conftest, "repeat", (repeated := []).append)
+    ran, test = failing(2)
+    with pytest.raises(AssertionError, match="as measured"):
+        conftest.pytest_pyfunc_call(test)
+    assert len(ran) == 2
+    ran, test = failing(1)
+    assert conftest.pytest_pyfunc_call(test)
+    assert len(ran) == 2
+    assert repeated == ["fails 2 has failed once: as measured", "fails 1 has failed once: as measured"]
+    # The third is one too many.
+    ran, test = failing(3)
+    with pytest.raises(AssertionError, match="as measured"):
+        conftest.pytest_pyfunc_call(test)
+    assert len(ran) == 1

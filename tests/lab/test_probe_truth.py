@@ -197,7 +197,8 @@ def test_an_interrupt_for_a_preempted_sibling_waits_until_that_runs_again(bench:
         assert got == called_for.close_to(called_for.count)
         assert waited == called_for.close_to(called_for.waited_ns)
         assert window.grown(0, "ipis_preempted") <= EXACT * called_for.count
-        assert window.grown(0, "ipis_sent") >= called_for.count
+        # A sibling whose guest has switched to a thread of its kernel meanwhile is not called: membarrier() returns.
+        assert window.grown(0, "ipis_sent") >= max(got, called_for.count * (1 - EXACT))
 
 
 def test_a_flush_is_put_off_until_a_preempted_sibling_runs_again(bench: Bench) -> None:

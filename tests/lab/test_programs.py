@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from again import booted, say
 
 from cohortlab import scenario as scenarios
 from cohortlab.lab.place import LabPlace
 from cohortlab.workloads import WorkloadError
-from conftest import booted, say
 
 pytestmark = [pytest.mark.lab, pytest.mark.long]
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from again import booted, say
 from side_by_side import Figures, Rule, probed, recorded, simulated, table, under
 
 from cohortlab import scenario as scenarios
 from cohortlab.lab.place import LabPlace
 from cohortlab.scenario import Scenario
-from conftest import booted, say
 
 pytestmark = [pytest.mark.lab, pytest.mark.long]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from again import booted, say
 
 from cohortlab import scenario as scenarios
 from cohortlab import why
 from cohortlab.lab.place import LabPlace
 from cohortlab.sim.place import SimPlace
-from conftest import booted, say
 
 if TYPE_CHECKING:
     from conftest import Boot

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What is done once more in the lab, and why: boots that a crash ended, and tests that are void or have failed once.
+
+Apart from conftest.py, of which a test that imports it gets a copy: what it counts there nobody prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TypeVar
+
+from cohortlab.lab.place import LabPlace
+from cohortlab.places import PlaceCrashed
+
+# The emulator crashes now and then with two levels of guests.
+ATTEMPTS = 4
+# So many tests of a session may fail once, if they pass the next time: over two hundred measure on a machine whose
+# noise nobody bounds. Each is told of, and counted. One that fails twice, or one more, fails the session.
+SECOND_CHANCES = 2
+
+T = TypeVar("T")
+
+# Why tests were run again and labs booted again.
+repeated: list[str] = []
+# The tests that have failed once.
+_failed: set[str] = set()
+
+
+def repeat(why: str) -> None:
+    """Count one time more."""
+    say(why)
+    repeated.append(why)
+
+
+def say(text: str, fraction: float | None = None) -> None:
+    print(f"lab: {text}", flush=True)
+
+
+def second_chance(test: str) -> bool:
+    """Return whether a test that has failed may try once more."""
+    if test in _failed or len(_failed) >= SECOND_CHANCES:
+        return False
+    _failed.add(test)
+    return True
+
+
+def until_up(boot: Callable[[], T], what: str = "booting") -> T:
+    """Return what ``boot`` does; a lab that crashes meanwhile is booted once more, and that is counted."""
+    for _ in range(1, ATTEMPTS):
+        try:
+            return boot()
+        except PlaceCrashed as crash:
+            repeat(f"crashed while {what}: {crash}")
+    return boot()
+
+
+def booted(stack: ExitStack, make: Callable[[], LabPlace]) -> LabPlace:
+    """Enter a lab."""
+    return until_up(lambda: stack.enter_context(make()))
