@@ -106,10 +106,17 @@ fn page(command: Command, more: impl FnOnce(&mut Roff)) -> io::Result<Page> {
     Ok(Page { name, text })
 }
 
-const RUN_STATUS: [(&str, &str); 3] = [
+/// Of those that have nothing to finish.
+const TWICE: (&str, &str) = (
+    "130, 143, 129",
+    "SIGINT, SIGTERM or SIGHUP came once more, a second after the first or later, and it had not ended yet.",
+);
+
+const RUN_STATUS: [(&str, &str); 4] = [
     ("0", "Ended as asked: by SIGINT, SIGTERM or SIGHUP, by SysRq-S, or because the reader of the statistics went away. Statistics that cannot be written for another reason, as on a full disk, end nothing: a warning says it, and scheduling goes on without."),
     ("1", "The kernel refused the scheduler, or put it out; or, with --monitor, standard output cannot be written; the reason is printed."),
     ("2", "A bad flag, or this host cannot run the scheduler; the remedy is printed."),
+    TWICE,
 ];
 const AUDIT_STATUS: [(&str, &str); 3] = [
     ("0", "Nothing of the severity of --fail-on or worse."),
@@ -123,10 +130,11 @@ const RECORD_STATUS: [(&str, &str); 3] = [
     ("2", "A bad flag, or this host cannot be watched (no root, no KVM, no BTF); the remedy is printed."),
 ];
 
-const TOP_STATUS: [(&str, &str); 3] = [
+const TOP_STATUS: [(&str, &str); 4] = [
     ("0", "Ended as asked, or the reader has closed the pipe."),
     ("1", "The kernel refused the probe, or standard output cannot be written, as on a full disk; the reason is printed."),
     ("2", "A bad flag or file, or this host cannot be watched (no root, no KVM, no BTF); the remedy is printed."),
+    TWICE,
 ];
 
 fn top_sections(roff: &mut Roff) {

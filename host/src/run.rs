@@ -7,12 +7,14 @@ mod reporter;
 
 use std::collections::VecDeque;
 use std::fs;
+use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ratatui::crossterm::terminal::disable_raw_mode;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::{info, warn};
@@ -32,6 +34,9 @@ use reporter::{reader_has_gone, Reporter};
 /// How often to look whether the kernel put the scheduler out, or KVM appeared.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
+/// Who is asked again after so long is asked by somebody who waits, and not twice for the same reason.
+const INSISTS_AFTER: Duration = Duration::from_secs(1);
+
 /// More restarts than this in RESTART_SPAN are a fault, not hotplug.
 const RESTARTS_MAX: usize = 10;
 const RESTART_SPAN: Duration = Duration::from_secs(60);
@@ -47,7 +52,7 @@ enum End {
 pub fn run(args: &Run, host: &Host) -> Result<(), Failure> {
     say::start_log(args.verbose);
     if let Some(interval) = args.monitor {
-        return monitor::watch(host, interval, args.json, &Stops::listen()?);
+        return monitor::watch(host, interval, args.json, &Stops::listen_twice()?);
     }
     let refusals = host.refusals();
     if args.check {
@@ -66,7 +71,7 @@ pub fn run(args: &Run, host: &Host) -> Result<(), Failure> {
         timing: args.timing.clone(),
         verbose: args.verbose,
     };
-    let stops = Stops::listen()?;
+    let stops = Stops::listen_twice()?;
     let mut reporter = args.stats.map(|interval| Reporter::new(interval, args.json));
     let mut teller = match (&args.policy.sets, config.axes.gang()) {
         (Some(path), _) => Some(Teller::from_file(path.clone())?),
@@ -238,6 +243,16 @@ impl Stops {
     /// Listen from now on. A SIGHUP that whoever started us (nohup) made us ignore stays ignored; SIGINT does not, because shells make their
     /// background jobs ignore it, and a scheduler must be easy to stop.
     pub fn listen() -> Result<Self, Failure> {
+        Stops::start(false)
+    }
+
+    /// The same; and a signal that comes INSISTS_AFTER the first or later ends the process at once, be it in the verifier or stuck at a terminal that takes
+    /// no more. For who has nothing to finish: what the kernel has of it goes with it.
+    pub fn listen_twice() -> Result<Self, Failure> {
+        Stops::start(true)
+    }
+
+    fn start(twice: bool) -> Result<Self, Failure> {
         let wanted =
             [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| *signal != SIGHUP || !is_ignored(SIGHUP));
         let mut signals =
@@ -247,7 +262,14 @@ impl Stops {
         let seen = Arc::clone(&signal);
         let wake = notify.clone();
         thread::spawn(move || {
+            let mut first: Option<Instant> = None;
             for number in signals.forever() {
+                if twice && first.is_some_and(|at| at.elapsed() >= INSISTS_AFTER) {
+                    // A terminal that takes nothing more can be set all the same; if there is none, nothing was set.
+                    let _ = disable_raw_mode();
+                    process::exit(128 + number);
+                }
+                first.get_or_insert_with(Instant::now);
                 seen.store(number as usize, Ordering::Relaxed);
                 if notify.send(()).is_err() {
                     return;
@@ -292,4 +314,42 @@ fn is_ignored(signal: i32) -> bool {
     let hex = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let set = hex.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
     set & (1 << (signal - 1)) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    #[ignore = "the next test runs it, in a process of its own"]
+    fn stuck() {
+        let _stops = Stops::listen_twice().unwrap();
+        println!("\nready");
+        loop {
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    #[test]
+    fn a_second_signal_ends_who_is_stuck() {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "run::tests::stuck", "--ignored", "--nocapture"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap() == "ready"));
+        let pid = child.id().to_string();
+        let term = || assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        // One that comes with the first, as from a terminal and whoever started us, is the first.
+        term();
+        term();
+        thread::sleep(INSISTS_AFTER);
+        assert!(child.try_wait().unwrap().is_none());
+        term();
+        assert_eq!(child.wait().unwrap().code(), Some(128 + SIGTERM));
+    }
 }

@@ -50,7 +50,7 @@ pub fn run(args: &Top, host: &Host) -> Result<(), Failure> {
     }
     let exporter = args.listen.map(Exporter::listen).transpose()?;
     let mut storage = probe::Storage::default();
-    let stops = Stops::listen()?;
+    let stops = Stops::listen_twice()?;
     let mut source = Source::open(args, &mut storage, host)?;
     if let Some(path) = &args.answer {
         let all = || COLUMNS.iter().collect();
