@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +65,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def tell(config: pytest.Config, text: str) -> None:
-    """Print now, not at the session's end."""
+    """Print now, not at the session's end; in the middle of a test as well, of which what is printed is kept back."""
     terminal = config.pluginmanager.get_plugin("terminalreporter")
-    if terminal:
+    if not terminal:
+        return
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture else nullcontext():
         terminal.ensure_newline()
         terminal.write_line(text)
 

@@ -110,9 +110,13 @@ def recounted(recording: Recording, events: list[dict[str, Any]]) -> None:
         again = [recount.chain_max[number], *recount.distances.get(number, (0, 0))]
         skew = [counted[name]["skew_ns"], recount.skew_ns[number]]
         print(f"{name}: counted {got}, recounted {wanted}; longest chain, distances {more}, recounted {again}; {skew=}")
-        assert got == {counter: pytest.approx(value, rel=EXACT, abs=1) for counter, value in wanted.items()}
+        # A VM that idles has a few ms of everything; what either misses at an end may be as much.
+        slack = {counter: NS_SLACK if counter.endswith("_ns") else 1 for counter in wanted}
+        assert got == {
+            counter: pytest.approx(value, rel=EXACT, abs=slack[counter]) for counter, value in wanted.items()
+        }
         assert more == [pytest.approx(value, rel=EXACT, abs=1) for value in again]
-        # A difference of sums that are a hundred times as large: what is missing of either at an end is all in it.
+        # A difference of sums that are a hundred times as large: what either misses at an end is all in it.
         assert skew[0] == pytest.approx(skew[1], rel=EXACT, abs=NS_SLACK)
         if name == "work":
             assert min(wanted.values()) > 0
