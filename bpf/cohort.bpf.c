@@ -17,6 +17,7 @@
  *   topology.h   which pCPUs are near one another
  *   placement.h  where a task is queued
  *   runqueue.h   the queues, and who runs next
+ *   make_way.h   who goes elsewhere so that another has a turn
  *   turn.h       turns that end on time
  *   wish.h       "run this one next"
  *   sibling.h    for which sibling a spinner waits
@@ -37,6 +38,7 @@
  */
 #include "wish.h"
 #include "wake.h"
+#include "make_way.h"
 #include "policy_calls.h"
 #include "grace.h"
 #include "keep.h"
@@ -174,14 +176,34 @@ VERIFIED_ONCE take_next(s32 cpu, struct pick *best)
 	return take(best->pid, cpu, cpu, turn_slice(NULL, best->vm, cpu, best->now));
 }
 
+/* prev, t, has another turn. */
+static void go_on(struct task_struct *prev, struct task_ctx *t, struct pick *best, enum fate fate)
+{
+	struct cpu_ctx *c = cpu_get(best->cpu);
+	u64 slice = turn_slice(t, best->leaving_vm, best->cpu, best->now);
+
+	if (!c)
+		return;
+	t->placed = 0;
+	if (fate == GOES_ON_FOR_NOW && slice > OVERDUE_SLICE_NS)
+		slice = OVERDUE_SLICE_NS;
+	slice = cut_short(prev, t, c, slice);
+	task_set_slice(prev, slice);
+	c->turn_end_ns = best->now + slice;
+	gang_began(t, best->cpu, best->now);
+	order_begin(t, best->cpu, slice, prev->scx.weight, true);
+	if (queue_is_marked(best->cpu) || c->cut_short)
+		turn_watch(best->cpu, best->now);
+}
+
 SEC("struct_ops/dispatch")
 void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 {
 	struct pick *best = new_search(FIRST_SEARCH, cpu, now_ns());
 	struct cpu_ctx *c = cpu_get(cpu);
-	struct task_struct *waiter;
 	struct task_ctx *t = NULL;
-	bool goes_on, steps_back = false;
+	enum fate fate;
+	bool steps_back = false;
 	u64 slice;
 
 	if (!c || !best || let_out(prev, cpu, best->now))
@@ -218,6 +240,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		if (take_overdue(cpu) || resume(cpu, best->now))
 			return;
 		best_waiter(cpu, QUEUE_SCAN, 0, best);
+		ask_a_third(t ? prev : NULL, best);
 		if (scx_bpf_dsq_nr_queued(cpu) <= 0 && scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) <= 0) {
 			queue_unmark(cpu);
 			/* Somebody may have come in between. */
@@ -225,26 +248,20 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 				queue_mark(cpu, EVERYWHERE);
 		}
 	}
-	goes_on = t && !best->urgency && (!best->pid || (!steps_back && !order_before(&best->rank, &best->prev, 0)));
-	if (goes_on && best->pid && best->restricted && !task_is_pinned(prev)) {
-		/* Who may go elsewhere makes room for one that may not, if both gain. */
-		waiter = bpf_task_from_pid(best->pid);
-		if (waiter) {
-			t->placed = room_for(prev, t, &best->rank, waiter, cpu) + 1;
-			bpf_task_release(waiter);
-			goes_on = !t->placed;
-		}
-	}
-	if (goes_on) {
+	fate = fate_of(prev, t, best, steps_back);
+	if (fate == LEAVES)
+		t = NULL;
+	if (fate >= GOES_ON) {
 		best->rank = best->prev;
 		best->pid = prev->pid;
 		best->vm = best->leaving_vm;
-		best->queue = GOES_ON;
+		best->queue = NO_QUEUE;
 	}
+	look_for_sent(best);
 	if (!best->urgency)
 		best_remote_waiter(PULL_MARGIN * slice_ns, best);
 
-	if (best->pid && best->queue != GOES_ON) {
+	if (best->pid && best->queue != NO_QUEUE) {
 		/* Whom only the limit on waiting puts before one that deserves the pCPU more, and could go on, has it for a moment. */
 		if (best->urgency == URGENCY_OVERDUE ||
 		    (best->urgency && t && order_before(&best->prev, &best->rank, 0)))
@@ -269,14 +286,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	if (t && gang_may_refuse() && !gang_begins(t, cpu, best->now))
 		t = NULL;
 	if (t) {
-		t->placed = 0;
-		slice = cut_short(prev, t, c, turn_slice(t, best->leaving_vm, cpu, best->now));
-		task_set_slice(prev, slice);
-		c->turn_end_ns = best->now + slice;
-		gang_began(t, cpu, best->now);
-		order_begin(t, cpu, slice, prev->scx.weight, true);
-		if (queue_is_marked(cpu) || c->cut_short)
-			turn_watch(cpu, best->now);
+		go_on(prev, t, best, fate);
 		return;
 	}
 	c->out_of_turn = 1;

@@ -18,9 +18,6 @@
 /* Neighbours that a host task may go to. */
 #define HOST_TASK_SCAN 8
 
-/* ... and that are looked at for a runner who could make room. */
-#define MOVE_SCAN 8
-
 /* The runner's rank, as far as pCPU's context tells. Return false if nobody runs there. */
 static bool rank_of_runner(struct cpu_ctx *c, u64 now, struct rank *r)
 {
@@ -126,75 +123,6 @@ static __always_inline bool is_idle(s32 cpu)
 
 	scx_bpf_put_idle_cpumask(idle);
 	return found;
-}
-
-/*
- * A pCPU near, other than cpu, to which p may go so that somebody of that rank gets a turn: an idle one, unless somebody else is to run there next, or the one whose
- * runner is last of those whom the rank comes before by a turn. -1: there is none. It is p itself whose turn has ended and who looks for a worse runner (waiter is
- * NULL), or the rank is that of a waiter who may not go there, and for whom p makes room. One who may go there himself needs no such exchange: it would take p's
- * pCPU from p, who may be due all of it.
- */
-static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct rank *rank,
-		    const struct task_struct *waiter, s32 cpu)
-{
-	struct cohort_neighbours *near = neighbours_of(cpu);
-	struct rank runner, last = {};
-	s32 i, other, found = -1;
-	struct cpu_ctx *c;
-	u64 now = now_ns();
-
-	if (!near || task_is_pinned(p))
-		return -1;
-	bpf_for(i, 0, MOVE_SCAN) {
-		other = neighbour(near, i);
-		if (other < 0)
-			break;
-		c = cpu_get(other);
-		if (!c || !c->online || c->taken || !task_allowed_on(p, other))
-			continue;
-		if (waiter && task_allowed_on(waiter, other))
-			continue;
-		if (is_idle(other) && !wish_is_fresh(c, now) && !c->kept_pid)
-			return other;
-		/* Nor to take a sibling's place: its VM would gain nothing, and have two there. */
-		if (placement == PLACEMENT_BALANCE && siblings_on(t, other))
-			continue;
-		if (!rank_of_runner(c, now, &runner) || !order_before(rank, &runner, slice_ns))
-			continue;
-		if (found >= 0 && !order_before(&last, &runner, 0))
-			continue;
-		found = other;
-		last = runner;
-	}
-	return found;
-}
-
-/* cpu has nothing to do, and those that wait elsewhere may not come: is there a runner near who may, and would make room for one of them? */
-static void ask_for_runner(s32 cpu)
-{
-	struct cohort_neighbours *near = neighbours_of(cpu);
-	struct task_struct *p;
-	struct cpu_ctx *c;
-	bool may = false;
-	s32 i, other;
-
-	if (!near)
-		return;
-	bpf_for(i, 0, MOVE_SCAN) {
-		other = neighbour(near, i);
-		if (other < 0 || may)
-			break;
-		c = cpu_get(other);
-		if (!c || !c->curr_pid || !queue_is_marked(other))
-			continue;
-		p = bpf_task_from_pid(c->curr_pid);
-		if (!p)
-			continue;
-		may = task_allowed_on(p, cpu);
-		bpf_task_release(p);
-		if (may)
-			scx_bpf_kick_cpu(other, SCX_KICK_PREEMPT);
-	}
 }
 
 #endif

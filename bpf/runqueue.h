@@ -45,7 +45,7 @@ struct pick {
 	u64 queued_ns;
 	u32 vm;
 	s32 pid;   /* 0: nobody yet */
-	s32 queue; /* the pCPU in whose queue it waits, or GOES_ON */
+	s32 queue; /* the pCPU in whose queue it waits, or NO_QUEUE */
 	u32 urgency;
 	bool restricted; /* some pCPUs are forbidden to it */
 	bool anybody;	 /* even where a sibling is: nothing that can run waits for an idle pCPU */
@@ -53,7 +53,7 @@ struct pick {
 };
 
 /* pick.queue: it is on the pCPU, and goes on. */
-#define GOES_ON -1
+#define NO_QUEUE -1
 
 /* The search for who runs next, and a second one while that goes on: they do not fit on the stack that a program shares with all that it calls. */
 enum {

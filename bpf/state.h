@@ -88,16 +88,20 @@ struct cpu_ctx {
 	u32 resume_pid;
 	u32 overdue_last; /* the last choice was an overdue task */
 	u64 resume_end_ns;
-	u32 interrupted; /* kernel threads are at work that woke here, and nobody has been chosen since */
-	u32 lets_out;	 /* so often has the end of the present turn been put off */
-	u64 searched_ns; /* the whole queue was last looked through */
-	u64 swept_ns;	 /* idle, it last looked at all queues, whoever waits there */
+	u32 interrupted;     /* kernel threads are at work that woke here, and nobody has been chosen since */
+	u32 lets_out;	     /* so often has the end of the present turn been put off */
+	u64 searched_ns;     /* the whole queue was last looked through */
+	u64 swept_ns;	     /* idle, it last looked at all queues, whoever waits there */
+	u64 asks_a_third_ns; /* when it may next look for one who makes way (make_way.h) */
 	u64 reach; /* where those in its queue may run, bits of reach_bit(); of one that has left until it is empty, or looked through */
-	u64 came;	/* ... of those who have come since it was looked through */
-	u64 aside_of;	/* whose quotas keep tasks aside here, see aside.h */
-	u32 aside_came; /* how many were put aside: written with the run queue locked */
-	u32 rotation;	/* of the far pCPUs to look at */
-	u32 settle_vm;	/* for which the gang has something to do at the end of this operation; 0: none */
+	u64 came;	  /* ... of those who have come since it was looked through */
+	u64 aside_of;	  /* whose quotas keep tasks aside here, see aside.h */
+	u32 aside_came;	  /* how many were put aside: written with the run queue locked */
+	u32 rotation;	  /* of the far pCPUs to look at */
+	u32 settle_vm;	  /* for which the gang has something to do at the end of this operation; 0: none */
+	u32 makes_way_to; /* the runner is asked to go to that pCPU, minus one; 0: it is not */
+	u32 takes_from;	  /* somebody in the queue of that pCPU, minus one, is to run here instead; 0: nobody */
+	u64 sends_on_ns;  /* when somebody may next be sent to another pCPU from here */
 
 	/* It idles for a vCPU that sleeps (keep.h). */
 	u32 kept_pid;	   /* 0: for nobody */

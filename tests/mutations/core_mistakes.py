@@ -14,18 +14,6 @@ OF_OPERATIONS = [
     ),
     Mutation("a waker's pCPU is idle", "cohort.bpf.c", "wake_flags & ~SCX_WAKE_SYNC, &idle", "wake_flags, &idle"),
     Mutation(
-        "whoever makes room does so for one who could go there himself",
-        "placement.h",
-        "\t\tif (waiter && task_allowed_on(waiter, other))\n\t\t\tcontinue;\n",
-        "",
-    ),
-    Mutation(
-        "nobody is said to wait for room",
-        "cohort.bpf.c",
-        "room_for(prev, t, &best->rank, waiter, cpu)",
-        "room_for(prev, t, &best->rank, NULL, cpu)",
-    ),
-    Mutation(
         "who changes while it waits begins to wait anew",
         "cohort.bpf.c",
         "leave(t, !(deq_flags & SCX_DEQ_SLEEP), now);",

@@ -116,24 +116,6 @@ MUTATIONS = [
         "cost = (u64)!siblings_on(t, cpu) << 32;",
     ),
     Mutation(
-        "who may go elsewhere makes no room for who may not",
-        "placement.h",
-        "if (is_idle(other) && !wish_is_fresh(c, now) && !c->kept_pid)\n\t\t\treturn other;",
-        ";",
-    ),
-    Mutation(
-        "who makes room goes to an idle pCPU that is spoken for",
-        "placement.h",
-        "is_idle(other) && !wish_is_fresh(c, now)",
-        "is_idle(other)",
-    ),
-    Mutation(
-        "nor for who is before others by a turn", "placement.h", "!order_before(rank, &runner, slice_ns))", "rank)"
-    ),
-    Mutation(
-        "nobody who runs is asked for by an idle pCPU", "placement.h", "scx_bpf_kick_cpu(other, SCX_KICK_PREEMPT);", ";"
-    ),
-    Mutation(
         "the furthest child of a cgroup is not followed",
         "order_vm.h",
         "child_clock_follow(parent, vtime);",
@@ -178,7 +160,7 @@ MUTATIONS = [
     Mutation(
         "a turn is not begun where one goes on",
         "cohort.bpf.c",
-        "order_begin(t, cpu, slice, prev->scx.weight, true);",
+        "order_begin(t, best->cpu, slice, prev->scx.weight, true);",
         ";",
     ),
     Mutation(
@@ -464,9 +446,7 @@ MUTATIONS = [
         "if (rest || (s->left_ns > 0 &&",
     ),
     Mutation("who spins goes on", "spin_yield.h", "t->steps_back = true;", ";"),
-    Mutation(
-        "who yields may be next", "cohort.bpf.c", "(!steps_back && !order_before(", "(!order_before(", "spin yield"
-    ),
+    Mutation("who yields may be next", "make_way.h", "(steps_back || order_before(", "(order_before(", "spin yield"),
     Mutation(
         "who borrows receives more than its sibling lends",
         "order_sbco.h",

@@ -16,11 +16,12 @@ from tests.mutations.core_mistakes import OF_OPERATIONS
 from tests.mutations.mistakes import MUTATIONS as OF_CORE
 from tests.mutations.mutation import OWN_FILES, Mutation
 from tests.mutations.policy_mistakes import OF_POLICIES, OF_SETS
+from tests.mutations.way_mistakes import OF_WAYS
 from tests.python.test_policies_example import with_example
 
 from cohortlab.sim.policy import BOOST, PRESETS, TABLES
 
-MUTATIONS = [*OF_CORE, *OF_OPERATIONS, *OF_POLICIES]
+MUTATIONS = [*OF_CORE, *OF_OPERATIONS, *OF_WAYS, *OF_POLICIES]
 REPO = Path(__file__).parents[2]
 WORK = Path(os.environ.get("CARGO_TARGET_DIR", REPO / "build" / "target")) / "mutations"
 

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, and what they share")]
 
+mod affinity;
 mod boost;
 mod calls;
 mod common;

@@ -24,7 +24,8 @@ pub fn shares(tree: &Tree) -> Vec<f64> {
 }
 
 /// The depth of the outermost entities that contest pCPUs with others' children: what they have depends on how they are weighed against those. None do below
-/// the root: then each entity's children have what is best for them, whatever the others' have.
+/// the root: then each entity's children have what is best for them, whatever is inside of others. Inside of which is chosen first, the outer or the inner, is a matter
+/// of choice too: what matters is only what the entity itself and those beside it, and above, have been given.
 pub fn contested(tree: &Tree, shares: &[f64]) -> Option<usize> {
     let depths: Vec<usize> = (0..tree.nodes.len()).map(|node| tree.depth(node)).collect();
     let of = |parent: usize| -> Vec<usize> {
@@ -32,8 +33,13 @@ pub fn contested(tree: &Tree, shares: &[f64]) -> Option<usize> {
     };
     let is_contested = |parent: &usize| {
         let nodes = of(*parent);
-        let mut has: Vec<Option<f64>> = shares.iter().map(|share| Some(*share)).collect();
-        nodes.iter().for_each(|node| has[*node] = None);
+        let mut has: Vec<Option<f64>> = (0..tree.nodes.len())
+            .map(|node| {
+                let beside = node == 0
+                    || tree.path(*parent).iter().any(|at| tree.nodes[*at].parent == tree.nodes[node].parent);
+                beside.then_some(shares[node])
+            })
+            .collect();
         Level { tree, weights: effective_weights(tree, &nodes, &has), nodes: nodes.clone(), depths: &depths }
             .fill(&mut has);
         nodes.iter().any(|node| (has[*node].unwrap_or(0.0) - shares[*node]).abs() > 0.001)

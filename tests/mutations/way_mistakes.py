@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Mistakes in who makes way for whom, where not everybody may run everywhere (`make_way.h`)."""
+
+from tests.mutations.mutation import Mutation
+
+OF_WAYS = [
+    Mutation(
+        "who may go elsewhere makes no room for who may not",
+        "make_way.h",
+        "if (is_idle(other) && !wish_is_fresh(c, now) && !c->kept_pid)\n\t\t\treturn other;",
+        ";",
+    ),
+    Mutation(
+        "who makes room goes to an idle pCPU that is spoken for",
+        "make_way.h",
+        "is_idle(other) && !wish_is_fresh(c, now)",
+        "is_idle(other)",
+    ),
+    Mutation(
+        "nor for who is before others by a turn", "make_way.h", "!order_before(rank, &runner, slice_ns))", "rank)"
+    ),
+    Mutation(
+        "nobody who runs is asked for by an idle pCPU",
+        "make_way.h",
+        "if (may)\n\t\t\tscx_bpf_kick_cpu(other, SCX_KICK_PREEMPT);",
+        ";",
+    ),
+    Mutation(
+        "whoever makes room does so for one who could go there himself",
+        "make_way.h",
+        "\t\tif (waiter && task_allowed_on(waiter, other))\n\t\t\tcontinue;\n",
+        "",
+    ),
+    Mutation(
+        "nobody is said to wait for room",
+        "make_way.h",
+        "room_for(prev, t, &best->rank, waiter, best->cpu)",
+        "room_for(prev, t, &best->rank, NULL, best->cpu)",
+    ),
+    Mutation(
+        "who makes room loses its turn to those who wait there",
+        "make_way.h",
+        "if (to >= 0 && !is_idle(to) && !would_be_first(t, to, best->now))",
+        "if (false)",
+    ),
+    Mutation("no third is asked", "make_way.h", "third->makes_way_to = to + 1;", ";"),
+    Mutation("a third who is asked stays", "make_way.h", "t->placed = to + 1;\n\treturn true;", "return false;"),
+    Mutation(
+        "only who idles is worth asking a third for",
+        "make_way.h",
+        "return rank_of_runner(c, now, &runner) && order_before(rank, &runner, margin_ns);",
+        "return rank_of_runner(c, now, &runner) && order_before(rank, &runner, margin_ns) && !rank;",
+    ),
+    Mutation(
+        "a third is asked at an even beat",
+        "make_way.h",
+        "return now + slice_ns / 2 + ((u32)(now >> 10) * 2654435769U) % (u32)slice_ns;",
+        "return now + 20 * slice_ns;",
+    ),
+    Mutation(
+        "nobody is sent on",
+        "make_way.h",
+        "!steps_back && is_sent_on(prev, t, best)",
+        "!steps_back && is_sent_on(prev, t, best) && !t",
+    ),
+    Mutation("who is sent is not looked for", "make_way.h", "if (!c || !c->takes_from)", "if (c)"),
+    Mutation(
+        "whoever sends somebody on has a turn for that",
+        "cohort.bpf.c",
+        "if (fate == GOES_ON_FOR_NOW && slice > OVERDUE_SLICE_NS)",
+        "if (false)",
+    ),
+]
