@@ -8,6 +8,47 @@
 #include "policy_calls.h"
 #include "traffic.h"
 
+/* A vCPU calls those that its word `calls` has bits for; any others are called one by one. */
+#define CALLS_MAX 64
+
+/*
+ * Vcpu t, on that pCPU, calls another. KVM is about to give that one the interrupt, and others after it. Who would run before that would find nothing to answer: in a
+ * kernel that can be preempted there the caller may lose its pCPU to it in the middle of all that. So it is noted until KVM has done.
+ */
+static __always_inline void call_begins(struct task_ctx *t, s32 cpu, u32 to)
+{
+	struct vcpu_ctx *v = vcpu_get(t);
+
+	if (!v)
+		return;
+	if (calls_have_no_end || to >= CALLS_MAX)
+		spin_called(t, cpu, to);
+	else
+		v->calls |= 1ULL << to;
+}
+
+/* KVM has given all that the current vCPU sends their interrupt. */
+static void calls_end(void)
+{
+	struct task_struct *p = bpf_get_current_task_btf();
+	struct task_ctx *t = task_get(p);
+	struct vcpu_ctx *v;
+	u64 calls;
+	s32 to;
+
+	if (!t || t->vcpu < 0)
+		return;
+	v = vcpu_get(t);
+	if (!v || !v->calls)
+		return;
+	calls = v->calls;
+	v->calls = 0;
+	bpf_for(to, 0, CALLS_MAX) {
+		if (calls >> to & 1)
+			spin_called(t, scx_bpf_task_cpu(p), to);
+	}
+}
+
 /*
  * KVM gives that vCPU's APIC an interrupt. The tracepoint is on the way of all of them; of KVM's functions that are on it some callers have copies of their
  * own. It does not say of which VM: of the current vCPU's, unless a doorbell that it rings is another VM's interrupt (ivshmem), or a device's
@@ -29,7 +70,23 @@ int BPF_PROG(cohort_on_irq, u32 to, u16 mode, u16 trigger, u8 vector)
 	if (irqs_are_traffic)
 		traffic_add(t, to);
 	if (vector_is_call(vector))
-		spin_called(t, scx_bpf_task_cpu(p), to);
+		call_begins(t, scx_bpf_task_cpu(p), to);
+	return 0;
+}
+
+/* By the interrupt command register. */
+SEC("fexit/kvm_apic_send_ipi")
+int BPF_PROG(cohort_on_ipi_sent)
+{
+	calls_end();
+	return 0;
+}
+
+/* By hypercall. */
+SEC("fexit/kvm_pv_send_ipi")
+int BPF_PROG(cohort_on_pv_ipi_sent)
+{
+	calls_end();
 	return 0;
 }
 

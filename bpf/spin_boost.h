@@ -163,10 +163,8 @@ static bool boost_offered(struct task_struct *from, struct task_struct *to, u64 
 
 /*
  * A call by IPI of a sibling that has no pCPU: to spin for it would be all that the caller can do. A call is answered in microseconds, so it does not get
- * the rest of its VM's turn. A pCPU whose runner deserves it more is not asked: a guest may call as often as it likes.
- *
- * The tracepoint comes before the interrupt is there. Where KVM's way to it can be preempted (a hypercall, several targets) the caller may lose its own pCPU
- * first; the sibling then runs for a boost without it. A call of several that wait for one pCPU leaves that the last one's wish.
+ * the rest of its VM's turn. A pCPU whose runner deserves it more is not asked: a guest may call as often as it likes. A call of several that wait for one
+ * pCPU leaves that the last one's wish.
  */
 static void boost_on_call(struct task_ctx *t, s32 cpu, s32 to)
 {

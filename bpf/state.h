@@ -55,6 +55,7 @@ KNOB u32 boost = 0;
 
 /* Interrupts between vCPUs are communication, from which sets are found (traffic.h). */
 KNOB u32 irqs_are_traffic = 0;
+KNOB u32 calls_have_no_end = 0; /* it cannot be seen when KVM has delivered a call */
 
 static __always_inline u32 chosen_gang(void)
 {
@@ -189,6 +190,7 @@ struct vcpu_ctx {
 	s32 pid;
 	s32 cpu;
 	u32 state;
+	u64 calls;	  /* that KVM is delivering: bit n is its VM's vCPU n */
 	u32 exit_served;  /* see EXIT_SERVED */
 	u32 restricted;	  /* some pCPUs are forbidden */
 	u32 woken;	  /* has slept, and not run since */

@@ -35,6 +35,8 @@ pub struct Running<'obj> {
     on_spin: Option<Link>,
     on_put: Option<Link>,
     on_irq: Option<Link>,
+    /// KVM has delivered what a vCPU sends, by each of two ways.
+    on_sent: [Option<Link>; 2],
     on_fault: Option<Link>,
     on_switch: Option<Link>,
     ops: Option<Link>,
@@ -145,6 +147,7 @@ fn open<'obj>(
         knobs.nr_cpus = place.nr_cpus;
         config.axes.apply(knobs);
         knobs.irqs_are_traffic = config.irqs_are_traffic().into();
+        knobs.calls_have_no_end = (!place.sees_irqs_sent).into();
         config.timing.apply(knobs);
         if let Some(alpha) = config.sbco_alpha {
             alpha.apply(knobs);
@@ -161,6 +164,9 @@ fn open<'obj>(
     open.maps.sbco_cpus.set_max_entries(place.nr_cpus)?;
     only_what_is_used(&mut open, config)?;
     open.progs.cohort_on_irq.set_autoload(watch.irq);
+    let ends = watch.irq && config.axes.boosts_called() && place.sees_irqs_sent;
+    open.progs.cohort_on_ipi_sent.set_autoload(ends);
+    open.progs.cohort_on_pv_ipi_sent.set_autoload(ends);
     open.progs.cohort_on_fault.set_autoload(watch.fault);
     open.progs.cohort_sched_switch.set_autoload(place.sees_switches());
     if config.verbose > 1 {
@@ -226,7 +232,14 @@ pub fn attach<'obj>(
         true => skel.progs.cohort_sched_switch.attach().map_err(|e| no_switch(&e)).ok(),
         false => None,
     };
-    Ok(Running { on_spin, on_put, on_irq, on_fault, on_switch, ops: Some(ops), skel })
+    let on_sent = match (&on_irq, skel.progs.cohort_on_ipi_sent.autoload()) {
+        (Some(_), true) => {
+            let links = [skel.progs.cohort_on_ipi_sent.attach(), skel.progs.cohort_on_pv_ipi_sent.attach()];
+            links.map(|link| link.map_err(|e| no_irq(config, &format!("{e:#}"))).ok())
+        }
+        _ => [None, None],
+    };
+    Ok(Running { on_spin, on_put, on_irq, on_sent, on_fault, on_switch, ops: Some(ops), skel })
 }
 
 fn no_switch(why: &libbpf_rs::Error) {
@@ -269,6 +282,7 @@ impl Running<'_> {
         self.on_spin = None;
         self.on_put = None;
         self.on_irq = None;
+        self.on_sent = [None, None];
         self.on_fault = None;
         self.on_switch = None;
         self.ops = None;

@@ -106,6 +106,14 @@ OF_POLICIES = [
         "if (!irqs_are_traffic && !vector_is_call(vector))",
         "if (!irqs_are_traffic)",
     ),
+    Mutation(
+        "who is called runs before it has its interrupt",
+        "irq.h",
+        "if (calls_have_no_end || to >= CALLS_MAX)",
+        "if (true)",
+        "boost ipi",
+    ),
+    Mutation("a call is heard again", "irq.h", "v->calls = 0;", ";", "boost ipi"),
     Mutation("an interrupt is no traffic", "irq.h", "\tif (irqs_are_traffic)\n\t\ttraffic_add(t, to);\n", ""),
     Mutation(
         "every interrupt is a call",

@@ -57,6 +57,8 @@ impl Config {
 
 /// Where KVM gives a vCPU an interrupt.
 pub const IRQ_TRACEPOINT: &str = "kvm_apic_accept_irq";
+/// Where it has given all of them theirs to whom a vCPU sends one: through its APIC, and by hypercall.
+const SENT_FUNCTIONS: [&str; 2] = ["kvm_apic_send_ipi", "kvm_pv_send_ipi"];
 /// Where it maps a page that a vCPU has touched.
 const FAULT_FUNCTION: &str = "kvm_tdp_mmu_map";
 
@@ -69,6 +71,8 @@ pub struct Place {
     pub kvm: bool,
     /// Its tracepoint of interrupts is there.
     pub sees_irqs: bool,
+    /// ... and it can be seen when they have been given to all that a vCPU sends them to.
+    pub sees_irqs_sent: bool,
     /// Why faults on guests' pages cannot be seen.
     pub sees_no_faults: Option<String>,
     pub spins: Spins,
@@ -87,6 +91,9 @@ impl Place {
         }
         let tells =
             |tracepoint| Kernel::running().is_some_and(|kernel| kernel.has(Point::Tracepoint(tracepoint)));
+        let has = |functions: [&'static str; 2]| {
+            Kernel::running().is_some_and(|k| functions.iter().all(|name| k.has(Point::Function(name))))
+        };
         let sees_no_faults = match Kernel::running() {
             Some(kernel) if kernel.has(Point::Function(FAULT_FUNCTION)) => {
                 host.no_tdp_mmu().or_else(|| host.foreign_process_numbers().map(str::to_string))
@@ -97,6 +104,7 @@ impl Place {
             nr_cpus: host.cpus().map_err(Failure::refused)?,
             kvm,
             sees_irqs: kvm && tells(IRQ_TRACEPOINT),
+            sees_irqs_sent: kvm && has(SENT_FUNCTIONS),
             sees_no_faults,
             spins: audit::spins(host),
             hides_ipis: audit::delivers_ipis(host),
@@ -154,6 +162,7 @@ pub mod tests {
             nr_cpus: 24,
             kvm: true,
             sees_irqs: true,
+            sees_irqs_sent: true,
             sees_no_faults: None,
             spins: Spins::Caught,
             hides_ipis: false,

@@ -76,6 +76,7 @@ impl Class for AnyClass {
         fn on_spin(&mut self, core: &mut Core, task: TaskId, in_kernel: bool) -> bool;
         fn vcpu_put(&mut self, core: &mut Core, task: TaskId);
         fn on_irq(&mut self, core: &mut Core, from: TaskId, to: TaskId, called: bool);
+        fn on_irqs_sent(&mut self, core: &mut Core, from: TaskId);
         fn on_fault(&mut self, core: &mut Core, task: TaskId, gfn: u64);
         fn cpu_online(&mut self, core: &mut Core, cpu: CpuId);
         fn cpu_offline(&mut self, core: &mut Core, cpu: CpuId);

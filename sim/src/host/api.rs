@@ -197,6 +197,12 @@ impl<C: Class> Host<C> {
         self.on_cpu(cpu, |host| host.class.on_irq(&mut host.core, from, to, called));
     }
 
+    /// The programs on `fexit/kvm_apic_send_ipi` and `fexit/kvm_pv_send_ipi`: all that running vCPU `from` sends at once has been delivered.
+    pub fn on_irqs_sent(&mut self, from: TaskId) {
+        let cpu = self.cpu_of(from);
+        self.on_cpu(cpu, |host| host.class.on_irqs_sent(&mut host.core, from));
+    }
+
     /// The program on `fexit/kvm_tdp_mmu_map`: running vCPU `task` touches a page of its VM that KVM has to map.
     pub fn on_fault(&mut self, task: TaskId, gfn: u64) {
         self.class.on_fault(&mut self.core, task, gfn);

@@ -96,6 +96,8 @@ pub trait Class {
     fn vcpu_put(&mut self, _core: &mut Core, _task: TaskId) {}
     /// KVM delivers an interrupt from running vCPU `from` to vCPU `to`.
     fn on_irq(&mut self, _core: &mut Core, _from: TaskId, _to: TaskId, _called: bool) {}
+    /// It has delivered all that `from` sends at once.
+    fn on_irqs_sent(&mut self, _core: &mut Core, _from: TaskId) {}
     /// Running vCPU `task` touches a page of its VM that KVM has to map.
     fn on_fault(&mut self, _core: &mut Core, _task: TaskId, _gfn: u64) {}
 

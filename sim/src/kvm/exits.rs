@@ -256,6 +256,7 @@ impl Vm {
             self.deliver(host, to as usize, vector, Some(by));
         }
         self.vcpus[from].ipi_to = targets;
+        host.on_irqs_sent(self.vcpus[from].task);
     }
 
     /// The guest writes the interrupt command register, or makes a hypercall, for those of `ipi_to`.

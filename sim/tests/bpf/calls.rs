@@ -18,6 +18,34 @@ fn a_called_sibling_runs_at_once() {
 }
 
 #[test]
+fn nobody_who_is_called_runs_before_all_have_their_interrupt() {
+    let mut w = boosted(2, BOOST_IPI);
+    let (_, vcpus) = busy_vm(&mut w, 4);
+    introduce(&mut w, &vcpus);
+    let (running, waiting): (Vec<_>, Vec<_>) = vcpus.iter().partition(|id| w.is_running(**id));
+    for to in &waiting {
+        w.begin_call(running[0], *to);
+        assert!(running.iter().all(|id| w.is_running(*id)), "one runs that finds nothing to answer");
+    }
+    w.end_calls(running[0]);
+    assert!(waiting.iter().any(|id| w.is_running(*id)), "nobody who is called runs");
+    assert_eq!(w.stats().boost_called, 2);
+    audit(&mut w);
+}
+
+#[test]
+fn each_call_is_heard_once() {
+    let mut w = boosted(1, BOOST_IPI);
+    let (caller, waiting) = one_runs_three_wait(&mut w);
+    w.call(caller, waiting[2]);
+    assert_eq!(w.stats().boost_called, 1);
+    // The pCPU is the caller's again, who calls nobody.
+    until_it_runs(&mut w, caller);
+    w.end_calls(caller);
+    assert_eq!(w.stats().boost_called, 1);
+}
+
+#[test]
 fn without_the_boost_a_call_changes_nothing() {
     let mut w = boosted(1, BOOST_ANY_MODE | BOOST_CANDIDATE);
     let (caller, waiting) = one_runs_three_wait(&mut w);

@@ -46,6 +46,7 @@ mod sleepers;
 mod spec;
 mod strict;
 mod survey;
+mod talk;
 mod tally;
 mod together;
 mod topology;

@@ -19,7 +19,7 @@ use crate::view::{Cpu, Queue, State, Task};
 pub struct TaskId(pub usize);
 
 impl TaskId {
-    fn real(self) -> cohort_sim::TaskId {
+    pub fn real(self) -> cohort_sim::TaskId {
         cohort_sim::TaskId::from(self.0)
     }
 }
@@ -31,7 +31,7 @@ pub struct World {
     pub tasks: Vec<Task>,
     /// VMs of which sets were said.
     pub vms_of_sets: BTreeSet<usize>,
-    sim: Simulation<Puppets>,
+    pub sim: Simulation<Puppets>,
 }
 
 impl World {
@@ -83,7 +83,8 @@ impl World {
     }
 
     /// What follows at this instant; then look.
-    fn done(&mut self) {
+    /// What follows at this instant.
+    pub fn done(&mut self) {
         let now_ns = self.sim.host.now_ns();
         self.sim.run_until(now_ns).unwrap_or_else(|error| panic!("{error}"));
         self.look();
@@ -431,33 +432,6 @@ impl World {
         let sets: Vec<Vec<u32>> = sets.iter().map(|set| set.to_vec()).collect();
         self.vms_of_sets.insert(vm);
         assert!(self.sim.host.set_sets(VmId::from(vm), &sets), "VM {vm} is known");
-    }
-
-    /// KVM delivers an interrupt that one vCPU, which runs, has sent another.
-    pub fn send_irq(&mut self, from: TaskId, to: TaskId) {
-        self.sim.host.on_irq(from.real(), to.real(), false);
-    }
-
-    /// A vCPU, which runs, calls another by an IPI.
-    pub fn call(&mut self, from: TaskId, to: TaskId) {
-        if self.is_running(from) {
-            self.sim.host.on_irq(from.real(), to.real(), true);
-            self.done();
-        }
-    }
-
-    /// A vCPU, which runs, touches a page that KVM has to map.
-    pub fn touch(&mut self, task: TaskId, gfn: u64) {
-        self.sim.host.on_fault(task.real(), gfn);
-    }
-
-    /// How often each two of a VM's vCPUs have told each other something, as the scheduler has counted.
-    pub fn traffic_of(&mut self, vm: usize) -> Vec<(usize, usize, u64)> {
-        self.sim.host.traffic_of(VmId::from(vm))
-    }
-
-    pub fn traffic_between(&mut self, vm: usize, x: usize, y: usize) -> u64 {
-        self.sim.host.traffic_between(VmId::from(vm), x, y)
     }
 
     /// So many cgroups have a quota.

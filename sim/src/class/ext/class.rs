@@ -422,6 +422,18 @@ impl Class for Ext {
         core.this_cpu = before;
     }
 
+    fn on_irqs_sent(&mut self, core: &mut Core, from: TaskId) {
+        if !self.watches_calls || !core.task(from).kvm.in_kvm {
+            return;
+        }
+        let cpu = core.task(from).cpu;
+        self.update_curr(core, cpu);
+        let before = std::mem::replace(&mut core.this_cpu, cpu);
+        // SAFETY: takes nothing.
+        self.call(core, OpKind::Tracing, NOBODY, || unsafe { ffi::cohort_on_ipi_sent() });
+        core.this_cpu = before;
+    }
+
     fn on_fault(&mut self, core: &mut Core, id: TaskId, gfn: u64) {
         if !self.finds_sets || !core.task(id).kvm.in_kvm {
             return;

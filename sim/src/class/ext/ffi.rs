@@ -187,6 +187,8 @@ extern "C" {
     pub fn cohort_vcpu_put(vcpu: *mut u64) -> i32;
     /// The program on the tracepoint kvm_apic_accept_irq.
     pub fn cohort_on_irq(to: u32, mode: u16, trigger: u16, vector: u8) -> i32;
+    /// The program on fexit/kvm_apic_send_ipi.
+    pub fn cohort_on_ipi_sent() -> i32;
     /// The program on fexit/kvm_tdp_mmu_map, for a page that is in a slot or not.
     pub fn native_on_fault(vcpu: *mut u64, gfn: u64, in_slot: bool) -> i32;
     pub static vm_on_cpu: u8;

@@ -175,6 +175,8 @@ pub struct Ext {
     finds_sets: bool,
     /// It hears of interrupts between vCPUs: to count them, or to boost who is called. The loader chooses.
     watches_irqs: bool,
+    /// ... and of when they have been delivered: for the latter.
+    watches_calls: bool,
     dsqs: Vec<Dsq>,
     dsq_names: Vec<u64>,
     forest: Forest,
@@ -214,8 +216,8 @@ impl Ext {
         let irqs_are_traffic = finds_sets && config.traffic != Traffic::Faults;
         knobs.insert("irqs_are_traffic".into(), irqs_are_traffic.into());
         let image = Image::fresh(&knobs)?;
-        let calls_boost = image.get("boost").is_some_and(|boost| boost & ffi::BOOST_IPI != 0);
-        let watches_irqs = irqs_are_traffic || calls_boost;
+        let watches_calls = image.get("boost").is_some_and(|boost| boost & ffi::BOOST_IPI != 0);
+        let watches_irqs = irqs_are_traffic || watches_calls;
         Ok(Self {
             guards: image.get("guard").is_some_and(|guard| guard != 0),
             leaving: None,
@@ -232,6 +234,7 @@ impl Ext {
             on_switch,
             finds_sets,
             watches_irqs,
+            watches_calls,
             dsqs: Vec::new(),
             dsq_names: Vec::new(),
             forest: Forest::default(),
