@@ -240,7 +240,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		if (take_overdue(cpu) || resume(cpu, best->now))
 			return;
 		best_waiter(cpu, QUEUE_SCAN, 0, best);
-		ask_a_third(t ? prev : NULL, best);
+		ask_a_third(prev, t, best);
 		if (scx_bpf_dsq_nr_queued(cpu) <= 0 && scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) <= 0) {
 			queue_unmark(cpu);
 			/* Somebody may have come in between. */

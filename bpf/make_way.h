@@ -3,13 +3,13 @@
  * Who makes way for whom, where not everybody may run everywhere.
  *
  * room:  a runner whose turn goes on leaves its pCPU to one that waits there and may not go where a worse one runs, and goes there itself.
- * third: neither of the two may go there, but another runner may, and one of the two to his pCPU. He is asked to go; then his pCPU takes whom it can get, as
- *        every pCPU does that has nothing to do. A longer way, over two others, is not looked for.
+ * third: neither of the two may go there, but another runner may, and one of the two to his pCPU. He is asked to go; then his pCPU takes the waiter, or whom else
+ *        it can get. A longer way, over two others, is not looked for.
  * sent:  the waiter comes first and may go there, the runner may not. That pCPU takes the waiter.
  *
  * In each case the one who deserves it least gives up a pCPU, wherever he has it, or one that idles is used. By the runners' own pCPUs alone, threads whose
  * affinities overlap in part had next to nothing beside an idle pCPU, and one that is due a whole pCPU was stopped for an entity of which another had one that it
- * deserved less. The last two are looked for once a turn at most: somebody's affinity has to forbid the short way.
+ * deserved less. The last two are looked for about once a turn: somebody's affinity has to forbid the short way.
  */
 #ifndef COHORT_MAKE_WAY_H
 #define COHORT_MAKE_WAY_H
@@ -67,13 +67,14 @@ VERIFIED_ONCE would_be_first(struct task_ctx *t, s32 cpu, u64 now)
 
 	if (!t || !search || !queue_is_marked(cpu))
 		return 1;
+	search->looks_only = true;
 	order_rank(t, now, &search->prev);
-	best_waiter(cpu, REMOTE_QUEUE_SCAN, 0, search);
-	return !search->pid || !order_before(&search->rank, &search->prev, 0);
+	best_waiter(cpu, QUEUE_SCAN, 0, search);
+	return !search->pid || (!search->urgency && !order_before(&search->rank, &search->prev, 0));
 }
 
 /* Does prev, t, whose turn goes on, go elsewhere so that the best waiter here, who may not go there, has a turn, if both gain? */
-static bool makes_room(const struct task_struct *prev, struct task_ctx *t, struct pick *best)
+static __noinline bool makes_room(const struct task_struct *prev, struct task_ctx *t, struct pick *best)
 {
 	struct task_struct *waiter = bpf_task_from_pid(best->pid);
 	s32 to;
@@ -117,14 +118,14 @@ static void ask_for_runner(s32 cpu)
 	}
 }
 
-/*
- * When a pCPU looks for a third again: about once a turn. Those that wait here take turns, and may go to different places; by an even beat always the same two would
- * be looked at. Knuth's multiplicative hash spreads the moments.
- */
+/* A pCPU looks for a third, or for where to send somebody, once a turn, about. */
 static __always_inline u64 next_look_ns(u64 now)
 {
-	return now + slice_ns / 2 + ((u32)(now >> 10) * 2654435769U) % (u32)slice_ns;
+	return now + slice_ns / 2;
 }
+
+/* After this long what a pCPU was asked for does not count: its runner may be another, and the waiter have had his turn. */
+#define ASKED_STALE_NS 1000000ULL
 
 /* Is that pCPU one for somebody of that rank: does it idle, and for nobody, or would he preempt its runner? */
 static bool is_for_rank(s32 cpu, struct rank *rank, u64 margin_ns, u64 now)
@@ -181,8 +182,11 @@ VERIFIED_ONCE way_of(s32 third, struct pick *best, s32 prev_pid)
 	return found;
 }
 
-/* The best waiter of this pCPU may not go everywhere, and prev gives the pCPU up for the moment: ask a third for whom there is somewhere else. */
-static void ask_a_third(const struct task_struct *prev, struct pick *best)
+/*
+ * The best waiter of this pCPU may not go everywhere, and prev, t, could go on: ask a third for whom there is somewhere else. Where prev does not (t is NULL), the waiter
+ * has this pCPU.
+ */
+static void ask_a_third(const struct task_struct *prev, struct task_ctx *t, struct pick *best)
 {
 	struct cohort_neighbours *near = neighbours_of(best->cpu);
 	struct cpu_ctx *c = cpu_get(best->cpu), *third;
@@ -190,7 +194,7 @@ static void ask_a_third(const struct task_struct *prev, struct pick *best)
 	s32 i, other, to = -1;
 	bool may;
 
-	if (!best->pid || !best->restricted || gang_may_refuse())
+	if (!prev || !t || !best->pid || !best->restricted || gang_may_refuse())
 		return;
 	if (!c || !near || time_before(best->now, c->asks_a_third_ns))
 		return;
@@ -205,13 +209,16 @@ static void ask_a_third(const struct task_struct *prev, struct pick *best)
 		waiter = bpf_task_from_pid(best->pid);
 		if (!waiter)
 			break;
-		may = task_allowed_on(waiter, other) || (prev && task_allowed_on(prev, other));
+		may = task_allowed_on(waiter, other) || task_allowed_on(prev, other);
 		bpf_task_release(waiter);
 		if (may)
-			to = way_of(other, best, prev ? prev->pid : 0);
+			to = way_of(other, best, prev->pid);
 		if (to < 0)
 			continue;
 		third->makes_way_to = to + 1;
+		third->makes_way_pid = third->curr_pid;
+		third->takes_from = best->cpu + 1;
+		third->asked_ns = best->now;
 		scx_bpf_kick_cpu(other, SCX_KICK_PREEMPT);
 		break;
 	}
@@ -219,7 +226,7 @@ static void ask_a_third(const struct task_struct *prev, struct pick *best)
 
 /*
  * The best waiter here comes before prev, t, who may not go where somebody runs who deserves it less than he. If the waiter may, that pCPU is told to take him: of
- * prev's entity the least deserving is to give up a pCPU, not prev because he is here. Not twice in a turn: the other may have good reasons not to.
+ * prev's entity the least deserving is to give up a pCPU, not prev because he is here. Then not at once again: the other may have good reasons not to.
  */
 static bool is_sent_on(const struct task_struct *prev, struct task_ctx *t, struct pick *best)
 {
@@ -243,7 +250,9 @@ static bool is_sent_on(const struct task_struct *prev, struct task_ctx *t, struc
 		if (!third || !task_allowed_on(waiter, other) || task_allowed_on(prev, other) ||
 		    !is_for_rank(other, &best->prev, slice_ns, best->now))
 			continue;
+		third->makes_way_to = 0;
 		third->takes_from = best->cpu + 1;
+		third->asked_ns = best->now;
 		scx_bpf_kick_cpu(other, SCX_KICK_PREEMPT);
 		is_sent = true;
 	}
@@ -252,7 +261,7 @@ static bool is_sent_on(const struct task_struct *prev, struct task_ctx *t, struc
 }
 
 /* Was prev, t, whose rank is best->prev, asked to go, and does it still gain by that? */
-static bool makes_way(const struct task_struct *prev, struct task_ctx *t, struct pick *best)
+static __noinline bool makes_way(const struct task_struct *prev, struct task_ctx *t, struct pick *best)
 {
 	struct cpu_ctx *c = cpu_get(best->cpu);
 	s32 to;
@@ -261,8 +270,12 @@ static bool makes_way(const struct task_struct *prev, struct task_ctx *t, struct
 		return false;
 	to = c->makes_way_to - 1;
 	c->makes_way_to = 0;
-	if (!t || !task_allowed_on(prev, to) || !is_for_rank(to, &best->prev, wakeup_gran_ns, best->now))
+	if (!prev || !t || prev->pid != (s32)c->makes_way_pid || elapsed_ns(best->now, c->asked_ns) > ASKED_STALE_NS ||
+	    !task_allowed_on(prev, to) || !is_for_rank(to, &best->prev, wakeup_gran_ns, best->now) ||
+	    (!is_idle(to) && !would_be_first(t, to, best->now))) {
+		c->takes_from = 0;
 		return false;
+	}
 	t->placed = to + 1;
 	return true;
 }
@@ -276,7 +289,8 @@ enum fate {
 };
 
 /* That of prev, t; NULL: it cannot go on. The best waiter of this pCPU has been found. */
-static enum fate fate_of(const struct task_struct *prev, struct task_ctx *t, struct pick *best, bool steps_back)
+static __always_inline enum fate fate_of(const struct task_struct *prev, struct task_ctx *t, struct pick *best,
+					 bool steps_back)
 {
 	if (makes_way(prev, t, best))
 		return LEAVES;
@@ -300,7 +314,8 @@ static void look_for_sent(struct pick *best)
 		return;
 	from = c->takes_from - 1;
 	c->takes_from = 0;
-	best_waiter(from, REMOTE_QUEUE_SCAN, 0, best);
+	if (elapsed_ns(best->now, c->asked_ns) <= ASKED_STALE_NS)
+		best_waiter(from, QUEUE_SCAN, 0, best);
 }
 
 #endif

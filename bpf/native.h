@@ -18,6 +18,7 @@
 #define SEC(name)
 #define __ksym
 #define __weak
+#define __noinline __attribute__((noinline))
 #define __always_inline inline __attribute__((always_inline))
 #define BPF_PROG(name, args...) name(args)
 #define bpf_ksym_exists(symbol) 1

@@ -306,6 +306,7 @@ static void vcpu_join(struct task_struct *p, struct task_ctx *t, struct kvm_vcpu
 	v->pid = p->pid;
 	v->boost_after_ns = 0;
 	v->backoff_ns = 0;
+	v->calls = 0;
 	v->exit_served = 0;
 	v->preferred = 0;
 	v->gave_way = 0;

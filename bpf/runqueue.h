@@ -50,6 +50,7 @@ struct pick {
 	bool restricted; /* some pCPUs are forbidden to it */
 	bool anybody;	 /* even where a sibling is: nothing that can run waits for an idle pCPU */
 	bool sweeps;	 /* whatever is known of where those in a queue may run */
+	bool looks_only; /* from another pCPU, which alone puts aside who waits in its queue */
 };
 
 /* pick.queue: it is on the pCPU, and goes on. */
@@ -136,7 +137,8 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 			continue;
 		gate = gate_for(t, best->cpu, best->now);
 		if (gate) {
-			if (gate == GATE_ASIDE && queue == best->cpu && goes_aside(t, queue, best->now) &&
+			if (gate == GATE_ASIDE && queue == best->cpu && !best->looks_only &&
+			    goes_aside(t, queue, best->now) &&
 			    scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, ASIDE_DSQ(queue), 0))
 				now_aside(t, best->now);
 			continue;

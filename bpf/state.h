@@ -101,8 +101,10 @@ struct cpu_ctx {
 	u32 rotation;	  /* of the far pCPUs to look at */
 	u32 settle_vm;	  /* for which the gang has something to do at the end of this operation; 0: none */
 	u32 makes_way_to; /* the runner is asked to go to that pCPU, minus one; 0: it is not */
-	u32 takes_from;	  /* somebody in the queue of that pCPU, minus one, is to run here instead; 0: nobody */
-	u64 sends_on_ns;  /* when somebody may next be sent to another pCPU from here */
+	u32 makes_way_pid;
+	u32 takes_from;	 /* somebody in the queue of that pCPU, minus one, is to run here instead; 0: nobody */
+	u64 asked_ns;	 /* when it was told either */
+	u64 sends_on_ns; /* when somebody may next be sent to another pCPU from here */
 
 	/* It idles for a vCPU that sleeps (keep.h). */
 	u32 kept_pid;	   /* 0: for nobody */

@@ -35,8 +35,8 @@ pub struct Running<'obj> {
     on_spin: Option<Link>,
     on_put: Option<Link>,
     on_irq: Option<Link>,
-    /// KVM has delivered what a vCPU sends, by each of two ways.
-    on_sent: [Option<Link>; 2],
+    /// KVM has delivered what a vCPU sends, by each of its ways.
+    on_sent: Option<Vec<Link>>,
     on_fault: Option<Link>,
     on_switch: Option<Link>,
     ops: Option<Link>,
@@ -167,6 +167,7 @@ fn open<'obj>(
     let ends = watch.irq && config.axes.boosts_called() && place.sees_irqs_sent;
     open.progs.cohort_on_ipi_sent.set_autoload(ends);
     open.progs.cohort_on_pv_ipi_sent.set_autoload(ends);
+    open.progs.cohort_on_fast_ipi_sent.set_autoload(ends && place.sends_irqs_fast);
     open.progs.cohort_on_fault.set_autoload(watch.fault);
     open.progs.cohort_sched_switch.set_autoload(place.sees_switches());
     if config.verbose > 1 {
@@ -202,6 +203,16 @@ fn only_what_is_used(open: &mut OpenCohortSkel<'_>, config: &Config) -> libbpf_r
     Ok(())
 }
 
+/// Watch where KVM has given all of them their interrupt whom a vCPU calls.
+fn attach_ends(skel: &CohortSkel<'_>) -> libbpf_rs::Result<Vec<Link>> {
+    let ends = [
+        &skel.progs.cohort_on_ipi_sent,
+        &skel.progs.cohort_on_pv_ipi_sent,
+        &skel.progs.cohort_on_fast_ipi_sent,
+    ];
+    ends.into_iter().filter(|end| end.autoload()).map(|end| end.attach()).collect()
+}
+
 /// Put the loaded scheduler in charge of all CPUs.
 pub fn attach<'obj>(
     mut skel: CohortSkel<'obj>,
@@ -220,7 +231,9 @@ pub fn attach<'obj>(
         (true, true) => skel.progs.cohort_vcpu_put.attach().map_err(|e| no_guard(&format!("{e:#}"))).ok(),
         _ => None,
     };
-    let on_irq = match skel.progs.cohort_on_irq.autoload() {
+    let on_sent = attach_ends(&skel).map_err(|e| no_irq(config, &format!("{e:#}"))).ok();
+    let on_irq = match skel.progs.cohort_on_irq.autoload() && (on_sent.is_some() || config.irqs_are_traffic())
+    {
         true => skel.progs.cohort_on_irq.attach().map_err(|e| no_irq(config, &format!("{e:#}"))).ok(),
         false => None,
     };
@@ -231,13 +244,6 @@ pub fn attach<'obj>(
     let on_switch = match place.sees_switches() {
         true => skel.progs.cohort_sched_switch.attach().map_err(|e| no_switch(&e)).ok(),
         false => None,
-    };
-    let on_sent = match (&on_irq, skel.progs.cohort_on_ipi_sent.autoload()) {
-        (Some(_), true) => {
-            let links = [skel.progs.cohort_on_ipi_sent.attach(), skel.progs.cohort_on_pv_ipi_sent.attach()];
-            links.map(|link| link.map_err(|e| no_irq(config, &format!("{e:#}"))).ok())
-        }
-        _ => [None, None],
     };
     Ok(Running { on_spin, on_put, on_irq, on_sent, on_fault, on_switch, ops: Some(ops), skel })
 }
@@ -282,7 +288,7 @@ impl Running<'_> {
         self.on_spin = None;
         self.on_put = None;
         self.on_irq = None;
-        self.on_sent = [None, None];
+        self.on_sent = None;
         self.on_fault = None;
         self.on_switch = None;
         self.ops = None;

@@ -52,12 +52,6 @@ OF_WAYS = [
         "return rank_of_runner(c, now, &runner) && order_before(rank, &runner, margin_ns) && !rank;",
     ),
     Mutation(
-        "a third is asked at an even beat",
-        "make_way.h",
-        "return now + slice_ns / 2 + ((u32)(now >> 10) * 2654435769U) % (u32)slice_ns;",
-        "return now + 20 * slice_ns;",
-    ),
-    Mutation(
         "nobody is sent on",
         "make_way.h",
         "!steps_back && is_sent_on(prev, t, best)",

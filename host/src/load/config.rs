@@ -59,6 +59,8 @@ impl Config {
 pub const IRQ_TRACEPOINT: &str = "kvm_apic_accept_irq";
 /// Where it has given all of them theirs to whom a vCPU sends one: through its APIC, and by hypercall.
 const SENT_FUNCTIONS: [&str; 2] = ["kvm_apic_send_ipi", "kvm_pv_send_ipi"];
+/// ... and a shorter way through it, which some kernels have.
+const SENT_FAST_FUNCTION: &str = "kvm_x2apic_icr_write_fast";
 /// Where it maps a page that a vCPU has touched.
 const FAULT_FUNCTION: &str = "kvm_tdp_mmu_map";
 
@@ -73,6 +75,8 @@ pub struct Place {
     pub sees_irqs: bool,
     /// ... and it can be seen when they have been given to all that a vCPU sends them to.
     pub sees_irqs_sent: bool,
+    /// ... one by a shorter way.
+    pub sends_irqs_fast: bool,
     /// Why faults on guests' pages cannot be seen.
     pub sees_no_faults: Option<String>,
     pub spins: Spins,
@@ -91,9 +95,7 @@ impl Place {
         }
         let tells =
             |tracepoint| Kernel::running().is_some_and(|kernel| kernel.has(Point::Tracepoint(tracepoint)));
-        let has = |functions: [&'static str; 2]| {
-            Kernel::running().is_some_and(|k| functions.iter().all(|name| k.has(Point::Function(name))))
-        };
+        let has = |function| Kernel::running().is_some_and(|kernel| kernel.has(Point::Function(function)));
         let sees_no_faults = match Kernel::running() {
             Some(kernel) if kernel.has(Point::Function(FAULT_FUNCTION)) => {
                 host.no_tdp_mmu().or_else(|| host.foreign_process_numbers().map(str::to_string))
@@ -104,7 +106,8 @@ impl Place {
             nr_cpus: host.cpus().map_err(Failure::refused)?,
             kvm,
             sees_irqs: kvm && tells(IRQ_TRACEPOINT),
-            sees_irqs_sent: kvm && has(SENT_FUNCTIONS),
+            sees_irqs_sent: kvm && SENT_FUNCTIONS.into_iter().all(has),
+            sends_irqs_fast: kvm && has(SENT_FAST_FUNCTION),
             sees_no_faults,
             spins: audit::spins(host),
             hides_ipis: audit::delivers_ipis(host),
@@ -163,6 +166,7 @@ pub mod tests {
             kvm: true,
             sees_irqs: true,
             sees_irqs_sent: true,
+            sends_irqs_fast: true,
             sees_no_faults: None,
             spins: Spins::Caught,
             hides_ipis: false,

@@ -247,16 +247,20 @@ impl Vm {
     fn deliver_all(&mut self, host: &mut Host, from: usize, vector: u8) {
         let by = host.cpu_of(self.vcpus[from].task);
         let mut targets = std::mem::take(&mut self.vcpus[from].ipi_to);
+        let mut by_kvm = false;
         for to in targets.drain(..) {
             let vcpu = &self.vcpus[to as usize];
             // Hardware that delivers by itself leaves only the halted to KVM.
             if self.kvm.ipi != Ipi::Virtualized || matches!(vcpu.place, Place::Poll | Place::Blocked) {
+                by_kvm = true;
                 host.on_irq(self.vcpus[from].task, vcpu.task, matches!(vector, vector::CALL | vector::TLB));
             }
             self.deliver(host, to as usize, vector, Some(by));
         }
         self.vcpus[from].ipi_to = targets;
-        host.on_irqs_sent(self.vcpus[from].task);
+        if by_kvm {
+            host.on_irqs_sent(self.vcpus[from].task);
+        }
     }
 
     /// The guest writes the interrupt command register, or makes a hypercall, for those of `ipi_to`.
