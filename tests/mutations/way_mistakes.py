@@ -43,7 +43,7 @@ OF_WAYS = [
         "if (to >= 0 && !is_idle(to) && !would_be_first(t, to, best->now))",
         "if (false)",
     ),
-    Mutation("no third is asked", "make_way.h", "third->makes_way_to = to + 1;", ";"),
+    Mutation("no third is asked", "make_way.h", "to = way_of(other, best, prev->pid);", "to = -1;"),
     Mutation("a third who is asked stays", "make_way.h", "t->placed = to + 1;\n\treturn true;", "return false;"),
     Mutation(
         "only who idles is worth asking a third for",

@@ -77,23 +77,15 @@ fn a_pinned_task_has_its_part_of_a_cgroup_that_runs_elsewhere() {
 
 #[test]
 fn who_may_go_everywhere_goes_where_somebody_has_too_much() {
-    fair(&Partition {
-        pcpus: 5,
-        cgroups: vec![cgroup(0, 100), cgroup(1, 58)],
-        vms: vec![vm(2, &[0b1_0110; 2]), vm(1, &[0b1_0001; 2]), vm(1, &[0, 0b1001])],
-        tasks: vec![],
-    });
-}
-
-#[test]
-fn it_is_asked_whoever_waits_just_then() {
-    // Of the five that take turns on two pCPUs only one could use what is left if he goes.
-    fair(&Partition {
-        pcpus: 5,
-        cgroups: vec![cgroup(0, 100), cgroup(1, 60)],
-        vms: vec![vm(2, &[0b1_0110; 2]), vm(1, &[0b1_0001; 4]), vm(1, &[0, 0b1001])],
-        tasks: vec![],
-    });
+    // Of those that take turns on two pCPUs only one could use what is left if he goes; the more they are, the seldomer he is the one that waits just then.
+    for others in [2, 4] {
+        fair(&Partition {
+            pcpus: 5,
+            cgroups: vec![cgroup(0, 100), cgroup(1, 60)],
+            vms: vec![vm(2, &[0b1_0110; 2]), vm(1, &vec![0b1_0001; others]), vm(1, &[0, 0b1001])],
+            tasks: vec![],
+        });
+    }
 }
 
 #[test]

@@ -83,7 +83,6 @@ impl World {
     }
 
     /// What follows at this instant; then look.
-    /// What follows at this instant.
     pub fn done(&mut self) {
         let now_ns = self.sim.host.now_ns();
         self.sim.run_until(now_ns).unwrap_or_else(|error| panic!("{error}"));
