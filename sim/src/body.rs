@@ -28,7 +28,7 @@ pub trait Bodies {
     /// The task has a pCPU.
     fn start(&mut self, host: &mut Host, task: TaskId, run: Run);
 
-    /// It goes on, at another speed: an SMT sibling has begun or ceased to work.
+    /// It goes on, at another speed: an SMT sibling has begun or ceased to work or to spin.
     fn speed(&mut self, host: &mut Host, task: TaskId, run: Run);
 
     /// It has lost its pCPU. After [`Host::block`] and [`Host::exit`] of the running task this comes too.

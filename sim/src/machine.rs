@@ -85,6 +85,9 @@ pub struct Costs {
     pub newidle_pcpu_ns: Ns,
     /// The speed of each of a core's threads while more than one is busy, in thousandths of a thread's that has the core to itself.
     pub smt_speed_per_mille: u32,
+    /// ... while those that are busy beside it do nothing but spin, the host's polls for a halted vCPU among them. PAUSE leaves the core's units to the
+    /// other thread (Intel's optimization manual, on spin-wait loops), and a loop of a few instructions touches no memory. `None`: as beside work.
+    pub smt_speed_beside_spinner_per_mille: Option<u32>,
 }
 
 impl Default for Costs {
@@ -107,6 +110,7 @@ impl Default for Costs {
             timer_late_ns: 2_000,
             newidle_pcpu_ns: 2_000,
             smt_speed_per_mille: 620,
+            smt_speed_beside_spinner_per_mille: None,
         }
     }
 }
@@ -132,6 +136,7 @@ impl Costs {
             timer_late_ns: 0,
             newidle_pcpu_ns: 0,
             smt_speed_per_mille: 1000,
+            smt_speed_beside_spinner_per_mille: None,
         }
     }
 }
@@ -148,6 +153,13 @@ pub enum Distance {
     Remote,
 }
 
+/// What a pCPU that is busy does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pace {
+    Spins,
+    Works,
+}
+
 /// A machine that exists.
 #[derive(Clone, Debug)]
 pub struct Machine {
@@ -156,7 +168,9 @@ pub struct Machine {
     per_core: u32,
     per_cache: u32,
     per_socket: u32,
-    pub smt_speed: Speed,
+    /// Of a core's threads, beside one that works, and beside none but spinners.
+    smt_speed: Speed,
+    speed_beside_spinner: Speed,
 }
 
 impl Machine {
@@ -189,8 +203,15 @@ impl Machine {
         if config.costs.tick_ns == 0 {
             return Err(SimError::Config("machine.costs.tick_ns: is 0; allowed: 1 or more".into()));
         }
-        if !(1..=1000).contains(&config.costs.smt_speed_per_mille) {
+        let per_mille = config.costs.smt_speed_per_mille;
+        if !(1..=1000).contains(&per_mille) {
             return Err(SimError::Config("machine.costs.smt_speed_per_mille: allowed: 1 to 1000".into()));
+        }
+        let beside_spinner = config.costs.smt_speed_beside_spinner_per_mille.unwrap_or(per_mille);
+        if !(per_mille..=1000).contains(&beside_spinner) {
+            return Err(SimError::Config(format!(
+                "machine.costs.smt_speed_beside_spinner_per_mille: is {beside_spinner}; allowed: smt_speed_per_mille ({per_mille}) to 1000"
+            )));
         }
         Ok(Self {
             costs: config.costs.clone(),
@@ -198,7 +219,8 @@ impl Machine {
             per_core: config.threads_per_core,
             per_cache: per_cache * config.threads_per_core,
             per_socket: config.cores_per_socket * config.threads_per_core,
-            smt_speed: Speed::per_mille(config.costs.smt_speed_per_mille),
+            smt_speed: Speed::per_mille(per_mille),
+            speed_beside_spinner: Speed::per_mille(beside_spinner),
         })
     }
 
@@ -213,6 +235,20 @@ impl Machine {
     fn span(cpu: CpuId, size: u32) -> impl Iterator<Item = CpuId> {
         let first = cpu.0 / size * size;
         (first..first + size).map(CpuId)
+    }
+
+    /// A thread's speed beside what its core's other busy threads do: spin, each of them, or not.
+    pub fn speed_beside(&self, busy: impl Iterator<Item = Pace>) -> Speed {
+        match busy.max() {
+            None => Speed::FULL,
+            Some(Pace::Spins) => self.speed_beside_spinner,
+            Some(Pace::Works) => self.smt_speed,
+        }
+    }
+
+    /// The threads of a core feel whether the others spin or work.
+    pub fn feels_spinners(&self) -> bool {
+        self.per_core > 1 && self.speed_beside_spinner != self.smt_speed
     }
 
     /// The threads of this pCPU's core, itself included.

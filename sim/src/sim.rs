@@ -111,6 +111,8 @@ impl<B: Bodies> Simulation<B> {
                 if let Some(switch) = self.host.schedule(cpu) {
                     self.notify(switch);
                 }
+            } else if let Some(cpu) = self.host.core.paces.pop_front() {
+                self.tell_siblings(cpu);
             } else {
                 return Ok(());
             }

@@ -20,9 +20,13 @@ from cohortlab.sim.result import Result
     [
         ("threads_share = 3\n", "machine.costs.threads_share: invalid type: integer `3`, expected a boolean"),
         ("ipi_ns = -1\n", "machine.costs.ipi_ns: invalid value: integer `-1`, expected an integer from 0 to "),
+        (
+            "smt_speed_beside_spinner_per_mille = 100\n",
+            "machine.costs.smt_speed_beside_spinner_per_mille: is 100; allowed: smt_speed_per_mille (620) to 1000",
+        ),
     ],
 )
-def test_a_wrong_kind_is_named_by_its_field_alone(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_wrong_is_named_by_its_field_alone(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "h.toml"
     file.write_text(f"[machine.costs]\n{text}")
     of = scenarios.load(scenarios.SHIPPED / "smp-2x2.toml")

@@ -139,6 +139,21 @@ impl Vm {
         while let Some(v) = self.todo {
             self.todo = self.todo_then.pop_front();
             self.advance(host, v as usize);
+            if host.core.machine.feels_spinners() {
+                if let Some(run) = self.vcpus[v as usize].run {
+                    host.runner_spins(run.cpu, self.only_waits(v as usize));
+                }
+            }
+        }
+    }
+
+    /// The vCPU has its pCPU and only waits in a loop: the guest's, or the host's that polls for a halted one.
+    fn only_waits(&mut self, v: usize) -> bool {
+        match self.vcpus[v].place {
+            _ if !self.vcpus[v].settled => false,
+            Place::Poll => true,
+            Place::Guest => matches!(self.frame(v).doing, Doing::Spin(_)),
+            Place::Exit | Place::Blocked => false,
         }
     }
 

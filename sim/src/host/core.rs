@@ -7,7 +7,7 @@ use crate::cpuset::CpuSet;
 use crate::error::SimError;
 use crate::events::{Event, EventQueue};
 use crate::ids::{CpuId, GroupId, TaskId};
-use crate::machine::{Machine, MachineConfig};
+use crate::machine::{Machine, MachineConfig, Pace};
 use crate::metrics::window::Programs;
 use crate::observe::{Observers, What};
 use crate::rng::{Rng, Stream};
@@ -42,6 +42,8 @@ pub struct Cpu {
     /// When the running body's own work begins or began.
     pub from_ns: Ns,
     pub speed: Speed,
+    /// Its runner does nothing but wait in a loop. Known only where its core's other threads feel it.
+    pub(super) spins: bool,
     /// Counts switches, so that an event of an earlier turn is known as such.
     pub turn: u32,
     pub turn_since_ns: Ns,
@@ -58,6 +60,11 @@ impl Cpu {
     /// Somebody runs there, if only of a higher class.
     pub fn is_busy(&self) -> bool {
         self.curr.is_some() || self.taken
+    }
+
+    /// What the other threads of its core feel of it.
+    pub(super) fn pace(&self) -> Option<Pace> {
+        self.is_busy().then_some(if self.spins { Pace::Spins } else { Pace::Works })
     }
 }
 
@@ -122,6 +129,8 @@ pub struct Core {
     pub(crate) pending: VecDeque<CpuId>,
     /// Switches made outside of schedule(), of which the bodies are still to be told.
     pub(crate) notices: VecDeque<Switch>,
+    /// pCPUs of which the other threads of their cores feel something else than before.
+    pub(crate) paces: VecDeque<CpuId>,
     pub(crate) error: Option<SimError>,
     /// Why the ext class was left for the fair one, if it was.
     pub ejected: Option<SimError>,
@@ -147,6 +156,7 @@ impl Core {
             charged_ns: 0,
             from_ns: 0,
             speed: Speed::FULL,
+            spins: false,
             turn: 0,
             turn_since_ns: 0,
             tick_armed: false,
@@ -177,6 +187,7 @@ impl Core {
             this_cpu: CpuId(0),
             pending: VecDeque::new(),
             notices: VecDeque::new(),
+            paces: VecDeque::new(),
             error: None,
             ejected: None,
             events_max: u64::MAX,

@@ -104,6 +104,7 @@ impl<C: Class> Host<C> {
         state.turn = state.turn.wrapping_add(1);
         let began_ns = std::mem::replace(&mut state.turn_since_ns, now_ns);
         state.switches += 1;
+        let spun = std::mem::replace(&mut state.spins, false);
         if prev.is_none() {
             state.idle_ns += now_ns - state.idle_since_ns;
             core.idle.remove(cpu);
@@ -119,6 +120,10 @@ impl<C: Class> Host<C> {
             let (task, state) = (&mut core.tasks[id.index()], &mut core.cpus[at]);
             task.turn_ns = now_ns - began_ns;
             state.recent.leaves(core.machine.whose(task.tgid, id), state.busy_ns);
+        }
+        // Between busy and idle the change is told of with the switch.
+        if spun && next.is_some() {
+            core.paces.push_back(cpu);
         }
 
         if let Some(id) = prev {
@@ -171,15 +176,21 @@ impl<C: Class> Host<C> {
         if machine.threads_per_core() == 1 {
             return Speed::FULL;
         }
-        let alone = machine.core_of(cpu).all(|other| other == cpu || !self.core.cpu(other).is_busy());
-        if alone {
-            Speed::FULL
-        } else {
-            machine.smt_speed
+        let others = machine.core_of(cpu).filter(|other| *other != cpu);
+        machine.speed_beside(others.filter_map(|other| self.core.cpu(other).pace()))
+    }
+
+    /// The runner of `cpu` only waits in a loop, or does not: if that is new, its core's other threads feel it at this instant. To be told where
+    /// [`crate::machine::Machine::feels_spinners`].
+    pub(crate) fn runner_spins(&mut self, cpu: CpuId, spins: bool) {
+        let state = self.core.cpu_mut(cpu);
+        if state.spins != spins {
+            state.spins = spins;
+            self.core.paces.push_back(cpu);
         }
     }
 
-    /// After `cpu` began or ceased to work: the running tasks of the core's other threads whose speed that changes. There are no more than the
+    /// After `cpu` began or ceased to work or to spin: the running tasks of the core's other threads whose speed that changes. There are no more than the
     /// core has threads.
     pub(crate) fn changed_speed(&mut self, cpu: CpuId, other: CpuId) -> Option<(TaskId, Run)> {
         if other == cpu {

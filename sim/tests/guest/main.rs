@@ -15,6 +15,7 @@ mod owner;
 mod preemption;
 mod properties;
 mod scheduler;
+mod smt;
 mod spin;
 mod sync;
 mod tlb;

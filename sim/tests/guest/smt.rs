@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! Threads of a core: one that spins leaves more of it to the others than one that works.
+
+use cohort_sim::machine::{Costs, MachineConfig};
+use cohort_sim::scenario::TaskConfig;
+
+use crate::common::*;
+
+/// One core: each thread at half speed beside one that works, at this speed beside one that spins.
+fn core_with(threads: u32, beside_spinner: Option<u32>) -> MachineConfig {
+    let costs = Costs {
+        smt_speed_per_mille: 500,
+        smt_speed_beside_spinner_per_mille: beside_spinner,
+        ..Costs::free()
+    };
+    MachineConfig { cores_per_socket: 1, threads_per_core: threads, costs, ..MachineConfig::default() }
+}
+
+/// When the slow thread has done its work, beside a fast one that waits for it: each on a vCPU, each vCPU on a thread of its own.
+fn slow_ends_ns(machine: &MachineConfig, fast: u32, slow: &str, spin: &str, tasks: &[TaskConfig]) -> u64 {
+    let text = format!(
+        "[[thread]]
+         name = 'fast'
+         count = {fast}
+         steps = [{{ compute = '10us' }}, {{ barrier = {{ name = 'b', spin = {spin} }} }}]
+         [[thread]]
+         name = 'slow'
+         steps = [{{ compute = '{slow}' }}, {{ done = 'x' }}, {{ barrier = {{ name = 'b', spin = {spin} }} }}]"
+    );
+    let cpus: Vec<u32> = (0..=fast).collect();
+    let s = build(machine, turns_of_a_ms(), &[vm(fast + 1, &text)], tasks, 1).pin(&cpus).until(20 * MS);
+    done(&s)[0]
+}
+
+#[test]
+fn who_works_beside_a_spinner_is_faster_than_beside_work() {
+    let ends_ns = |beside, spin| slow_ends_ns(&core_with(2, beside), 1, "100us", spin, &[]);
+    // Both work for 20 us, at half speed; then 90 us are left, at three quarters.
+    assert_eq!(ends_ns(Some(750), "'forever'"), 140 * US);
+    assert_eq!(ends_ns(None, "'forever'"), 200 * US);
+    // Who sleeps leaves the whole core.
+    assert_eq!(ends_ns(Some(750), "0"), 110 * US);
+    // Who gives up, after 40 us of the core at half speed: 30 us of work are done meanwhile, 60 are left.
+    assert_eq!(ends_ns(Some(750), "'20us'"), 120 * US);
+}
+
+#[test]
+fn one_that_works_among_spinners_is_felt_as_such() {
+    // Two spin from 20 us on: neither of them works beside the slow one.
+    assert_eq!(slow_ends_ns(&core_with(3, Some(750)), 2, "100us", "'forever'", &[]), 140 * US);
+    // ... and the third of four threads is the host's own, which works.
+    let s = [hog(3)];
+    assert_eq!(slow_ends_ns(&core_with(4, Some(750)), 2, "100us", "'forever'", &s), 200 * US);
+}
+
+/// The spinner has its pCPU for a millisecond, then a process that works has it, and so on.
+#[test]
+fn a_spinner_that_is_preempted_leaves_nothing() {
+    let machine = core_with(2, Some(750));
+    // 10 us of work until 20 us, 735 until 1 ms, 500 until 2 ms, 750 until 3 ms: 5 us are left, at half speed.
+    assert_eq!(slow_ends_ns(&machine, 1, "2ms", "'forever'", &[hog(0)]), 3_010 * US);
+}
