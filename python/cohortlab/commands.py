@@ -22,13 +22,13 @@ from cohortlab.compare import INTERRUPTED, OpenPlace, Plan
 from cohortlab.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 from cohortlab.folders import folder_for
 from cohortlab.places import PlaceError
-from cohortlab.policies import ALL, KERNEL, KNOWN, Policy, parse_policies, read_sets, sets_file
+from cohortlab.policies import ALL, KERNEL, KNOWN, Policy, parse_policies, read_sets, sets_file, without_talk
 from cohortlab.progress import Bar, Forecast, Lines, Progress
 from cohortlab.results import Results, write_parquet
 from cohortlab.scenario import TLB_MODES, Scenario
 from cohortlab.scenario_check import fetch
 from cohortlab.summary import Figure, figures, for_machines
-from cohortlab.table import WIDE, print_results, remarks
+from cohortlab.table import print_results, remarks, stdout
 
 WriteHtml = Callable[[Results, Scenario, Sequence[Figure], Path, Path | None], None]
 
@@ -43,8 +43,6 @@ BEFORE_LAB_S = {
     "booting": 25.0,
 }
 BUILT_ONCE = frozenset(name for name in BEFORE_LAB_S if name.startswith("the lab's"))
-# What a policy may be given on real kernels and is no part of it.
-TALKATIVE = frozenset({"-v", "-vv", "--verbose"})
 DEFAULT_POLICIES = ("eevdf", "cohort")
 POLICIES = f"With commas, of {', '.join(KNOWN)}; or {ALL}. NAME@VARIANT is NAME once more, with other --policy-args."
 
@@ -112,11 +110,14 @@ def compare(
         chosen = chosen.with_guest_kernel(_kernel("--guest-kernel", guest_kernel))
     if programs is not None:
         chosen = with_programs(programs, chosen)
+    kernel_from, wanted = "--kernel", kernel
+    if not kernel:
+        kernel_from, wanted = f"{chosen.path}: defaults.kernel", chosen.defaults.kernel
     plan = Plan(
         policies=policies_of(chosen, policies, policy_args),
         rounds=rounds or ROUNDS[where],
         modes=tlb_modes(tlb, chosen),
-        kernel=_kernel("--kernel", wanted) if (wanted := kernel or chosen.defaults.kernel) else None,
+        kernel=_kernel(kernel_from, wanted) if wanted else None,
         # Nothing is cold in a simulated host.
         warm_up=warm_up and where != "sim",
         crashes_max=crashes,
@@ -239,7 +240,7 @@ def _check_arguments(plan: Plan) -> None:
         if policy.name == KERNEL:
             continue
         try:
-            knobs(policy.name, [arg for arg in policy.args if arg not in TALKATIVE])
+            knobs(policy.name, without_talk(policy.args))
             if file := sets_file(policy.args):
                 read_sets(file)
         except PlaceError as error:
@@ -331,12 +332,6 @@ def _progress(expected: Forecast) -> Progress:
     return Bar(console, expected) if console.is_terminal else Lines(sys.stderr, expected)
 
 
-def _stdout() -> Console:
-    """Return standard output; rich would take a file for a terminal of 80 columns."""
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDE)
-
-
 def _keep(results: Results, folder: Path) -> None:
     """Save the rounds so far, so that not even a power cut takes them."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -372,7 +367,7 @@ def _tell(results: Results, found: Sequence[Figure], *, as_json: bool) -> None:
         for line in remarks(results, found) if found else ():
             print(line, file=sys.stderr)
     elif found:
-        print_results(_stdout(), results, found)
+        print_results(stdout(), results, found)
 
 
 @click.command()
@@ -385,4 +380,4 @@ def doctor(as_json: bool) -> None:
     if as_json:
         print(json.dumps(findings.for_machines(), indent=2))
     else:
-        print_findings(_stdout(), findings)
+        print_findings(stdout(), findings)

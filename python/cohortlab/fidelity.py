@@ -19,7 +19,7 @@ from rich.text import Text
 from cohortlab.compare import INTERRUPTED, Plan
 from cohortlab.errors import BadInput
 from cohortlab.places import PlaceError
-from cohortlab.policies import Policy
+from cohortlab.policies import Policy, without_talk
 from cohortlab.results import ALONE, Results, read_parquet
 from cohortlab.scenario import TLB_MODES, Scenario, Turn
 from cohortlab.summary import Figure, Spread, figures
@@ -171,7 +171,7 @@ def _as_in_the_lab(scenario: Scenario, lab: Results) -> Scenario:
 def _simulate(scenario: Scenario, lab: Results, rounds: int, kernel: str | None, hardware: str | None) -> Results:
     from cohortlab.sim.compared import simulate
 
-    arguments = {row.policy: (row.scheduler, row.policy_args) for row in lab.rows if row.policy != ALONE}
+    arguments = {row.policy: (row.scheduler, without_talk(row.policy_args)) for row in lab.rows if row.policy != ALONE}
     policies = tuple(Policy(label, *arguments[label]) for label in lab.policies if label in arguments)
     chosen = _as_in_the_lab(scenario, lab)
     modes: dict[str, Scenario] = {tlb: chosen.with_tlb(tlb) for tlb in TLB_MODES if tlb in lab.tlb_modes}

@@ -20,6 +20,8 @@ KERNEL = "eevdf"  # the kernel's own scheduler: nothing is loaded
 PRESETS = tuple(row[0] for row in cohort_sim.policies()["preset"])
 KNOWN = (KERNEL, *PRESETS)
 ALL = "all"
+# What a policy may be given on real kernels and is no part of it.
+_TALKATIVE = frozenset({"-v", "-vv", "--verbose"})
 # How Linux 7.3 and newer divide a cgroup's weight among CPUs: /sys/kernel/debug/sched/cgroup_mode.
 CGROUP_MODES = ("up", "smp", "concur", "max", "tasks")
 # Of base_slice_ns, for which the kernel itself has no bounds: those of a task's own slice (sched_setattr).
@@ -52,6 +54,8 @@ def parse_policies(listed: str, arguments: Sequence[str]) -> tuple[Policy, ...]:
     policies = []
     for label in labels:
         name, _, variant = label.partition("@")
+        if name == ALL:
+            raise BadInput(f'--policies: "{ALL}" is not allowed beside others: must stand alone')
         if name not in KNOWN:
             raise BadInput(f'--policies: unknown policy "{name}": known are {", ".join(KNOWN)}, and "{ALL}"')
         if "@" in label and not re.fullmatch(r"[\w.+-]+", variant):
@@ -97,6 +101,11 @@ def kernel_settings(args: Sequence[str]) -> KernelSettings:
             )
             raise BadInput(f'--policy-args: "{given}" is not allowed for {KERNEL}: must be of {allowed}')
     return KernelSettings(mode, *(numbers.get(flag) for flag in _NUMBERS))
+
+
+def without_talk(args: Sequence[str]) -> tuple[str, ...]:
+    """Return the arguments without those that only make ``cohort run`` say more."""
+    return tuple(arg for arg in args if arg not in _TALKATIVE)
 
 
 def sets_file(args: Sequence[str]) -> str | None:

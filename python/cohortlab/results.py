@@ -217,6 +217,9 @@ def write_atomically(path: Path, content: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
+            # Before the name: after a power cut the file would be there, and empty.
+            file.flush()
+            os.fsync(file.fileno())
         temporary.chmod(0o644)  # mkstemp's 0600 would keep a result of `sudo` from its reader
         temporary.replace(path)
     except BaseException:

@@ -17,7 +17,7 @@ from pydantic import Field, Strict
 
 from cohortlab import shipped
 from cohortlab.errors import BadInput
-from cohortlab.tomlmodel import Model, parse, read_toml
+from cohortlab.tomlmodel import Model, parse, parse_toml, read_text
 from cohortlab.workloads import Workload
 
 Tlb = Literal["ipi", "kvm-pv", "hypercall"]
@@ -281,7 +281,9 @@ def find(path: Path) -> Path:
 def load(path: Path) -> Scenario:
     """Return the scenario in ``path`` (or of that name, see ``find``), or raise BadInput."""
     path = find(path)
-    return of_data(read_toml(path), path, path.read_text(encoding="utf-8"))
+    # Once: a pipe has no second time.
+    text = read_text(path)
+    return of_data(parse_toml(text, path), path, text)
 
 
 def of_data(data: dict[str, Any], path: Path, text: str = "", fetch: Fetch | None = None) -> Scenario:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from rich import box
@@ -81,6 +82,12 @@ def _print(console: Console, table: Table) -> None:
     console.print(table, "")
 
 
+def stdout() -> Console:
+    """Return standard output; rich would take a file for a terminal of 80 columns, and brackets in names for markup."""
+    console = Console(markup=False, emoji=False)
+    return console if console.is_terminal else Console(width=WIDE, markup=False, emoji=False)
+
+
 def remarks(results: Results, found: Sequence[Figure]) -> list[str]:
     """Return what must be said beside the figures: crashes, missing rounds, policies that failed."""
     lines = []
@@ -98,8 +105,10 @@ def remarks(results: Results, found: Sequence[Figure]) -> list[str]:
             f"In {loose} of {len(results.rows)} measurements, CPU use was sampled over more than {LOOSE} times the "
             "program's run: shares and demands of those are off."
         )
-    fewest = min((figure.rounds for figure in found), default=0)
     if results.stopped:
+        rounds = {(figure.tlb, figure.policy, figure.program): figure.rounds for figure in found}
+        wanted = itertools.product(results.tlb_modes, results.policies, results.programs)
+        fewest = min((rounds.get(key, 0) for key in wanted if key not in results.failed), default=0)
         lines.append(f"Not complete ({results.stopped}): {fewest} of {results.rounds} rounds.")
     return lines
 

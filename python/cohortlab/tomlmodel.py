@@ -31,12 +31,23 @@ M = TypeVar("M", bound=Model)
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the file's content, or raise BadInput."""
+    return parse_toml(read_text(path), path)
+
+
+def read_text(path: Path) -> str:
+    """Return a TOML file's text, or raise BadInput."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise BadInput(f"{path}: is not a TOML file: must be text in UTF-8") from None
+
+
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file's text, or raise BadInput; ``path`` is named in it."""
+    try:
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"{path}: is not valid TOML: {one_line(str(error))}") from None
     except ValueError:

@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import statistics
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.python.two_vms import two_vms
 
 from cohortlab.recorded import advice, uncertainty
 from cohortlab.recorded.uncertainty import Gain, Model, saved
 
+Run = Callable[..., Any]
 RECORD = Path(__file__).parents[2] / "docs" / "record.md"
 
 
@@ -137,3 +142,18 @@ def test_runs_that_are_alike_leave_the_model_alone() -> None:
 def test_who_would_get_nothing_at_all_counts() -> None:
     assert found([0.2, 0.2, 0.2], hog=0.0).best == "eevdf"
     assert found([0.2, 0.2, 0.2], hog=0.4).best == "cohort"
+
+
+def test_a_policy_that_failed_is_named(cohortlab: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = found([1.0, 1.0, 1.0])
+    monkeypatch.setattr(advice, "advise", lambda *_: dataclasses.replace(one, failed={"vtime": "it did not end"}))
+    (tmp_path / "small.toml").write_text(two_vms("tlb-flush"))
+    ran = cohortlab("advise", tmp_path / "small.toml")
+    assert (ran.code, ran.out.count("\n"), ran.err) == (0, 3, "failed: vtime: it did not end\n")
+
+
+def test_the_more_runs_the_surer() -> None:
+    held = [uncertainty.student(degrees) for degrees in range(1, 101)]
+    assert held == sorted(held, reverse=True)
+    # Of tables.
+    assert [round(held[degrees - 1], 2) for degrees in (15, 16, 20, 30, 100)] == [2.13, 2.12, 2.09, 2.04, 1.98]

@@ -119,6 +119,10 @@ WRONG = {
         ["compare", "SCENARIO", "--policies", "eevdf,gang"],
         f'--policies: unknown policy "gang": known are {", ".join(KNOWN)}, and "all"',
     ),
+    "all beside others": (
+        ["compare", "SCENARIO", "--policies", "eevdf,all"],
+        '--policies: "all" is not allowed beside others: must stand alone',
+    ),
     "no policy": (
         ["compare", "SCENARIO", "--policies", ""],
         f'--policies: unknown policy "": known are {", ".join(KNOWN)}, and "all"',
@@ -220,6 +224,13 @@ def test_wrong_input(cohortlab: Run, path: Path, place: Any, args: list[str], ex
     # Nothing was booted, and nothing half-written.
     assert place.log == []
     assert list(Path.cwd().iterdir()) == []
+
+
+def test_a_kernel_that_the_scenario_names(cohortlab: Run, path: Path) -> None:
+    path.write_text(f'{path.read_text()}\n[defaults]\nkernel = "./no/vmlinuz"\n')
+    ran = cohortlab("compare", path)
+    assert ran.code == 2
+    assert ran.err == f"cohortlab: {path}: defaults.kernel: ./no/vmlinuz: cannot be read: No such file or directory\n"
 
 
 @pytest.mark.parametrize("verb", ["compare", "import", "advise"])
@@ -329,6 +340,13 @@ def test_interrupted_before_the_first_round_is_complete(cohortlab: Run, path: Pa
     assert (ran.code, {o["median_s"] for o in json.loads(ran.out)}) == (130, {None})
     assert "cohortlab: interrupted: no round was complete" in ran.err
     assert list(Path.cwd().iterdir()) == []
+
+
+def test_interrupted_before_the_second_program_no_round_is_complete(cohortlab: Run, path: Path, place: Any) -> None:
+    place.raises = {3: KeyboardInterrupt()}
+    ran = cohortlab("compare", path, "--rounds", 1, "--no-warm-up")
+    assert ran.code == 130
+    assert "Not complete (interrupted): 0 of 1 rounds." in ran.out
 
 
 def test_interrupted_later_reports_the_complete_rounds(cohortlab: Run, path: Path, place: Any) -> None:

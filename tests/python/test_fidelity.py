@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,3 +56,15 @@ def test_a_part_of_the_rounds_is_no_table(
     ran = cohortlab("fidelity", path, "--lab", lab, "--rounds", 1, "--json")
     assert (ran.code, ran.out) == (code, "")
     assert stopped in ran.err
+
+
+def test_a_policy_that_was_made_to_say_more_is_simulated(
+    path: Path, lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = read_parquet(lab)
+    results.rows = [
+        dataclasses.replace(row, policy_args=("-v",) if row.policy != "alone" else ()) for row in results.rows
+    ]
+    monkeypatch.setattr(fidelity, "read_parquet", lambda _: results)
+    (found,) = fidelity.compare(scenarios.load(path), lab, rounds=1)
+    assert (found.sim is not None, found.why) == (True, "")

@@ -181,7 +181,38 @@ def test_rounds_of_two_runs_make_one_cell(cohortlab: Run, split: Path) -> None:
             '"other.toml"',
             'rounds.toml: scenario: "small.toml" with flushes by ipi has no',
         ),
+        (
+            "split.toml",
+            '"--base-slice-us 16000"',
+            '"--base-slice 1"',
+            'split.toml: policy[1].args: "--base-slice 1" is not',
+        ),
+        (
+            "split.toml",
+            'label = "eevdf"',
+            'label = "all"',
+            'split.toml: policy[0].label: "all" is not allowed: must be one',
+        ),
+        (
+            "split.toml",
+            'label = "eevdf"',
+            'label = "eevdf,vtime"',
+            'policy[0].label: "eevdf,vtime" is not allowed: must be',
+        ),
+        (
+            "split.toml",
+            'label = "eevdf"',
+            'label = " eevdf"',
+            'policy[0].label: " eevdf" is not allowed: must be one policy',
+        ),
+        (
+            "small.toml",
+            'load = "cpu-hog"',
+            'programs = ["tlb-flush"]',
+            'split.toml: shape[0].scenario: "small.toml" has programs in 2',
+        ),
         ("rounds.toml", "[2.0, 8.0]", "[2.0]", "rounds.toml: measured[0].under"),
+        ("rounds.toml", "[2.0, 8.0]", '["2.0", true]', "rounds.toml: measured[0].under"),
         ("rounds.toml", "[50.0, 12.5]", "[50.0, 0]", "rounds.toml: measured[1].under"),
         ("rounds.toml", '"dbench"', '"pbzip2"', 'measured[1].program: "pbzip2" is not in '),
         ("rounds.toml", '"eevdf@long"', '"eevdf@other"', 'measured[0].under.eevdf@other: "eevdf@other" is not in '),
@@ -197,6 +228,14 @@ def test_wrong_input_is_one_line_and_code_2(
     ran = cohortlab("held-out", split)
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
     assert said in ran.err
+
+
+def test_a_wrong_argument_is_known_before_anything_is_simulated(cohortlab: Run, split: Path) -> None:
+    split.write_text(SPLIT.replace('"eevdf@long"\nargs = "--base-slice-us 16000"', '"cohort"\nargs = "--sliec-us 3"'))
+    (split.parent / "rounds.toml").write_text(ROUNDS.replace("eevdf@long", "cohort"))
+    ran = cohortlab("held-out", split)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
+    assert "split.toml: policy[1].args: --sliec-us is not known: must be of" in ran.err
 
 
 def test_rounds_of_a_shape_are_of_one_kernel(cohortlab: Run, split: Path) -> None:

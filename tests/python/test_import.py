@@ -99,3 +99,31 @@ def test_a_file_in_the_folders_place(cohortlab: Run, tmp_path: Path) -> None:
     ran = cohortlab("import", path, "--out", tmp_path / ("x" * 300))
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert "cannot be written to: File name too long" in ran.err
+
+
+@pytest.mark.parametrize("name", ["dbench", "cpu-hog", "pbzip2"])
+def test_a_vm_that_is_called_as_a_program_of_ours_is_not_that_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = text_of(tmp_path)
+    read = recording.load(path)
+    read.about["names"] = [name]
+    written = makes.write(read, tmp_path / "out", makes.Part(0, read.length_ns), "lab")
+    workload = scenarios.load(written.path).workloads[name]
+    assert (workload.command, workload.is_rate, workload.background, workload.timeout_s) == (None, False, False, 600)
+
+
+def test_a_long_part_has_the_time_to_be_replayed() -> None:
+    def timeout_s(length_s: int) -> str:
+        return makes._workload("vm", "program", makes.Part(0, length_s * 1_000_000_000))
+
+    assert "timeout_s = 600\n" in timeout_s(5)
+    assert "timeout_s = 2000\n" in timeout_s(100)
+    assert "timeout_s = 3600\n" in timeout_s(3600)
+
+
+def test_a_host_of_another_size_is_refused_before_anything_is_written(cohortlab: Run, tmp_path: Path) -> None:
+    ran = cohortlab("import", text_of(tmp_path), "--hardware", "server-24")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
+    assert "makes no scenario: hardware.toml: machine: has 24 pCPUs, but recorded.toml has host.pcpus = 1" in ran.err
+    assert not (tmp_path / "host").exists()

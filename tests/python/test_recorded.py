@@ -241,7 +241,7 @@ def test_the_same_recording_is_the_same_scenario(file: Path, cohortlab: Run, tmp
     for name in ("a", "b"):
         assert cohortlab("import", str(file), "--out", str(tmp_path / name)).code == 0
     files = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.suffix == ".toml"]
-    assert len(files) == 4
+    assert len(files) == 6
     for path in files:
         assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes()
 
@@ -381,7 +381,13 @@ def test_shapes_of_hosts() -> None:
     assert shape(pcpus(2, 1, 6, 2)) == Shape(2, 6, 2)
     assert shape(pcpus(2, 4, 2, 2)) == Shape(2, 8, 2, 2)
     assert shape([*pcpus(2, 1, 4, 2), {"cpu": 16, "core": 9, "llc": 1, "node": 1}]) == Shape(1, 17, 1)
-    for text in ("", "[kvm]\nipi = 1\n", "[machine]\nx = 1\n", "[machine.costs]\nx = 1\n[kvm]\n"):
+    for text in (
+        "",
+        "[kvm]\nipi = 1\n",
+        "[machine]\nx = 1\n",
+        "[ machine ] # mine\nx = 1\n",
+        "[machine.costs]\nx = 1\n[kvm]\n",
+    ):
         made = tomllib.loads(Shape(2, 8, 2, 2).into(text))
         assert made["machine"]["cores_per_cache"] == 2
         assert made["machine"]["sockets"] == 2

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tests.python.two_vms import two_vms
 
 from cohortlab.errors import BadInput
-from cohortlab.reproduce import load, outcome, report, runs, traced
+from cohortlab.reproduce import commands, load, outcome, report, runs, traced
 from cohortlab.reproduce.commands import reproduce
 from cohortlab.reproduce.formula import Formula
 
@@ -107,9 +107,20 @@ def test_formula_refuses_everything_else(text: str) -> None:
         Formula(text)
 
 
-def test_a_division_by_zero_is_no_figure() -> None:
+@pytest.mark.parametrize("text", ["a.x / a.y", "geomean(a.x, a.y)", "min(a.x, a.x / a.y)", "a.x + (a.x / a.y > 1)"])
+def test_a_division_by_zero_is_no_figure(text: str) -> None:
     measured = runs.Measured({"a.x": 1.0, "a.y": 0.0})
-    assert outcome._number("a.x / a.y", measured) == (None, "is not a number")
+    assert outcome._number(text, measured) == (None, "is not a number")
+
+
+@pytest.mark.parametrize("check", ["a.x / a.y > 2", "not a.x / a.y > 2", "a.x > 2 or geomean(a.x, a.y) < 1"])
+def test_a_finding_about_no_number_neither_holds_nor_not(check: str) -> None:
+    table = load.FindingTable(says="a finding", place="section 1", check=check)
+    found = outcome._finding(table, runs.Measured({"a.x": 1.0, "a.y": 0.0}))
+    assert (found.holds, report.holds(found)) == (None, "is not a number")
+    # What is not needed need not have a value.
+    short = load.FindingTable(says="a finding", place="section 1", check="1 > 2 and a.x / a.z > 1")
+    assert outcome._finding(short, runs.Measured({"a.x": 1.0, "a.z": 1.0})).holds is False
 
 
 @pytest.mark.parametrize(
@@ -279,6 +290,17 @@ def test_the_report_says_what_holds_and_what_does_not(papers: Path, tmp_path: Pa
     assert "1 of 2 predicted figures within their factor, 1 of 2 findings hold" in text
     page = (tmp_path / "out" / "report.html").read_text()
     assert page.count("<svg") == 2
+
+
+def test_the_report_is_there_when_nobody_listens_any_more(
+    papers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(commands, "_show", closed)
+    CliRunner().invoke(reproduce, ["all", "--rounds", "1", "--out", str(tmp_path / "out")])
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"report.md", "report.html"}
 
 
 def test_a_run_that_fails_is_said_and_the_others_are_reported(papers: Path, tmp_path: Path) -> None:

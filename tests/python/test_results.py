@@ -19,7 +19,7 @@ from cohortlab.report import render, write_html
 from cohortlab.results import Crash, Results, Row, read_parquet, write_atomically, write_parquet
 from cohortlab.scenario import Scenario
 from cohortlab.summary import figures, means_over_ideal
-from cohortlab.table import number, print_results, remarks
+from cohortlab.table import number, print_results, remarks, stdout
 
 
 def row(policy: str, program: str, value: float, turn: int, tlb: str = "ipi") -> Row:
@@ -248,3 +248,8 @@ def test_a_pipe_is_written_to_and_a_link_stays_one(tmp_path: Path) -> None:
     link.symlink_to(file)
     write_atomically(link, b"new")
     assert (link.is_symlink(), file.read_bytes()) == (True, b"new")
+
+
+def test_brackets_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    stdout().print("a[b].json, :x: and [/c]")
+    assert capsys.readouterr().out == "a[b].json, :x: and [/c]\n"

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.python.two_vms import two_vms
 
 from cohortlab import scenario, workloads
 from cohortlab.errors import BadInput
@@ -477,3 +479,14 @@ def test_rt_app_files_that_are_none(
     with pytest.raises(BadInput) as caught:
         scenario.load(write_scenario(scenario_text.replace('"serve"', '"x.json"')))
     assert said in str(caught.value)
+
+
+def test_a_scenario_from_a_pipe_is_read_once() -> None:
+    text = two_vms("tlb-flush")
+    reads, writes = os.pipe()
+    os.write(writes, text.encode())
+    os.close(writes)
+    try:
+        assert scenario.load(Path(f"/dev/fd/{reads}")).text == text
+    finally:
+        os.close(reads)

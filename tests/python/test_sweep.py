@@ -189,6 +189,12 @@ def test_a_point_that_failed_is_simulated_again(cohortlab: Run, path: Path, tmp_
     axis = options("model.quick.thread.t.times=10,5000")
     assert cohortlab("sweep", path, *axis, "--out", "first").code == 1
     assert len(chunks.read_known([Path("first/sweep.parquet")])) == 1
+    # A shard that is asked again, and has nothing left to do, knows its own.
+    for shard, code in (("1/2", 0), ("2/2", 1), ("2/2", 1)):
+        args = (*axis, "--chunk", 1, "--out", "shards", "--shard", shard)
+        if shard == "2/2":
+            (Path("shards") / "parts" / "00000000.parquet").unlink(missing_ok=True)
+        assert cohortlab("sweep", path, *args).code == code
 
 
 def test_points_that_are_the_same_run_are_known_once(cohortlab: Run, path: Path) -> None:
@@ -405,7 +411,7 @@ def test_dask_gives_the_same_file_though_a_worker_is_killed(
     cluster.start(workers=2)
     real = chunks.Store.keep
 
-    def kill_after_the_first(store: chunks.Store, chunk: int, simulated: chunks.Part) -> None:
+    def kill_after_the_first(store: chunks.Store, chunk: int, simulated: bytes) -> None:
         real(store, chunk, simulated)
         if cluster.processes[1].poll() is None:
             os.kill(cluster.processes[1].pid, signal.SIGKILL)

@@ -12,6 +12,7 @@ from rich.console import Console
 from tests.python.two_vms import with_quick
 
 from cohortlab.errors import BadInput
+from cohortlab.lab import kernels
 from cohortlab.sweep import axes, chunks, commands, plan
 
 Run = Callable[..., Any]
@@ -86,3 +87,28 @@ def test_a_sweep_that_is_complete_asks_no_scheduler_for_workers(path: Path) -> N
     from cohortlab.sweep import cluster
 
     assert list(cluster.run(made(path, "seed=1"), [], 16, "tcp://127.0.0.1:1")) == []
+
+
+def test_half_a_chunk_is_simulated_again(cohortlab: Run, path: Path) -> None:
+    args = ("sweep", path, "--axis", "seed=1..4", "--chunk", 1, "--workers", 1)
+    assert cohortlab(*args, "--out", "whole").code == 0
+    assert cohortlab(*args, "--out", "copied", "--shard", "1/2").code == 0
+    first, other = sorted(Path("copied/parts").iterdir())
+    first.write_bytes(b"")
+    other.write_bytes(other.read_bytes()[:-9])
+    ran = cohortlab(*args, "--out", "copied")
+    assert ran.code == 0, ran.err
+    assert Path("copied/sweep.parquet").read_bytes() == Path("whole/sweep.parquet").read_bytes()
+
+
+def test_a_kernel_of_guests_that_is_a_file_is_read_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.write_text(f'{path.read_text()}[guest]\nkernel = "./bzImage"\n')
+    found = []
+    for release in ("6.12.1", "6.18.0"):
+        monkeypatch.setattr(kernels, "release_of", lambda *_, release=release: release)
+        found.append(made(path, "seed=1..2"))
+    monkeypatch.setattr(kernels, "release_of", lambda *_: pytest.fail("workers have no such file"))
+    assert [planned.point(1).run.scenario.guest.kernel for planned in found] == ["6.12.1", "6.18.0"]
+    assert found[0].key != found[1].key
+    with pytest.raises(BadInput, match=r'kernel: "\./bzImage" is not allowed: must be a version'):
+        made(path, "scenario.guest.kernel=6.12,./bzImage")

@@ -62,6 +62,11 @@ def test_what_is_not_allowed_together_is_not_tried(monkeypatch: pytest.MonkeyPat
     assert {"slice-us": "60000", "starve-us": "50000"} not in tried
 
 
+def test_values_that_go_together_only_with_one_another_are_allowed() -> None:
+    # 10 ms is too little for the slice that is the default, and enough for the other one.
+    Search("cohort", {"slice-us": ["4000", "16000"], "starve-us": ["10000"]}, []).check()
+
+
 def test_tuned_on_one_judged_by_another(cohortlab: Run, folder: Path) -> None:
     args = ("tune", folder / "train.toml", "--held-out", folder / "judge.toml", "--policy", "vtime")
     ran = cohortlab(*args, "--knob", "slice-us=4000,16000", "--json")
@@ -119,6 +124,12 @@ def test_a_setting_that_fails_says_why(cohortlab: Run, folder: Path, slow: Path)
         (["--knob", "slice-us"], '--knob: "slice-us" is not allowed: must be KNOB=VALUES'),
         (["--knob", "slice-us=1,"], '--knob: "slice-us=1," is not allowed: must be KNOB=VALUES'),
         (["--knob", "slice-us=1"], "--knob: --slice-us: "),
+        (["--knob", "slice-us=4000", "--knob", "--slice-us=8000"], '--knob: "slice-us" is named twice'),
+        (["--knob", "base-slice-us=50", "--policy", "eevdf"], '--knob: "--base-slice-us 50" is not allowed for eevdf'),
+        (
+            ["--knob", "slice-us=16000", "--knob", "starve-us=10000"],
+            "--knob: --slice-us 16000 (the default) contradicts --starve-us",
+        ),
         (["--knob", "colour=1"], "--knob: --colour is not known: must be of --placement, "),
         (["--knob", "slice-us=4000", "--policy", "none"], '--knob: policy "none" is not known'),
         (["--knob", "slice-us=4000", "--hardware", "none"], '"none" does not exist'),

@@ -13,10 +13,12 @@ from pydantic import Field, Strict
 from cohortlab import scenario as scenarios
 from cohortlab import shipped
 from cohortlab.errors import BadInput
-from cohortlab.policies import Policy, parse_policies
+from cohortlab.places import PlaceError
+from cohortlab.policies import ALL, Policy, parse_policies
 from cohortlab.scenario import TLB_RULE, Scenario, Tlb
 from cohortlab.scenario_check import fetch
 from cohortlab.sim import hardware as hardwares
+from cohortlab.sim.policy import host_class
 from cohortlab.tomlmodel import Location, Model, parse, read_toml, refuse, shown
 
 SHIPPED = shipped.folder("fidelity") / "lab.toml"
@@ -27,7 +29,7 @@ WHY_RULE = "a text: why it is of that class"
 # A mean and its uncertainty need as many.
 ROUNDS_MIN = 2
 # Figures, not their logarithms: a round of nothing is none.
-Figure = Annotated[float, Strict(False), Field(gt=0, allow_inf_nan=False)]
+Figure = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Rounds = Annotated[tuple[Figure, ...], Strict(False)]
 ROUNDS_RULE = f"a list of {ROUNDS_MIN} or more numbers above 0"
 
@@ -156,11 +158,13 @@ def load(path: Path) -> Split:
         refuse(path, ("hardware",), wrong, f"one of {', '.join(hardwares.names())}, or a .toml file")
     policies = {}
     for at, table in enumerate(file.policy):
+        if table.label in (ALL, "") or table.label != table.label.strip() or "," in table.label:
+            refuse(path, ("policy", at, "label"), f"{shown(table.label)} is not allowed", "one policy, as eevdf@smp")
         try:
             arguments = [f"{table.label}={table.args}"] if table.args else []
             (policies[table.label],) = parse_policies(table.label, arguments)
         except (BadInput, ValueError) as error:
-            raise BadInput(f"{path}: policy[{at}]: {error}") from None
+            raise BadInput(f"{path}: policy[{at}]{_field_of(error)}") from None
     groups: list[Group] = []
     for at, rounds in enumerate(file.rounds):
         if Path(rounds.file).is_absolute() or ".." in Path(rounds.file).parts:
@@ -198,11 +202,21 @@ def _group(split: Path, file: File, table: RoundsTable, policies: dict[str, Poli
         for label in measured.under:
             _known(path, ("measured", at, "under", label), label, list(policies), split)
     scenario = scenarios.load(Path(shape.scenario))
+    if (measured_vms := len(scenario.program_vms)) != 1:
+        wrong = f"{shown(shape.scenario)} has programs in {measured_vms} VMs"
+        refuse(split, ("shape", file.shape.index(shape), "scenario"), wrong, "a scenario with programs in one VM")
     try:
         chosen = scenario.with_programs(tuple(programs), lambda name: fetch(scenario.path, name))
     except BadInput as error:
         raise BadInput(f"{path}: measured: {error}") from None
     used = dict.fromkeys(label for measured in rounds.measured for label in measured.under)
+    for at, named in enumerate(file.policy):
+        policy = policies[named.label]
+        try:
+            if named.label in used:
+                host_class(policy.name, policy.args, rounds.kernel)
+        except PlaceError as error:
+            raise BadInput(f"{split}: policy[{at}].args: {error}") from None
     return Group(
         shape,
         table,
@@ -210,6 +224,13 @@ def _group(split: Path, file: File, table: RoundsTable, policies: dict[str, Poli
         chosen.with_tlb(rounds.tlb).with_ple(rounds.ple_window_us),
         tuple(policy for label, policy in policies.items() if label in used),
     )
+
+
+def _field_of(error: Exception) -> str:
+    """Return an error about a policy's label or arguments, which names options, with the file's field."""
+    text = str(error)
+    of_args = text.removeprefix("--policy-args: ")
+    return f".args: {of_args}" if of_args != text else f": {text}"
 
 
 def _known(path: Path, where: Location, name: str, known: Sequence[str], split: Path) -> None:

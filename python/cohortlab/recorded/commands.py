@@ -130,3 +130,5 @@ def advise(scenario: Path, policies: str, rounds: int, kernel: str | None, hardw
         return
     for sentence in found.sentences():
         click.echo(sentence)
+    for policy, why in found.failed.items():
+        click.echo(f"failed: {policy}: {why}", err=True)

@@ -16,13 +16,17 @@ from cohortlab.recorded.shape import shape
 from cohortlab.results import write_atomically
 from cohortlab.scenario import GUEST_BASE_MB, GUEST_PER_VCPU_MB
 from cohortlab.sim import hardware as hardwares
+from cohortlab.sim.model import machine_of
 from cohortlab.sim.policy import KERNEL_RULE, version_of
 from cohortlab.tomlmodel import shown
 
 NS_PER_S = 1_000_000_000
 # What the simulator takes of one program (sim/src/workload/compile.rs).
 STEPS_MAX = 1 << 20
+WRITTEN = "# Written by `cohortlab import`.\n"
 NAME_MAX = 31
+# A replay takes the part's length alone, and a multiple of it beside others. In seconds, what a workload file allows.
+TIMEOUT_S_MIN, TIMEOUT_S_MAX, SLOWDOWN_MAX = 600, 3600, 20
 # A VM that used less of a pCPU is no program whose time says anything: it is there, as a load.
 WORK_MIN = 0.05
 # What vCPUs do that makes them depend on somebody; fewer than so many of each are a guest's own housekeeping.
@@ -86,17 +90,28 @@ def write(recording: Recording, folder: Path, part: Part, hardware: str, kernel:
         text += _limits(name, vm, pcpus, vcpus, remarks)
         text.append(f'tlb = "{_tlb(about["counts_by_vm"][index])}"')
         text.append(f'programs = ["{name}"]' if kind == "program" else f'load = "{name}"')
-        write_atomically(models / f"{name}.toml", f"# Written by `cohortlab import`.\n{replay[kind]}".encode())
+        write_atomically(models / f"{name}.toml", f"{WRITTEN}{replay[kind]}".encode())
+        write_atomically(models.parent / f"{name}.toml", _workload(name, kind, part).encode())
     _hardware(folder, about, hardware)
     path = folder / "recorded.toml"
     write_atomically(path, ("\n".join(text) + "\n").encode())
     try:
-        scenarios.load(path)
+        scenario = scenarios.load(path)
+        machine_of(scenario, hardwares.of(scenario))
     except BadInput as error:
         # What the file says is the recording's doing, and after an error the file does not stay.
         wrong = str(error).replace(f"{path}: ", "").replace(f"{folder}/", "")
         raise BadInput(f"{recording.path}: makes no scenario: {wrong}") from None
     return Written(path, tuple(names[index] for index in measured), tuple(remarks))
+
+
+def _workload(name: str, kind: str, part: Part) -> str:
+    """Return a VM's workload file: without one it would have that of a program which happens to be called as the VM."""
+    text = f'{WRITTEN}name = "{name}"\ntitle = "{name}, as recorded"\n'
+    if kind == "load":
+        return text + "background = true\n"
+    timeout_s = min(max(round(SLOWDOWN_MAX * part.length_s), TIMEOUT_S_MIN), TIMEOUT_S_MAX)
+    return f'{text}timeout_s = {timeout_s}\n\n[metric]\nkind = "elapsed"\n'
 
 
 def _head(about: dict[str, Any], part: Part, pcpus: int, kernel: str | None) -> list[str]:

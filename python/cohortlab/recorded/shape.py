@@ -22,7 +22,7 @@ class Shape:
         fields += f"threads_per_core = {self.threads_per_core}\n"
         if self.cores_per_cache:
             fields += f"cores_per_cache = {self.cores_per_cache}\n"
-        known = re.search(r"^\[machine\]\s*\n", text, re.MULTILINE)
+        known = re.search(r"^\s*\[\s*machine\s*\][^\n]*\n", text, re.MULTILINE)
         if known:
             return text[: known.end()] + fields + text[known.end() :]
         costs = re.search(r"^\[machine\.costs\]", text, re.MULTILINE)

@@ -15,7 +15,7 @@ from rich.table import Table
 from cohortlab.errors import EXIT_FAILED, BadInput
 from cohortlab.folders import folder_for
 from cohortlab.reproduce import load
-from cohortlab.table import WIDE
+from cohortlab.table import stdout
 
 
 @click.command()
@@ -47,8 +47,7 @@ def reproduce(wanted: str | None, listed: bool, rounds: int | None, workers: int
     count = len(os.sched_getaffinity(0)) if workers is None else workers
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     outcomes = []
-    console = Console()
-    console = console if console.is_terminal else Console(width=WIDE)
+    console = stdout()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         meter = bar.add_task("simulating", total=sum(map(len, jobs.values())))
         lock = threading.Lock()
@@ -60,16 +59,17 @@ def reproduce(wanted: str | None, listed: bool, rounds: int | None, workers: int
         for experiment in experiments:
             measured = runs.run(jobs[experiment.label], count, done)
             outcomes.append(outcome.of(experiment, measured, rounds or experiment.file.rounds))
+    # First: nobody may be listening any more.
+    report.write(outcomes, folder)
     for found in outcomes:
         _show(console, found)
     console.print(f"{outcome.score(outcomes)}.")
-    report.write(outcomes, folder)
     click.echo(f"written: {folder / 'report.html'}, {folder / 'report.md'}", err=True)
     errors = [f"{key}: {text}" for found in outcomes for key, text in found.measured.errors.items()]
     for text in errors:
         click.echo(f"failed: {text}", err=True)
     if errors:
-        raise SystemExit(EXIT_FAILED)
+        raise click.exceptions.Exit(EXIT_FAILED)
 
 
 def _show(console: Console, found: object) -> None:

@@ -53,6 +53,10 @@ _CALLS: Mapping[str, Callable[..., Any]] = {
 }
 
 
+class _Undefined(Exception):
+    """A part of a formula has no value: a comparison with it would be false, and its opposite true."""
+
+
 class Formula:
     """A formula that was read; ``names`` are the figures that it needs."""
 
@@ -65,12 +69,27 @@ class Formula:
         except SyntaxError:
             raise BadInput(f"{shown(text)} is no formula") from None
         # Whatever it may not contain shows when it is computed, with any numbers.
+        self._is_read = False
         self._compute(self._tree, [1.0] * len(self.names))
+        self._is_read = True
 
     def value(self, figures: Mapping[str, float]) -> float | bool:
-        """Return what comes out; KeyError: a figure is not there."""
-        found = self._compute(self._tree, [figures[name] for name in self.names])
+        """Return what comes out; NaN if any part of it is no number, also where it is compared.
+
+        Raises:
+            KeyError: a figure is not there.
+        """
+        try:
+            found = self._compute(self._tree, [figures[name] for name in self.names])
+        except _Undefined:
+            return math.nan
         return found if isinstance(found, bool) else float(found)
+
+    def _undefined(self) -> float:
+        # While it is read any number will do.
+        if self._is_read:
+            raise _Undefined
+        return math.nan
 
     def _compute(self, node: ast.expr, values: Sequence[float]) -> Any:
         def of(inner: ast.expr) -> Any:
@@ -87,7 +106,7 @@ class Formula:
                 return not of(operand)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
                 if isinstance(op, ast.Div) and of(right) == 0:
-                    return math.nan
+                    return self._undefined()
                 return _BINARY[type(op)](of(left), of(right))
             case ast.BoolOp(op=op, values=parts):
                 found = [bool(of(part)) for part in parts]
@@ -97,5 +116,8 @@ class Formula:
                 pairs = zip(ops, sides[:-1], sides[1:], strict=True)
                 return all(_COMPARE[type(op)](one, other) for op, one, other in pairs)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _CALLS and args:
-                return _CALLS[name](*[of(arg) for arg in args])
+                numbers = [of(arg) for arg in args]
+                if name == "geomean" and min(numbers) <= 0:
+                    return self._undefined()
+                return _CALLS[name](*numbers)
         raise BadInput(f"{shown(self.text)} is no formula of + - * / < <= > >=, and, or, not, {', '.join(_CALLS)}")

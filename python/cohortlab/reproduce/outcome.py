@@ -11,6 +11,7 @@ from cohortlab.reproduce.formula import Formula
 from cohortlab.reproduce.load import Experiment, FigureTable, FindingTable, OwnTable
 from cohortlab.reproduce.runs import Measured
 
+NO_NUMBER = "is not a number"
 # So many hits must be expected, by the paper's figure, for an interval to say something.
 _HITS_MIN = 5
 
@@ -147,17 +148,19 @@ def _number(text: str, measured: Measured) -> tuple[float | None, str]:
         value = float(Formula(text).value(measured.figures))
     except KeyError as error:
         return None, _missing(str(error.args[0]), measured)
-    return (value, "") if math.isfinite(value) else (None, "is not a number")
+    return (value, "") if math.isfinite(value) else (None, NO_NUMBER)
 
 
 def _finding(table: FindingTable, measured: Measured) -> Finding:
     formula = Formula(table.check)
     try:
-        holds = bool(formula.value(measured.figures))
+        found = formula.value(measured.figures)
     except KeyError as error:
         return Finding(table, None, "", _missing(str(error.args[0]), measured))
+    if math.isnan(found):
+        return Finding(table, None, "", NO_NUMBER)
     numbers = ", ".join(f"{name} {measured.figures[name]:.4g}" for name in formula.names)
-    return Finding(table, holds, numbers)
+    return Finding(table, bool(found), numbers)
 
 
 def _missing(name: str, measured: Measured) -> str:

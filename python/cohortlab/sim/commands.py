@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 
 from cohortlab import scenario as scenarios
 from cohortlab import sim
@@ -19,7 +18,7 @@ from cohortlab.options import FiniteRange
 from cohortlab.places import PlaceError
 from cohortlab.results import write_atomically
 from cohortlab.scenario_check import fetch
-from cohortlab.table import WIDE
+from cohortlab.table import stdout
 
 if TYPE_CHECKING:
     from cohortlab.sim.result import Result
@@ -133,9 +132,8 @@ def explain(
     if as_json:
         print(json.dumps([result.about for result in results] if beside else results[0].about, indent=2))
     else:
-        console = Console()
         for result in results:
-            words.tell(console if console.is_terminal else Console(width=WIDE), result)
+            words.tell(stdout(), result)
     written = [str(path) for path in (out, perfetto, ftrace, tables) if path is not None]
     cut = "; the traces end before the run does, at their greatest size" if any(r.is_truncated for r in results) else ""
     click.echo(f"written: {', '.join(written)}{cut}", err=True)
@@ -175,5 +173,4 @@ def fidelity(
     if as_json:
         print(json.dumps([fit.for_machines() for fit in fits], indent=2))
         return
-    console = Console()
-    comparing.show(console if console.is_terminal else Console(width=WIDE), fits)
+    comparing.show(stdout(), fits)

@@ -66,7 +66,7 @@ class Run:
             "name": scenario.name,
             "seed": self.seed,
             "duration_ns": duration_ns,
-            "machine": _machine(scenario, self.hardware),
+            "machine": machine_of(scenario, self.hardware),
             "policy": host_class(self.policy, self.args, self.kernel, caught=self._catches(), sets=self.sets),
             "vms": [self._vm(vm) for vm in scenario.vms],
             "tasks": self._tasks(),
@@ -158,7 +158,7 @@ def _window(window_us: int, kvm: Mapping[str, Any]) -> dict[str, int]:
     return {"window_cycles": cycles, "window_max_cycles": cycles * PAUSES_MAX // PAUSES}
 
 
-def _machine(scenario: Scenario, hardware: Hardware) -> dict[str, Any]:
+def machine_of(scenario: Scenario, hardware: Hardware) -> dict[str, Any]:
     """Return the host's shape: that of the hardware file if its pCPUs are the scenario's, else one socket."""
     machine = dict(hardware.machine)
     shape = ("sockets", "cores_per_socket", "threads_per_core")

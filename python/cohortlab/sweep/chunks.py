@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -46,6 +46,8 @@ _COLUMNS = [
     ("error", pa.string()),
 ]
 _ROW_GROUP = 1 << 16
+# What a Parquet file ends with.
+_MAGIC = b"PAR1"
 # Rows of other sweeps' points, without what is the sweep's own, by the points' names.
 Known = Mapping[str, Sequence[Mapping[str, Any]]]
 NOTHING: Known = {}
@@ -78,16 +80,8 @@ def count(plan: Plan, size: int) -> int:
     return -(-plan.points // size)
 
 
-@dataclass(frozen=True)
-class Part:
-    """A chunk that was simulated: its file, and how many of its rows say why they have no figures."""
-
-    data: bytes
-    failed: int
-
-
-def simulate(plan: Plan, chunk: int, size: int, known: Known = NOTHING, ended: Event | None = None) -> Part:
-    """Simulate a chunk, but for what is known of it.
+def simulate(plan: Plan, chunk: int, size: int, known: Known = NOTHING, ended: Event | None = None) -> bytes:
+    """Simulate a chunk, but for what is known of it, and return its file.
 
     Raises:
         CancelledError: ``ended`` was set before the chunk's last run.
@@ -98,7 +92,7 @@ def simulate(plan: Plan, chunk: int, size: int, known: Known = NOTHING, ended: E
             raise CancelledError
         rows += simulate_point(plan, number, known)
     table = pa.Table.from_pylist(rows, schema=schema(plan))
-    return Part(_bytes([table]), sum("error" in row for row in rows))
+    return _bytes([table])
 
 
 def numbers(plan: Plan, chunk: int, size: int) -> range:
@@ -216,7 +210,7 @@ class Store:
 
     def missing(self) -> list[int]:
         """Return the chunks that are still to be simulated."""
-        done = {int(path.stem) for path in self._parts.glob("*.parquet")}
+        done = {int(path.stem) for path in self._parts.glob("*.parquet") if _is_whole(path)}
         # Only now: another shard may be making the file, and removes the parts when it has made it.
         if self.file.exists():
             return []
@@ -227,11 +221,20 @@ class Store:
 
     def failures(self) -> int:
         """Return how many rows of the file say why they have no figures."""
-        errors = pq.read_table(self.file, columns=["error"])["error"]
-        return int(len(errors) - errors.null_count)
+        return _failures(self.file)
 
-    def keep(self, chunk: int, part: Part) -> None:
-        write_atomically(self._part(chunk), part.data)
+    def failures_of(self, shard: int, shards: int) -> int:
+        """Return the same of a shard's chunks, whoever simulated them, while there is no file of all."""
+        failed = 0
+        for path in self._parts.glob("*.parquet"):
+            # Removed meanwhile: another shard has made the file, and tells.
+            with contextlib.suppress(FileNotFoundError):
+                if int(path.stem) % shards == shard - 1:
+                    failed += _failures(path)
+        return failed
+
+    def keep(self, chunk: int, part: bytes) -> None:
+        write_atomically(self._part(chunk), part)
 
     def finish(self) -> Path:
         """Make one file of all chunks' and return it."""
@@ -251,6 +254,22 @@ class Store:
 
     def _part(self, chunk: int) -> Path:
         return self._parts / f"{chunk:08}.parquet"
+
+
+def _failures(file: Path) -> int:
+    errors = pq.read_table(file, columns=["error"])["error"]
+    return int(len(errors) - errors.null_count)
+
+
+def _is_whole(part: Path) -> bool:
+    """Whether a chunk's file has its end: a copy of the folder may have been interrupted."""
+    try:
+        with part.open("rb") as file:
+            file.seek(-len(_MAGIC), os.SEEK_END)
+            return file.read() == _MAGIC
+    except OSError:
+        # Too short; or another shard has made the file of all and removed the parts.
+        return False
 
 
 def _bytes(tables: Sequence[pa.Table]) -> bytes:

@@ -15,7 +15,7 @@ from cohortlab.errors import BadInput, one_line
 from cohortlab.places import PlaceError
 from cohortlab.sim.identity import simulator
 from cohortlab.sweep import chunks
-from cohortlab.sweep.chunks import NOTHING, Known, Part
+from cohortlab.sweep.chunks import NOTHING, Known
 from cohortlab.sweep.local import Done
 from cohortlab.sweep.plan import Plan
 
@@ -111,7 +111,7 @@ def _on(client: Client, plan: Plan, wanted: Sequence[int], size: int, known: Kno
         ended.update(more())
 
 
-def simulate(sent: Plan, chunk: int, size: int, known: Known) -> Part:
+def simulate(sent: Plan, chunk: int, size: int, known: Known) -> bytes:
     """Simulate a chunk on a worker."""
     here = simulator()
     if here != sent.simulator:

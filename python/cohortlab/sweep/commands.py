@@ -83,13 +83,14 @@ def sweep(
     store = Store(out or Path("results") / f"sweep-{planned.key}", planned, chunk)
     store.open()
     try:
-        failed = _fill(store, planned, part, dask, workers or len(os.sched_getaffinity(0)), rows)
+        _fill(store, planned, part, dask, workers or len(os.sched_getaffinity(0)), rows)
     except KeyboardInterrupt:
         print("cohortlab: interrupted: the same command goes on from here", file=sys.stderr)
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
     left = len(store.missing())
     if left:
         print(f"results: {left} chunks are other shards': the last one to end makes {store.file}", file=sys.stderr)
+        failed = store.failures_of(*part)
     else:
         print(f"results: {store.finish()}", file=sys.stderr)
         failed = store.failures()
@@ -98,12 +99,11 @@ def sweep(
         raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def _fill(store: Store, plan: Plan, part: tuple[int, int], dask: str | None, workers: int, known: Known) -> int:
-    """Simulate what is missing of this shard; return how many points failed of it."""
+def _fill(store: Store, plan: Plan, part: tuple[int, int], dask: str | None, workers: int, known: Known) -> None:
+    """Simulate what is missing of this shard."""
     from cohortlab.sweep import cluster, local
 
     mine = [chunk for chunk in store.missing() if chunk % part[1] == part[0] - 1]
-    failed = 0
     if dask:
         done = cluster.run(plan, mine, store.size, dask, known)
     else:
@@ -111,9 +111,7 @@ def _fill(store: Store, plan: Plan, part: tuple[int, int], dask: str | None, wor
     with _meter(sum(store.points_of(chunk) for chunk in mine)) as tell:
         for chunk, simulated in done:
             store.keep(chunk, simulated)
-            failed += simulated.failed
             tell(store.points_of(chunk))
-    return failed
 
 
 def _shard(text: str | None) -> tuple[int, int]:

@@ -8,16 +8,16 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from threading import Event
 
 from cohortlab.sweep import chunks
-from cohortlab.sweep.chunks import NOTHING, Known, Part
+from cohortlab.sweep.chunks import NOTHING, Known
 from cohortlab.sweep.plan import Plan
 
-Done = tuple[int, Part]
+Done = tuple[int, bytes]
 
 
 def run(plan: Plan, wanted: Sequence[int], size: int, workers: int, known: Known = NOTHING) -> Iterator[Done]:
     """Simulate what is not known of chunks and return each with what came of it, as they end."""
     todo = iter(wanted)
-    running: dict[Future[Part], int] = {}
+    running: dict[Future[bytes], int] = {}
     ended = Event()
     with ThreadPoolExecutor(workers, thread_name_prefix="sweep") as pool:
         try:

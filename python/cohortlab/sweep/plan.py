@@ -24,7 +24,7 @@ from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.hardware import Hardware
 from cohortlab.sim.identity import digest, simulator
 from cohortlab.sim.identity import name as name_of
-from cohortlab.sim.model import Run
+from cohortlab.sim.model import Run, guests_kernel
 from cohortlab.sim.policy import KERNEL_DEFAULT
 from cohortlab.sim.result import Result, Traces
 from cohortlab.sweep.axes import Axis, put
@@ -278,6 +278,12 @@ def _read(plan: Plan) -> None:
 
     base = scenarios.of_data(plan.scenario, plan.path, fetch=found)
     for axis in plan.axes:
+        if axis.field == "scenario.guest.kernel" and (files := [value for value in axis.values if _is_file(value)]):
+            raise BadInput(f"--axis: {axis.field}: {shown(files[0])} is not allowed: must be a version, as in 6.12")
+    if _is_file(base.guest.kernel):
+        # Only its release matters: workers need not have the file, and another one makes another sweep.
+        plan.scenario["guest"]["kernel"] = guests_kernel(base, KERNEL_DEFAULT)
+    for axis in plan.axes:
         if axis.root == "scenario" and axis.path.startswith("defaults") and axis.path != "defaults.kernel":
             raise BadInput(f"--axis: {axis.field}: changes nothing in a sweep: must be hardware or policy instead")
         for value in axis.values:
@@ -299,6 +305,10 @@ def _read(plan: Plan) -> None:
     for name in names or {""}:
         hardware = hardwares.of(base, name or None)
         library.hardware[name] = (read_toml(hardware.path), hardware.path)
+
+
+def _is_file(kernel: Any) -> bool:
+    return isinstance(kernel, str) and "/" in kernel
 
 
 def _sets_files(axis: Axis) -> list[str]:

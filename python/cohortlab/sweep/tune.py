@@ -69,13 +69,13 @@ class Search:
     scores: dict[tuple[str, ...], Score] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise BadInput for a knob or a value that the policy does not know."""
+        """Raise BadInput for a knob or a value that is wrong alone, and with each value of each other knob."""
         for knob, values in self.knobs.items():
+            others = [{other: one} for other, ones in self.knobs.items() if other != knob for one in ones]
             for value in values:
-                try:
-                    host_class(self.policy, arguments({knob: value}), KERNEL_DEFAULT)
-                except PlaceError as error:
-                    raise BadInput(f"--knob: {error}") from None
+                found = [self._contradiction({knob: value, **other}) for other in ({}, *others)]
+                if all(found):
+                    raise BadInput(f"--knob: {found[0]}")
 
     def best(self) -> Setting:
         """Return the best setting that was found; the default if none is better."""
@@ -116,8 +116,8 @@ class Search:
         """Return why values that are allowed alone are not so together; None if they are."""
         try:
             host_class(self.policy, arguments(setting), KERNEL_DEFAULT)
-        except PlaceError as error:
-            return str(error)
+        except (BadInput, PlaceError) as error:
+            return str(error).removeprefix("--policy-args: ")
         return None
 
 

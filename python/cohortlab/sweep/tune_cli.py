@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from cohortlab import scenario as scenarios
 from cohortlab.errors import EXIT_FAILED, BadInput
-from cohortlab.table import WIDE
+from cohortlab.table import stdout
 
 if TYPE_CHECKING:
     from cohortlab.scenario import Scenario
@@ -96,13 +95,13 @@ def _loaded(paths: tuple[Path, ...], hardware: str | None) -> list[Scenario]:
 def _knobs(texts: tuple[str, ...]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for text in texts:
-        knob, equals, values = text.partition("=")
+        knob, equals, values = text.strip().removeprefix("--").partition("=")
         words = [word.strip() for word in values.split(",")]
         if not equals or not knob or not all(words):
             raise BadInput(f'--knob: "{text}" is not allowed: must be KNOB=VALUES, as in "slice-us=4000,8000"')
         if knob in found:
             raise BadInput(f'--knob: "{knob}" is named twice')
-        found[knob.removeprefix("--")] = words
+        found[knob] = words
     return found
 
 
@@ -121,9 +120,8 @@ def _for_machines(policy: str, best: Setting, rows: list[tuple[str, str, Score]]
 
 
 def _show(policy: str, args: tuple[str, ...], rows: list[tuple[str, str, Score]]) -> None:
-    console = Console()
-    console = console if console.is_terminal else Console(width=WIDE)
-    console.print(f"best: {policy} {_said(args)}", markup=False, highlight=False, soft_wrap=True)
+    console = stdout()
+    console.print(f"best: {policy} {_said(args)}", highlight=False, soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("scenarios")
     table.add_column("knobs")
