@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cohortlab.sim.native import native
+from cohortlab.native import native
 from cohortlab.sweep import axes, plan
 
 SCENARIO = """

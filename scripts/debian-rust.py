@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from cohortlab.errors import one_line
 from cohortlab.lab import cache
 from cohortlab.lab.apt import SUITE, Apt, unpack
 from cohortlab.places import PlaceError
@@ -54,5 +55,5 @@ def _relocate(program: Path, root: Path) -> None:
 if __name__ == "__main__":
     try:
         print(cache.built(NAME, build) / "usr/bin")
-    except PlaceError as error:
-        sys.exit(f"debian-rust: {error}")
+    except (PlaceError, OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"debian-rust: {one_line(str(error))}")

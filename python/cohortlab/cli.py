@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import io
 import os
 import signal
 import sys
@@ -21,7 +21,38 @@ from cohortlab.places import PlaceCrashed, PlaceError
 TRACEBACK = "COHORTLAB_TRACEBACK"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
+# Where each subcommand is. It is imported when it is named: what one lacks, as the simulator's module, is no error of
+# another, least of all of `doctor`.
+COMMANDS = {
+    "advise": "cohortlab.recorded.commands:advise",
+    "compare": "cohortlab.commands:compare",
+    "doctor": "cohortlab.doctor:command",
+    "emulator": "cohortlab.lab.build_cli:emulator",
+    "explain": "cohortlab.sim.commands:explain",
+    "fidelity": "cohortlab.sim.commands:fidelity",
+    "held-out": "cohortlab.heldout.commands:held_out",
+    "import": "cohortlab.recorded.commands:import_recording",
+    "lab": "cohortlab.lab.cli:cli",
+    "reproduce": "cohortlab.reproduce.commands:reproduce",
+    "sweep": "cohortlab.sweep.commands:sweep",
+    "tune": "cohortlab.sweep.tune_cli:tune",
+}
+
+
+class Subcommands(click.Group):
+    """The subcommands of ``COMMANDS``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module, _, name = COMMANDS.get(cmd_name, "").partition(":")
+        found = getattr(importlib.import_module(module), name) if module else None
+        assert found is None or isinstance(found, click.Command)
+        return found
+
+
+@click.group(cls=Subcommands, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
 @click.version_option(__version__, "-V", "--version", prog_name="cohortlab", message="%(prog)s %(version)s")
 def cli() -> None:
     """Compare CPU schedulers for SMP virtual machines, simulated and on real kernels."""
@@ -31,9 +62,12 @@ def main() -> int:
     """Run the command line; return the exit code."""
     # `kill` ends a comparison like Ctrl-C: guests stopped, complete rounds reported.
     signal.signal(signal.SIGTERM, _interrupt)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # What a terminal's encoding has not, as "÷", is no reason to show nothing.
+            stream.reconfigure(errors="replace")
     try:
         _refuse_other_encodings(sys.argv[1:])
-        _add_commands()
         code = cli.main(standalone_mode=False)
         # Here, where a full disk is told as such, and not when the interpreter ends.
         sys.stdout.flush()
@@ -69,24 +103,6 @@ def _refuse_other_encodings(words: list[str]) -> None:
         except UnicodeEncodeError:
             shown = os.fsencode(word).decode(errors="backslashreplace")
             raise BadInput(f"{shown}: is not in UTF-8: rename what it names") from None
-
-
-def _add_commands() -> None:
-    """Add the subcommands; each lives in its own module."""
-    from cohortlab.commands import compare, doctor
-    from cohortlab.heldout.commands import held_out
-    from cohortlab.recorded.commands import advise, import_recording
-    from cohortlab.reproduce.commands import reproduce
-    from cohortlab.sim.commands import explain, fidelity
-    from cohortlab.sweep.commands import sweep
-    from cohortlab.sweep.tune_cli import tune
-
-    commands = (compare, doctor, explain, fidelity, held_out, reproduce, sweep, tune, import_recording, advise)
-    for command in commands:
-        cli.add_command(command)
-    if importlib.util.find_spec("cohortlab.lab.cli") is not None:
-        cli.add_command(importlib.import_module("cohortlab.lab.cli").cli, "lab")
-        cli.add_command(importlib.import_module("cohortlab.lab.build_cli").emulator)
 
 
 def _hint(error: click.ClickException) -> str:

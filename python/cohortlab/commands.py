@@ -368,16 +368,3 @@ def _tell(results: Results, found: Sequence[Figure], *, as_json: bool) -> None:
             print(line, file=sys.stderr)
     elif found:
         print_results(stdout(), results, found)
-
-
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else, on standard output.")
-def doctor(as_json: bool) -> None:
-    """Tell what this machine can do, and what is missing for the rest."""
-    from cohortlab.doctor import examine, print_findings
-
-    findings = examine()
-    if as_json:
-        print(json.dumps(findings.for_machines(), indent=2))
-    else:
-        print_findings(stdout(), findings)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -13,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.text import Text
 
 from cohortlab import kvm
 from cohortlab.places import PlaceError
+from cohortlab.table import stdout
 
 # `cohort run` refuses anything older: OLDEST_TESTED in host/src/checks.rs.
 OLDEST_KERNEL = (6, 18)
@@ -29,6 +32,8 @@ LAB_DISK_MB = 4096
 # What unpacks Debian packages and makes a disk image of them.
 IMAGE_TOOLS = ("apt-get", "dpkg-deb", "mke2fs")
 # Where Debian keeps mke2fs; a user's PATH has it not.
+# The number of the capability, in linux/capability.h.
+_CAP_SYS_NICE = 23
 _SBIN = "/usr/sbin:/sbin:/usr/bin:/bin"
 
 
@@ -80,6 +85,8 @@ class _Machine:
         self.release = release
         self.kvm = kvm.probe(root / "dev/kvm")
         self.is_root = os.geteuid() == 0
+        # Those that this process may use.
+        self.cpus = len(os.sched_getaffinity(0))
         self.has_sudo = shutil.which("sudo") is not None
         self.has_sched_ext = (root / "sys/kernel/sched_ext/state").exists()
         self.has_btf = (root / "sys/kernel/btf/vmlinux").exists()
@@ -96,7 +103,6 @@ class _Machine:
             f"boot a kernel of {oldest} or newer with CONFIG_SCHED_CLASS_EXT=y, such as Debian's from trixie-backports"
         )
         rights = "root" if self.is_root else "sudo" if self.has_sudo else "neither"
-        cpus = os.cpu_count() or 1
         return (
             Finding("root or sudo", self.is_root or self.has_sudo, rights, "run as root, or install sudo"),
             self._kvm(),
@@ -106,7 +112,7 @@ class _Machine:
                 "guests can have a KVM of their own" if self.kvm.nested else "not offered to guests",
                 "load kvm_intel or kvm_amd with nested=1; in a cloud VM, choose a type that offers it",
             ),
-            Finding("CPUs", cpus >= 2, str(cpus), "2 or more are needed for the lab's scenarios"),
+            Finding("CPUs", self.cpus >= 2, str(self.cpus), "2 or more are needed for the lab's scenarios"),
             Finding(
                 "memory",
                 self.memory_mb >= LAB_MEMORY_MB,
@@ -145,6 +151,8 @@ class _Machine:
             missing.append(f"{', '.join(self.no_tools)} cannot be found")
         if self.not_built:
             missing.append("its programs are not built yet (make build)")
+        if self.cpus < 2:
+            missing.append("there is only one CPU")
         if self.memory_mb < LAB_MEMORY_MB:
             missing.append(f"only {self.memory_mb} MB of memory are available")
         if self.free_mb < LAB_DISK_MB and not self._has_cache():
@@ -213,9 +221,14 @@ class _Machine:
         """Tell whether the emulator's main loop may be a real-time thread."""
         if self.kvm.nested:
             return Finding("lab's timers", True, "on time: the processor's own")
-        may = self.is_root or resource.getrlimit(resource.RLIMIT_RTPRIO)[0] != 0
+        may = self._may_set_priorities() or resource.getrlimit(resource.RLIMIT_RTPRIO)[0] != 0
         found = "on time" if may else "late now and then: the emulator may not be a real-time thread"
-        return Finding("lab's timers", may, found, "run as root, or with `ulimit -r 1`")
+        return Finding("lab's timers", may, found, "run as root with CAP_SYS_NICE, or with `ulimit -r 1`")
+
+    def _may_set_priorities(self) -> bool:
+        """Whether this process has CAP_SYS_NICE, which root in a container mostly has not."""
+        found = re.search(r"^CapEff:\s+([0-9a-f]+)$", _read(self.root / "proc/self/status"), re.MULTILINE)
+        return bool(int(found[1], 16) >> _CAP_SYS_NICE & 1) if found else self.is_root
 
     def _has_cache(self) -> bool:
         return any(self.cache.glob("root-*"))
@@ -247,7 +260,7 @@ def _not_built() -> str:
 
 
 def _simulator() -> Conclusion:
-    from cohortlab.sim.native import native
+    from cohortlab.native import native
 
     try:
         native()
@@ -308,3 +321,14 @@ def print_findings(console: Console, findings: Findings) -> None:
     for conclusion in findings.conclusions:
         how = (conclusion.how, "green" if conclusion.ok else "yellow")
         console.print(Text.assemble((f"{conclusion.what}: ", "bold"), how), soft_wrap=True)
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else, on standard output.")
+def command(as_json: bool) -> None:
+    """Tell what this machine can do, and what is missing for the rest."""
+    findings = examine()
+    if as_json:
+        print(json.dumps(findings.for_machines(), indent=2))
+    else:
+        print_findings(stdout(), findings)

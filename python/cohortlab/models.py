@@ -70,7 +70,7 @@ def _parsed(path: Path, text: str) -> str:
 
 def _native() -> Any:
     # Only who simulates has it.
-    from cohortlab.sim.native import native
+    from cohortlab.native import native
 
     return native()
 

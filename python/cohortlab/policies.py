@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import cohort_sim
-
 from cohortlab.errors import BadInput
+from cohortlab.native import native
 from cohortlab.places import PlaceError
 
+_SCHEDULER = native()
 KERNEL = "eevdf"  # the kernel's own scheduler: nothing is loaded
 # The presets of `cohort run --policy`, from the scheduler's own table: a typing error is told before anything boots.
-PRESETS = tuple(row[0] for row in cohort_sim.policies()["preset"])
+PRESETS = tuple(row[0] for row in _SCHEDULER.policies()["preset"])
 KNOWN = (KERNEL, *PRESETS)
 ALL = "all"
 # What a policy may be given on real kernels and is no part of it.
@@ -135,7 +135,7 @@ def read_sets(file: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise PlaceError(f"--sets: cannot read {file}: {why}") from None
-    if wrong := cohort_sim.wrong_with_sets(text):
+    if wrong := _SCHEDULER.wrong_with_sets(text):
         raise PlaceError(f"--sets: {file}: {wrong}")
     return text
 

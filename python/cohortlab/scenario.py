@@ -35,6 +35,8 @@ NAME_MAX = 31
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")]
 NAME_RULE = "1 to 31 lower-case letters, digits and '-', the first no '-'"
 TLB_RULE = '"ipi", "kvm-pv" or "hypercall"'
+# How long a pause filter may let a vCPU spin.
+PLE_WINDOW_US_MAX = 10_000
 Texts = Annotated[tuple[str, ...], Strict(False)]
 Cpus = Annotated[tuple[int, ...], Strict(False)]
 # TOML's inf and nan are no numbers of seconds or pCPUs; its integers are.
@@ -59,7 +61,9 @@ class Guest(Model):
     tlb: Tlb = Field("ipi", description=TLB_RULE)
     ple: bool = Field(True, description="true or false")
     # How long a vCPU may spin before it is caught; None: as the place has it.
-    ple_window_us: int | None = Field(None, ge=1, le=10_000, description="an integer from 1 to 10000")
+    ple_window_us: int | None = Field(
+        None, ge=1, le=PLE_WINDOW_US_MAX, description=f"an integer from 1 to {PLE_WINDOW_US_MAX}"
+    )
     # None: the lab's newest; simulated, the host's.
     kernel: str | None = Field(None, min_length=1, description="a kernel's release, or a file with a / in its path")
 

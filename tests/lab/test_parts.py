@@ -91,7 +91,9 @@ def bzimage(release: str, magic: bytes = b"HdrS") -> bytes:
     return bytes(head)
 
 
-def test_a_kernel_file_tells_its_release_and_its_modules_are_found(tmp_path: Path) -> None:
+def test_a_kernel_file_tells_its_release_and_its_modules_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     vmlinuz = tmp_path / "boot" / "vmlinuz"
     modules = tmp_path / "usr/lib/modules/9.9.9-x"
     vmlinuz.parent.mkdir()
@@ -99,6 +101,8 @@ def test_a_kernel_file_tells_its_release_and_its_modules_are_found(tmp_path: Pat
     vmlinuz.write_bytes(bzimage("9.9.9-x"))
     found = kernels.kernel(str(vmlinuz))
     assert (found.release, found.modules) == ("9.9.9-x", modules)
+    monkeypatch.chdir(vmlinuz.parent)
+    assert kernels.kernel("./vmlinuz").modules == modules
 
 
 @pytest.mark.parametrize("content", [b"", b"no kernel", bzimage("9.9", magic=b"\0\0\0\0"), bytes(0x8000)])
@@ -181,6 +185,14 @@ def test_a_mirror_without_the_suite_before_has_what_the_others_have(monkeypatch:
     monkeypatch.setattr(FakeApt, "has_old", False)
     with pytest.raises(PlaceError, match=r'"6\.1" is not in .* one of 6\.18, 7\.0$'):
         kernels.kernel("6.1")
+
+
+def test_a_mirror_without_kernels_is_no_mistake_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "Apt", FakeApt)
+    monkeypatch.setattr(FakeApt, "names", lambda *_: [])
+    monkeypatch.setattr(kernels, "archive_uri", lambda: "http://mirror/debian")
+    with pytest.raises(PlaceFailed, match="the Debian mirror http://mirror/debian has no kernel for the lab"):
+        kernels.kernel("6.18")
 
 
 def entries(archive: bytes) -> dict[str, tuple[int, bytes]]:
@@ -289,6 +301,7 @@ def test_what_is_booted_is_made_once_and_lies_on_a_disk_too(tmp_path: Path, monk
             "Debian|Debian-Security|bookworm-security|main|http://sec/\nDebian|Debian|bookworm|main|http://a/",
             "http://a/",
         ),
+        ("Debian|Debian|trixie|main|cdrom:[Debian 13]/\nDebian|Debian|trixie|main|http://a/", "http://a/"),
         ("Docker|Docker CE|bookworm|stable|http://docker/\n||bookworm-updates|main|http://b/", "http://b/"),
     ],
 )
@@ -302,6 +315,14 @@ def test_a_machine_without_debian_sources_is_told(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(apt, "_run", lambda argv: targets)
     with pytest.raises(PlaceError, match="no Debian archive"):
         apt.archive_uri()
+
+
+def test_a_mirror_that_cannot_be_reached_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apt, "archive_uri", lambda: "http://127.0.0.1:9/debian")
+    (tmp_path / "once.conf").write_text('Acquire::Retries "0";\n')
+    monkeypatch.setenv("APT_CONFIG", str(tmp_path / "once.conf"))
+    with pytest.raises(PlaceFailed, match="apt-get failed: E: "):
+        apt.Apt(tmp_path / "apt").update()
 
 
 # The agent's client

@@ -13,7 +13,7 @@ import pytest
 
 from cohortlab.lab import ignne, image, qemu, qemu_build
 from cohortlab.lab.image import Image
-from cohortlab.places import PlaceError
+from cohortlab.places import PlaceError, PlaceFailed
 
 # What the function does, in a library of our own: it clears a bit far inside what a pointer points to.
 RACY = """
@@ -139,6 +139,21 @@ def test_a_wrong_choice_is_one_line(root: Image, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(PlaceError, match=said) as error:
         qemu.choose(root, "tcg")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("says", ["exit 0", "echo a wrapper; exit 0", "echo no such option >&2; exit 1"])
+def test_a_binary_that_is_no_emulator_is_wrong_input(
+    root: Image, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str
+) -> None:
+    (root.root / "usr/lib64/ld-linux-x86-64.so.2").write_text(f"#!/bin/sh\n{says}\n")
+    (tmp_path / "mine").touch()
+    monkeypatch.setenv(qemu.VARIABLE, str(tmp_path / "mine"))
+    with pytest.raises(PlaceError, match="is no qemu-system-x86_64: asked for its version, it says: ") as error:
+        qemu.choose(root, "tcg")
+    assert not isinstance(error.value, PlaceFailed)
+    monkeypatch.delenv(qemu.VARIABLE)
+    with pytest.raises(PlaceFailed, match="the emulator does not start"):
+        qemu.choose(root, "tcg")
 
 
 def test_a_binary_of_ones_own_is_named_by_its_contents(

@@ -26,7 +26,7 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-case $out in *.png) echo drawn >"$out"; exit ;; esac
+case $out in *.png) echo drawn >"$out"; exit "${PNG:-0}" ;; esac
 mkdir -p "$out"
 case $half in
 "") ;;
@@ -99,6 +99,16 @@ def test_a_step_that_fails_leaves_the_half_before_it(demo: Demo) -> None:
     last = ran.stdout.splitlines()[-3:]
     assert last[0] == "Simulated: build/demo/simulated/report.html"
     assert last[2].startswith("Real kernels: missing: the step before it failed: the lab's emulator. ")
+
+
+@pytest.mark.parametrize(("step", "first"), [("PNG", "Simulated: missing"), ("EMULATOR", "Simulated: build/demo")])
+def test_ctrl_c_in_a_step_before_a_half_ends_all_of_it(demo: Demo, step: str, first: str) -> None:
+    ran = demo(**{step: "130"})
+    assert ran.returncode == 130
+    last = ran.stdout.splitlines()[-3:]
+    assert any(line.startswith(first) for line in last), last
+    assert last[-1].startswith("Real kernels: missing: it was")
+    assert "On real kernels: three" not in ran.stdout
 
 
 @pytest.mark.parametrize("half", ["SIM", "LAB"])

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import re
 import resource
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COHORT_BIN", str(built))
     monkeypatch.setenv("COHORT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr("shutil.which", lambda name, **_: f"/usr/bin/{name}")
     clang = type("Done", (), {"stdout": "clang version 19.1.7"})
     monkeypatch.setattr(doctor.subprocess, "run", lambda *_, **__: clang)
@@ -52,7 +55,7 @@ def findings(root: Path, release: str = "7.3.4-test") -> tuple[dict[str, Any], d
 def test_a_machine_that_can_do_everything(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kvm, "probe", lambda device: kvm.Kvm(True, True, True, ""))
     found, concluded = findings(machine)
-    assert [f["name"] for f in found.values() if not f["ok"] and f["name"] != "CPUs"] == []
+    assert [f["name"] for f in found.values() if not f["ok"]] == []
     assert concluded["lab"]["how"] == "yes, under KVM"
     assert concluded["cohort run"] == {"what": "cohort run", "ok": True, "how": "yes"}
 
@@ -201,3 +204,34 @@ def test_the_host_program_agrees() -> None:
     oldest = re.search(r'OLDEST_TESTED: &str = "([\d.]+)"', checks)
     assert oldest is not None
     assert oldest[1] == ".".join(map(str, doctor.OLDEST_KERNEL))
+
+
+def test_one_cpu_is_no_lab(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {5})
+    found, concluded = findings(machine)
+    assert (found["CPUs"]["ok"], found["CPUs"]["found"]) == (False, "1")
+    assert concluded["lab"] == {"what": "lab", "ok": False, "how": "no, because there is only one CPU"}
+
+
+def test_root_without_the_right_to_set_priorities(machine: Path) -> None:
+    status = machine / "proc/self/status"
+    status.parent.mkdir()
+    for capabilities, may in (("000001ffffffffff", True), ("00000000a80425fb", False)):
+        status.write_text(f"CapPrm:\t000001ffffffffff\nCapEff:\t{capabilities}\n")
+        assert findings(machine)[0]["lab's timers"]["ok"] is may
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("doctor", 0, "simulator: no, because the simulator is not built for this Python"),
+        ("--version", 0, "cohortlab "),
+        ("compare smp-2x2", 1, "run `make build`"),
+    ],
+)
+def test_without_the_simulators_module_the_rest_works(words: str, code: int, said: str) -> None:
+    program = f"import sys; sys.modules['cohort_sim'] = None; sys.argv = 'cohortlab {words}'.split()\n"
+    program += "from cohortlab.cli import main; sys.exit(main())"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ran.returncode, said in ran.stdout + ran.stderr) == (code, True), ran
+    assert "internal error" not in ran.stderr

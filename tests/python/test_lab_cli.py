@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from cohortlab.lab.agent import AgentError
+
 Run = Callable[..., Any]
 VM_RULE = "NAME:VCPUS or NAME:VCPUS:TLB with VCPUS from 1 to 256, TLB one of ipi, kvm-pv, hypercall"
 MEMORY_RULE = "with --memory-mb 512, or --memory-mb 544 or more (a guest needs 128 MB + 32 MB per vCPU)"
@@ -55,6 +57,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
         (["--timeout", "0", "host: true"], "'--timeout': 0"),
         (["--vm", "a:2", "--keep", "b: true"], '"b" is no machine of this lab: must be one of host, a'),
         (["--vm", "a:2", "a: true", "guest: true"], '"guest" is no machine of this lab: must be one of host, a'),
+        (["--ple-window-us", "10001", "host: true"], "'--ple-window-us': 10001 is not in the range 1<=x<=10000"),
+        (["--no-ple", "--ple-window-us", "5", "host: true"], "--ple-window-us: is not allowed with --no-ple"),
         (["true"], '"true" is not allowed: must be MACHINE: COMMAND'),
         (["--vm", "a:0"], f'--vm: "a:0" is not allowed: must be {VM_RULE}'),
         (["--vm", "a:257"], f'--vm: "a:257" is not allowed: must be {VM_RULE}'),
@@ -97,3 +101,18 @@ def test_a_machine_that_the_lab_that_stayed_does_not_have_is_told_before_a_comma
     ran = cohortlab("lab", "--attach", str(lab.folder), "a: true", "b: true")
     assert (ran.code, ran.out, ran.err.count("\n"), lab.done) == (2, "", 1, []), ran.err
     assert '"b" is no machine of this lab: must be one of host, a' in ran.err
+
+
+def test_a_program_that_cannot_be_put_into_a_lab_is_one_line(
+    cohortlab: Run, lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise AgentError("host: no space left")
+
+    module = importlib.import_module("cohortlab.lab.cli")
+    monkeypatch.setattr(module.Emulator, "attach", lambda folder: lab)
+    monkeypatch.setattr(module.guests, "names", lambda host: [])
+    monkeypatch.setattr(Lab, "put", full, raising=False)
+    (tmp_path / "my tool").touch()
+    ran = cohortlab("lab", "--attach", lab.folder, "--file", tmp_path / "my tool", "host: true")
+    assert (ran.code, ran.err) == (1, "cohortlab: my tool cannot be put into the lab: host: no space left\n")

@@ -26,7 +26,7 @@ class Here:
 
 def test_a_file_is_handed_out_whole_however_long_it_is(tmp_path: Path) -> None:
     for size in (0, 1, 3_000_000):
-        path = tmp_path / "file"
+        path = tmp_path / "a file"
         path.write_bytes(random.Random(size).randbytes(size))
         assert Machine("here", Here()).get(str(path)) == path.read_bytes()
-        assert [file.name for file in tmp_path.iterdir()] == ["file"]
+        assert [file.name for file in tmp_path.iterdir()] == ["a file"]

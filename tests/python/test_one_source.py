@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from cohortlab.lab import binaries
-from cohortlab.sim.native import native
+from cohortlab.native import native
 
 BPF = Path(__file__).parents[2] / "bpf"
 # What libbpf's headers are to the kernel's object.

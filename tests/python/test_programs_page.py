@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cohortlab.sim.native import native
+from cohortlab.native import native
 
 Run = Callable[..., Any]
 PAGE = (Path(__file__).parents[2] / "docs" / "programs.md").read_text()

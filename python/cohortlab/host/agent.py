@@ -8,6 +8,7 @@ what was changed, and removes the cgroups. Should it be killed itself, whoever o
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shlex
 import shutil
@@ -18,13 +19,14 @@ import time
 from pathlib import Path
 
 from cohortlab.host.checks import CGROUPS
-from cohortlab.lab.agent import Connection, Machine
-from cohortlab.places import PlaceCrashed
+from cohortlab.lab.agent import AgentError, Connection, Machine
+from cohortlab.places import PlaceCrashed, PlaceError, PlaceFailed
 
 _PREFIX = "cohortlab-"
 _RUN = Path("/run")
 # Guests' memory takes a while to be freed, and a scheduler to be unloaded.
 _END_S = 120
+_DYING_S = 5
 _TRIES = 200
 _TRY_S = 0.05
 
@@ -34,6 +36,7 @@ class LocalAgent:
 
     def __init__(self, program: Path) -> None:
         _clean_up_after_the_dead()
+        self._turn = _take_turn()
         self.slice = CGROUPS / f"{_PREFIX}{os.getpid()}.slice"
         self.folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_RUN))
         self._process: subprocess.Popen[bytes] | None = None
@@ -56,12 +59,22 @@ class LocalAgent:
         with theirs, (self.folder / "agent.err").open("wb") as err:
             # A session of its own: Ctrl-C is for us, who then clean up.
             self._process = subprocess.Popen(
-                ["sh", "-c", command], stdin=theirs.fileno(), stdout=err, stderr=err, start_new_session=True
+                ["sh", "-c", command],
+                stdin=theirs.fileno(),
+                stdout=err,
+                stderr=err,
+                start_new_session=True,
+                pass_fds=(self._turn,),  # until it has put back what was changed
             )
         self.connection = Connection(ours, self.check)
         self.machine = Machine("host", self.connection)
-        self.machine.ping()
-        self.machine.at_end("what is left", self._removal(keep_cpu=had))
+        try:
+            self.machine.ping()
+            self.machine.at_end("what is left", self._removal(keep_cpu=had))
+        except (AgentError, TimeoutError, PlaceCrashed):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_DYING_S)
+            raise PlaceFailed(f"the agent on this host does not start: {self.last_words()}") from None
 
     def _removal(self, *, keep_cpu: bool) -> str:
         """Return the shell command with which the agent removes its cgroups and files, itself out of them first."""
@@ -96,6 +109,18 @@ class LocalAgent:
                 self._process.wait(_END_S)
         _remove(self.slice)
         shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._turn)
+
+
+def _take_turn() -> int:
+    """Return a descriptor that holds this host for one comparison: two would measure, and change, each other."""
+    turn = os.open(_RUN / "cohortlab.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(turn)
+        raise PlaceError("another comparison runs on this host: wait until it has ended") from None
+    return turn
 
 
 def _clean_up_after_the_dead() -> None:

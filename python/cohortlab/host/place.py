@@ -30,7 +30,8 @@ class HostPlace(RealPlace):
         """``probe``: count what vCPUs' time goes to."""
         super().__init__(scenario, probe=probe, progress=progress)
         self._agent: LocalAgent | None = None
-        self._logged = 0
+        # The kernel log's last line that was looked at.
+        self._logged = ""
         if len(os.sched_getaffinity(0)) > self.pcpus:
             self._pcpus_used = range(self.pcpus)
 
@@ -127,7 +128,10 @@ class HostPlace(RealPlace):
             lines = self.host.run("dmesg").stdout.splitlines()
         except (AgentError, TimeoutError, PlaceCrashed):
             return []
-        new, self._logged = lines[min(self._logged, len(lines)) :], len(lines)
+        # Their number would not do: a log that is full loses a line for each that comes. Lines have time stamps.
+        seen = len(lines) - lines[::-1].index(self._logged) if self._logged in lines else 0
+        new = lines[seen:]
+        self._logged = lines[-1] if lines else self._logged
         return [line for line in new if COMPLAINT.search(line)]
 
     def _needs_cohort(self) -> None:

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import random
+import shlex
 import socket
 import threading
 import time
@@ -215,17 +216,19 @@ class Machine:
         """Write an executable file."""
         self.write(f"{path}.base64", base64.b64encode(program).decode())
         # Not written in place: it may be running.
-        self.check(f"base64 -d {path}.base64 >{path}.new && chmod +x {path}.new && mv {path}.new {path}")
-        self.check(f"rm {path}.base64")
+        coded, new, whole = (shlex.quote(f"{path}{end}") for end in (".base64", ".new", ""))
+        self.check(f"base64 -d {coded} >{new} && chmod +x {new} && mv {new} {whole}")
+        self.check(f"rm {coded}")
 
     def get(self, path: str, timeout_s: float = 300) -> bytes:
         """Return what a file has."""
-        self.check(f"gzip -c {path} | base64 -w0 >{path}.base64", timeout_s)
+        coded = shlex.quote(f"{path}.base64")
+        self.check(f"gzip -c {shlex.quote(path)} | base64 -w0 >{coded}", timeout_s)
         text = ""
         # Of what a command prints, the agent keeps the end only.
-        while part := self.check(f"tail -c +{len(text) + 1} {path}.base64 | head -c {_PART_BYTES}", timeout_s):
+        while part := self.check(f"tail -c +{len(text) + 1} {coded} | head -c {_PART_BYTES}", timeout_s):
             text += part
-        self.check(f"rm {path}.base64")
+        self.check(f"rm {coded}")
         return gzip.decompress(base64.b64decode(text))
 
     def at_end(self, name: str, sh: str | None) -> None:

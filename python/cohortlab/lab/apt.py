@@ -42,7 +42,8 @@ def archive_uri() -> str:
     for line in _run(["apt-get", "indextargets", "--format", form]).splitlines():
         origin, label, release, component, uri = line.split("|", 4)
         known_as_debian = (origin, label) == ("Debian", "Debian") or not (origin or label)
-        if known_as_debian and component == "main" and re.fullmatch(_RELEASES, release):
+        is_mirror = not uri.startswith("cdrom:")
+        if known_as_debian and is_mirror and component == "main" and re.fullmatch(_RELEASES, release):
             return uri
     raise PlaceError("apt's sources name no Debian archive (main): the lab is built from Debian packages; add one")
 
@@ -77,6 +78,8 @@ class Apt:
             f'Dir::Cache::archives "{self.folder}/archives";\nDir::Cache::pkgcache "";\nDir::Cache::srcpkgcache "";\n'
             # Our folders need not be readable by apt's own user; and only we lock them.
             'APT::Sandbox::User "root";\nDebug::NoLocking "true";\n'
+            # A mirror that cannot be reached is a warning otherwise, and what it has counts as not existing.
+            'APT::Update::Error-Mode "any";\n'
             'APT::Architecture "amd64";\n#clear APT::Architectures;\n'
         )
         _run(["apt-get", "-qq", "-c", str(self.config), "update"])

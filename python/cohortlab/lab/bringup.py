@@ -153,6 +153,10 @@ def _booted(configs: Sequence[GuestConfig], boot: Boot, how: Command, progress: 
             # A nested processor of Intel has no PLE to offer.
             has = "does not catch" if boot.ple else "catches"
             raise PlaceError(f"guest.ple = {str(boot.ple).lower()} is not possible: KVM here {has} a guest that spins")
+        us = sampling.ple(emulator.host).get("ple_window_us") if boot.ple_window_us else None
+        if boot.ple_window_us and us and int(us) < 0.9 * boot.ple_window_us - 1:
+            # The filter counts to 65535.
+            raise PlaceError(f"guest.ple_window_us = {boot.ple_window_us} is not possible: must be {us} or less")
         guest.prepare_cgroups(emulator.host)
         progress(f"booting {len(configs)} guests", None)
         guests = [guest.start(emulator.host, config) for config in configs]

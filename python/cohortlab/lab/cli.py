@@ -21,7 +21,7 @@ from cohortlab.lab.command import PAYLOAD
 from cohortlab.lab.emulator import Emulator
 from cohortlab.options import FiniteRange
 from cohortlab.places import PlaceCrashed, PlaceError, PlaceFailed
-from cohortlab.scenario import TLB_MODES, VCPUS_MAX, Tlb
+from cohortlab.scenario import PLE_WINDOW_US_MAX, TLB_MODES, VCPUS_MAX, Tlb
 from cohortlab.scenario_check import too_many_vcpus
 from cohortlab.tomlmodel import shown
 
@@ -39,7 +39,11 @@ _TIMEOUT_S_MAX = 604_800
 @click.option("--vm", "vms", multiple=True, metavar="NAME:VCPUS[:TLB]", help=f"A guest. TLB: {', '.join(TLB_MODES)}.")
 @click.option("--memory-mb", type=click.IntRange(128, 2**24), default=512, show_default=True, help="Of each guest.")
 @click.option("--ple/--no-ple", default=True, show_default=True, help="Whether PAUSE in guests exits to KVM.")
-@click.option("--ple-window-us", type=click.IntRange(1), help="How long a guest may spin first. Default: as hardware.")
+@click.option(
+    "--ple-window-us",
+    type=click.IntRange(1, PLE_WINDOW_US_MAX),
+    help="How long a guest may spin first. Default: as hardware.",
+)
 @click.option("--kernel", metavar="RELEASE|FILE", help="Start of a release, such as 6.18. Default: the newest.")
 @click.option("--guest-kernel", metavar="RELEASE|FILE", help="The guests' kernel. Default: the host's.")
 @click.option("--accel", type=click.Choice(["auto", "kvm", "tcg"]), default="auto", show_default=True)
@@ -88,6 +92,8 @@ def cli(
     wanted = [_command(text) for text in commands]
     configs = [_config(text, memory_mb) for text in vms]
     programs = {path.name: _readable(path) for path in files}
+    if ple_window_us is not None and not ple:
+        raise BadInput("--ple-window-us: is not allowed with --no-ple: must be left out")
     if stop:
         _or_bad_input(lambda: emulators.stop_kept(stop))
         return 0
@@ -95,7 +101,10 @@ def cli(
         lab = _or_bad_input(lambda: Emulator.attach(attach))
         _check_machines(wanted, _guests_of(lab))
         for name, path in programs.items():
-            lab.host.put(f"{PAYLOAD}/bin/{name}", path.read_bytes())
+            try:
+                lab.host.put(f"{PAYLOAD}/bin/{name}", path.read_bytes())
+            except (AgentError, TimeoutError) as error:
+                raise PlaceCrashed(f"{name} cannot be put into the lab: {error}") from None
         return _run_all(lab, wanted, timeout)
     _check_machines(wanted, [config.name for config in configs])
     begin = time.monotonic()

@@ -219,14 +219,19 @@ def _launch(command: Command, folder: Path, own_turn: int, keep: bool, state: Pa
             pass_fds=(own_turn,),
             start_new_session=True,  # Ctrl-C is for us, who then clean up
         )
-    (folder / "pid").write_text(f"{process.pid}\n")
-    turn.announce(own_turn, f"process {process.pid}, started by {os.getpid()}, in {folder}")
-    deadline = time.monotonic() + 20
-    while not (folder / "agent.sock").exists():
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
-            raise PlaceFailed(f"the lab's emulator does not start: {_last_error(folder)}")
-        time.sleep(0.02)
+    try:
+        (folder / "pid").write_text(f"{process.pid}\n")
+        turn.announce(own_turn, f"process {process.pid}, started by {os.getpid()}, in {folder}")
+        deadline = time.monotonic() + 20
+        while not (folder / "agent.sock").exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise PlaceFailed(f"the lab's emulator does not start: {_last_error(folder)}")
+            time.sleep(0.02)
+    except BaseException:
+        # Nobody else knows of it yet.
+        process.kill()
+        process.wait()
+        raise
     return process
 
 

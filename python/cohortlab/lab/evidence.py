@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from cohortlab.lab import cache, control
-from cohortlab.places import PlaceCrashed
+from cohortlab.places import PlaceCrashed, PlaceError
 
 # Where each processor is, and whether its timer is armed and its interrupts are open; twice, to see what moves.
 _QUESTIONS = ("info status", "info cpus", "info registers -a", "info lapic 0", "info lapic 1", "info pic")
@@ -17,17 +17,19 @@ _KEPT = 10
 
 
 def take(folder: Path, console: str) -> Path | None:
-    """Write the state of the emulator that runs in ``folder`` into a file of the cache; None if it does not answer."""
+    """Write the state of the emulator that runs in ``folder`` into a file of the cache; None if it does not answer, or
+    there is no room."""
     try:
         answers = control.monitor(folder, _QUESTIONS)
         time.sleep(_APART_S)
         answers += control.monitor(folder, _QUESTIONS)
-    except PlaceCrashed:
+        lost = cache.root() / "lost"
+        lost.mkdir(exist_ok=True)
+        for old in sorted(lost.glob("*.txt"))[: 1 - _KEPT]:
+            old.unlink(missing_ok=True)
+        file = lost / f"{datetime.now():%Y%m%d-%H%M%S-%f}.txt"
+        file.write_text("\n".join([*answers, "console:", console]))
+    except (PlaceCrashed, PlaceError, OSError):
+        # That the host hangs is what has to be told, also where nothing can be written.
         return None
-    lost = cache.root() / "lost"
-    lost.mkdir(exist_ok=True)
-    for old in sorted(lost.glob("*.txt"))[: 1 - _KEPT]:
-        old.unlink(missing_ok=True)
-    file = lost / f"{datetime.now():%Y%m%d-%H%M%S-%f}.txt"
-    file.write_text("\n".join([*answers, "console:", console]))
     return file

@@ -13,7 +13,7 @@ from typing import Literal
 
 from cohortlab import shipped
 from cohortlab.lab import cache, cpio
-from cohortlab.lab.apt import BACKPORTS, OLD_SUITE, SUITE, Apt, unpack
+from cohortlab.lab.apt import BACKPORTS, OLD_SUITE, SUITE, Apt, archive_uri, unpack
 from cohortlab.lab.image import Image
 from cohortlab.places import PlaceError, PlaceFailed
 
@@ -71,6 +71,8 @@ def release_of(vmlinuz: Path, named: str = "--kernel") -> str:
 
 
 def _from_file(vmlinuz: Path, named: str) -> Kernel:
+    # "./vmlinuz" has no parents to look in.
+    vmlinuz = vmlinuz.absolute()
     release = release_of(vmlinuz, named)
     # The three places where modules stand: with the kernel, as unpacked from a package, and installed.
     for folder in (vmlinuz.parent / release, vmlinuz.parent.parent / "usr/lib/modules" / release):
@@ -93,6 +95,8 @@ def _fetch(wanted: str | None, named: str, folder: Path) -> None:
             known = _releases(apt)
         found = _of_release(known, wanted)
     if not found:
+        if not known:
+            raise PlaceFailed(f"the Debian mirror {archive_uri()} has no kernel for the lab")
         minors = ", ".join(sorted({".".join(r.split(".")[:2]) for r in known}, key=_version_key))
         suites = f"{BACKPORTS}, {SUITE} or {OLD_SUITE}"
         raise PlaceError(f'{named}: "{wanted}" is not in {suites}: must be a file or one of {minors}')

@@ -19,6 +19,9 @@ _SCHED = "/sys/kernel/debug/sched"
 # Loading takes under a second on a PC, and much longer in an emulator on a busy one.
 _START_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = 30
+# What sched_ext's state is under the kernel's own scheduler, as ``sched_ext_state`` tells it.
+_OFF = ("disabled", "no sched_ext")
+_LOOK_S = 0.1
 _READY = "cohort: scheduling"
 STATS_PERIOD_S = 1
 
@@ -116,7 +119,13 @@ class PolicyRun:
             raise PlaceError(f'policy "{self.name}" ended, but sched_ext is "{state}"')
 
     def kill(self) -> None:
+        """End it at once; return when the kernel's own scheduler has taken over, or does not in time."""
         self._job.signal(signal.SIGKILL)
+        self._job.wait(_STOP_TIMEOUT_S)
+        # What has ended is taken out by the kernel in its own time, and meanwhile nothing else can be loaded.
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        while sched_ext_state(self._host) not in _OFF and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
 
     def latest(self) -> dict[str, float]:
         """Return the counters it printed last (none yet: an empty dictionary)."""

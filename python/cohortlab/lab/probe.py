@@ -8,6 +8,7 @@ a socket, which the agent samples beside the files.
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import time
 from collections.abc import Mapping
@@ -46,7 +47,7 @@ class ProbeRun:
         # the kernel would balance by that for a quarter of a second. Some kernels have no real-time tasks in cgroups.
         # The figures of an interval are of no use here.
         first = 'first="chrt --fifo 1"; $first true 2>/dev/null || first="nice -n -20"'
-        top = f"{cohort} top --batch --json --columns %RUN --answer {socket}"
+        top = f"{shlex.quote(cohort)} top --batch --json --columns %RUN --answer {socket}"
         argv = f"rm -f {socket}; {first}; exec $first {top}"
         run = cls(host.spawn(name, argv), socket)
         deadline = time.monotonic() + _START_TIMEOUT_S

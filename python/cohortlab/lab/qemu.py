@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -143,7 +144,10 @@ def _debian(image: Image, kind: Kind, binary: Path, why_not: str = "") -> Qemu:
 def _started(image: Image, kind: Kind, binary: Path, build: str, why_not: str = "") -> Qemu:
     argv, env = image.command(binary), image.environment()
     done = subprocess.run([*argv, "--version"], capture_output=True, text=True, env=os.environ | env, check=False)
-    if done.returncode != 0:
+    version = re.search(r"QEMU emulator version (\S+)", done.stdout)
+    if kind == "own" and (done.returncode != 0 or version is None):
+        said = one_line(done.stderr or done.stdout) or "nothing"
+        raise PlaceError(f"{VARIABLE}: {binary}: is no qemu-system-x86_64: asked for its version, it says: {said}")
+    if done.returncode != 0 or version is None:
         raise PlaceFailed(one_line(f"{binary}: the emulator does not start: {done.stderr}"))
-    version = done.stdout.split("version ", 1)[-1].split()[0]
-    return Qemu(kind, version, build, tuple(argv), env, why_not)
+    return Qemu(kind, version[1], build, tuple(argv), env, why_not)

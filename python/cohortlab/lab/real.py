@@ -229,8 +229,12 @@ class RealPlace(ABC):
     def measure_together(self, turn: Mapping[str, str]) -> dict[str, Measurement]:
         """Run programs at the same time, by VM; each begins anew until all have ended. Return the first figures."""
 
+        gone = threading.Event()
+
         def later(vm: str, workload: str) -> Measurement:
-            time.sleep(self._starts_s[vm])
+            # Python waits for this thread before it ends, also for one that sleeps.
+            if gone.wait(self._starts_s[vm]):
+                raise PlaceError(f"{workload} in {vm} was not begun")
             return self._measure(vm, workload)
 
         with self._crash_if_lost():
@@ -240,6 +244,7 @@ class RealPlace(ABC):
                 # Its own exit would wait for the programs, also for whoever has interrupted them.
                 pool = ThreadPoolExecutor(len(turn))
                 again.callback(pool.shutdown, wait=False, cancel_futures=True)
+                again.callback(gone.set)
                 self._programs.begin()
                 running = {pool.submit(later, vm, workload): vm for vm, workload in turn.items()}
                 for ended in as_completed(running):

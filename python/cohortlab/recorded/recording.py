@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cohortlab.errors import BadInput, one_line
+from cohortlab.native import native
 from cohortlab.places import PlaceError
-from cohortlab.sim.native import native
 from cohortlab.sim.result import Result, Traces
 
 if TYPE_CHECKING:

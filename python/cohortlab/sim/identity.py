@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from cohortlab.native import native
 from cohortlab.sim.model import Run
-from cohortlab.sim.native import native
 
 _DIGITS = 16
 

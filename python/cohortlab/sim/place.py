@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from types import TracebackType
 
 from cohortlab.errors import BadInput
+from cohortlab.native import native
 from cohortlab.places import Measurement, PlaceError
 from cohortlab.policies import KERNEL, Policy
 from cohortlab.scenario import Scenario, Turn
 from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.hardware import Hardware
 from cohortlab.sim.model import Run, check, check_ple, guests_kernel
-from cohortlab.sim.native import native
 from cohortlab.sim.policy import KERNEL_DEFAULT, fair_class, host_class
 from cohortlab.sim.result import MEASURED, Result
 

@@ -12,14 +12,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-import cohort_sim
-
+from cohortlab.native import native
 from cohortlab.places import PlaceError
 from cohortlab.policies import KERNEL, KernelSettings, kernel_settings, read_sets
 
 T = TypeVar("T")
 
-_TABLES = cohort_sim.policies()
+_SCHEDULER = native()
+_TABLES = _SCHEDULER.policies()
 # Values of the knobs: those of bpf/intf.h, and for the others the place in their table.
 PLACEMENT = {"any": 0, "balance": 1}
 BOOST = {"candidate": 1, "any-mode": 2, "unfair": 4, "migrate": 8, "ipi": 16}
@@ -252,7 +252,7 @@ def knobs(name: str, args: Sequence[str], *, caught: bool = True) -> dict[str, i
         "boost": _boost(axes["boost"]),
         **{axis: _choice(f"--{axis}", axes[axis], table) for axis, table in TABLES.items()},
     }
-    if refusal := cohort_sim.refusal(axes | {TRAFFIC: given.get(TRAFFIC, TRAFFIC_DEFAULT)}, list(given)):
+    if refusal := _SCHEDULER.refusal(axes | {TRAFFIC: given.get(TRAFFIC, TRAFFIC_DEFAULT)}, list(given)):
         raise PlaceError(refusal)
     if not caught and "boost" not in given and axes["spin"] == "boost":
         chosen["boost"] |= UNCAUGHT.get(name, 0)
@@ -344,7 +344,7 @@ def _contradictions(given: dict[str, int], axes: dict[str, str]) -> None:
 
     What changes nothing beside these axes contradicts nothing.
     """
-    timing = {name: us for name, us in (DEFAULTS | given).items() if not cohort_sim.refusal(axes, [name])}
+    timing = {name: us for name, us in (DEFAULTS | given).items() if not _SCHEDULER.refusal(axes, [name])}
 
     def said(option: str) -> str:
         default = " (the default)" if timing[option] == DEFAULTS[option] else ""

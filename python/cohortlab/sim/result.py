@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cohortlab.errors import BadInput, one_line
+from cohortlab.native import native
 from cohortlab.places import Measurement, PlaceError
 from cohortlab.sim import identity
 from cohortlab.sim.model import NS_PER_S, Run
-from cohortlab.sim.native import native
 from cohortlab.workloads import WorkloadError
 
 if TYPE_CHECKING:
