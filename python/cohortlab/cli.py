@@ -47,9 +47,22 @@ class Subcommands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         module, _, name = COMMANDS.get(cmd_name, "").partition(":")
-        found = getattr(importlib.import_module(module), name) if module else None
+        try:
+            found = getattr(importlib.import_module(module), name) if module else None
+        except PlaceError as error:
+            return _missing(cmd_name, error)
         assert found is None or isinstance(found, click.Command)
         return found
+
+
+def _missing(name: str, why: PlaceError) -> click.Command:
+    """Return the subcommand that says why it is not here; `--help` lists it."""
+
+    def refuse(**_: object) -> NoReturn:
+        raise why
+
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+    return click.Command(name, anything, refuse, help=f"Not here: {why}.", add_help_option=False)
 
 
 @click.group(cls=Subcommands, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
@@ -58,14 +71,17 @@ def cli() -> None:
     """Compare CPU schedulers for SMP virtual machines, simulated and on real kernels."""
 
 
+# For click, which looks there for what may have been meant; `get_command` is what it calls.
+cli.commands.update(dict.fromkeys(COMMANDS))  # type: ignore[arg-type]
+
+
 def main() -> int:
     """Run the command line; return the exit code."""
     # `kill` ends a comparison like Ctrl-C: guests stopped, complete rounds reported.
     signal.signal(signal.SIGTERM, _interrupt)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # What a terminal's encoding has not, as "÷", is no reason to show nothing.
-            stream.reconfigure(errors="replace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What a terminal's encoding has not, as "÷", is no reason to show nothing.
+        sys.stdout.reconfigure(errors="replace")
     try:
         _refuse_other_encodings(sys.argv[1:])
         code = cli.main(standalone_mode=False)

@@ -31,9 +31,9 @@ LAB_MEMORY_MB = 3072
 LAB_DISK_MB = 4096
 # What unpacks Debian packages and makes a disk image of them.
 IMAGE_TOOLS = ("apt-get", "dpkg-deb", "mke2fs")
-# Where Debian keeps mke2fs; a user's PATH has it not.
 # The number of the capability, in linux/capability.h.
 _CAP_SYS_NICE = 23
+# Where Debian keeps mke2fs; a user's PATH has it not.
 _SBIN = "/usr/sbin:/sbin:/usr/bin:/bin"
 
 

@@ -8,6 +8,7 @@ import gzip
 import json
 import lzma
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -128,6 +129,7 @@ class FakeApt:
 
     old: tuple[str, ...] = ("6.1.0-41-cloud-amd64", "6.1.0-9-cloud-amd64")
     has_old = True
+    without_old = "apt-get failed: E: The repository 'http://a bookworm Release' does not have a Release file."
     releases: tuple[str, ...] = ("6.18.5+deb-cloud-amd64", "6.18.15+deb-cloud-amd64", "7.0.1+deb-cloud-amd64")
 
     def __init__(self, folder: Path) -> None:
@@ -135,7 +137,7 @@ class FakeApt:
 
     def update(self, *, old: bool = False) -> None:
         if old and not self.has_old:
-            raise PlaceFailed("apt-get failed: there is no such suite")
+            raise PlaceFailed(self.without_old)
         if old:
             self.releases = self.old + self.releases
 
@@ -184,6 +186,14 @@ def test_a_mirror_without_the_suite_before_has_what_the_others_have(monkeypatch:
     monkeypatch.setattr(kernels, "Apt", FakeApt)
     monkeypatch.setattr(FakeApt, "has_old", False)
     with pytest.raises(PlaceError, match=r'"6\.1" is not in .* one of 6\.18, 7\.0$'):
+        kernels.kernel("6.1")
+
+
+def test_a_mirror_that_fails_meanwhile_is_no_mistake_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "Apt", FakeApt)
+    monkeypatch.setattr(FakeApt, "has_old", False)
+    monkeypatch.setattr(FakeApt, "without_old", "apt-get failed: E: Could not connect")
+    with pytest.raises(PlaceFailed, match="Could not connect"):
         kernels.kernel("6.1")
 
 
@@ -317,9 +327,11 @@ def test_a_machine_without_debian_sources_is_told(monkeypatch: pytest.MonkeyPatc
         apt.archive_uri()
 
 
+@pytest.mark.skipif(shutil.which("apt-get") is None, reason="this machine has no apt")
 def test_a_mirror_that_cannot_be_reached_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apt, "archive_uri", lambda: "http://127.0.0.1:9/debian")
-    (tmp_path / "once.conf").write_text('Acquire::Retries "0";\n')
+    once = 'Acquire::Retries "0";\nAcquire::http::Proxy::127.0.0.1 "DIRECT";\n'
+    (tmp_path / "once.conf").write_text(once)
     monkeypatch.setenv("APT_CONFIG", str(tmp_path / "once.conf"))
     with pytest.raises(PlaceFailed, match="apt-get failed: E: "):
         apt.Apt(tmp_path / "apt").update()

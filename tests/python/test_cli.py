@@ -226,6 +226,12 @@ def test_wrong_input(cohortlab: Run, path: Path, place: Any, args: list[str], ex
     assert list(Path.cwd().iterdir()) == []
 
 
+def test_what_may_have_been_meant_is_said(cohortlab: Run) -> None:
+    ran = cohortlab("comapre", "smp-2x2")
+    assert ran.code == 2
+    assert "No such command 'comapre'. Did you mean 'compare'?" in ran.err
+
+
 def test_a_kernel_that_the_scenario_names(cohortlab: Run, path: Path) -> None:
     path.write_text(f'{path.read_text()}\n[defaults]\nkernel = "./no/vmlinuz"\n')
     ran = cohortlab("compare", path)

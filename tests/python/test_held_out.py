@@ -216,6 +216,7 @@ def test_rounds_of_two_runs_make_one_cell(cohortlab: Run, split: Path) -> None:
         ("rounds.toml", "[50.0, 12.5]", "[50.0, 0]", "rounds.toml: measured[1].under"),
         ("rounds.toml", '"dbench"', '"pbzip2"', 'measured[1].program: "pbzip2" is not in '),
         ("rounds.toml", '"eevdf@long"', '"eevdf@other"', 'measured[0].under.eevdf@other: "eevdf@other" is not in '),
+        ("rounds.toml", 'kernel = "7.3.4"', 'kernel = "2.4"', 'rounds.toml: kernel: kernel "2.4" is not known'),
         ("rounds.toml", "ple_window_us = 100", "ple_window_us = 0", "rounds.toml: ple_window_us: 0 is not allowed"),
     ],
 )

@@ -143,7 +143,7 @@ def test_what_is_left_of_the_dead_is_removed(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(LocalAgent, "_start", lambda *_: (_ for _ in ()).throw(PlaceError("not today")))
     with pytest.raises(PlaceError, match="not today"):
         LocalAgent(tmp_path / "agent")
-    assert [path.name for path in run.iterdir() if path.is_dir()] == [f"{alive}-abc"]
+    assert [path.name for path in run.iterdir()] == [f"{alive}-abc"]
     # In a real cgroup the files do not keep a folder from being removed.
     assert not (cgroups / f"{dead}.slice" / "agent").exists()
 

@@ -155,6 +155,20 @@ def test_a_host_is_one_comparisons_at_a_time(host: Path, monkeypatch: pytest.Mon
     LocalAgent(host / "agent").close()
 
 
+def test_an_agent_that_still_puts_things_back_is_waited_for(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    procs = host / "cgroup" / "cohortlab-999999999.slice" / "agent" / "cgroup.procs"
+    procs.parent.mkdir(parents=True)
+    procs.write_text("4711\n")
+    found: list[str] = []
+    monkeypatch.setattr(LocalAgent, "_start", lambda *_: None)
+    monkeypatch.setattr(local, "_remove", lambda _: found.append(procs.read_text()))
+    leaves = threading.Timer(0.3, procs.write_text, [""])
+    leaves.start()
+    LocalAgent(host / "agent").close()
+    leaves.join()
+    assert found[0] == ""
+
+
 def test_an_agent_that_does_not_start_says_why(host: Path) -> None:
     program = host / "agent"
     program.write_text("#!/bin/sh\necho no such luck >&2\nexit 3\n")

@@ -18,7 +18,7 @@ from cohortlab.policies import ALL, Policy, parse_policies
 from cohortlab.scenario import TLB_RULE, Scenario, Tlb
 from cohortlab.scenario_check import fetch
 from cohortlab.sim import hardware as hardwares
-from cohortlab.sim.policy import host_class
+from cohortlab.sim.policy import host_class, version_of
 from cohortlab.tomlmodel import Location, Model, parse, read_toml, refuse, shown
 
 SHIPPED = shipped.folder("fidelity") / "lab.toml"
@@ -210,6 +210,10 @@ def _group(split: Path, file: File, table: RoundsTable, policies: dict[str, Poli
     except BadInput as error:
         raise BadInput(f"{path}: measured: {error}") from None
     used = dict.fromkeys(label for measured in rounds.measured for label in measured.under)
+    try:
+        version_of(rounds.kernel)
+    except PlaceError as error:
+        raise BadInput(f"{path}: kernel: {error}") from None
     for at, named in enumerate(file.policy):
         policy = policies[named.label]
         try:

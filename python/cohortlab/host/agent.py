@@ -20,13 +20,14 @@ from pathlib import Path
 
 from cohortlab.host.checks import CGROUPS
 from cohortlab.lab.agent import AgentError, Connection, Machine
-from cohortlab.places import PlaceCrashed, PlaceError, PlaceFailed
+from cohortlab.places import PlaceCrashed, PlaceFailed
 
 _PREFIX = "cohortlab-"
 _RUN = Path("/run")
 # Guests' memory takes a while to be freed, and a scheduler to be unloaded.
 _END_S = 120
 _DYING_S = 5
+_PUTS_BACK_S = 60
 _TRIES = 200
 _TRY_S = 0.05
 
@@ -35,10 +36,14 @@ class LocalAgent:
     """A started agent, with a folder for its files and a cgroup for the guests."""
 
     def __init__(self, program: Path) -> None:
-        _clean_up_after_the_dead()
         self._turn = _take_turn()
+        try:
+            _clean_up_after_the_dead()
+            self.folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_RUN))
+        except BaseException:
+            os.close(self._turn)
+            raise
         self.slice = CGROUPS / f"{_PREFIX}{os.getpid()}.slice"
-        self.folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_RUN))
         self._process: subprocess.Popen[bytes] | None = None
         try:
             self._start(program)
@@ -64,17 +69,18 @@ class LocalAgent:
                 stdout=err,
                 stderr=err,
                 start_new_session=True,
-                pass_fds=(self._turn,),  # until it has put back what was changed
             )
         self.connection = Connection(ours, self.check)
         self.machine = Machine("host", self.connection)
         try:
             self.machine.ping()
             self.machine.at_end("what is left", self._removal(keep_cpu=had))
-        except (AgentError, TimeoutError, PlaceCrashed):
+        except (AgentError, TimeoutError, PlaceCrashed) as error:
+            why = str(error)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_DYING_S)
-            raise PlaceFailed(f"the agent on this host does not start: {self.last_words()}") from None
+                why = self.last_words()
+            raise PlaceFailed(f"the agent on this host does not start: {why}") from None
 
     def _removal(self, *, keep_cpu: bool) -> str:
         """Return the shell command with which the agent removes its cgroups and files, itself out of them first."""
@@ -114,12 +120,13 @@ class LocalAgent:
 
 def _take_turn() -> int:
     """Return a descriptor that holds this host for one comparison: two would measure, and change, each other."""
-    turn = os.open(_RUN / "cohortlab.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    # Of a folder that is there anyway: a file of our own would stay.
+    turn = os.open(CGROUPS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(turn)
-        raise PlaceError("another comparison runs on this host: wait until it has ended") from None
+        raise PlaceFailed("another comparison runs on this host: wait until it has ended") from None
     return turn
 
 
@@ -127,10 +134,19 @@ def _clean_up_after_the_dead() -> None:
     """Remove what is left of others of us whose agent was killed, too."""
     for path in CGROUPS.glob(f"{_PREFIX}*.slice"):
         if not Path(f"/proc/{path.name.removeprefix(_PREFIX).removesuffix('.slice')}").exists():
+            _wait_for_the_agent_in(path)
             _remove(path)
     for path in _RUN.glob(f"{_PREFIX}*-*"):
         if not Path(f"/proc/{path.name.split('-')[1]}").exists():
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _wait_for_the_agent_in(group: Path) -> None:
+    """Return when the agent has left its cgroup, as it does when it has put back what was changed; or after a minute."""
+    deadline = time.monotonic() + _PUTS_BACK_S
+    with contextlib.suppress(OSError):  # it has removed its cgroups
+        while (group / "agent" / "cgroup.procs").read_text().strip() and time.monotonic() < deadline:
+            time.sleep(_TRY_S)
 
 
 def _remove(group: Path) -> None:

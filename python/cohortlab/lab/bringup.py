@@ -98,11 +98,15 @@ def bring_up(
         if kvm.probe().nested:
             try:
                 return up(configs, replace(boot, accel="kvm"), progress, fresh)
-            except PlaceFailed:
+            except (PlaceFailed, WindowTooLong):
                 raise
             except (PlaceError, PlaceCrashed) as error:
                 progress(f"nested KVM does not do here ({error}): going on in software", None)
     return up(configs, boot, progress, fresh)
+
+
+class WindowTooLong(PlaceError):
+    """The processor's pause filter does not count so far: that is no reason to emulate one."""
 
 
 def up(configs: Sequence[GuestConfig], boot: Boot, progress: ProgressFn, fresh: bool = False) -> Lab:
@@ -156,7 +160,8 @@ def _booted(configs: Sequence[GuestConfig], boot: Boot, how: Command, progress: 
         us = sampling.ple(emulator.host).get("ple_window_us") if boot.ple_window_us else None
         if boot.ple_window_us and us and int(us) < 0.9 * boot.ple_window_us - 1:
             # The filter counts to 65535.
-            raise PlaceError(f"guest.ple_window_us = {boot.ple_window_us} is not possible: must be {us} or less")
+            wrong = f"{boot.ple_window_us} is not possible under {boot.accel}: must be {us} or less"
+            raise WindowTooLong(f"guest.ple_window_us, --ple-window-us: {wrong}")
         guest.prepare_cgroups(emulator.host)
         progress(f"booting {len(configs)} guests", None)
         guests = [guest.start(emulator.host, config) for config in configs]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import lzma
 import re
 import shutil
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,6 +24,8 @@ _BASE_MODULES = ("virtio_pci", "virtio_console", "virtio_blk", "overlay")
 _KVM_MODULES = ("kvm-amd", "kvm-intel")
 # Where Debian's packages have them now, and had them before.
 _VMLINUZ_GLOBS = ("usr/lib/modules/*/vmlinuz", "boot/vmlinuz-*")
+# apt of a suite that a mirror does not have, as not every one has the suite before.
+_NO_SUITE = "does not have a Release file"
 _INIT = shipped.folder("lab/init")
 
 
@@ -90,9 +91,12 @@ def _fetch(wanted: str | None, named: str, folder: Path) -> None:
     found = _of_release(known, wanted)
     if not found:
         # The suite before is asked only if nothing else has it: to read what it has takes its time.
-        with suppress(PlaceFailed):  # not every mirror has it
+        try:
             apt.update(old=True)
             known = _releases(apt)
+        except PlaceFailed as error:
+            if _NO_SUITE not in str(error):
+                raise
         found = _of_release(known, wanted)
     if not found:
         if not known:

@@ -141,7 +141,7 @@ impl Vm {
             self.advance(host, v as usize);
             if host.core.machine.feels_spinners() {
                 if let Some(run) = self.vcpus[v as usize].run {
-                    host.runner_spins(run.cpu, self.only_waits(v as usize));
+                    host.runner_spins(run.cpu, self.vcpus[v as usize].task, self.only_waits(v as usize));
                 }
             }
         }

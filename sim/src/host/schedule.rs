@@ -182,9 +182,10 @@ impl<C: Class> Host<C> {
 
     /// The runner of `cpu` only waits in a loop, or does not: if that is new, its core's other threads feel it at this instant. To be told where
     /// [`crate::machine::Machine::feels_spinners`].
-    pub(crate) fn runner_spins(&mut self, cpu: CpuId, spins: bool) {
+    pub(crate) fn runner_spins(&mut self, cpu: CpuId, runner: TaskId, spins: bool) {
         let state = self.core.cpu_mut(cpu);
-        if state.spins != spins {
+        // Its body may be the last to hear that it has lost the pCPU.
+        if state.curr == Some(runner) && state.spins != spins {
             state.spins = spins;
             self.core.paces.push_back(cpu);
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Threads of a core: one that spins leaves more of it to the others than one that works.
 
+use cohort_sim::kvm::HaltPoll;
 use cohort_sim::machine::{Costs, MachineConfig};
 use cohort_sim::scenario::TaskConfig;
 
@@ -51,6 +52,31 @@ fn one_that_works_among_spinners_is_felt_as_such() {
     // ... and the third of four threads is the host's own, which works.
     let s = [hog(3)];
     assert_eq!(slow_ends_ns(&core_with(4, Some(750)), 2, "100us", "'forever'", &s), 200 * US);
+}
+
+#[test]
+fn a_host_that_polls_for_a_halted_vcpu_spins() {
+    let text = "[[thread]]
+         name = 'fast'
+         times = 2
+         steps = [{ compute = '10us' }, { barrier = { name = 'b', spin = 0 } }]
+         [[thread]]
+         name = 'slow'
+         times = 2
+         steps = [{ compute = '100us' }, { done = 'x' }, { barrier = { name = 'b', spin = 0 } }]";
+    let second_ns = |beside_spinner, max_ns| {
+        let mut config = vm(2, text);
+        config.kvm.halt_poll = HaltPoll { max_ns, grow_start_ns: 40 * US, ..HaltPoll::default() };
+        done(
+            &build(&core_with(2, beside_spinner), turns_of_a_ms(), &[config], &[], 1)
+                .pin(&[0, 1])
+                .until(20 * MS),
+        )[1]
+    };
+    // The first round ends at 110 us. From it on both work for 20 us; then the host polls for 40 us, after which the core is the slow thread's.
+    assert_eq!(second_ns(Some(750), MS), 230 * US);
+    assert_eq!(second_ns(None, MS), 240 * US);
+    assert_eq!(second_ns(Some(750), 0), 220 * US);
 }
 
 /// The spinner has its pCPU for a millisecond, then a process that works has it, and so on.
