@@ -142,7 +142,7 @@ def _clean_up_after_the_dead() -> None:
 
 
 def _wait_for_the_agent_in(group: Path) -> None:
-    """Return when the agent has left its cgroup, as it does when it has put back what was changed; or after a minute."""
+    """Return when the agent has left its cgroup, as it does once it has put back all; or after a minute."""
     deadline = time.monotonic() + _PUTS_BACK_S
     with contextlib.suppress(OSError):  # it has removed its cgroups
         while (group / "agent" / "cgroup.procs").read_text().strip() and time.monotonic() < deadline:
