@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::intf;
 use crate::kernel_ops;
+use crate::vmname::printable;
 
 /// The oldest kernel on which the scheduler was tested, and is let run.
 pub const OLDEST_TESTED: &str = "6.18";
@@ -46,12 +47,21 @@ impl Host {
     }
 
     pub fn read(&self, path: &str) -> Option<String> {
-        fs::read_to_string(self.path(path)).ok().map(|text| text.trim().to_string())
+        // The kernel cuts names of tasks in the middle of a character, and cgroups may be called anything.
+        let bytes = fs::read(self.path(path)).ok()?;
+        Some(String::from_utf8_lossy(&bytes).trim().to_string())
     }
 
     /// Everything that stands in the way, the most basic first.
     pub fn refusals(&self) -> Vec<String> {
-        let kernel = [self.sched_ext(), self.version(), self.btf(), self.real_time(), self.isolated_cpus()];
+        let kernel = [
+            self.sched_ext(),
+            self.version(),
+            self.btf(),
+            self.lockdown(),
+            self.real_time(),
+            self.isolated_cpus(),
+        ];
         let state = [
             self.capabilities(),
             self.cpus().err(),
@@ -95,6 +105,16 @@ impl Host {
     fn btf(&self) -> Option<String> {
         (!self.exists("/sys/kernel/btf/vmlinux")).then(|| {
             "this kernel does not describe its types (/sys/kernel/btf/vmlinux is missing): boot one built with CONFIG_DEBUG_INFO_BTF=y"
+                .to_string()
+        })
+    }
+
+    /// The kernel withholds the helpers that read its memory (bpf_base_func_proto()), and the verifier ends at the first call of one.
+    pub fn lockdown(&self) -> Option<String> {
+        let state = self.read("/sys/kernel/security/lockdown")?;
+        state.contains("[confidentiality]").then(|| {
+            "this kernel is locked down so that no BPF program may read its memory (/sys/kernel/security/lockdown): \
+             boot it with lockdown=integrity or without"
                 .to_string()
         })
     }
@@ -236,7 +256,7 @@ impl Host {
                 unseen |= has.is_none();
                 has == Some(true)
             })?;
-            Some((pid, self.read(&format!("/proc/{pid}/comm")).unwrap_or_default()))
+            Some((pid, printable(&self.comm(pid).unwrap_or_default())))
         });
         let Some((pid, name)) = found else {
             return unseen.then(|| {

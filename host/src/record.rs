@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -87,7 +88,14 @@ fn writable(out: &Path) -> Result<(PathBuf, File), Failure> {
     let part = out.with_file_name(part_name);
     let unwritable = |error: io::Error| refused(&format!("cannot be written: {error}"));
     // Not emptied before it is known that no other recorder writes it.
-    let file = File::options().write(true).create(true).truncate(false).open(&part).map_err(unwritable)?;
+    let mut options = File::options();
+    // In a folder of others' it may be a link to a file of root's, or a pipe at which nobody reads.
+    let careful =
+        options.write(true).create(true).truncate(false).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = careful.open(&part).map_err(unwritable)?;
+    if !file.metadata().map_err(unwritable)?.is_file() {
+        return Err(refused(&format!("{} is a device or a pipe; allowed: a file", part.display())));
+    }
     // Where the file system has no locks it goes on without.
     if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
         return Err(refused(&"another `cohort record` writes it: choose another name, or end that one"));
@@ -132,7 +140,7 @@ fn record(args: &Record, host: &Host, part: &Path, file: File) -> Result<Recorde
     let file = BufWriter::new(file);
     let slots_max = args.max_bytes() / SLOT_BYTES as u64;
     let to = Writer::new(file, &header(host, &probe, &first), SLOT_BYTES, slots_max).map_err(unwritten)?;
-    let tape = RefCell::new(Tape { to, owners: Owners::default(), joined: false, failed: None });
+    let tape = RefCell::new(Tape { to, owners: Owners::default(), joined: false, dropped: 0, failed: None });
 
     let mut ring = RingBufferBuilder::new();
     ring.add(&probe.skel.maps.probe_events, |bytes| tape.borrow_mut().take(bytes))
@@ -146,9 +154,13 @@ fn record(args: &Record, host: &Host, part: &Path, file: File) -> Result<Recorde
         if let Some(error) = tape.failed.take() {
             return Err(unwritten(error));
         }
-        tape.to.dropped(dropped(probe));
-        if std::mem::take(&mut tape.joined) {
-            tape.owners.look(host, probe);
+        let dropped = dropped(probe);
+        tape.to.dropped(dropped);
+        // That a vCPU has joined may be among what was lost.
+        let lost = std::mem::replace(&mut tape.dropped, dropped) != dropped;
+        if std::mem::take(&mut tape.joined) || lost {
+            // If the VMs could not be looked at, the next look may see them.
+            tape.joined = !tape.owners.look(host, probe, lost);
         }
         Ok(())
     };
@@ -189,6 +201,8 @@ struct Tape<W> {
     to: Writer<W>,
     owners: Owners,
     joined: bool,
+    /// Events lost by the last look.
+    dropped: u64,
     failed: Option<io::Error>,
 }
 
@@ -291,6 +305,20 @@ mod tests {
     }
 
     #[test]
+    fn what_a_link_leads_to_is_not_emptied() {
+        let dir = tempfile::tempdir().unwrap();
+        let (victim, out) = (dir.path().join("victim"), dir.path().join("a.rec"));
+        fs::write(&victim, "important").unwrap();
+        std::os::unix::fs::symlink(&victim, dir.path().join("a.rec.part")).unwrap();
+        let failure = writable(&out).unwrap_err();
+        assert!(failure.status == 2 && failure.line.contains("cannot be written"), "{failure:?}");
+        assert_eq!(fs::read(&victim).unwrap(), b"important");
+        fs::remove_file(dir.path().join("a.rec.part")).unwrap();
+        fs::create_dir(dir.path().join("a.rec.part")).unwrap();
+        assert_eq!(writable(&out).unwrap_err().status, 2);
+    }
+
+    #[test]
     fn only_what_is_not_complete_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("a.rec");
@@ -335,7 +363,7 @@ mod tests {
     #[test]
     fn events_of_the_ring_buffer_are_those_of_the_file() {
         let to = Writer::new(io::Cursor::new(Vec::new()), &Header::default(), SLOT_BYTES, 4).unwrap();
-        let mut tape = Tape { to, owners: Owners::default(), joined: false, failed: None };
+        let mut tape = Tape { to, owners: Owners::default(), joined: false, dropped: 0, failed: None };
         let event = Event { time_ns: 5, cpu: 1, vcpu: 2, kind: Kind::Joined, a: 0, b: 3 };
         assert_eq!(tape.take(&event.to_bytes()), 0);
         assert_eq!(tape.take(&[1, 2, 3]), 0, "too short to be one");

@@ -62,10 +62,12 @@ pub fn read<M: MapCore>(
             *total = per_cpu.chunks_exact(size_of::<u64>()).map(u64_from).sum();
         }
     })?;
+    // Of now: names and cgroups of thousands of VMs take their time, and rates are of the counters'.
+    let (at, now) = (Instant::now(), SystemTime::now());
     let vms = vms(tables.vms, host, &mut names.vms)?;
     let groups = groups::read(tables.entities, host, &mut names.groups)?;
-    let time_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64());
-    Ok(Snapshot { at: Instant::now(), time_s, totals, vms, groups })
+    let time_s = now.duration_since(UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64());
+    Ok(Snapshot { at, time_s, totals, vms, groups })
 }
 
 /// The VMs in the map `vms`.

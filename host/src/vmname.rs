@@ -97,6 +97,11 @@ pub fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { '?' } else { c }).take(NAME_MAX).collect()
 }
 
+/// Of a path the whole, or those of one VM could not be told apart.
+pub fn printable_path(path: &str) -> String {
+    path.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
 /// In so many characters: a name that is longer loses its middle, for names of one host often differ in their ends.
 pub fn shortened(name: &str, chars_max: usize) -> String {
     let count = name.chars().count();

@@ -106,7 +106,7 @@ fn vms(threads: &BTreeMap<u32, u32>) -> Result<(Vec<VmAbout>, Slots, Vec<String>
         let slot = slot.ok_or_else(|| format!("has {} vCPUs; allowed: {VCPUS_MAX}", threads.len()))?;
         let last = |vm: &VmAbout| vm.vcpus.last().map(|last| last.vcpu);
         // Of one that was never seen to run the number is missing.
-        let next = vms.iter().rposition(|vm| last(vm).is_some_and(|last| last + 1 == *vcpu));
+        let next = vms.iter().rposition(|vm| last(vm).is_some_and(|last| last.checked_add(1) == Some(*vcpu)));
         let vm = next.or_else(|| vms.iter().rposition(|vm| last(vm).is_some_and(|last| last < *vcpu)));
         let vm = vm.unwrap_or_else(|| {
             let name = format!("vm{}", vms.len());

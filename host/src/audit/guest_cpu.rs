@@ -145,7 +145,12 @@ impl QemuArgs {
             match option {
                 Some("cpu") => args.cpu = Some(GuestCpu::from_model(&pair[1])),
                 Some("overcommit") => {
-                    args.cpu_pm = pair[1].split(',').any(|word| matches!(word, "cpu-pm=on" | "cpu-pm"));
+                    // One that does not speak of it leaves it as it was.
+                    let said = pair[1].split(',').filter_map(|word| match word.split_once('=') {
+                        Some(("cpu-pm", value)) => Some(!matches!(value, "off" | "no" | "false" | "n")),
+                        _ => (word == "cpu-pm").then_some(true),
+                    });
+                    args.cpu_pm = said.last().unwrap_or(args.cpu_pm);
                 }
                 _ => {}
             }
@@ -237,6 +242,10 @@ mod tests {
         assert!(!args.cpu.unwrap().unhalt, "the last -cpu counts");
         assert_eq!(QemuArgs::parse(&words("qemu-system-x86_64 -m 1G -cpu")), QemuArgs::default());
         assert!(!QemuArgs::parse(&words("qemu --overcommit cpu-pm=off")).cpu_pm);
+        let cpu_pm = |rest: &str| QemuArgs::parse(&words(&format!("qemu -overcommit {rest}"))).cpu_pm;
+        assert!(cpu_pm("cpu-pm=on -overcommit mem-lock=off"), "the second says nothing of it");
+        assert!(!cpu_pm("cpu-pm=on -overcommit cpu-pm=off"));
+        assert!(cpu_pm("cpu-pm=true") && cpu_pm("cpu-pm") && !cpu_pm("cpu-pm=on,cpu-pm=no"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::audit::libvirt;
 use crate::audit::snapshot::{Quota, Thread, Vm};
 use crate::checks::{numbered, Host};
 use crate::probe::Told;
-use crate::vmname::{printable, VmNames};
+use crate::vmname::{printable, printable_path, VmNames};
 
 /// The model that QEMU takes when it is told none.
 const QEMU_DEFAULT: &str = "qemu64";
@@ -227,8 +227,4 @@ fn quota(text: &str) -> Option<(u64, u64)> {
 fn first_version_quota(host: &Host, dir: &str) -> Option<(u64, u64)> {
     let read = |file| host.read(&format!("{dir}/{file}"));
     quota(&format!("{} {}", read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?))
-}
-
-fn printable_path(path: &str) -> String {
-    path.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use super::Host;
-use crate::vmname::printable;
+use crate::vmname::printable_path;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// So many cgroups are named; the others are counted.
@@ -50,7 +50,7 @@ impl Host {
         let mut todo = vec![root.clone()];
         while let Some(dir) = todo.pop() {
             let path = dir.strip_prefix(&root).unwrap_or(&dir);
-            each(&dir, &|| printable(&format!("/{}", path.display())));
+            each(&dir, &|| printable_path(&format!("/{}", path.display())));
             // A cgroup may be gone by now. What file_type() says of a symbolic link is not that it is a folder: none is followed.
             let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
             todo.extend(entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()));
@@ -95,6 +95,13 @@ mod tests {
         host.refused_for(&["for /a, /a/b, /z:"]);
         let host = host.with_ops(|_| Some(["cgroup_set_bandwidth".to_string()].into()));
         assert_eq!(host.host().refusals(), Vec::<String>::new(), "told, and kept");
+    }
+
+    #[test]
+    fn cgroups_of_one_vm_can_be_told_apart() {
+        let libvirt = "/machine.slice/machine-qemu\\x2d12\\x2dweb\\x2dfrontend\\x2dproduction.scope/libvirt";
+        deaf_host(&[&format!("{libvirt}/vcpu0"), &format!("{libvirt}/vcpu1")])
+            .refused_for(&["/libvirt/vcpu0, ", "/libvirt/vcpu1:"]);
     }
 
     #[test]

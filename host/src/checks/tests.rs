@@ -36,6 +36,11 @@ impl FakeHost {
     }
 
     pub fn file(self, path: &str, content: &str) -> Self {
+        self.bytes(path, content.as_bytes())
+    }
+
+    /// A file that need not be text.
+    pub fn bytes(self, path: &str, content: &[u8]) -> Self {
         let path = self.host().path(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
@@ -219,6 +224,16 @@ fn core_scheduling_with_smt() {
     assert_eq!(host.host().refusals(), Vec::<String>::new(), "harmless without SMT");
     let host = host.file("/sys/devices/system/cpu/smt/active", "1\n");
     host.refused_for(&["4242", "cloud-hyperviso", "core_scheduling=off", "smt/control"]);
+    host.file("/proc/4242/comm", "a\x1b[2J\nb\n").refused_for(&["process 4242 (a?[2J?b)"]);
+}
+
+#[test]
+fn kernel_whose_memory_no_program_may_read() {
+    let locked = |state: &str| FakeHost::good().file("/sys/kernel/security/lockdown", state);
+    for fine in ["[none] integrity confidentiality\n", "none [integrity] confidentiality\n"] {
+        assert_eq!(locked(fine).host().refusals(), Vec::<String>::new());
+    }
+    locked("none integrity [confidentiality]\n").refused_for(&["locked down", "lockdown=integrity"]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ptr;
 
 use crate::bpf::CohortSkel;
+use crate::vmname::printable_path;
 
 /// How the kernel says that a scheduler's time is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +67,8 @@ impl fmt::Display for Ending {
 /// Text from C: up to the first NUL, on one line.
 fn c_text(bytes: &[i8]) -> String {
     let bytes: Vec<u8> = bytes.iter().take_while(|b| **b != 0).map(|b| *b as u8).collect();
-    String::from_utf8_lossy(&bytes).trim().replace('\n', "; ")
+    // It may have the name of a task, which is anybody's.
+    printable_path(&String::from_utf8_lossy(&bytes).trim().replace('\n', "; "))
 }
 
 #[cfg(test)]
@@ -103,5 +105,6 @@ mod tests {
             *to = *from as i8;
         }
         assert_eq!(c_text(&text), "two; lines");
+        assert_eq!(c_text(&b"a\x1b[2J".map(|byte| byte as i8)), "a?[2J");
     }
 }

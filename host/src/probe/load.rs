@@ -43,6 +43,9 @@ pub(super) fn refusal(host: &Host) -> Option<String> {
                 .into(),
         );
     }
+    if let Some(why) = host.lockdown() {
+        return Some(why);
+    }
     if host.capabilities().is_some() {
         return Some(
             "no right to watch the kernel: run as root, or with the capabilities CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN".into(),

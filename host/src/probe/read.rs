@@ -43,6 +43,18 @@ struct Known {
     /// By thread and number: what its vCPUs had when they were seen last; and what those had that have been unplugged.
     seen: HashMap<(u32, u32), Counters>,
     gone: Counters,
+    /// The same of their chains of pause-loop exits.
+    chains_seen: HashMap<(u32, u32), Chains>,
+    chains_gone: Chains,
+    ple_chain_max: u64,
+    wait_max_ns: u64,
+}
+
+/// How many chains ended, by their length.
+type Chains = [u64; intf::PROBE_CHAIN_BUCKETS as usize];
+
+fn add(sum: &mut Chains, more: &Chains) {
+    sum.iter_mut().zip(more).for_each(|(sum, n)| *sum += n);
 }
 
 impl Known {
@@ -62,6 +74,23 @@ impl Known {
             vcpu.counters = *seen;
         }
         self.gone
+    }
+
+    /// All chains of the VM: those of the vCPUs that are here, and of those that have been unplugged.
+    fn chains(&mut self, found: &[probe_vcpu]) -> Vec<u64> {
+        self.chains_seen.retain(|(tid, number), chains| {
+            let is_here = found.iter().any(|v| (v.tid, v.vcpu_id) == (*tid, *number));
+            if !is_here {
+                add(&mut self.chains_gone, chains);
+            }
+            is_here
+        });
+        let mut sum = self.chains_gone;
+        for v in found {
+            add(&mut sum, &v.chain_lengths);
+            self.chains_seen.insert((v.tid, v.vcpu_id), v.chain_lengths);
+        }
+        sum.to_vec()
     }
 
     /// Of the time in which vCPUs ran or waited, that for which another one was there already. `present`, for how long at least one was on each pCPU, is
@@ -346,10 +375,11 @@ impl Reader {
         let skew_ns = ready().max().unwrap_or(0) - ready().min().unwrap_or(0);
         known.skew_max_ns = skew_ns.max(known.skew_max_ns);
         let skew_max_ns = known.skew_max_ns;
-        let mut lengths = vec![0; intf::PROBE_CHAIN_BUCKETS as usize];
-        for v in found {
-            lengths.iter_mut().zip(v.chain_lengths).for_each(|(sum, n)| *sum += n);
-        }
+        let ple_chain_lengths = known.chains(found);
+        let longest = found.iter().map(|v| v.ple_chain_max.max(v.chain)).max().unwrap_or(0);
+        known.ple_chain_max = known.ple_chain_max.max(longest);
+        known.wait_max_ns = found.iter().map(|v| v.wait_max_ns).fold(known.wait_max_ns, u64::max);
+        let (ple_chain_max, wait_max_ns) = (known.ple_chain_max, known.wait_max_ns);
         Vm {
             name: host.map_or_else(|| nameless(pid), |host| self.names.get(host, pid, id)),
             pid,
@@ -358,9 +388,9 @@ impl Reader {
             stacked_ns,
             skew_ns,
             skew_max_ns,
-            ple_chain_max: found.iter().map(|v| v.ple_chain_max.max(v.chain)).max().unwrap_or(0),
-            ple_chain_lengths: lengths,
-            wait_max_ns: found.iter().map(|v| v.wait_max_ns).max().unwrap_or(0),
+            ple_chain_max,
+            ple_chain_lengths,
+            wait_max_ns,
             total,
             vcpus,
             ..Vm::default()
@@ -387,6 +417,24 @@ mod tests {
         assert_eq!(sum(&[(7, 12), (9, 1)]), 33);
         reader.forget_all_but(&Sample::default());
         assert!(reader.vms.is_empty());
+    }
+
+    #[test]
+    fn a_vcpu_that_is_unplugged_leaves_its_chains_and_waits_to_the_vm() {
+        let mut reader = Reader::default();
+        let vcpu = |tid: u32, wait_max_ns: u64| {
+            let mut vcpu =
+                probe_vcpu { tid, wait_max_ns, ple_chain_max: wait_max_ns, ..probe_vcpu::default() };
+            vcpu.chain_lengths[0] = 3;
+            vcpu
+        };
+        let mut told = |found: &[probe_vcpu]| {
+            let vm = reader.vm(None, &probe_vm::default(), found, 0, 0);
+            (vm.ple_chain_lengths[0], vm.ple_chain_max, vm.wait_max_ns)
+        };
+        assert_eq!(told(&[vcpu(7, 10), vcpu(8, 20)]), (6, 20, 20));
+        assert_eq!(told(&[vcpu(7, 11)]), (6, 20, 20));
+        assert_eq!(told(&[vcpu(7, 11), vcpu(9, 30)]), (9, 30, 30));
     }
 
     /// Threads of a VM that have run for so long.

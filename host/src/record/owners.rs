@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cohort_recording::{Event, VcpuAbout, VmAbout};
+use cohort_recording::{Event, Kind, VcpuAbout, VmAbout};
 use tracing::debug;
 
 use crate::checks::Host;
-use crate::probe::{self, intf, Probe, Slot};
+use crate::probe::{self, intf, monotonic_ns, Probe, Slot};
 use crate::top::cgroup::{Cgroups, WEIGHT_DEFAULT};
 use crate::topology::cpu_list;
 use crate::vmname::{nameless, VmNames};
@@ -27,11 +27,37 @@ impl Owners {
         self.new.insert(event.vcpu, event);
     }
 
-    pub fn look(&mut self, host: &Host, probe: &Probe<'_>) {
+    /// `lost`: of some that have joined no event tells. False: the VMs could not be looked at.
+    pub fn look(&mut self, host: &Host, probe: &Probe<'_>, lost: bool) -> bool {
         match probe::slots(probe) {
-            Ok(slots) => self.find(host, probe.processes(host).is_some(), &slots),
-            // They stay new: the next look may see them.
-            Err(error) => debug!("cannot look at the VMs: {error:#}"),
+            Ok(slots) => {
+                if lost {
+                    self.unheard_of(&slots);
+                }
+                self.find(host, probe.processes(host).is_some(), &slots);
+                true
+            }
+            Err(error) => {
+                debug!("cannot look at the VMs: {error:#}");
+                false
+            }
+        }
+    }
+
+    /// Owners whose event was lost have joined now, as far as one can tell; in a slot that had none, at the beginning.
+    fn unheard_of(&mut self, slots: &[Slot]) {
+        for slot in slots {
+            let number = slot.slot as u16;
+            let is_it =
+                |vcpu: &VcpuAbout| vcpu.slot == number && vcpu.vcpu == slot.vcpu && vcpu.tid == slot.tid;
+            let knows = |vm: &VmAbout| vm.vcpus.iter().any(is_it);
+            if self.new.contains_key(&number) || self.vms.get(&(slot.pid, slot.vm_id)).is_some_and(knows) {
+                continue;
+            }
+            let had_others = self.vms.values().any(|vm| vm.vcpus.iter().any(|vcpu| vcpu.slot == number));
+            let time_ns = if had_others { monotonic_ns() } else { 0 };
+            let (cpu, b) = (slot.vm_slot as u16, slot.vcpu as u16);
+            self.joined(Event { time_ns, cpu, vcpu: number, kind: Kind::Joined, a: 0, b });
         }
     }
 
@@ -94,7 +120,6 @@ fn affinity(host: &Host, tid: u32) -> Vec<u32> {
 mod tests {
     use super::*;
     use crate::checks::tests::FakeHost;
-    use cohort_recording::Kind;
 
     /// A VM of two vCPUs, as libvirt keeps it: each vCPU may use half a pCPU.
     fn libvirt() -> FakeHost {
@@ -132,6 +157,25 @@ mod tests {
     }
 
     #[test]
+    fn who_joined_while_events_were_lost_is_found() {
+        let slot = |slot, tid| Slot { slot, vm_slot: 0, vcpu: 0, tid, pid: 7, vm_id: 1 };
+        let mut owners = Owners::default();
+        let look = |owners: &mut Owners, slots: &[Slot]| {
+            owners.unheard_of(slots);
+            owners.find(&libvirt().host(), true, slots);
+        };
+        owners.find(&libvirt().host(), true, &[slot(0, 8)]);
+        assert!(owners.vms.is_empty(), "nobody was told of");
+        look(&mut owners, &[slot(0, 8)]);
+        look(&mut owners, &[slot(0, 8)]);
+        // Another thread has the slot now.
+        look(&mut owners, &[slot(0, 9)]);
+        let vms = owners.into_vms();
+        let found: Vec<_> = vms[0].vcpus.iter().map(|vcpu| (vcpu.tid, vcpu.from_ns > 0)).collect();
+        assert_eq!((vms.len(), found), (1, vec![(8, false), (9, true)]));
+    }
+
+    #[test]
     fn another_process_with_the_number_says_nothing_of_a_vm() {
         let vm = joined(&libvirt(), false);
         assert_eq!((vm.name.as_str(), vm.weight, vm.quota_us), ("pid 7", 100.0, None));
@@ -148,6 +192,9 @@ mod tests {
         assert_eq!(affinity(&host("0-7").host(), 7), Vec::<u32>::new());
         assert_eq!(affinity(&host("1,3-9").host(), 7), [1, 3]);
         assert_eq!(affinity(&host("1").host(), 8), Vec::<u32>::new(), "it is gone");
+        // The kernel has cut the name in the middle of a character.
+        let cut = host("1").bytes("/proc/7/status", b"Name:\t\xe3\x82\nCpus_allowed_list:\t1\n");
+        assert_eq!(affinity(&cut.host(), 7), [1]);
         let large = host("5,1500").file("/sys/devices/system/cpu/online", "0-2047\n");
         assert_eq!(affinity(&large.host(), 7), [5, 1500], "more than the scheduler handles");
     }

@@ -4,6 +4,7 @@
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use cohort_sets::{Matrix, Tree};
@@ -76,6 +77,8 @@ fn show_all(
 struct Png {
     part: PathBuf,
     path: PathBuf,
+    /// Open already; None: `path` is a link or a device, and what it leads to is written to.
+    file: Option<fs::File>,
 }
 
 impl Png {
@@ -87,16 +90,18 @@ impl Png {
         let mut part = path.file_name().ok_or_else(|| refused(&"it is no file's name"))?.to_os_string();
         part.push(".part");
         let part = if direct { path.to_path_buf() } else { path.with_file_name(part) };
-        // Whoever reads a pipe would go when this were closed again.
-        if !direct {
-            let opened = fs::File::options().write(true).create(true).truncate(false).open(&part);
-            opened.map_err(|e| refused(&e))?;
-        }
-        Ok(Png { part, path: path.to_path_buf() })
+        // Whoever reads a pipe would go when this were closed again. Nobody in whose folder it is leads it elsewhere by a link.
+        let mut options = fs::File::options();
+        let careful = options.write(true).create(true).truncate(false).custom_flags(libc::O_NOFOLLOW);
+        let file = if direct { None } else { Some(careful.open(&part).map_err(|e| refused(&e))?) };
+        Ok(Png { part, path: path.to_path_buf(), file })
     }
 
-    fn end(self, drawn: io::Result<Vec<u8>>) -> Result<(), Failure> {
-        let done = drawn.and_then(|file| fs::write(&self.part, file));
+    fn end(mut self, drawn: io::Result<Vec<u8>>) -> Result<(), Failure> {
+        let done = drawn.and_then(|bytes| match &mut self.file {
+            Some(file) => file.set_len(0).and_then(|()| file.write_all(&bytes)),
+            None => fs::write(&self.path, bytes),
+        });
         done.and_then(|()| if self.part == self.path { Ok(()) } else { fs::rename(&self.part, &self.path) })
             .map_err(|e| Failure::failed(format!("--png: cannot write {}: {e}", self.path.display())))
     }

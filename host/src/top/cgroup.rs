@@ -136,6 +136,10 @@ impl Tree {
 /// The names along the path of a task's cgroup.
 fn path(host: &Host, file: &str) -> Result<Vec<String>, Unknown> {
     let text = host.read(file).ok_or(Unknown::Gone)?;
+    // A task that has ended, of which somebody is still to be told.
+    if text.lines().any(|line| line.ends_with(" (deleted)")) {
+        return Err(Unknown::Gone);
+    }
     // Where the first version has the controller, the second has a path as well, which says nothing of quotas.
     let is_of_cpu =
         |line: &str| line.split(':').nth(1).is_some_and(|list| list.split(',').any(|name| name == "cpu"));
@@ -149,6 +153,10 @@ fn path(host: &Host, file: &str) -> Result<Vec<String>, Unknown> {
         return Err(Unknown::Hidden);
     }
     Ok(names)
+}
+
+fn has_ended(host: &Host, pid: i32) -> bool {
+    path(host, &format!("/proc/{pid}/cgroup")) == Err(Unknown::Gone)
 }
 
 /// `cpu.max`: "50000 100000"; "max 100000" is none.
@@ -171,8 +179,25 @@ fn added((quota, period): Quota, (other, other_period): Quota) -> Quota {
 /// Puts what cgroups say into samples, and remembers it while it cannot be read.
 #[derive(Default)]
 pub struct Figures {
-    /// By VM: weight, and throttled time.
-    known: HashMap<u64, (f64, u64)>,
+    /// By VM.
+    known: HashMap<u64, Known>,
+}
+
+/// What was read last of a VM's cgroups.
+struct Known {
+    weight: f64,
+    /// A counter, which never goes back.
+    throttled_ns: u64,
+    /// What the cgroups said: a vCPU that is unplugged takes its cgroup's part along.
+    read_ns: u64,
+}
+
+impl Known {
+    fn read(&mut self, weight: f64, throttled_ns: u64) {
+        self.weight = weight;
+        self.throttled_ns = self.throttled_ns.saturating_add(throttled_ns.saturating_sub(self.read_ns));
+        self.read_ns = throttled_ns;
+    }
 }
 
 impl Figures {
@@ -181,7 +206,11 @@ impl Figures {
         let extension = host.loaded_scheduler();
         let (mut is_hidden, mut is_limited) = (false, false);
         for vm in &mut sample.vms {
-            let (weight, throttled_ns) = self.known.entry(vm.id).or_insert((WEIGHT_DEFAULT, 0));
+            let known = self.known.entry(vm.id).or_insert(Known {
+                weight: WEIGHT_DEFAULT,
+                throttled_ns: 0,
+                read_ns: 0,
+            });
             let tids = vm.vcpus.iter().map(|vcpu| vcpu.tid);
             let read = Cgroups::of(host, vm.pid, tids).and_then(|groups| {
                 let ns = groups.throttled_ns(host)?;
@@ -189,11 +218,11 @@ impl Figures {
                 Ok((groups.weight(host), ns))
             });
             match read {
-                // A vCPU that is unplugged takes its cgroup's counter along, and a counter never goes back.
-                Ok((now, ns)) => (*weight, *throttled_ns) = (now, ns.max(*throttled_ns)),
-                Err(unknown) => is_hidden |= unknown == Unknown::Hidden,
+                Ok((weight, ns)) => known.read(weight, ns),
+                // It may have ended since its path was read, and its cgroup with it.
+                Err(unknown) => is_hidden |= unknown == Unknown::Hidden && !has_ended(host, vm.pid),
             }
-            (vm.weight, vm.throttled_ns) = (*weight, *throttled_ns);
+            (vm.weight, vm.throttled_ns) = (known.weight, known.throttled_ns);
         }
         let alive: HashSet<u64> = sample.vms.iter().map(|vm| vm.id).collect();
         self.known.retain(|id, _| alive.contains(id));

@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -17,6 +18,8 @@ use crate::say::Failure;
 
 /// Who asks and takes the answer has so long.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// So many are answered at once. Of more, each is turned away.
+const ASKING_MAX: usize = 64;
 /// What is told of each vCPU; of VMs everything is.
 const OF_VCPUS: &[&str] = &["run_ns", "ready_ns", "costop_ns", "halted_ns", "preemptions_kernel", "ple"];
 
@@ -36,14 +39,24 @@ impl Exporter {
         let address = listener.local_addr().map_err(failed)?;
         let page = Arc::new(Mutex::new("# EOF\n".to_string()));
         let shown = Arc::clone(&page);
+        // Each on its own: who connects and says nothing keeps nobody else waiting.
+        let asking = Arc::new(AtomicUsize::new(0));
         thread::spawn(move || {
             for stream in listener.incoming() {
-                match stream {
-                    // Who does not listen to the answer has only itself to blame.
-                    Ok(stream) => drop(answer(stream, &shown, PATIENCE)),
+                let Ok(stream) = stream else {
                     // Out of file descriptors, for instance: not at full speed.
-                    Err(_) => thread::sleep(Duration::from_millis(100)),
+                    thread::sleep(Duration::from_millis(100));
+                    continue;
+                };
+                if asking.load(Ordering::Relaxed) >= ASKING_MAX {
+                    continue;
                 }
+                let (page, one) = (Arc::clone(&shown), Asking::begin(&asking));
+                // Where no thread can be had, it is not answered; nor is that told to who does not listen to the answer.
+                let _ = thread::Builder::new().spawn(move || {
+                    let _one = one;
+                    drop(answer(stream, &page, PATIENCE));
+                });
             }
         });
         Ok(Exporter { address, page })
@@ -56,6 +69,22 @@ impl Exporter {
     pub fn show(&self, sample: &Sample) {
         let text = render(sample);
         *self.page.lock().unwrap_or_else(|e| e.into_inner()) = text;
+    }
+}
+
+/// One who asks, counted while it does.
+struct Asking(Arc<AtomicUsize>);
+
+impl Asking {
+    fn begin(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Asking(Arc::clone(count))
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -238,6 +267,16 @@ mod tests {
         assert!(ask(address, "GET / HTTP/1.1\r\n\r\n").contains("404"));
         assert!(ask(address, "POST /metrics HTTP/1.1\r\n\r\n").contains("405"));
         assert_eq!(Exporter::listen(address).err().unwrap().status, 2, "taken");
+    }
+
+    #[test]
+    fn who_asks_nothing_keeps_nobody_waiting() {
+        let exporter = Exporter::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let idle: Vec<_> = (0..8).map(|_| TcpStream::connect(exporter.address()).unwrap()).collect();
+        let begin = std::time::Instant::now();
+        assert!(ask(exporter.address(), "GET /metrics HTTP/1.1\r\n\r\n").ends_with("# EOF\n"));
+        assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+        drop(idle);
     }
 
     #[test]

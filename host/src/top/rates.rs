@@ -71,6 +71,8 @@ impl Row {
 
 /// The difference of two samples. A VM that was not there before counts from 0.
 pub fn between(before: &Sample, now: &Sample) -> Interval {
+    // Of a file, from before this host was booted: nothing of it is a base.
+    let before = if now.clock_ns < before.clock_ns { now } else { before };
     let secs = (now.clock_ns.saturating_sub(before.clock_ns) as f64 / 1e9).max(1e-3);
     let known: HashMap<(u64, i32), &Vm> = before.vms.iter().map(|vm| ((vm.id, vm.pid), vm)).collect();
     let none = Vm::default();
@@ -152,6 +154,19 @@ pub mod tests {
         let mut total = Counters::default();
         vcpus.iter().for_each(|vcpu| total.add(&vcpu.counters));
         Vm { name: name.into(), pid: id as i32, id, weight: 100.0, total, vcpus, ..Vm::default() }
+    }
+
+    #[test]
+    fn what_was_before_a_boot_is_no_base() {
+        let before = Sample { clock_ns: 100_000_000_000, ..Sample::default() };
+        let now = Sample {
+            clock_ns: 10_000_000_000,
+            idle_ns: 7,
+            vms: vec![vm("a", 1, [(5_000_000_000, 0), (0, 0)])],
+            ..Sample::default()
+        };
+        let interval = between(&before, &now);
+        assert_eq!((interval.idle_ns, interval.vms[0].counters.run_ns), (0, 0));
     }
 
     #[test]

@@ -83,6 +83,7 @@ fn a_vcpu_is_of_the_vm_that_lacks_it() {
     assert_eq!(vms(&[0, 1, 2, 0, 0, 1]), (vec![vec![0, 1, 2], vec![0], vec![0, 1]], vec![]));
     assert_eq!(vms(&[0, 2, 0, 1]).0, [vec![0, 2], vec![0, 1]], "one is never seen");
     assert_eq!(vms(&[1, 0, 1]).0, [vec![1], vec![0, 1]]);
+    assert_eq!(vms(&[u32::MAX, 0]).0, [vec![u32::MAX], vec![0]]);
     // Two began at the same time.
     let (found, notes) = vms(&[0, 0, 0, 1, 1]);
     assert_eq!(found, [vec![0], vec![0, 1], vec![0, 1]]);

@@ -144,11 +144,15 @@ fn what_is_not_known_of_a_vm_is_missing_and_keeps_its_value() {
     assert_eq!(updated(&mut figures, &host), (200.0, 40_000, vec![]));
     let less = host.file(&format!("{SCOPE}/cpu.stat"), "throttled_usec 30\n");
     assert_eq!(updated(&mut figures, &less), (200.0, 40_000, vec![]), "no counter goes back");
-    let hidden = less.without(SCOPE);
+    let more = less.file(&format!("{SCOPE}/cpu.stat"), "throttled_usec 35\n");
+    assert_eq!(updated(&mut figures, &more), (200.0, 45_000, vec![]), "and goes on from what is left");
+    let hidden = more.without(SCOPE);
     let fields: Vec<String> = [OF_QUOTAS, OF_WEIGHTS].concat().iter().map(ToString::to_string).collect();
     assert_eq!(updated(&mut Figures::default(), &hidden), (100.0, 0, fields));
     // A VM that ends while it is looked at hides nothing.
-    assert_eq!(updated(&mut figures, &hidden.without("/proc/7")), (200.0, 40_000, vec![]));
+    let ended = hidden.file("/proc/7/cgroup", "0::/machine.slice/a.scope (deleted)\n");
+    assert_eq!(updated(&mut figures, &ended), (200.0, 45_000, vec![]));
+    assert_eq!(updated(&mut figures, &ended.without("/proc/7")), (200.0, 45_000, vec![]));
     figures.update(&mut Sample::default(), &plain().host());
     assert!(figures.known.is_empty());
 }
