@@ -156,7 +156,7 @@ impl Bodies for Guests {
                 if vm.hold.untold[v as usize] {
                     return;
                 }
-                vm.speed(now_ns, v as usize, run);
+                vm.speed(host, v as usize, run);
                 vm.settle(host);
             }
             Some(Owner::Device { vm }) => self.vms[vm as usize].device_speed(host, run),

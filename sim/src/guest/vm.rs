@@ -164,9 +164,13 @@ impl Vm {
         self.poke(v);
     }
 
-    pub(crate) fn speed(&mut self, now_ns: Ns, v: usize, run: Run) {
-        self.pause(now_ns, v);
+    pub(crate) fn speed(&mut self, host: &mut Host, v: usize, run: Run) {
+        self.pause(host.now_ns(), v);
         self.vcpus[v].run = Some(run);
+        // It has yielded and keeps its pCPU: its timer of this very instant was cancelled, and nothing else lets it go on.
+        if self.vcpus[v].comes_back {
+            self.arm(host, v, host.now_ns());
+        }
         self.poke(v);
     }
 

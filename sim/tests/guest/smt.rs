@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Threads of a core: one that spins leaves more of it to the others than one that works.
 
-use cohort_sim::kvm::HaltPoll;
+use cohort_sim::class::fair::{Fair, FairConfig, Variant};
+use cohort_sim::class::AnyClass;
+use cohort_sim::kvm::{HaltPoll, Ple, PleMode};
 use cohort_sim::machine::{Costs, MachineConfig};
+use cohort_sim::observe::What;
 use cohort_sim::scenario::TaskConfig;
 
 use crate::common::*;
@@ -77,6 +80,32 @@ fn a_host_that_polls_for_a_halted_vcpu_spins() {
     assert_eq!(second_ns(Some(750), MS), 230 * US);
     assert_eq!(second_ns(None, MS), 240 * US);
     assert_eq!(second_ns(Some(750), 0), 220 * US);
+}
+
+/// vCPU 0 spins from 8.4 ms on for a lock, whose holder was preempted at 8 ms by vCPU 1, which spins in user mode. The yield gives the holder that pCPU, and so
+/// vCPU 0 another speed at the instant in which it is to go on.
+#[test]
+fn who_yields_and_keeps_its_pcpu_goes_on_at_another_speed() {
+    let text = "[[thread]]
+         name = 'waiter'
+         vcpu = 0
+         steps = [{ compute = '5300us' }, { lock = { name = 'l', hold = '10us' } }, { done = 'x' }, { barrier = { name = 'b', spin = 'forever' } }]
+         [[thread]]
+         name = 'user'
+         vcpu = 1
+         steps = [{ barrier = { name = 'b', spin = 'forever' } }]
+         [[thread]]
+         name = 'holder'
+         vcpu = 2
+         steps = [{ compute = '100us' }, { lock = { name = 'l', hold = '6ms' } }]";
+    let mut config = vm(3, text);
+    config.kvm.ple = Ple { mode: PleMode::Kernel, window_cycles: 10_000, grow: 1, ..Ple::default() };
+    let class = AnyClass::Fair(Fair::new(FairConfig { slice_ns: MS, ..FairConfig::of(Variant::Eevdf) }));
+    let s = build(&core_with(2, Some(750)), class, &[config], &[], 1).pin(&[0, 1, 1]).until(40 * MS);
+    let granted = s.list(|what| matches!(what, What::DirectedYield { granted: true, .. }).then_some(()));
+    assert!(!granted.is_empty());
+    assert_eq!(done(&s).len(), 1);
+    assert!(s.end_ns().is_some());
 }
 
 /// The spinner has its pCPU for a millisecond, then a process that works has it, and so on.
