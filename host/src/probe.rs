@@ -5,6 +5,7 @@
 
 mod hooks;
 mod idle;
+mod known;
 mod load;
 mod read;
 mod settings;

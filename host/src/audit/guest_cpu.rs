@@ -146,11 +146,11 @@ impl QemuArgs {
                 Some("cpu") => args.cpu = Some(GuestCpu::from_model(&pair[1])),
                 Some("overcommit") => {
                     // One that does not speak of it leaves it as it was.
-                    let said = pair[1].split(',').filter_map(|word| match word.split_once('=') {
+                    let said = pair[1].rsplit(',').find_map(|word| match word.split_once('=') {
                         Some(("cpu-pm", value)) => Some(!matches!(value, "off" | "no" | "false" | "n")),
                         _ => (word == "cpu-pm").then_some(true),
                     });
-                    args.cpu_pm = said.last().unwrap_or(args.cpu_pm);
+                    args.cpu_pm = said.unwrap_or(args.cpu_pm);
                 }
                 _ => {}
             }
