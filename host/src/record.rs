@@ -156,11 +156,10 @@ fn record(args: &Record, host: &Host, part: &Path, file: File) -> Result<Recorde
         }
         let dropped = dropped(probe);
         tape.to.dropped(dropped);
-        // That a vCPU has joined may be among what was lost.
-        let lost = std::mem::replace(&mut tape.dropped, dropped) != dropped;
-        if std::mem::take(&mut tape.joined) || lost {
-            // If the VMs could not be looked at, the next look may see them.
-            tape.joined = !tape.owners.look(host, probe, lost);
+        // That a vCPU has joined may be among what was lost. If the VMs cannot be looked at now, the next look may see them.
+        let lost = tape.dropped != dropped;
+        if (tape.joined || lost) && tape.owners.look(host, probe, lost) {
+            (tape.joined, tape.dropped) = (false, dropped);
         }
         Ok(())
     };
@@ -201,7 +200,7 @@ struct Tape<W> {
     to: Writer<W>,
     owners: Owners,
     joined: bool,
-    /// Events lost by the last look.
+    /// Events lost until the owners were looked at last.
     dropped: u64,
     failed: Option<io::Error>,
 }

@@ -226,7 +226,7 @@ def test_root_without_the_right_to_set_priorities(machine: Path) -> None:
     [
         ("doctor", 0, "simulator: no, because the simulator is not built for this Python"),
         ("--version", 0, "cohortlab "),
-        ("--help", 0, "Not here: the simulator is not built"),
+        ("--help", 0, "Not here: the simulator"),
         ("compare --on sim --what smp-2x2", 1, "run `make build`"),
         ("compare smp-2x2", 1, "run `make build`"),
     ],

@@ -20,7 +20,7 @@ from cohortlab import scenario
 from cohortlab.host import agent as local
 from cohortlab.host.agent import LocalAgent
 from cohortlab.host.place import HostPlace
-from cohortlab.lab import control, emulator, evidence, real
+from cohortlab.lab import bringup, control, emulator, evidence, real
 from cohortlab.lab.policy import PolicyRun
 from cohortlab.lab.probe import ProbeRun
 from cohortlab.places import PlaceError, PlaceFailed
@@ -143,6 +143,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(local, "_RUN", tmp_path / "run")
     monkeypatch.setattr(local, "CGROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(local, "_TRIES", 1)
+    monkeypatch.setenv("COHORT_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
 
@@ -156,17 +157,13 @@ def test_a_host_is_one_comparisons_at_a_time(host: Path, monkeypatch: pytest.Mon
 
 
 def test_an_agent_that_still_puts_things_back_is_waited_for(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    procs = host / "cgroup" / "cohortlab-999999999.slice" / "agent" / "cgroup.procs"
-    procs.parent.mkdir(parents=True)
-    procs.write_text("4711\n")
-    found: list[str] = []
     monkeypatch.setattr(LocalAgent, "_start", lambda *_: None)
-    monkeypatch.setattr(local, "_remove", lambda _: found.append(procs.read_text()))
-    leaves = threading.Timer(0.3, procs.write_text, [""])
-    leaves.start()
+    (host / "cgroup" / "cohortlab-999999999.slice").mkdir()
+    turn = local._take_turn()
+    puts_back = subprocess.Popen(["sleep", "0.3"], pass_fds=(turn,))
+    os.close(turn)
     LocalAgent(host / "agent").close()
-    leaves.join()
-    assert found[0] == ""
+    assert puts_back.poll() == 0
 
 
 def test_an_agent_that_does_not_start_says_why(host: Path) -> None:
@@ -175,3 +172,20 @@ def test_an_agent_that_does_not_start_says_why(host: Path) -> None:
     program.chmod(0o755)
     with pytest.raises(PlaceFailed, match="the agent on this host does not start: no such luck"):
         LocalAgent(program)
+
+
+def test_a_window_that_is_too_long_is_no_reason_to_emulate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tried: list[str] = []
+
+    def up(_: object, boot: Any, *__: object) -> None:
+        tried.append(boot.accel)
+        raise bringup.WindowTooLong("too long")
+
+    monkeypatch.setattr(bringup, "up", up)
+    monkeypatch.setattr(bringup.binaries, "find", lambda name: tmp_path / name)
+    monkeypatch.setattr(bringup.image, "image", lambda *_: None)
+    monkeypatch.setattr(bringup.kernels, "kernel", lambda *_: None)
+    monkeypatch.setattr(bringup.kvm, "probe", lambda: SimpleNamespace(nested=True))
+    with pytest.raises(bringup.WindowTooLong):
+        bringup.bring_up([], pcpus=2, ple=True, ple_window_us=9000)
+    assert tried == ["kvm"]

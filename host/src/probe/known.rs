@@ -61,8 +61,10 @@ impl Known {
         });
         let mut sum = self.chains_gone;
         for v in found {
-            add(&mut sum, &v.chain_lengths);
-            self.chains_seen.insert((v.tid, v.vcpu_id), v.chain_lengths);
+            let seen = self.chains_seen.entry((v.tid, v.vcpu_id)).or_default();
+            // As with the counters: a thread that comes back to a vCPU begins anew.
+            seen.iter_mut().zip(v.chain_lengths).for_each(|(seen, now)| *seen = now.max(*seen));
+            add(&mut sum, seen);
         }
         sum.to_vec()
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cohort_recording::{Event, Kind, VcpuAbout, VmAbout};
+use cohort_recording::{Event, VcpuAbout, VmAbout};
 use tracing::debug;
 
 use crate::checks::Host;
@@ -17,6 +17,8 @@ pub struct Owners {
     names: VmNames,
     /// Joined, and not looked at yet: by slot.
     new: BTreeMap<u16, Event>,
+    /// Slots whose owners' events were not seen.
+    assumed: BTreeSet<u16>,
     /// By process and KVM's VM.
     vms: BTreeMap<(u32, u64), VmAbout>,
 }
@@ -30,46 +32,53 @@ impl Owners {
     /// `lost`: of some that have joined no event tells. False: the VMs could not be looked at.
     pub fn look(&mut self, host: &Host, probe: &Probe<'_>, lost: bool) -> bool {
         match probe::slots(probe) {
-            Ok(slots) => {
-                if lost {
-                    self.unheard_of(&slots);
-                }
-                self.find(host, probe.processes(host).is_some(), &slots);
-                true
-            }
+            Ok(slots) => self.find(host, probe.processes(host).is_some(), &slots, lost),
             Err(error) => {
                 debug!("cannot look at the VMs: {error:#}");
-                false
+                return false;
             }
         }
+        true
     }
 
-    /// Owners whose event was lost have joined now, as far as one can tell; in a slot that had none, at the beginning.
-    fn unheard_of(&mut self, slots: &[Slot]) {
-        for slot in slots {
-            let number = slot.slot as u16;
-            let is_it =
-                |vcpu: &VcpuAbout| vcpu.slot == number && vcpu.vcpu == slot.vcpu && vcpu.tid == slot.tid;
-            let knows = |vm: &VmAbout| vm.vcpus.iter().any(is_it);
-            if self.new.contains_key(&number) || self.vms.get(&(slot.pid, slot.vm_id)).is_some_and(knows) {
-                continue;
-            }
-            let had_others = self.vms.values().any(|vm| vm.vcpus.iter().any(|vcpu| vcpu.slot == number));
-            let time_ns = if had_others { monotonic_ns() } else { 0 };
-            let (cpu, b) = (slot.vm_slot as u16, slot.vcpu as u16);
-            self.joined(Event { time_ns, cpu, vcpu: number, kind: Kind::Joined, a: 0, b });
-        }
-    }
-
-    /// Who has these slots. `asks`: may /proc be asked about their processes?
-    fn find(&mut self, host: &Host, asks: bool, slots: &[Slot]) {
+    /// Who has these slots. `asks`: may /proc be asked about their processes? `lost`: who is there and was not heard of has joined now, as far as one can tell;
+    /// in a slot that had nobody before, at the beginning.
+    fn find(&mut self, host: &Host, asks: bool, slots: &[Slot], lost: bool) {
         let mut changed = BTreeSet::new();
         for slot in slots {
             let is_new =
                 |event: &&Event| u32::from(event.cpu) == slot.vm_slot && u32::from(event.b) == slot.vcpu;
             let number = slot.slot as u16;
-            let Some(event) = self.new.get(&number).filter(is_new).copied() else { continue };
-            self.new.remove(&number);
+            let heard_ns = self.new.get(&number).filter(is_new).map(|event| event.time_ns);
+            if heard_ns.is_some() {
+                self.new.remove(&number);
+            }
+            let is_it =
+                |vcpu: &&mut VcpuAbout| vcpu.slot == number && vcpu.vcpu == slot.vcpu && vcpu.tid == slot.tid;
+            let vm = self.vms.get_mut(&(slot.pid, slot.vm_id));
+            let from_ns = match (heard_ns, vm.and_then(|vm| vm.vcpus.iter_mut().find(is_it))) {
+                // Its event was not lost, only late.
+                (Some(time_ns), Some(vcpu)) if self.assumed.contains(&number) => {
+                    vcpu.from_ns = time_ns;
+                    self.assumed.remove(&number);
+                    continue;
+                }
+                (Some(time_ns), _) => {
+                    self.assumed.remove(&number);
+                    time_ns
+                }
+                (None, None) if lost => {
+                    self.assumed.insert(number);
+                    let had_others =
+                        self.vms.values().any(|vm| vm.vcpus.iter().any(|vcpu| vcpu.slot == number));
+                    if had_others {
+                        monotonic_ns()
+                    } else {
+                        0
+                    }
+                }
+                (None, _) => continue,
+            };
             let pid = slot.pid as i32;
             let vm = self.vms.entry((slot.pid, slot.vm_id)).or_insert_with(|| VmAbout {
                 name: if asks { self.names.get(host, pid, slot.vm_id) } else { nameless(pid) },
@@ -81,7 +90,7 @@ impl Owners {
             changed.insert((slot.pid, slot.vm_id));
             vm.vcpus.push(VcpuAbout {
                 slot: number,
-                from_ns: event.time_ns,
+                from_ns,
                 vcpu: slot.vcpu,
                 tid: slot.tid,
                 cpus: if asks { affinity(host, slot.tid) } else { Vec::new() },
@@ -120,6 +129,7 @@ fn affinity(host: &Host, tid: u32) -> Vec<u32> {
 mod tests {
     use super::*;
     use crate::checks::tests::FakeHost;
+    use cohort_recording::Kind;
 
     /// A VM of two vCPUs, as libvirt keeps it: each vCPU may use half a pCPU.
     fn libvirt() -> FakeHost {
@@ -144,7 +154,7 @@ mod tests {
             let vcpu = count - 1;
             let (time_ns, number) = (u64::from(count), vcpu as u16);
             owners.joined(Event { time_ns, cpu: 0, vcpu: number, kind: Kind::Joined, a: 0, b: number });
-            owners.find(&host.host(), asks, &(0..count).map(slot).collect::<Vec<_>>());
+            owners.find(&host.host(), asks, &(0..count).map(slot).collect::<Vec<_>>(), false);
         }
         owners.into_vms().remove(0)
     }
@@ -160,19 +170,23 @@ mod tests {
     fn who_joined_while_events_were_lost_is_found() {
         let slot = |slot, tid| Slot { slot, vm_slot: 0, vcpu: 0, tid, pid: 7, vm_id: 1 };
         let mut owners = Owners::default();
-        let look = |owners: &mut Owners, slots: &[Slot]| {
-            owners.unheard_of(slots);
-            owners.find(&libvirt().host(), true, slots);
+        let look = |owners: &mut Owners, tid, lost| {
+            owners.find(&libvirt().host(), true, &[slot(0, tid)], lost);
+            let vms: Vec<_> = owners.vms.values().flat_map(|vm| &vm.vcpus).collect();
+            vms.iter().map(|vcpu| (vcpu.tid, vcpu.from_ns)).collect::<Vec<_>>()
         };
-        owners.find(&libvirt().host(), true, &[slot(0, 8)]);
-        assert!(owners.vms.is_empty(), "nobody was told of");
-        look(&mut owners, &[slot(0, 8)]);
-        look(&mut owners, &[slot(0, 8)]);
-        // Another thread has the slot now.
-        look(&mut owners, &[slot(0, 9)]);
-        let vms = owners.into_vms();
-        let found: Vec<_> = vms[0].vcpus.iter().map(|vcpu| (vcpu.tid, vcpu.from_ns > 0)).collect();
-        assert_eq!((vms.len(), found), (1, vec![(8, false), (9, true)]));
+        assert_eq!(look(&mut owners, 8, false), [], "nothing was lost, so its event is yet to come");
+        assert_eq!(look(&mut owners, 8, true), [(8, 0)]);
+        assert_eq!(look(&mut owners, 8, true), [(8, 0)]);
+        // Its event was in the ring buffer, behind many others.
+        let event = Event { time_ns: 5, cpu: 0, vcpu: 0, kind: Kind::Joined, a: 0, b: 0 };
+        owners.joined(event);
+        assert_eq!(look(&mut owners, 8, false), [(8, 5)]);
+        // Another thread has the slot now; an event of an earlier owner hides nobody.
+        owners.joined(Event { time_ns: 6, b: 9, ..event });
+        let found = look(&mut owners, 9, true);
+        assert_eq!(found.len(), 2);
+        assert!(found[1].0 == 9 && found[1].1 > 5, "{found:?}");
     }
 
     #[test]

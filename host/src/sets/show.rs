@@ -8,6 +8,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use cohort_sets::{Matrix, Tree};
+use rustix::fs::{flock, FlockOperation};
+use rustix::io::Errno;
 
 use super::canvas::Canvas;
 use super::{auto, picture};
@@ -91,9 +93,7 @@ impl Png {
         part.push(".part");
         let part = if direct { path.to_path_buf() } else { path.with_file_name(part) };
         // Whoever reads a pipe would go when this were closed again. Nobody in whose folder it is leads it elsewhere by a link.
-        let mut options = fs::File::options();
-        let careful = options.write(true).create(true).truncate(false).custom_flags(libc::O_NOFOLLOW);
-        let file = if direct { None } else { Some(careful.open(&part).map_err(|e| refused(&e))?) };
+        let file = if direct { None } else { Some(alone(&part).map_err(|e| refused(&e))?) };
         Ok(Png { part, path: path.to_path_buf(), file })
     }
 
@@ -105,6 +105,22 @@ impl Png {
         done.and_then(|()| if self.part == self.path { Ok(()) } else { fs::rename(&self.part, &self.path) })
             .map_err(|e| Failure::failed(format!("--png: cannot write {}: {e}", self.path.display())))
     }
+}
+
+/// A file that this program alone writes until it is closed.
+fn alone(path: &Path) -> io::Result<fs::File> {
+    let mut options = fs::File::options();
+    let careful =
+        options.write(true).create(true).truncate(false).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = careful.open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other(format!("{} is a device or a pipe", path.display())));
+    }
+    // Where the file system has no locks it goes on without.
+    if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+        return Err(io::Error::other("another `cohort sets` writes it"));
+    }
+    Ok(file)
 }
 
 impl Drop for Png {
@@ -163,6 +179,17 @@ mod tests {
         Png::begin(&path).unwrap().end(Ok(b"new".into())).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        let first = Png::begin(&path).unwrap();
+        let failure = Png::begin(&path).err().unwrap();
+        assert!(
+            failure.status == 2 && failure.line.contains("another `cohort sets` writes it"),
+            "{failure:?}"
+        );
+        first.end(Ok(b"newer".into())).unwrap();
+        // In a folder of others'.
+        std::os::unix::fs::symlink(&path, dir.path().join("other.png.part")).unwrap();
+        assert_eq!(Png::begin(&dir.path().join("other.png")).err().unwrap().status, 2);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "newer");
         let failure = Png::begin(&dir.path().join("no/x.png")).err().unwrap();
         assert!(failure.status == 2 && failure.line.starts_with("--png: cannot write"), "{failure:?}");
     }

@@ -140,6 +140,10 @@ fn path(host: &Host, file: &str) -> Result<Vec<String>, Unknown> {
     if text.lines().any(|line| line.ends_with(" (deleted)")) {
         return Err(Unknown::Gone);
     }
+    // A name that is no UTF-8, which anybody may give a cgroup of their own, leads nowhere: that VM keeps its defaults, and no other loses by it.
+    if text.contains(char::REPLACEMENT_CHARACTER) {
+        return Err(Unknown::Gone);
+    }
     // Where the first version has the controller, the second has a path as well, which says nothing of quotas.
     let is_of_cpu =
         |line: &str| line.split(':').nth(1).is_some_and(|list| list.split(',').any(|name| name == "cpu"));
@@ -155,8 +159,12 @@ fn path(host: &Host, file: &str) -> Result<Vec<String>, Unknown> {
     Ok(names)
 }
 
-fn has_ended(host: &Host, pid: i32) -> bool {
-    path(host, &format!("/proc/{pid}/cgroup")) == Err(Unknown::Gone)
+/// What cannot be seen is looked at twice: a VM that ends, or is moved, or loses a vCPU takes a cgroup away between its path and its figures.
+fn surely<T>(mut look: impl FnMut() -> Result<T, Unknown>) -> Result<T, Unknown> {
+    match look() {
+        Err(Unknown::Hidden) => look(),
+        other => other,
+    }
 }
 
 /// `cpu.max`: "50000 100000"; "max 100000" is none.
@@ -211,16 +219,17 @@ impl Figures {
                 throttled_ns: 0,
                 read_ns: 0,
             });
-            let tids = vm.vcpus.iter().map(|vcpu| vcpu.tid);
-            let read = Cgroups::of(host, vm.pid, tids).and_then(|groups| {
+            let read = surely(|| {
+                let groups = Cgroups::of(host, vm.pid, vm.vcpus.iter().map(|vcpu| vcpu.tid))?;
                 let ns = groups.throttled_ns(host)?;
-                is_limited |= extension.is_some() && groups.is_limited(host);
-                Ok((groups.weight(host), ns))
+                Ok((groups.weight(host), ns, extension.is_some() && groups.is_limited(host)))
             });
             match read {
-                Ok((weight, ns)) => known.read(weight, ns),
-                // It may have ended since its path was read, and its cgroup with it.
-                Err(unknown) => is_hidden |= unknown == Unknown::Hidden && !has_ended(host, vm.pid),
+                Ok((weight, ns, limited)) => {
+                    known.read(weight, ns);
+                    is_limited |= limited;
+                }
+                Err(unknown) => is_hidden |= unknown == Unknown::Hidden,
             }
             (vm.weight, vm.throttled_ns) = (known.weight, known.throttled_ns);
         }

@@ -3,14 +3,14 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Longer requests are not read to their end.
 const REQUEST_MAX: usize = 8 << 10;
 
-/// A connection that is over at a time, whatever trickles through it: the next one waits for that.
+/// A connection that is over at a time, whatever trickles through it: not many more are had at once.
 struct Brief {
     stream: TcpStream,
     until: Instant,
@@ -46,7 +46,7 @@ impl Write for Brief {
 }
 
 /// Who asks has this long for the question, and for taking the answer, all together.
-pub fn answer(stream: TcpStream, page: &Mutex<String>, patience: Duration) -> io::Result<()> {
+pub fn answer(stream: TcpStream, page: &Mutex<Arc<str>>, patience: Duration) -> io::Result<()> {
     let mut stream = Brief { stream, until: Instant::now() + patience };
     let mut request = Vec::new();
     let mut part = [0; 1024];
@@ -62,10 +62,10 @@ pub fn answer(stream: TcpStream, page: &Mutex<String>, patience: Duration) -> io
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let (status, kind, body) = match (method, path.split('?').next().unwrap_or_default()) {
         ("GET" | "HEAD", "/metrics") => {
-            ("200 OK", CONTENT_TYPE, page.lock().unwrap_or_else(|e| e.into_inner()).clone())
+            ("200 OK", CONTENT_TYPE, Arc::clone(&page.lock().unwrap_or_else(|e| e.into_inner())))
         }
-        ("GET" | "HEAD", _) => ("404 Not Found", "text/plain", "see /metrics\n".to_string()),
-        _ => ("405 Method Not Allowed", "text/plain", "GET /metrics\n".to_string()),
+        ("GET" | "HEAD", _) => ("404 Not Found", "text/plain", Arc::from("see /metrics\n")),
+        _ => ("405 Method Not Allowed", "text/plain", Arc::from("GET /metrics\n")),
     };
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
@@ -95,7 +95,8 @@ mod tests {
     #[test]
     fn who_asks_byte_by_byte_does_not_keep_others_waiting() {
         let (mut asks, stream) = pair();
-        let answers = thread::spawn(move || answer(stream, &Mutex::default(), Duration::from_millis(100)));
+        let answers =
+            thread::spawn(move || answer(stream, &Mutex::new(Arc::from("")), Duration::from_millis(100)));
         // Each byte comes long before the time is over. Once nobody listens, writing fails.
         let sent = (0..1000).take_while(|_| {
             thread::sleep(Duration::from_millis(10));
@@ -109,7 +110,7 @@ mod tests {
     fn who_takes_the_answer_byte_by_byte_does_not_either() {
         let (mut asks, stream) = pair();
         // More than the kernel keeps for both ends.
-        let page = Mutex::new("x".repeat(64 << 20));
+        let page = Mutex::new(Arc::from("x".repeat(64 << 20)));
         let answers = thread::spawn(move || answer(stream, &page, Duration::from_millis(100)));
         asks.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
         let mut part = [0; 64 << 10];
@@ -124,7 +125,7 @@ mod tests {
     fn a_request_that_is_too_long_is_not_read() {
         let (mut asks, stream) = pair();
         asks.write_all(&[b'x'; REQUEST_MAX + 1]).unwrap();
-        answer(stream, &Mutex::default(), Duration::from_secs(60)).unwrap();
+        answer(stream, &Mutex::new(Arc::from("")), Duration::from_secs(60)).unwrap();
         let mut text = String::new();
         // It is gone, with what it did not read.
         assert!(asks.read_to_string(&mut text).is_err() || text.is_empty());

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from cohortlab.host.checks import CGROUPS
+from cohortlab.lab import cache
 from cohortlab.lab.agent import AgentError, Connection, Machine
 from cohortlab.places import PlaceCrashed, PlaceFailed
 
@@ -27,7 +28,6 @@ _RUN = Path("/run")
 # Guests' memory takes a while to be freed, and a scheduler to be unloaded.
 _END_S = 120
 _DYING_S = 5
-_PUTS_BACK_S = 60
 _TRIES = 200
 _TRY_S = 0.05
 
@@ -69,6 +69,7 @@ class LocalAgent:
                 stdout=err,
                 stderr=err,
                 start_new_session=True,
+                pass_fds=(self._turn,),  # until it has put back what was changed
             )
         self.connection = Connection(ours, self.check)
         self.machine = Machine("host", self.connection)
@@ -119,34 +120,38 @@ class LocalAgent:
 
 
 def _take_turn() -> int:
-    """Return a descriptor that holds this host for one comparison: two would measure, and change, each other."""
-    # Of a folder that is there anyway: a file of our own would stay.
-    turn = os.open(CGROUPS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(turn)
-        raise PlaceFailed("another comparison runs on this host: wait until it has ended") from None
-    return turn
+    """Return a descriptor that holds this host for one comparison: two would measure, and change, each other.
+
+    The agent of one that was killed has it too, for as long as it puts back what was changed: that is waited for.
+    """
+    turn = os.open(cache.root() / "host.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + _END_S
+    while True:
+        try:
+            fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if _of_the_dead() and time.monotonic() < deadline:
+                time.sleep(_TRY_S)
+                continue
+            os.close(turn)
+            raise PlaceFailed("another comparison runs on this host: wait until it has ended") from None
+        return turn
+
+
+def _of_the_dead() -> list[Path]:
+    """Return the cgroups of others of us that have ended."""
+    slices = CGROUPS.glob(f"{_PREFIX}*.slice")
+    number = {path: path.name.removeprefix(_PREFIX).removesuffix(".slice") for path in slices}
+    return [path for path, pid in number.items() if not Path(f"/proc/{pid}").exists()]
 
 
 def _clean_up_after_the_dead() -> None:
     """Remove what is left of others of us whose agent was killed, too."""
-    for path in CGROUPS.glob(f"{_PREFIX}*.slice"):
-        if not Path(f"/proc/{path.name.removeprefix(_PREFIX).removesuffix('.slice')}").exists():
-            _wait_for_the_agent_in(path)
-            _remove(path)
+    for path in _of_the_dead():
+        _remove(path)
     for path in _RUN.glob(f"{_PREFIX}*-*"):
         if not Path(f"/proc/{path.name.split('-')[1]}").exists():
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _wait_for_the_agent_in(group: Path) -> None:
-    """Return when the agent has left its cgroup, as it does once it has put back all; or after a minute."""
-    deadline = time.monotonic() + _PUTS_BACK_S
-    with contextlib.suppress(OSError):  # it has removed its cgroups
-        while (group / "agent" / "cgroup.procs").read_text().strip() and time.monotonic() < deadline:
-            time.sleep(_TRY_S)
 
 
 def _remove(group: Path) -> None:

@@ -161,7 +161,7 @@ def _booted(configs: Sequence[GuestConfig], boot: Boot, how: Command, progress: 
         if boot.ple_window_us and us and int(us) < 0.9 * boot.ple_window_us - 1:
             # The filter counts to 65535.
             wrong = f"{boot.ple_window_us} is not possible under {boot.accel}: must be {us} or less"
-            raise WindowTooLong(f"guest.ple_window_us, --ple-window-us: {wrong}")
+            raise WindowTooLong(f"guest.ple_window_us (--ple, --ple-window-us): {wrong}")
         guest.prepare_cgroups(emulator.host)
         progress(f"booting {len(configs)} guests", None)
         guests = [guest.start(emulator.host, config) for config in configs]

@@ -152,9 +152,20 @@ fn what_is_not_known_of_a_vm_is_missing_and_keeps_its_value() {
     // A VM that ends while it is looked at hides nothing.
     let ended = hidden.file("/proc/7/cgroup", "0::/machine.slice/a.scope (deleted)\n");
     assert_eq!(updated(&mut figures, &ended), (200.0, 45_000, vec![]));
-    assert_eq!(updated(&mut figures, &ended.without("/proc/7")), (200.0, 45_000, vec![]));
+    let unreadable = ended.bytes("/proc/7/cgroup", b"0::/machine.slice/\xff.scope\n");
+    assert_eq!(updated(&mut figures, &unreadable), (200.0, 45_000, vec![]), "a name that is no text");
+    assert_eq!(updated(&mut figures, &unreadable.without("/proc/7")), (200.0, 45_000, vec![]));
     figures.update(&mut Sample::default(), &plain().host());
     assert!(figures.known.is_empty());
+}
+
+#[test]
+fn a_cgroup_that_goes_while_it_is_looked_at_hides_nothing() {
+    let seen = |mut looks: Vec<Result<u32, Unknown>>| surely(move || looks.remove(0));
+    assert_eq!(seen(vec![Err(Unknown::Hidden), Ok(1)]), Ok(1), "a vCPU was unplugged");
+    assert_eq!(seen(vec![Err(Unknown::Hidden), Err(Unknown::Gone)]), Err(Unknown::Gone), "it has ended");
+    assert_eq!(seen(vec![Err(Unknown::Hidden), Err(Unknown::Hidden)]), Err(Unknown::Hidden));
+    assert_eq!(seen(vec![Ok(1)]), Ok(1));
 }
 
 #[test]
