@@ -183,10 +183,6 @@ impl Observers {
         }
     }
 
-    pub fn is_off(&self) -> bool {
-        self.list.is_empty()
-    }
-
     #[cold]
     #[inline(never)]
     fn tell_all(&mut self, now_ns: Ns, what: What) {

@@ -64,10 +64,6 @@ impl Lock {
         self.holder
     }
 
-    pub fn waiters(&self) -> usize {
-        self.queue.len()
-    }
-
     pub fn kind(&self) -> LockKind {
         self.kind
     }

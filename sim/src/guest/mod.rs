@@ -37,7 +37,7 @@ pub mod vm;
 
 use crate::body::{Bodies, Run};
 use crate::events::Timer;
-use crate::ids::{TaskId, VmId};
+use crate::ids::TaskId;
 use crate::kvm::vector;
 use crate::observe::Stop;
 use crate::rng::Rng;
@@ -98,15 +98,6 @@ pub struct Guests {
 }
 
 impl Guests {
-    /// Steal time, as the guest sees it.
-    pub fn steal_ns(&self, host: &Host, vm: VmId, vcpu: u32) -> Ns {
-        host.run_delay_ns(self.vms[vm.index()].vcpus[vcpu as usize].task)
-    }
-
-    pub fn counters(&self, vm: VmId) -> &Counters {
-        &self.vms[vm.index()].counters
-    }
-
     /// Of a thread of the host.
     pub fn task_name(&self, task: TaskId) -> String {
         match self.owners.get(task.index()) {

@@ -207,8 +207,4 @@ impl Frame {
         fetch_place(&self.stack, depth.saturating_sub(1));
         fetch_place(&self.stack, depth + 4);
     }
-
-    pub fn is_empty(&self) -> bool {
-        self.stack.is_empty() && matches!(self.doing, Doing::Nothing)
-    }
 }

@@ -222,7 +222,6 @@ impl Vm {
         if next == prev {
             return;
         }
-        self.counters.switches += 1;
         self.look_at_owners();
         self.vcpus[v].loop_ends();
         let id = self.vcpus[v].id;

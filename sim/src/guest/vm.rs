@@ -25,10 +25,8 @@ pub struct Counters {
     /// Interrupts taken, by vector.
     pub taken: [u64; vector::COUNT],
     /// Exits, by reason.
-    pub exits: [u64; crate::kvm::exit::NAMES.len()],
-    pub yields: u64,
-    pub yields_granted: u64,
-    pub switches: u64,
+    pub exits: [u64; crate::kvm::exit::COUNT],
+    /// Tasks taken from another vCPU's queue.
     pub steals: u64,
 }
 

@@ -32,12 +32,7 @@ pub mod exit {
     /// A page that KVM has to map.
     pub const FAULT: u8 = 8;
 
-    pub const NAMES: [&str; 9] =
-        ["pause", "hlt", "apic-write", "hypercall", "interrupt", "timer", "io", "preempted", "page-fault"];
-
-    pub fn name(reason: u8) -> &'static str {
-        NAMES.get(usize::from(reason)).copied().unwrap_or("?")
-    }
+    pub const COUNT: usize = 9;
 }
 
 /// Interrupts of the guest, as in [`crate::observe::What::GuestIpiSent`]; the lowest is taken first.
@@ -52,5 +47,4 @@ pub mod vector {
     pub const IO: u8 = 4;
 
     pub const COUNT: usize = 5;
-    pub const NAMES: [&str; COUNT] = ["call", "tlb", "resched", "timer", "io"];
 }

@@ -142,8 +142,6 @@ impl Vm {
         let (from, to) = (self.vcpus[v].id, self.vcpus[other].id);
         let answer = host.yield_to(self.vcpus[v].task, self.vcpus[other].task);
         host.tell(|| What::DirectedYield { from, to, granted: answer == YieldTo::Granted });
-        self.counters.yields += 1;
-        self.counters.yields_granted += u64::from(answer == YieldTo::Granted);
         answer
     }
 
