@@ -38,18 +38,24 @@ impl Host {
         Host { root: PathBuf::from("/"), cookie_of: core_sched_cookie, ops_of: kernel_ops::of }
     }
 
-    pub fn path(&self, path: &str) -> PathBuf {
-        self.root.join(path.trim_start_matches('/'))
+    pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
     pub fn exists(&self, path: &str) -> bool {
         self.path(path).exists()
     }
 
-    pub fn read(&self, path: &str) -> Option<String> {
+    pub fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         // The kernel cuts names of tasks in the middle of a character, and cgroups may be called anything.
-        let bytes = fs::read(self.path(path)).ok()?;
+        let bytes = self.bytes(path)?;
         Some(String::from_utf8_lossy(&bytes).trim().to_string())
+    }
+
+    /// Where names are read that lead to other files.
+    pub fn bytes(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
+        fs::read(self.path(path)).ok()
     }
 
     /// Everything that stands in the way, the most basic first.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `cohort`: schedules the CPUs of a KVM host so that the vCPUs of a virtual machine keep moving together, and shows what they wait for.
 
+mod alone;
 mod audit;
 mod bpf;
 mod checks;

@@ -11,7 +11,6 @@ use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -19,13 +18,12 @@ use cohort_recording::event::BYTES;
 use cohort_recording::format::SLOT_BYTES;
 use cohort_recording::{End, Event, Header, Kind, Pcpu, Writer};
 use libbpf_rs::RingBufferBuilder;
-use rustix::fs::{flock, FlockOperation};
-use rustix::io::Errno;
 use tracing::{info, warn};
 
 pub use args::Record;
 use owners::Owners;
 
+use crate::alone;
 use crate::checks::Host;
 use crate::probe::{self, intf, monotonic_ns, Probe, Reader};
 use crate::run::Stops;
@@ -88,18 +86,12 @@ fn writable(out: &Path) -> Result<(PathBuf, File), Failure> {
     let part = out.with_file_name(part_name);
     let unwritable = |error: io::Error| refused(&format!("cannot be written: {error}"));
     // Not emptied before it is known that no other recorder writes it.
-    let mut options = File::options();
-    // In a folder of others' it may be a link to a file of root's, or a pipe at which nobody reads.
-    let careful =
-        options.write(true).create(true).truncate(false).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    let file = careful.open(&part).map_err(unwritable)?;
-    if !file.metadata().map_err(unwritable)?.is_file() {
-        return Err(refused(&format!("{} is a device or a pipe; allowed: a file", part.display())));
-    }
-    // Where the file system has no locks it goes on without.
-    if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-        return Err(refused(&"another `cohort record` writes it: choose another name, or end that one"));
-    }
+    let file = alone::open(&part).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            refused(&"another `cohort record` writes it: choose another name, or end that one")
+        }
+        _ => unwritable(error),
+    })?;
     file.set_len(0).map_err(unwritable)?;
     Ok((part, file))
 }
@@ -301,20 +293,6 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing was made");
         let (part, _) = writable(&dir.path().join("a.rec")).unwrap();
         assert_eq!(part, dir.path().join("a.rec.part"));
-    }
-
-    #[test]
-    fn what_a_link_leads_to_is_not_emptied() {
-        let dir = tempfile::tempdir().unwrap();
-        let (victim, out) = (dir.path().join("victim"), dir.path().join("a.rec"));
-        fs::write(&victim, "important").unwrap();
-        std::os::unix::fs::symlink(&victim, dir.path().join("a.rec.part")).unwrap();
-        let failure = writable(&out).unwrap_err();
-        assert!(failure.status == 2 && failure.line.contains("cannot be written"), "{failure:?}");
-        assert_eq!(fs::read(&victim).unwrap(), b"important");
-        fs::remove_file(dir.path().join("a.rec.part")).unwrap();
-        fs::create_dir(dir.path().join("a.rec.part")).unwrap();
-        assert_eq!(writable(&out).unwrap_err().status, 2);
     }
 
     #[test]

@@ -140,7 +140,6 @@ def test_what_is_left_of_the_dead_is_removed(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(agent, "_RUN", run)
     monkeypatch.setattr(agent, "CGROUPS", cgroups)
     monkeypatch.setattr(agent, "_TRIES", 1)
-    monkeypatch.setenv("COHORT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(LocalAgent, "_start", lambda *_: (_ for _ in ()).throw(PlaceError("not today")))
     with pytest.raises(PlaceError, match="not today"):
         LocalAgent(tmp_path / "agent")

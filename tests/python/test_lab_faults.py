@@ -143,13 +143,13 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(local, "_RUN", tmp_path / "run")
     monkeypatch.setattr(local, "CGROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(local, "_TRIES", 1)
-    monkeypatch.setenv("COHORT_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
 
 def test_a_host_is_one_comparisons_at_a_time(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalAgent, "_start", lambda *_: None)
     first = LocalAgent(host / "agent")
+    first.slice.mkdir()
     with pytest.raises(PlaceError, match="another comparison runs on this host: wait until it has ended"):
         LocalAgent(host / "agent")
     first.close()
@@ -158,12 +158,25 @@ def test_a_host_is_one_comparisons_at_a_time(host: Path, monkeypatch: pytest.Mon
 
 def test_an_agent_that_still_puts_things_back_is_waited_for(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalAgent, "_start", lambda *_: None)
-    (host / "cgroup" / "cohortlab-999999999.slice").mkdir()
+    dead = host / "cgroup" / "cohortlab-999999999.slice"
+    dead.mkdir()
     turn = local._take_turn()
-    puts_back = subprocess.Popen(["sleep", "0.3"], pass_fds=(turn,))
+    # Its cgroups go before it does.
+    puts_back = subprocess.Popen(["sh", "-c", f"sleep 0.1; rmdir {dead}; sleep 0.3"], pass_fds=(turn,))
     os.close(turn)
     LocalAgent(host / "agent").close()
     assert puts_back.poll() == 0
+
+
+def test_the_agent_holds_its_host_too(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = host / "agent"
+    program.write_text(
+        '#!/bin/sh\nfor f in /proc/$$/fd/*; do [ "$(readlink $f)" != "$TURN" ] || echo it does >&2; done\nexit 3\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("TURN", str(host / "cgroup"))
+    with pytest.raises(PlaceFailed, match=r"does not start: it does$"):
+        LocalAgent(program)
 
 
 def test_an_agent_that_does_not_start_says_why(host: Path) -> None:

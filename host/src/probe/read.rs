@@ -369,6 +369,9 @@ mod tests {
         assert_eq!(told(&[vcpu(7, 10), vcpu(8, 20)]), (6, 20, 20));
         assert_eq!(told(&[vcpu(7, 11)]), (6, 20, 20));
         assert_eq!(told(&[vcpu(7, 11), vcpu(9, 30)]), (9, 30, 30));
+        // A thread that comes back to a vCPU has a slot that begins anew.
+        let anew = probe_vcpu { chain_lengths: Default::default(), ..vcpu(7, 11) };
+        assert_eq!(told(&[anew, vcpu(9, 30)]), (9, 30, 30));
     }
 
     /// Threads of a VM that have run for so long.

@@ -17,8 +17,8 @@ pub struct Owners {
     names: VmNames,
     /// Joined, and not looked at yet: by slot.
     new: BTreeMap<u16, Event>,
-    /// Slots whose owners' events were not seen.
-    assumed: BTreeSet<u16>,
+    /// Slots whose owners' events were not seen: which thread has it, and when that was found.
+    assumed: BTreeMap<u16, (u32, u64)>,
     /// By process and KVM's VM.
     vms: BTreeMap<(u32, u64), VmAbout>,
 }
@@ -58,7 +58,12 @@ impl Owners {
             let vm = self.vms.get_mut(&(slot.pid, slot.vm_id));
             let from_ns = match (heard_ns, vm.and_then(|vm| vm.vcpus.iter_mut().find(is_it))) {
                 // Its event was not lost, only late.
-                (Some(time_ns), Some(vcpu)) if self.assumed.contains(&number) => {
+                (Some(time_ns), Some(vcpu))
+                    if self
+                        .assumed
+                        .get(&number)
+                        .is_some_and(|(tid, at_ns)| *tid == slot.tid && time_ns <= *at_ns) =>
+                {
                     vcpu.from_ns = time_ns;
                     self.assumed.remove(&number);
                     continue;
@@ -68,11 +73,12 @@ impl Owners {
                     time_ns
                 }
                 (None, None) if lost => {
-                    self.assumed.insert(number);
+                    let now_ns = monotonic_ns();
+                    self.assumed.insert(number, (slot.tid, now_ns));
                     let had_others =
                         self.vms.values().any(|vm| vm.vcpus.iter().any(|vcpu| vcpu.slot == number));
                     if had_others {
-                        monotonic_ns()
+                        now_ns
                     } else {
                         0
                     }
@@ -182,6 +188,10 @@ mod tests {
         let event = Event { time_ns: 5, cpu: 0, vcpu: 0, kind: Kind::Joined, a: 0, b: 0 };
         owners.joined(event);
         assert_eq!(look(&mut owners, 8, false), [(8, 5)]);
+        // It has left the slot and come back, long after.
+        owners.joined(Event { time_ns: u64::MAX, ..event });
+        assert_eq!(look(&mut owners, 8, false), [(8, 5), (8, u64::MAX)]);
+        owners.vms.values_mut().for_each(|vm| vm.vcpus.truncate(1));
         // Another thread has the slot now; an event of an earlier owner hides nobody.
         owners.joined(Event { time_ns: 6, b: 9, ..event });
         let found = look(&mut owners, 9, true);

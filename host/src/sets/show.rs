@@ -4,15 +4,13 @@
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use cohort_sets::{Matrix, Tree};
-use rustix::fs::{flock, FlockOperation};
-use rustix::io::Errno;
 
 use super::canvas::Canvas;
 use super::{auto, picture};
+use crate::alone;
 use crate::checks::Host;
 use crate::cli::Sets;
 use crate::monitor;
@@ -93,7 +91,11 @@ impl Png {
         part.push(".part");
         let part = if direct { path.to_path_buf() } else { path.with_file_name(part) };
         // Whoever reads a pipe would go when this were closed again. Nobody in whose folder it is leads it elsewhere by a link.
-        let file = if direct { None } else { Some(alone(&part).map_err(|e| refused(&e))?) };
+        let told = |e: &io::Error| match e.kind() {
+            io::ErrorKind::WouldBlock => "another `cohort sets` writes it".to_string(),
+            _ => e.to_string(),
+        };
+        let file = if direct { None } else { Some(alone::open(&part).map_err(|e| refused(&told(&e)))?) };
         Ok(Png { part, path: path.to_path_buf(), file })
     }
 
@@ -102,30 +104,19 @@ impl Png {
             Some(file) => file.set_len(0).and_then(|()| file.write_all(&bytes)),
             None => fs::write(&self.path, bytes),
         });
-        done.and_then(|()| if self.part == self.path { Ok(()) } else { fs::rename(&self.part, &self.path) })
-            .map_err(|e| Failure::failed(format!("--png: cannot write {}: {e}", self.path.display())))
+        let named = || if self.part == self.path { Ok(()) } else { fs::rename(&self.part, &self.path) };
+        let done = done.and_then(|()| named());
+        if done.is_ok() {
+            // Nothing of ours is left to be removed; another program may have begun one of this name.
+            self.part.clone_from(&self.path);
+        }
+        done.map_err(|e| Failure::failed(format!("--png: cannot write {}: {e}", self.path.display())))
     }
-}
-
-/// A file that this program alone writes until it is closed.
-fn alone(path: &Path) -> io::Result<fs::File> {
-    let mut options = fs::File::options();
-    let careful =
-        options.write(true).create(true).truncate(false).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    let file = careful.open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other(format!("{} is a device or a pipe", path.display())));
-    }
-    // Where the file system has no locks it goes on without.
-    if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-        return Err(io::Error::other("another `cohort sets` writes it"));
-    }
-    Ok(file)
 }
 
 impl Drop for Png {
     fn drop(&mut self) {
-        // There is none any more if it has got its name.
+        // It has not got its name.
         if self.part != self.path {
             let _ = fs::remove_file(&self.part);
         }
@@ -186,9 +177,6 @@ mod tests {
             "{failure:?}"
         );
         first.end(Ok(b"newer".into())).unwrap();
-        // In a folder of others'.
-        std::os::unix::fs::symlink(&path, dir.path().join("other.png.part")).unwrap();
-        assert_eq!(Png::begin(&dir.path().join("other.png")).err().unwrap().status, 2);
         assert_eq!(fs::read_to_string(&path).unwrap(), "newer");
         let failure = Png::begin(&dir.path().join("no/x.png")).err().unwrap();
         assert!(failure.status == 2 && failure.line.starts_with("--png: cannot write"), "{failure:?}");

@@ -4,6 +4,9 @@
 //! libvirt gives each vCPU's thread a cgroup of its own, which has the quota, and the process another one beside these.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 
 use super::sample::Sample;
 use crate::checks::Host;
@@ -33,14 +36,14 @@ pub enum Unknown {
 /// The cgroups that a VM is in.
 pub struct Cgroups {
     /// The names along its process' path.
-    process: Vec<String>,
+    process: Vec<OsString>,
     vcpus: Tree,
 }
 
 /// A cgroup, and those inside it in which vCPUs are.
 #[derive(Default)]
 struct Tree {
-    inside: BTreeMap<String, Tree>,
+    inside: BTreeMap<OsString, Tree>,
     /// vCPUs are in it, and in none of those inside it.
     has_vcpus: bool,
 }
@@ -67,10 +70,10 @@ impl Cgroups {
 
     /// Times those above it, of 100 each.
     pub fn weight(&self, host: &Host) -> f64 {
-        let mut group = String::from(ROOT);
+        let mut group = PathBuf::from(ROOT);
         let parts = self.process.iter().map(|part| {
-            group = format!("{group}/{part}");
-            let weight = host.read(&format!("{group}/cpu.weight")).and_then(|text| text.parse::<f64>().ok());
+            group.push(part);
+            let weight = host.read(group.join("cpu.weight")).and_then(|text| text.parse::<f64>().ok());
             weight.map_or(1.0, |weight| weight.max(WEIGHT_IDLE) / WEIGHT_DEFAULT)
         });
         WEIGHT_DEFAULT * parts.product::<f64>()
@@ -78,22 +81,22 @@ impl Cgroups {
 
     /// By quotas of the vCPUs' own cgroups and of those above them. One above that is shared with others counts in full.
     pub fn throttled_ns(&self, host: &Host) -> Result<u64, Unknown> {
-        self.vcpus.throttled_ns(host, ROOT).ok_or(Unknown::Hidden)
+        self.vcpus.throttled_ns(host, Path::new(ROOT)).ok_or(Unknown::Hidden)
     }
 
     /// The tightest quota: of a cgroup that all vCPUs are in, or the sum where each of them has one of its own.
     pub fn quota_us(&self, host: &Host) -> Option<Quota> {
-        self.vcpus.quota_us(host, ROOT)
+        self.vcpus.quota_us(host, Path::new(ROOT))
     }
 
     /// Has one of its vCPUs a quota?
     fn is_limited(&self, host: &Host) -> bool {
-        self.vcpus.is_limited(host, ROOT)
+        self.vcpus.is_limited(host, Path::new(ROOT))
     }
 }
 
 impl Tree {
-    fn put(&mut self, path: &[String]) {
+    fn put(&mut self, path: &[OsString]) {
         match path.split_first() {
             Some((first, rest)) => self.inside.entry(first.clone()).or_default().put(rest),
             None => self.has_vcpus = true,
@@ -101,12 +104,12 @@ impl Tree {
     }
 
     /// All inside it together; None: not to be read.
-    fn throttled_ns(&self, host: &Host, dir: &str) -> Option<u64> {
+    fn throttled_ns(&self, host: &Host, dir: &Path) -> Option<u64> {
         let mut sum = 0u64;
         for (name, group) in &self.inside {
-            let dir = format!("{dir}/{name}");
+            let dir = dir.join(name);
             // It has no such line where no quota can be.
-            let stat = host.read(&format!("{dir}/cpu.stat"))?;
+            let stat = host.read(dir.join("cpu.stat"))?;
             let us = stat.lines().find_map(|line| line.strip_prefix("throttled_usec ")?.parse::<u64>().ok());
             // Who is held back by its own quota and by one above it is held back once.
             let inside = group.throttled_ns(host, &dir)?;
@@ -116,42 +119,42 @@ impl Tree {
     }
 
     /// All inside it together; None: not each of its vCPUs has one there.
-    fn quota_us(&self, host: &Host, dir: &str) -> Option<Quota> {
+    fn quota_us(&self, host: &Host, dir: &Path) -> Option<Quota> {
         let of_each = self.inside.iter().map(|(name, group)| {
-            let dir = format!("{dir}/{name}");
+            let dir = dir.join(name);
             tightest(quota(host, &dir), group.quota_us(host, &dir))
         });
         let sum = of_each.reduce(|a, b| Some(added(a?, b?))).flatten();
         sum.filter(|_| !self.has_vcpus)
     }
 
-    fn is_limited(&self, host: &Host, dir: &str) -> bool {
+    fn is_limited(&self, host: &Host, dir: &Path) -> bool {
         self.inside.iter().any(|(name, group)| {
-            let dir = format!("{dir}/{name}");
+            let dir = dir.join(name);
             quota(host, &dir).is_some() || group.is_limited(host, &dir)
         })
     }
 }
 
-/// The names along the path of a task's cgroup.
-fn path(host: &Host, file: &str) -> Result<Vec<String>, Unknown> {
-    let text = host.read(file).ok_or(Unknown::Gone)?;
+/// The names along the path of a task's cgroup, which may be any bytes.
+fn path(host: &Host, file: &str) -> Result<Vec<OsString>, Unknown> {
+    let text = host.bytes(file).ok_or(Unknown::Gone)?;
+    let lines = || text.split(|byte| *byte == b'\n');
     // A task that has ended, of which somebody is still to be told.
-    if text.lines().any(|line| line.ends_with(" (deleted)")) {
-        return Err(Unknown::Gone);
-    }
-    // A name that is no UTF-8, which anybody may give a cgroup of their own, leads nowhere: that VM keeps its defaults, and no other loses by it.
-    if text.contains(char::REPLACEMENT_CHARACTER) {
+    if lines().any(|line| line.ends_with(b" (deleted)")) {
         return Err(Unknown::Gone);
     }
     // Where the first version has the controller, the second has a path as well, which says nothing of quotas.
-    let is_of_cpu =
-        |line: &str| line.split(':').nth(1).is_some_and(|list| list.split(',').any(|name| name == "cpu"));
-    if text.lines().any(is_of_cpu) {
+    let is_of_cpu = |line: &[u8]| {
+        let controllers = line.split(|byte| *byte == b':').nth(1).unwrap_or_default();
+        controllers.split(|byte| *byte == b',').any(|name| name == b"cpu")
+    };
+    if lines().any(is_of_cpu) {
         return Err(Unknown::Hidden);
     }
-    let path = text.lines().find_map(|line| line.strip_prefix("0::")).ok_or(Unknown::Hidden)?;
-    let names: Vec<String> = path.split('/').filter(|name| !name.is_empty()).map(str::to_string).collect();
+    let path = lines().find_map(|line| line.strip_prefix(b"0::")).ok_or(Unknown::Hidden)?;
+    let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+    let names: Vec<OsString> = names.map(|name| OsString::from_vec(name.to_vec())).collect();
     // Outside this cgroup namespace the kernel writes "/../x".
     if names.iter().any(|name| name == "..") {
         return Err(Unknown::Hidden);
@@ -168,8 +171,8 @@ fn surely<T>(mut look: impl FnMut() -> Result<T, Unknown>) -> Result<T, Unknown>
 }
 
 /// `cpu.max`: "50000 100000"; "max 100000" is none.
-fn quota(host: &Host, dir: &str) -> Option<Quota> {
-    let text = host.read(&format!("{dir}/cpu.max"))?;
+fn quota(host: &Host, dir: &Path) -> Option<Quota> {
+    let text = host.read(dir.join("cpu.max"))?;
     let (quota, period) = text.split_once(' ')?;
     Some((quota.parse().ok()?, period.parse().ok().filter(|period| *period > 0)?))
 }

@@ -10,7 +10,7 @@ const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 /// Longer requests are not read to their end.
 const REQUEST_MAX: usize = 8 << 10;
 
-/// A connection that is over at a time, whatever trickles through it: not many more are had at once.
+/// A connection that is over at a time, whatever trickles through it: nobody has one of the few places for longer.
 struct Brief {
     stream: TcpStream,
     until: Instant,

@@ -77,6 +77,22 @@ fn what_was_started_ends_with_who_asked_for_it() {
 }
 
 #[test]
+fn what_it_was_handed_is_not_handed_on() {
+    // As what holds the host: open in the agent, by a number that it is not told.
+    let (kept, held) = UnixStream::pair().unwrap();
+    rustix::io::fcntl_setfd(&held, rustix::io::FdFlags::empty()).unwrap();
+    let mut agent = Agent::start("handed");
+    let folder = agent.folder.clone();
+    let done = agent.ask(&json!({ "exec": { "sh": "ls -l /proc/self/fd", "timeout_s": 60 } }));
+    let held_by_us =
+        std::fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&held))).unwrap();
+    assert!(!done["ok"]["stdout"].as_str().unwrap().contains(held_by_us.to_str().unwrap()), "{done}");
+    drop((kept, held));
+    assert!(agent.ended());
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn a_request_that_is_cut_off_is_no_request() {
     let mut agent = Agent::start("cut");
     assert!(agent.ask(&json!({ "ping": {} }))["ok"]["time_ns"].is_u64());

@@ -19,7 +19,6 @@ import time
 from pathlib import Path
 
 from cohortlab.host.checks import CGROUPS
-from cohortlab.lab import cache
 from cohortlab.lab.agent import AgentError, Connection, Machine
 from cohortlab.places import PlaceCrashed, PlaceFailed
 
@@ -112,8 +111,12 @@ class LocalAgent:
         if self._process is not None:
             with contextlib.suppress(AttributeError):  # it was never connected to
                 self.connection.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            try:
                 self._process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                # It holds this host, and is in no cgroup that is removed below.
+                self._process.kill()
+                self._process.wait()
         _remove(self.slice)
         shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._turn)
@@ -124,13 +127,15 @@ def _take_turn() -> int:
 
     The agent of one that was killed has it too, for as long as it puts back what was changed: that is waited for.
     """
-    turn = os.open(cache.root() / "host.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    # Of a folder that is there anyway, and the same for all of this host.
+    turn = os.open(CGROUPS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     deadline = time.monotonic() + _END_S
     while True:
         try:
             fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if _of_the_dead() and time.monotonic() < deadline:
+            # One that only ends, or begins, has no cgroup of its own.
+            if not _slices(alive=True) and time.monotonic() < deadline:
                 time.sleep(_TRY_S)
                 continue
             os.close(turn)
@@ -138,16 +143,16 @@ def _take_turn() -> int:
         return turn
 
 
-def _of_the_dead() -> list[Path]:
-    """Return the cgroups of others of us that have ended."""
+def _slices(*, alive: bool) -> list[Path]:
+    """Return the cgroups of those of us that run, or that have ended."""
     slices = CGROUPS.glob(f"{_PREFIX}*.slice")
     number = {path: path.name.removeprefix(_PREFIX).removesuffix(".slice") for path in slices}
-    return [path for path, pid in number.items() if not Path(f"/proc/{pid}").exists()]
+    return [path for path, pid in number.items() if Path(f"/proc/{pid}").exists() == alive]
 
 
 def _clean_up_after_the_dead() -> None:
     """Remove what is left of others of us whose agent was killed, too."""
-    for path in _of_the_dead():
+    for path in _slices(alive=False):
         _remove(path)
     for path in _RUN.glob(f"{_PREFIX}*-*"):
         if not Path(f"/proc/{path.name.split('-')[1]}").exists():
