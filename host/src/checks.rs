@@ -38,7 +38,7 @@ impl Host {
         Host { root: PathBuf::from("/"), cookie_of: core_sched_cookie, ops_of: kernel_ops::of }
     }
 
-    pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+    pub fn path(&self, path: &(impl AsRef<Path> + ?Sized)) -> PathBuf {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
@@ -47,14 +47,14 @@ impl Host {
         self.path(path).exists()
     }
 
-    pub fn read(&self, path: impl AsRef<Path>) -> Option<String> {
+    pub fn read(&self, path: &(impl AsRef<Path> + ?Sized)) -> Option<String> {
         // The kernel cuts names of tasks in the middle of a character, and cgroups may be called anything.
         let bytes = self.bytes(path)?;
         Some(String::from_utf8_lossy(&bytes).trim().to_string())
     }
 
     /// Where names are read that lead to other files.
-    pub fn bytes(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
+    pub fn bytes(&self, path: &(impl AsRef<Path> + ?Sized)) -> Option<Vec<u8>> {
         fs::read(self.path(path)).ok()
     }
 

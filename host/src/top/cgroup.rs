@@ -73,7 +73,7 @@ impl Cgroups {
         let mut group = PathBuf::from(ROOT);
         let parts = self.process.iter().map(|part| {
             group.push(part);
-            let weight = host.read(group.join("cpu.weight")).and_then(|text| text.parse::<f64>().ok());
+            let weight = host.read(&group.join("cpu.weight")).and_then(|text| text.parse::<f64>().ok());
             weight.map_or(1.0, |weight| weight.max(WEIGHT_IDLE) / WEIGHT_DEFAULT)
         });
         WEIGHT_DEFAULT * parts.product::<f64>()
@@ -109,7 +109,7 @@ impl Tree {
         for (name, group) in &self.inside {
             let dir = dir.join(name);
             // It has no such line where no quota can be.
-            let stat = host.read(dir.join("cpu.stat"))?;
+            let stat = host.read(&dir.join("cpu.stat"))?;
             let us = stat.lines().find_map(|line| line.strip_prefix("throttled_usec ")?.parse::<u64>().ok());
             // Who is held back by its own quota and by one above it is held back once.
             let inside = group.throttled_ns(host, &dir)?;
@@ -172,7 +172,7 @@ fn surely<T>(mut look: impl FnMut() -> Result<T, Unknown>) -> Result<T, Unknown>
 
 /// `cpu.max`: "50000 100000"; "max 100000" is none.
 fn quota(host: &Host, dir: &Path) -> Option<Quota> {
-    let text = host.read(dir.join("cpu.max"))?;
+    let text = host.read(&dir.join("cpu.max"))?;
     let (quota, period) = text.split_once(' ')?;
     Some((quota.parse().ok()?, period.parse().ok().filter(|period| *period > 0)?))
 }

@@ -79,7 +79,7 @@ fn weights_multiply_along_the_path() {
 fn a_name_that_is_no_text_is_a_name() {
     let name = OsString::from_vec(b"\xff.scope".to_vec());
     let host = plain();
-    let dir = host.host().path(PathBuf::from("/sys/fs/cgroup").join(&name));
+    let dir = host.host().path(&PathBuf::from("/sys/fs/cgroup").join(&name));
     std::fs::create_dir(&dir).unwrap();
     std::fs::write(dir.join("cpu.weight"), "300\n").unwrap();
     std::fs::write(dir.join("cpu.stat"), "throttled_usec 7\n").unwrap();
