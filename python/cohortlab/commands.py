@@ -110,14 +110,12 @@ def compare(
         chosen = chosen.with_guest_kernel(_kernel("--guest-kernel", guest_kernel))
     if programs is not None:
         chosen = with_programs(programs, chosen)
-    kernel_from, wanted = "--kernel", kernel
-    if not kernel:
-        kernel_from, wanted = f"{chosen.path}: defaults.kernel", chosen.defaults.kernel
+    wanted = kernel or chosen.defaults.kernel
     plan = Plan(
         policies=policies_of(chosen, policies, policy_args),
         rounds=rounds or ROUNDS[where],
         modes=tlb_modes(tlb, chosen),
-        kernel=_kernel(kernel_from, wanted) if wanted else None,
+        kernel=_kernel(_kernel_from(chosen, wanted), wanted) if wanted else None,
         # Nothing is cold in a simulated host.
         warm_up=warm_up and where != "sim",
         crashes_max=crashes,
@@ -253,7 +251,7 @@ def _on_this_host(plan: Plan) -> str:
 
     if plan.kernel is not None:
         scenario = next(iter(plan.modes.values()))
-        where = f"{scenario.path}: defaults.kernel" if plan.kernel == scenario.defaults.kernel else "--kernel"
+        where = _kernel_from(scenario, plan.kernel)
         raise BadInput(f"{where}: this host runs the kernel that it runs: must be left out with --on host")
     remark = checks.policies(plan.policies)
     try:
@@ -294,6 +292,11 @@ def _names(option: str, text: str) -> tuple[str, ...]:
         if name in names[:position]:
             raise BadInput(f'{option}: "{name}" is named twice')
     return names
+
+
+def _kernel_from(scenario: Scenario, wanted: str) -> str:
+    """Return where it is said which kernel is wanted."""
+    return f"{scenario.path}: defaults.kernel" if wanted == scenario.defaults.kernel else "--kernel"
 
 
 def _kernel(option: str, text: str) -> str:

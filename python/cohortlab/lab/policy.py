@@ -20,7 +20,7 @@ _SCHED = "/sys/kernel/debug/sched"
 _START_TIMEOUT_S = 60
 _STOP_TIMEOUT_S = 30
 # What sched_ext's state is under the kernel's own scheduler, as ``sched_ext_state`` tells it.
-_OFF = ("disabled", "no sched_ext")
+OFF = ("disabled", "no sched_ext")
 _LOOK_S = 0.1
 _READY = "cohort: scheduling"
 STATS_PERIOD_S = 1
@@ -124,7 +124,7 @@ class PolicyRun:
         self._job.wait(_STOP_TIMEOUT_S)
         # What has ended is taken out by the kernel in its own time, and meanwhile nothing else can be loaded.
         deadline = time.monotonic() + _STOP_TIMEOUT_S
-        while sched_ext_state(self._host) not in _OFF and time.monotonic() < deadline:
+        while sched_ext_state(self._host) not in OFF and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
 
     def latest(self) -> dict[str, float]:

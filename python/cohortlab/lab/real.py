@@ -16,7 +16,7 @@ from cohortlab.errors import one_line
 from cohortlab.lab import programs, sampling
 from cohortlab.lab.agent import AgentError, Answer, Machine, done
 from cohortlab.lab.guest import Guest, GuestConfig
-from cohortlab.lab.policy import PolicyRun, applying, sched_ext_state, undoing
+from cohortlab.lab.policy import OFF, PolicyRun, applying, sched_ext_state, undoing
 from cohortlab.lab.probe import ProbeRun
 from cohortlab.lab.programs import Programs
 from cohortlab.places import Measurement, PlaceCrashed, PlaceError, ProgressFn
@@ -144,7 +144,7 @@ class RealPlace(ABC):
     def _under_kernel(self, settings: KernelSettings) -> Iterator[None]:
         with self._crash_if_lost():
             host = self.host
-            if (state := sched_ext_state(host)) not in ("disabled", "no sched_ext"):
+            if (state := sched_ext_state(host)) not in OFF:
                 raise PlaceError(f"the kernel's own scheduler is wanted, but sched_ext is {state}")
         if settings == KernelSettings():
             yield
