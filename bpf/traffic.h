@@ -17,7 +17,7 @@ struct traffic {
 	u32 unused;
 };
 
-/* VM << 16 | lower vCPU << 8 | higher vCPU. A pair beyond these counts for nothing. User space sizes it. */
+/* VM << 16 | lower vCPU << 8 | higher vCPU. A pair beyond these counts for nothing. User space sizes it, and takes out the pairs of VMs that are gone. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);

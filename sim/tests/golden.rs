@@ -15,15 +15,15 @@ const BPF: &str = "";
 
 /// Program, locks, TLB flushes, interrupts, policy, fingerprint.
 const RUNS: [(&str, &str, &str, &str, &str, &str); 10] = [
-    ("hackbench", "tas", "ipi", "trapped", FLAT, "2c705b1f3025dcfb"),
+    ("hackbench", "tas", "ipi", "trapped", FLAT, "7c84b801d1991c39"),
     ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, BPF),
-    ("hackbench", "ticket", "ipi", "virtualized", CFS, "be2d12c1d3b25886"),
-    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "2c3fac4d29a0de02"),
-    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "7bb3a7a06e52f6e0"),
+    ("hackbench", "ticket", "ipi", "virtualized", CFS, "454b721f87e05596"),
+    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "a4f516e8d50f65d1"),
+    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "7d76e1c4827a814f"),
     ("tlb-flush", "tas", "hypercall", "trapped", COHORT, BPF),
-    ("ebizzy", "queued", "ipi", "trapped", EEVDF, "3058fde1033e532a"),
+    ("ebizzy", "queued", "ipi", "trapped", EEVDF, "0e37aa82f546941f"),
     ("dbench", "queued", "ipi", "posted", COHORT, BPF),
-    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "08692c89d41b28ea"),
+    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "2bede342362141cb"),
     ("user-spin", "pv-ticket", "ipi", "trapped", COHORT, BPF),
 ];
 

@@ -304,6 +304,25 @@ def test_a_spin_is_caught_after_the_scenarios_window(
 
 
 @pytest.mark.parametrize(
+    ("kernel", "ple", "grow"),
+    [
+        ("3.17", "", 1),
+        ("3.17", "grow = 3", 3),
+        ("3.18", "", None),
+        ("4.16", "window_pauses = 3000", 1),
+        ("4.17", "window_pauses = 3000", None),
+    ],
+)
+def test_the_window_grows_as_the_kernel_has_it_or_as_hardware_says(
+    path: Path, tmp_path: Path, kernel: str, ple: str, grow: int | None
+) -> None:
+    (tmp_path / "some.toml").write_text(f"[kvm.ple]\n{ple}\n")
+    chosen = hardwares.load(str(tmp_path / "some.toml"))
+    made = Simulated(scenarios.load(path), {"work": "tlb-flush"}, kernel=kernel, hardware=chosen).as_dict()
+    assert made["vms"][0]["kvm"].get("ple", {}).get("grow") == grow
+
+
+@pytest.mark.parametrize(
     ("window_us", "kvm", "called"),
     [
         (100, {}, False),

@@ -198,7 +198,9 @@ def test_yields_by_hypercall_and_interrupts_are_those_of_the_kernel(
 @pytest.mark.parametrize(
     ("kernel", "vcpus", "slice_ns", "hrtick"),
     [
-        ("6.5.13", 4, None, False),
+        ("2.6.34", 4, 3_000_000, False),
+        ("2.6.36.4", 1, 2_000_000, False),
+        ("6.5.13", 4, 2_250_000, False),
         ("6.6", 1, 750_000, False),
         ("6.12.48+deb13", 2, 1_400_000, False),
         ("7.2.12", 3, 1_400_000, False),
@@ -208,10 +210,50 @@ def test_yields_by_hypercall_and_interrupts_are_those_of_the_kernel(
     ],
 )
 def test_a_guests_tasks_have_slices_by_its_kernel_and_its_vcpus(
-    kernel: str, vcpus: int, slice_ns: int | None, hrtick: bool
+    kernel: str, vcpus: int, slice_ns: int, hrtick: bool
 ) -> None:
     found = policy.guest_of(kernel, vcpus)
-    assert (found.get("slice_ns"), found["hrtick"]) == (slice_ns, hrtick)
+    assert (found["slice_ns"], found["hrtick"]) == (slice_ns, hrtick)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "vcpus", "latency_ns", "wakeup_gran_ns"),
+    [
+        ("2.6.34", 4, 15_000_000, 3_000_000),
+        ("2.6.35", 1, 6_000_000, 1_000_000),
+        ("4.15", 12, 24_000_000, 4_000_000),
+        ("6.6", 4, None, None),
+    ],
+)
+def test_cfs_turns_in_a_guest_are_those_of_its_kernel(
+    kernel: str, vcpus: int, latency_ns: int | None, wakeup_gran_ns: int | None
+) -> None:
+    found = policy.guest_of(kernel, vcpus)
+    assert (found.get("latency_ns"), found.get("wakeup_gran_ns")) == (latency_ns, wakeup_gran_ns)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "asks_kernel_only", "lazy_tlb"),
+    [
+        ("4.13.16", False, "asked"),
+        ("4.14", True, "left"),
+        ("4.19.300", True, "left"),
+        ("4.20", True, "spared"),
+        ("6.13.12", True, "spared"),
+        ("6.14", True, "late"),
+    ],
+)
+def test_who_is_asked_to_run_or_to_flush_is_by_kernel(kernel: str, asks_kernel_only: bool, lazy_tlb: str) -> None:
+    found = (policy.kvm_of(kernel)["asks_kernel_only"], policy.guest_of(kernel, 2)["lazy_tlb"])
+    assert found == (asks_kernel_only, lazy_tlb)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "counts", "grows"),
+    [("3.17.8", False, False), ("3.18", False, True), ("4.16.18", True, False), ("4.17", True, True)],
+)
+def test_windows_grow_since_the_kernel_has_them_grow(kernel: str, counts: bool, grows: bool) -> None:
+    assert policy.window_grows(kernel, counts=counts) == grows
 
 
 @pytest.mark.parametrize(

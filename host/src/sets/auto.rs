@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use cohort_sets::{Finder, Matrix, Sets, PERIOD_S};
-use libbpf_rs::{MapCore, MapFlags};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags};
 use tracing::debug;
 
 use crate::stats::Vm;
@@ -37,7 +37,14 @@ impl Auto {
             return Ok(false);
         }
         self.due = now + PERIOD;
-        self.count(vms, &read(traffic)?);
+        let events = read(traffic)?;
+        for pair in gone(vms, &events) {
+            match traffic.delete(&pair.to_ne_bytes()) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        self.count(vms, &events);
         Ok(true)
     }
 
@@ -60,6 +67,12 @@ impl Auto {
     pub fn sets_of(&self, vm: &Vm) -> Sets {
         self.of(vm).map(|finder| finder.sets().clone()).unwrap_or_default()
     }
+}
+
+/// Pairs of VMs that are no more: they would fill the map, and those that come later count for nothing then.
+fn gone(vms: &[Vm], events: &[Event]) -> Vec<u32> {
+    let is_of = |vm: &Vm, event: &Event| event.vm() == vm.slot && event.generation == vm.ctx.generation;
+    events.iter().filter(|event| !vms.iter().any(|vm| is_of(vm, event))).map(|event| event.pair).collect()
 }
 
 /// The address of its struct kvm, and its generation: a VM that comes after another may have the same slot and the same address, and counts from 0.
@@ -104,9 +117,10 @@ impl Event {
 
 /// Read the map `traffic`.
 pub fn read(traffic: &impl MapCore) -> libbpf_rs::Result<Vec<Event>> {
-    let mut events = Vec::new();
+    // While somebody else deletes one may come twice.
+    let mut events = BTreeMap::new();
     for key in traffic.keys() {
-        // Deleted meanwhile: nothing does that.
+        // Deleted meanwhile.
         let Some(value) = traffic.lookup(&key, MapFlags::ANY)? else { continue };
         let (Some(pair), Some(count), Some(generation)) = (
             key.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes)),
@@ -115,9 +129,9 @@ pub fn read(traffic: &impl MapCore) -> libbpf_rs::Result<Vec<Event>> {
         ) else {
             continue;
         };
-        events.push(Event { pair, generation, count });
+        events.insert(pair, Event { pair, generation, count });
     }
-    Ok(events)
+    Ok(events.into_values().collect())
 }
 
 #[cfg(test)]
@@ -154,6 +168,15 @@ mod tests {
         assert!(auto.sets_of(&vm(8, 2)).is_empty(), "another VM in its slot");
         auto.count(&[vm(8, 2)], &[]);
         assert_eq!(auto.sets_of(&vm(8, 2)), [vec![0], vec![1]]);
+    }
+
+    #[test]
+    fn pairs_of_vms_that_are_no_more_leave_the_map() {
+        let of_another = Event { pair: 4 << 16 | 1, generation: 5, count: 7 };
+        let of_before = Event { generation: 4, ..event(0, 2, 9) };
+        let events = [event(0, 1, 1), of_another, of_before];
+        assert_eq!(gone(&[vm(7, 3)], &events), [of_another.pair, of_before.pair]);
+        assert_eq!(gone(&[], &events).len(), 3);
     }
 
     #[test]

@@ -14,7 +14,15 @@ from cohortlab.places import PlaceError
 from cohortlab.scenario import Scenario, Vm
 from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.hardware import Hardware
-from cohortlab.sim.policy import KERNEL_DEFAULT, guest_of, host_class, kvm_of, version_of, yields_at_pause_loops
+from cohortlab.sim.policy import (
+    KERNEL_DEFAULT,
+    guest_of,
+    host_class,
+    kvm_of,
+    version_of,
+    window_grows,
+    yields_at_pause_loops,
+)
 from cohortlab.tomlmodel import refuse
 
 NS_PER_S = 1_000_000_000
@@ -117,6 +125,9 @@ class Run:
         kvm: dict[str, Any] = of_kernel | hyperv_kvm | of_hardware
         if isinstance(polling := of_hardware.get("halt_poll", {}), dict):
             kvm["halt_poll"] = of_kernel["halt_poll"] | polling
+        ple = of_hardware.get("ple", {})
+        if isinstance(ple, dict) and not window_grows(self.kernel, counts=bool(ple.get("window_pauses"))):
+            kvm["ple"] = {"grow": 1, **ple}
         if not self.scenario.guest.ple:
             kvm["ple"] = {**kvm.get("ple", {}), "mode": "off"}
         elif self.scenario.guest.ple_window_us is not None:

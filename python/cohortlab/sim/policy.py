@@ -78,6 +78,15 @@ KERNEL_RULE = "a kernel's version, 2.6.34 or newer, as in 6.12"
 KERNEL_DEFAULT = "7.3"
 SIMULATED_MODES = ("smp", "concur")
 _SHORTER_SLICE = ((6, 6, 93), (6, 12, 31), (6, 14, 9))
+# Of CFS on one CPU before that version: the latency and the least turn (172e082a9111, 21406928afe4, 0bf377bbb0c1).
+_CFS_TURNS = (
+    ((2, 6, 35), 5_000_000, 1_000_000),
+    ((2, 6, 37), 6_000_000, 2_000_000),
+    ((6, 6, 0), 6_000_000, 750_000),
+)
+_CFS_WAKEUP_GRAN_NS = 1_000_000
+# Before which kernel: what becomes of the address space of a vCPU that idles.
+_LAZY_TLB = (((4, 14, 0), "asked"), ((4, 20, 0), "left"), ((6, 14, 0), "spared"))
 
 
 def host_class(
@@ -180,37 +189,56 @@ def kvm_of(kernel: str) -> dict[str, Any]:
     ``on_spin_bug``: kvm_vcpu_on_spin() forgets whom it boosted last (from 7e513617da71 to 32bd348be3fa);
     ``yields_to_woken``: it yields to who was woken, too (d73eb57b80b9); ``kick_yields``: kicking a halted vCPU is a
     wish to yield to it (266e85a5ec9f); ``lone_yields_not``: kvm_sched_yield() looks first whether the pCPU has another
-    task (72b268a8e930). ``shrink`` is the default of halt_poll_ns_shrink.
+    task (72b268a8e930); ``asks_kernel_only``: who was preempted in user mode is not asked (199b5763d329). ``shrink``
+    is the default of halt_poll_ns_shrink.
     """
     version = version_of(kernel)
     return {
         "on_spin_bug": (6, 13, 0) <= version < (6, 18, 3),
         "yields_to_woken": version >= (5, 3, 0),
+        "asks_kernel_only": version >= (4, 14, 0),
         "kick_yields": version >= (5, 4, 0),
         "lone_yields_not": version >= (5, 13, 0),
         "halt_poll": {"shrink": 0 if version < (6, 11, 0) else 2},
     }
 
 
+def window_grows(kernel: str, *, counts: bool) -> bool:
+    """Return whether KVM of Linux ``kernel`` has the pause filter's window grow with each exit.
+
+    ``counts``: the filter counts PAUSEs, as AMD's does, for which this came later (b4a2d31da812; 8566ac8b8e7c).
+    """
+    return version_of(kernel) >= ((4, 17, 0) if counts else (3, 18, 0))
+
+
 def guest_of(kernel: str, vcpus: int) -> dict[str, Any]:
     """Return what Linux ``kernel`` does as a guest of so many vCPUs.
 
     ``send_ipi``: whether it can send one interrupt to all its other vCPUs; the x2APIC of a KVM guest is in physical
-    mode, with shorthands since 43931d350f30. ``slice_ns`` is EEVDF's, by the number of vCPUs; CFS' is the simulator's
-    default. ``hrtick``: it ends on time. ``retains_tick``: an idle vCPU keeps its tick until that has woken it once.
+    mode, with shorthands since 43931d350f30. ``slice_ns``, ``latency_ns`` and ``wakeup_gran_ns`` are the scheduler's,
+    by the number of vCPUs. ``hrtick``: slices end on time. ``retains_tick``: an idle vCPU keeps its tick until that has
+    woken it once. ``lazy_tlb``: which idle vCPUs are asked to flush (94b1b03b519b, where there is PCID; 145f573b89a6;
+    209954cbc7d0).
     """
     version = version_of(kernel)
+    # 1 + log2, of at most 8 (get_update_sysctl_factor()).
+    factor = min(vcpus, 8).bit_length()
     made: dict[str, Any] = {
         "send_ipi": "each" if version < (5, 4, 0) else "shorthand",
         "hrtick": version >= (7, 3, 0),
         "scheduler": "cfs" if version < (6, 6, 0) else "eevdf" if version < (6, 12, 0) else "eevdf-delay",
         "lazy_preemption": version >= (7, 0, 0),
         "retains_tick": version >= (7, 0, 0),
+        "lazy_tlb": next((until for before, until in _LAZY_TLB if version < before), "late"),
     }
     if version >= (6, 6, 0):
-        # 1 + log2, of at most 8 (get_update_sysctl_factor()).
-        made["slice_ns"] = _normalized_slice_ns(version) * min(vcpus, 8).bit_length()
-    return made
+        return made | {"slice_ns": _normalized_slice_ns(version) * factor}
+    latency_ns, least_ns = next(turns for before, *turns in _CFS_TURNS if version < before)
+    return made | {
+        "latency_ns": latency_ns * factor,
+        "slice_ns": least_ns * factor,
+        "wakeup_gran_ns": _CFS_WAKEUP_GRAN_NS * factor,
+    }
 
 
 def yields_at_pause_loops(kernel: str) -> bool:

@@ -26,6 +26,7 @@ use super::lock::Lock;
 use super::ops::{Doing, Frame, Op};
 use super::sync::{Barrier, Condition, Mutex, Pipe, Pool};
 use super::task::{Cpu, State, Task, NO_SPACE};
+use super::tlb::Space;
 use super::vm::{ProgramState, Vm};
 use super::{GuestConfig, Guests, Owner, Process, PROCESS};
 
@@ -364,7 +365,7 @@ fn make_vm(config: &VmConfig, kind: &Kind<'_>, id: VmId, threads: Vec<Vcpu>, see
     };
     vm.pipes = code.pipes.iter().map(|of| pipe(of, lock())).collect();
     vm.pools = code.pools.iter().map(|all| Pool { all: *all, left: *all }).collect();
-    vm.spaces = vec![0; code.spaces as usize];
+    vm.spaces = vec![Space::new(vcpus as usize); code.spaces as usize];
     if config.guest.tick_ns > 0 {
         // Neither the guests nor the host booted at the same instant.
         vm.tick_phase_ns = rng(Stream::Vm, 1).below(config.guest.tick_ns);

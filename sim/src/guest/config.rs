@@ -16,18 +16,21 @@ pub struct GuestConfig {
     /// All its spin locks, those of the run queues included.
     pub lock: LockKind,
     pub tlb: TlbMode,
+    pub lazy_tlb: LazyTlb,
     pub send_ipi: SendIpi,
     /// The timer tick of a busy vCPU; 4 ms is HZ=250. 0: none.
     pub tick_ns: Ns,
     /// A vCPU that goes idle keeps its tick until that has woken it (idle_call_stop_or_retain_tick(), f4c31b07b136, 7.0, where there is no cpuidle driver).
     pub retains_tick: bool,
-    /// How long a task runs while others wait: to the first tick after that.
+    /// How long a task runs while others wait: to the first tick after that. Under CFS at least (`sched_min_granularity`).
     pub slice_ns: Ns,
     /// ... or no longer (HRTICK, since 7.3).
     pub hrtick: bool,
+    /// CFS: time in which each of the tasks has a turn, if they are not too many (`sched_latency`); who has slept is half of it before the others at best.
+    pub latency_ns: Ns,
     /// Who of the tasks that wait for a vCPU runs next.
     pub scheduler: Scheduler,
-    /// PREEMPT_LAZY, since 7.0: who preempts a task elsewhere sends no interrupt.
+    /// PREEMPT_LAZY, since 7.0: who preempts a task elsewhere sends no interrupt; the task goes on to user mode, or, also in the kernel, to the next tick.
     pub lazy_preemption: bool,
     /// CFS: a task preempts the running one when it wakes and is behind by this.
     pub wakeup_gran_ns: Ns,
@@ -55,11 +58,13 @@ impl Default for GuestConfig {
         Self {
             lock: LockKind::Tas,
             tlb: TlbMode::Ipi,
+            lazy_tlb: LazyTlb::Spared,
             send_ipi: SendIpi::Shorthand,
             tick_ns: 4_000_000,
             retains_tick: false,
             slice_ns: 3_000_000,
             hrtick: false,
+            latency_ns: 6_000_000,
             scheduler: Scheduler::Cfs,
             lazy_preemption: false,
             wakeup_gran_ns: 1_000_000,
@@ -99,7 +104,7 @@ pub enum LockKind {
     Queued,
     /// Ticket; who has spun for long halts, and is kicked when it is its turn.
     PvTicket,
-    /// Queued; likewise, and while the next one is halted others may take the lock (qspinlock_paravirt.h).
+    /// Queued; likewise, and while the next one does not spin others may take the lock (qspinlock_paravirt.h, since 4.15).
     PvQueued,
     /// Ticket; who has waited for long enough for its place in the queue may go out of turn (Ouyang and Lange, VEE'13).
     PreemptableTicket,
@@ -115,6 +120,20 @@ pub enum TlbMode {
     KvmPv,
     /// KVM does it (Shoot4U; the Hyper-V enlightenment).
     Hypercall,
+}
+
+/// Which vCPUs are asked to flush, beside those that run in the address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LazyTlb {
+    /// One that idles, and has it loaded still: once (before 4.14; to 4.19 without PCID).
+    Asked,
+    /// None: who idles leaves it at once (4.14 to 4.19 with PCID, tlb_defer_switch_to_init_mm()).
+    Left,
+    /// One that idles, once, if page tables are freed (since 145f573b89a6, 4.20).
+    Spared,
+    /// ... and then also one that has loaded another in its place, if it was not asked since (209954cbc7d0, 6.14).
+    Late,
 }
 
 /// Whom one write to the interrupt command register reaches, or one hypercall that takes its place: an exit each.
@@ -219,6 +238,7 @@ impl GuestConfig {
         }
         within("housekeeping_work_ns", self.housekeeping_work_ns, 0, LONGEST_NS)?;
         within("slice_ns", self.slice_ns, 1_000, LONGEST_NS)?;
+        within("latency_ns", self.latency_ns, 1_000, LONGEST_NS)?;
         within("wakeup_gran_ns", self.wakeup_gran_ns, 0, LONGEST_NS)?;
         within("lock_hint_ns", self.lock_hint_ns, 0, LONGEST_NS)?;
         within("spin_threshold_ns", self.spin_threshold_ns, 1, LONGEST_NS)?;

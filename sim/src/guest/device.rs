@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use crate::body::Run;
 use crate::events::Timer;
-use crate::ids::TaskId;
+use crate::ids::{CpuId, TaskId};
 use crate::kvm::exit;
 use crate::kvm::vcpu::Then;
 use crate::time::{Ns, Progress};
@@ -56,8 +56,8 @@ impl Vm {
         self.begin_exit(host, v, exit::IO, self.kvm.costs.io_ns, Then::Io(current));
     }
 
-    /// The request has left the guest.
-    pub(crate) fn io_submit(&mut self, host: &mut Host, task: u32) {
+    /// The request has left the guest, on that pCPU (ioeventfd_write()).
+    pub(crate) fn io_submit(&mut self, host: &mut Host, task: u32, by: CpuId) {
         let host_ns = self.tasks[task as usize].io_ns.1;
         match &mut self.device {
             Some(device) if host_ns > 0 => {
@@ -65,7 +65,7 @@ impl Vm {
                 if device.requests.len() == 1 {
                     device.work = Progress::new(host_ns);
                     let thread = device.task;
-                    host.wake(thread, None);
+                    host.wake(thread, Some(by));
                     // Woken before it had left its pCPU it goes on without a new turn.
                     self.serve(host);
                 }

@@ -101,7 +101,9 @@ impl Vm {
         let average_ns = self.average_ns(v, self.competing(v));
         let cpu = &mut self.cpus[v];
         cpu.min_vruntime_ns = average_ns;
-        cpu.need_resched |= is_over && !cpu.queue.is_empty();
+        if is_over && !cpu.queue.is_empty() {
+            self.wants(v);
+        }
     }
 
     /// pick_eevdf()

@@ -9,7 +9,6 @@ use crate::time::{Ns, Progress};
 use crate::Host;
 
 use super::config::LockKind;
-use super::lock::Next;
 use super::ops::{Doing, Loop, Op, Until};
 use super::task::NO_SPACE;
 use super::vm::Vm;
@@ -116,16 +115,20 @@ impl Vm {
     fn spin(&mut self, host: &mut Host, v: usize, mut spin: Loop) -> Option<Ns> {
         let now_ns = host.now_ns();
         let who = self.waiter(v);
-        if spin.halted {
+        if let Until::Locked(lock) = spin.until {
+            let known = &mut self.locks[lock as usize];
+            let joins = known.joins(who);
             // A pv lock's waiter, awake again.
-            spin.halted = false;
-            if let Until::Locked(lock) = spin.until {
-                self.locks[lock as usize].awake(who);
+            let awake = std::mem::take(&mut spin.halted);
+            if awake {
+                known.awake(who);
             }
-            spin.limit = Some(Progress::new(self.guest.spin_threshold_ns));
+            if joins || awake {
+                spin.limit = Some(Progress::new(self.guest.spin_threshold_ns));
+            }
         }
         let over = match spin.until {
-            Until::Locked(lock) => self.locks[lock as usize].look(who),
+            Until::Locked(lock) => self.look(who, lock),
             Until::Answered => self.cpus[v].answers_left == 0,
             Until::Owner(mutex) => self.is_spin_over(v, mutex as usize),
             Until::Passed { barrier, round } => self.barriers[barrier as usize].round != round,
@@ -230,7 +233,11 @@ impl Vm {
             Until::Locked(lock) => {
                 let who = self.waiter(v);
                 let known = &mut self.locks[lock as usize];
-                known.lose_patience(who);
+                if !known.lose_patience(who) {
+                    spin.limit = Some(Progress::new(self.guest.spin_threshold_ns));
+                    self.frame(v).doing = Doing::Spin(spin);
+                    return;
+                }
                 if let Some(next) = known.behind(who).filter(|_| known.kind() == LockKind::PvQueued) {
                     self.poke(Self::waiter_vcpu(next));
                 }
@@ -276,6 +283,7 @@ impl Vm {
         host.tell(|| What::LockWait { vcpu: id, lock });
         let known = &self.locks[lock as usize];
         let limit = match known.kind() {
+            LockKind::PvQueued if known.is_stealer(who) => None,
             LockKind::PvTicket | LockKind::PvQueued => Some(self.guest.spin_threshold_ns),
             LockKind::PreemptableTicket => {
                 Some(self.guest.ticket_timeout_ns.saturating_mul(known.distance(who)))
@@ -285,9 +293,29 @@ impl Vm {
         self.begin_spin(host, v, Until::Locked(lock), Spin::Lock, limit);
     }
 
+    /// Who stands first in a `pv-queued` lock's queue is another, or spins now.
+    fn poke_stealers(&mut self, lock: u32) {
+        if self.locks[lock as usize].kind() == LockKind::PvQueued {
+            for who in self.locks[lock as usize].looks_at_first().collect::<Vec<_>>() {
+                self.poke(Self::waiter_vcpu(who));
+            }
+        }
+    }
+
+    fn look(&mut self, who: u32, lock: u32) -> bool {
+        let known = &mut self.locks[lock as usize];
+        let was_unfair = known.is_unfair();
+        let has_it = known.look(who);
+        if was_unfair && !known.is_unfair() {
+            self.poke_stealers(lock);
+        }
+        has_it
+    }
+
     fn taken(&mut self, host: &mut Host, v: usize, lock: u32, waited_ns: Ns) {
         let id = self.vcpus[v].id;
         self.locks[lock as usize].since_ns = host.now_ns();
+        self.poke_stealers(lock);
         if self.guest.lock_hint_ns > 0 {
             self.cpus[v].locks_held += 1;
             let until_ns = host.now_ns() + self.guest.lock_hint_ns;
@@ -310,45 +338,40 @@ impl Vm {
                 host.lock_released(self.vcpus[v].task);
             }
         }
-        match next {
-            Next::Nobody | Next::Free => {}
-            Next::Granted(who) => self.poke(Self::waiter_vcpu(who)),
-            Next::GrantedHalted(who) | Next::FreeKick(who) => {
-                let to = Self::waiter_vcpu(who) as u32;
-                self.frame(v).first(&[Op::Kick(to)]);
-            }
+        if let Some(who) = next.granted {
+            self.poke(Self::waiter_vcpu(who));
+        }
+        self.frame(v).first(&[Op::Preempt]);
+        if let Some(who) = next.kicked {
+            let to = Self::waiter_vcpu(who) as u32;
+            self.frame(v).first(&[Op::Kick(to)]);
         }
     }
 
     fn execute(&mut self, host: &mut Host, v: usize, op: Op) {
         match op {
             Op::Work(_) => {}
-            Op::Mode { kernel } => {
+            Op::ToKernel => {
                 let task = self.cpus[v].current as usize;
-                self.tasks[task].kernel = kernel;
+                self.tasks[task].kernel = true;
                 self.tell_mode(host, v);
             }
             Op::ToUser => {
                 let syscall_ns = self.guest.costs.syscall_ns;
-                let next = [Op::Work(syscall_ns), Op::Mode { kernel: false }];
-                if self.cpus[v].need_resched {
-                    self.frame(v).first(&[Op::Schedule, Op::ToUser]);
-                } else {
-                    self.frame(v).first(&next);
-                }
+                self.frame(v).first(&[Op::Work(syscall_ns), Op::Return { kernel: false }]);
             }
             Op::IrqOff => self.cpus[v].irq_off += 1,
             Op::IrqOn => {
                 self.cpus[v].irq_off -= 1;
+                self.frame(v).first(&[Op::Preempt]);
                 self.tell_slice(host, v);
             }
             Op::Lock(lock) => self.lock(host, v, lock),
             Op::Unlock(lock) => self.unlock(host, v, lock),
             Op::LockRq => self.lock(host, v, self.cpus[v].rq_lock),
             Op::UnlockRq => self.unlock(host, v, self.cpus[v].rq_lock),
-            Op::Schedule | Op::Switch | Op::Restore | Op::Wake(_) | Op::Enqueue { .. } | Op::Resched(_) => {
-                self.scheduler_op(host, v, op);
-            }
+            Op::Schedule | Op::Preempt | Op::Switch | Op::Return { .. } => self.scheduler_op(host, v, op),
+            Op::Wake(_) | Op::Enqueue { .. } | Op::Resched(_) => self.scheduler_op(host, v, op),
             Op::Tick | Op::SliceEnd | Op::TellSlice | Op::Timers | Op::SetTimer | Op::IoDone => {
                 self.interrupt_op(host, v, op);
             }
@@ -389,7 +412,7 @@ impl Vm {
     pub(crate) fn flushed(&mut self, v: usize) {
         let space = self.cpus[v].space;
         if space != NO_SPACE {
-            self.cpus[v].flushed = self.spaces[space as usize];
+            self.cpus[v].flushed = self.spaces[space as usize].flushes();
         }
     }
 }

@@ -54,17 +54,19 @@ impl Vm {
     pub(crate) fn interrupt_return(&mut self, host: &mut Host, v: usize) {
         let cpu = &mut self.cpus[v];
         cpu.in_irq = false;
-        let (current, wanted) = (cpu.current, cpu.need_resched && cpu.no_preempt == 0 && cpu.irq_off == 0);
-        if wanted && self.is_idle_task(current) {
+        let (current, may) = (cpu.current, cpu.no_preempt == 0 && cpu.irq_off == 0);
+        let kernel = self.tasks[current as usize].kernel;
+        if may && self.is_idle_task(current) {
             // Idle looks for work at once.
-            self.tasks[current as usize].frame.doing = Doing::Nothing;
-        } else if wanted {
+            if self.cpus[v].need_resched {
+                self.tasks[current as usize].frame.doing = Doing::Nothing;
+            }
+        } else if may && self.goes_first(v, kernel) {
             let task = &mut self.tasks[current as usize];
-            let kernel = task.kernel;
-            if (!kernel || self.guest.preemptible_kernel) && matches!(task.saved, Doing::Nothing) {
+            if matches!(task.saved, Doing::Nothing) {
                 task.saved = std::mem::take(&mut task.frame.doing);
                 task.kernel = true;
-                task.frame.first(&[Op::Schedule, Op::Mode { kernel }, Op::Restore]);
+                task.frame.first(&[Op::Schedule, Op::Return { kernel }]);
             }
         }
         self.tell_mode(host, v);
@@ -97,16 +99,15 @@ impl Vm {
                 }
             }
             Op::Answer(vector) => {
-                let flush_ns = if vector == vector::TLB { self.guest.costs.flush_ns } else { 0 };
-                let cpu = &mut self.cpus[v];
-                if let Some(to) = cpu.calls[usize::from(vector)].pop_front() {
-                    cpu.irq.first(&[Op::Work(flush_ns), Op::Ack { to, vector }, Op::Answer(vector)]);
-                }
+                let Some(to) = self.cpus[v].calls[usize::from(vector)].pop_front() else { return };
+                let flushes = vector == vector::TLB && self.cpus[v].space == self.cpus[to as usize].space;
+                let flush_ns = if flushes { self.guest.costs.flush_ns } else { 0 };
+                self.cpus[v].irq.first(&[Op::Work(flush_ns), Op::Ack { to, vector }, Op::Answer(vector)]);
             }
             Op::Ack { to, vector } => {
-                if vector == vector::TLB {
+                // The caller waits, so it still has the address space that it flushes.
+                if vector == vector::TLB && self.told_to_flush(v, self.cpus[to as usize].space) {
                     let id = self.vcpus[v].id;
-                    self.flushed(v);
                     host.tell(|| What::TlbFlushed { vcpu: id });
                 }
                 let caller = &mut self.cpus[to as usize];
@@ -123,12 +124,14 @@ impl Vm {
     pub(crate) fn call_all(&mut self, v: usize, targets: &[u32], vector: u8) {
         let level = usize::from(self.cpus[v].in_irq);
         self.cpus[v].answers_left += targets.len() as u32;
+        self.cpus[v].called.clear();
         for to in targets {
             let calls = &mut self.cpus[*to as usize].calls[usize::from(vector)];
             let first = calls.is_empty();
             calls.push_back(v as u32);
             if first {
                 self.cpus[v].receivers[level].push_back(*to);
+                self.cpus[v].called.push(*to);
             }
         }
     }
@@ -149,14 +152,16 @@ impl Vm {
                 }
                 self.send_ipis(host, v, vector, by_hypercall);
             }
-            Op::SchedYield if self.kvm.sched_yield => {
-                let called =
-                    |cpu: &super::task::Cpu| cpu.calls.iter().any(|calls| calls.contains(&(v as u32)));
-                let preempted =
-                    |other: &usize| self.vcpus[*other].seen_preempted && called(&self.cpus[*other]);
-                if let Some(to) = (0..self.cpus.len()).find(preempted) {
+            // One alone is called in another way (send_call_function_single_ipi()).
+            Op::SchedYield if self.kvm.sched_yield && self.cpus[v].called.len() > 1 => {
+                // idle_cpu(): since 9ee83635d872, 5.17.
+                let preempted = |other: &&u32| {
+                    let other = **other as usize;
+                    self.vcpus[other].seen_preempted && !self.is_idle(other)
+                };
+                if let Some(to) = self.cpus[v].called.iter().find(preempted).copied() {
                     let hypercall_ns = self.kvm.costs.hypercall_ns;
-                    self.begin_exit(host, v, exit::HYPERCALL, hypercall_ns, Then::Yield(to as u32));
+                    self.begin_exit(host, v, exit::HYPERCALL, hypercall_ns, Then::Yield(to));
                 }
             }
             Op::WaitAnswers(vector) if self.cpus[v].answers_left > 0 => {
@@ -180,7 +185,10 @@ impl Vm {
                     Op::CallEnd,
                 ]);
             }
-            Op::CallEnd => self.cpus[v].no_preempt -= 1,
+            Op::CallEnd => {
+                self.cpus[v].no_preempt -= 1;
+                self.frame(v).first(&[Op::Preempt]);
+            }
             _ => {}
         }
     }

@@ -17,6 +17,10 @@ struct Waiter {
     ticket: u64,
     /// It has given up spinning and halted (pv), or has waited its time (preemptable-ticket).
     state: Patience,
+    /// pv-queued, of the first: it spins, or did when it lost its pCPU, and keeps others from stealing the lock (the pending bit).
+    heads: bool,
+    /// ... it has asked to be kicked, which it does once (pv_hash()).
+    hashed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,17 +33,12 @@ enum Patience {
 }
 
 /// What came of a release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    Nobody,
-    /// The lock is this waiter's.
-    Granted(u32),
-    /// It is this halted waiter's, which must be kicked.
-    GrantedHalted(u32),
-    /// Free; this halted waiter is to be kicked, but others may be faster.
-    FreeKick(u32),
-    /// Free, although there are waiters: none of those that may take it runs at present.
-    Free,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Next {
+    /// The lock is this waiter's, who has not halted.
+    pub granted: Option<u32>,
+    /// This halted waiter is to be kicked.
+    pub kicked: Option<u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -47,6 +46,10 @@ pub struct Lock {
     kind: LockKind,
     holder: Option<u32>,
     queue: VecDeque<Waiter>,
+    /// pv-queued: those that came while the first in the queue was halted, or had no pCPU to see that it is. They spin beside it until it does.
+    stealers: Vec<u32>,
+    /// ... the first is to be kicked by who releases the lock (_Q_SLOW_VAL). Whoever steals it writes over that.
+    slow: bool,
     /// The next ticket, and the one that is served.
     tail: u64,
     head: u64,
@@ -57,7 +60,17 @@ pub struct Lock {
 
 impl Lock {
     pub fn new(kind: LockKind) -> Self {
-        Self { kind, holder: None, queue: VecDeque::new(), tail: 0, head: 0, ticket: 0, since_ns: 0 }
+        Self {
+            kind,
+            holder: None,
+            queue: VecDeque::new(),
+            stealers: Vec::new(),
+            slow: false,
+            tail: 0,
+            head: 0,
+            ticket: 0,
+            since_ns: 0,
+        }
     }
 
     pub fn holder(&self) -> Option<u32> {
@@ -73,24 +86,64 @@ impl Lock {
         self.holder = Some(who);
         self.ticket = ticket;
         self.head = self.head.max(ticket);
+        self.slow = false;
+        // One that halted in the queue is the first now (pv_kick_node()).
+        if self.kind == LockKind::PvQueued {
+            if let Some(first) =
+                self.queue.front_mut().filter(|first| first.state == Patience::Halted && !first.hashed)
+            {
+                (first.hashed, self.slow) = (true, true);
+            }
+        }
+    }
+
+    /// Stealing: while the first in the queue does not spin, the lock is anybody's (pv_hybrid_queued_unfair_trylock()).
+    pub fn is_unfair(&self) -> bool {
+        self.kind == LockKind::PvQueued && self.queue.front().is_some_and(|first| !first.heads)
+    }
+
+    fn enqueue(&mut self, who: u32) {
+        let heads = self.queue.is_empty();
+        let ticket = self.tail;
+        self.queue.push_back(Waiter { who, ticket, state: Patience::Spins, heads, hashed: false });
+        self.tail += 1;
     }
 
     /// Return true if `who` has the lock now; otherwise it waits.
     pub fn acquire(&mut self, who: u32) -> bool {
-        let ticket = self.tail;
-        self.tail += 1;
-        let may_pass = match self.kind {
-            LockKind::Tas => true,
-            // Stealing: while the first in the queue sleeps, the lock is anybody's (pv_hybrid_queued_unfair_trylock()).
-            LockKind::PvQueued => self.queue.front().is_none_or(|first| first.state == Patience::Halted),
-            _ => self.queue.is_empty(),
-        };
+        let may_pass = self.kind == LockKind::Tas || self.queue.is_empty() || self.is_unfair();
         if self.holder.is_none() && may_pass {
-            self.take(who, ticket);
+            self.take(who, self.tail);
+            self.tail += 1;
             return true;
         }
-        self.queue.push_back(Waiter { who, ticket, state: Patience::Spins });
+        if self.is_unfair() {
+            self.stealers.push(who);
+        } else {
+            self.enqueue(who);
+        }
         false
+    }
+
+    /// Those to whom it matters who is first in the queue, and whether that one spins: it, and then those that would steal the lock from it.
+    pub fn looks_at_first(&self) -> impl Iterator<Item = u32> + '_ {
+        let first = self.queue.front().filter(|first| !first.heads && first.state == Patience::Spins);
+        let first = first.filter(|_| self.kind == LockKind::PvQueued).map(|first| first.who);
+        first.into_iter().chain(self.stealers.iter().copied())
+    }
+
+    pub fn is_stealer(&self, who: u32) -> bool {
+        self.stealers.contains(&who)
+    }
+
+    /// Who cannot steal the lock any more stands in the queue from now on. Return true if this is one.
+    pub fn joins(&mut self, who: u32) -> bool {
+        let joins = self.is_stealer(who) && !self.is_unfair();
+        if joins {
+            self.stealers.retain(|other| *other != who);
+            self.enqueue(who);
+        }
+        joins
     }
 
     /// How many stand before this waiter, the holder included: what a time-out is proportional to.
@@ -107,7 +160,14 @@ impl Lock {
             return true;
         }
         if self.holder.is_some() {
+            if let Some(first) = self.queue.front_mut().filter(|first| first.who == who) {
+                first.heads = true;
+            }
             return false;
+        }
+        if self.is_stealer(who) {
+            self.stolen(who);
+            return true;
         }
         let Some(at) = self.queue.iter().position(|waiter| waiter.who == who) else { return false };
         let waiter = self.queue[at];
@@ -123,13 +183,30 @@ impl Lock {
         may
     }
 
-    /// Its patience has ended: a pv lock's waiter is about to halt, a preemptable ticket lock's may go out of turn.
-    pub fn lose_patience(&mut self, who: u32) {
-        let kind = self.kind;
-        if let Some(waiter) = self.queue.iter_mut().find(|waiter| waiter.who == who) {
-            waiter.state =
-                if kind == LockKind::PreemptableTicket { Patience::TimedOut } else { Patience::Halted };
+    fn stolen(&mut self, who: u32) {
+        self.stealers.retain(|other| *other != who);
+        self.take(who, self.tail);
+        self.tail += 1;
+    }
+
+    /// Its patience has ended: a pv lock's waiter is about to halt, a preemptable ticket lock's may go out of turn. Return false if it spins on: it is the
+    /// first of a pv-queued lock, was kicked already, and lost the lock to another.
+    pub fn lose_patience(&mut self, who: u32) -> bool {
+        let Some(at) = self.queue.iter().position(|waiter| waiter.who == who) else { return true };
+        let waiter = &mut self.queue[at];
+        if self.kind == LockKind::PreemptableTicket {
+            waiter.state = Patience::TimedOut;
+            return true;
         }
+        if self.kind == LockKind::PvQueued && at == 0 {
+            if !waiter.hashed {
+                (waiter.hashed, self.slow) = (true, true);
+            } else if !self.slow {
+                return false;
+            }
+        }
+        (waiter.state, waiter.heads) = (Patience::Halted, false);
+        true
     }
 
     /// Has whoever stands before this waiter halted?
@@ -158,7 +235,7 @@ impl Lock {
         debug_assert!(self.holder.is_some());
         self.holder = None;
         self.head = self.head.max(self.ticket + 1);
-        let Some(first) = self.queue.front().copied() else { return Next::Nobody };
+        let Some(first) = self.queue.front().copied() else { return Next::default() };
         match self.kind {
             LockKind::Tas => self.release_to_any(rng, &|_| true, &spins),
             LockKind::PreemptableTicket => {
@@ -166,17 +243,30 @@ impl Lock {
                 let may = move |waiter: &Waiter| waiter.ticket <= head || waiter.state == Patience::TimedOut;
                 self.release_to_any(rng, &may, &spins)
             }
-            LockKind::PvQueued if first.state == Patience::Halted => Next::FreeKick(first.who),
-            LockKind::Ticket | LockKind::Queued | LockKind::PvTicket | LockKind::PvQueued => {
-                self.queue.pop_front();
-                self.take(first.who, first.ticket);
-                if first.state == Patience::Halted {
-                    Next::GrantedHalted(first.who)
-                } else {
-                    Next::Granted(first.who)
+            LockKind::PvQueued => {
+                let kicked = std::mem::take(&mut self.slow).then_some(first.who);
+                if first.heads {
+                    return Next { granted: self.take_first(), kicked };
                 }
+                let granted = choose(rng, self.stealers.iter().copied().filter(|who| spins(*who)));
+                if let Some(who) = granted {
+                    self.stolen(who);
+                }
+                Next { granted, kicked }
+            }
+            LockKind::Ticket | LockKind::Queued => Next { granted: self.take_first(), kicked: None },
+            LockKind::PvTicket => {
+                let who = self.take_first();
+                let (halted, spins) = if first.state == Patience::Halted { (who, None) } else { (None, who) };
+                Next { granted: spins, kicked: halted }
             }
         }
+    }
+
+    fn take_first(&mut self) -> Option<u32> {
+        let first = self.queue.pop_front()?;
+        self.take(first.who, first.ticket);
+        Some(first.who)
     }
 
     fn release_to_any(
@@ -186,15 +276,17 @@ impl Lock {
         spins: &dyn Fn(u32) -> bool,
     ) -> Next {
         let ready = |waiter: &&Waiter| may(waiter) && spins(waiter.who);
-        let count = self.queue.iter().filter(ready).count() as u64;
-        if count == 0 {
-            return Next::Free;
-        }
-        // No number is drawn where there is no choice.
-        let choice = if count == 1 { 0 } else { rng.below(count) as usize };
-        let Some(chosen) = self.queue.iter().filter(ready).nth(choice).copied() else { return Next::Free };
+        let Some(chosen) = choose(rng, self.queue.iter().filter(ready).copied()) else {
+            return Next::default();
+        };
         self.queue.retain(|waiter| waiter.who != chosen.who);
         self.take(chosen.who, chosen.ticket);
-        Next::Granted(chosen.who)
+        Next { granted: Some(chosen.who), ..Next::default() }
     }
+}
+
+/// One of them at random. No number is drawn where there is no choice.
+fn choose<T>(rng: &mut Rng, mut among: impl Iterator<Item = T> + Clone) -> Option<T> {
+    let count = among.clone().count() as u64;
+    among.nth(if count < 2 { 0 } else { rng.below(count) as usize })
 }

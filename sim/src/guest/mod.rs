@@ -7,7 +7,7 @@
 //! | [`vm`] | a VM, and what the host tells it |
 //! | [`ops`], [`engine`] | the operations that a vCPU's time is made of, and the loop over them |
 //! | [`lock`] | spin-lock algorithms |
-//! | [`sched`], `slice`, [`queue`], [`irq`], [`tlb`], [`sync`], [`device`] | the parts of the guest's kernel |
+//! | [`sched`], `cfs`, `eevdf`, `slice`, `resched`, [`queue`], [`irq`], [`tlb`], [`sync`], [`device`] | the parts of the guest's kernel |
 //! | [`owner`] | kernel locks that sleep, spun for while their owner runs |
 //! | [`program`] | from programs to operations |
 //! | [`hold`] | VMs that may not run now: paused, or beyond their quota |
@@ -16,6 +16,7 @@
 
 mod ahead;
 pub mod build;
+mod cfs;
 pub mod config;
 pub mod device;
 mod eevdf;
@@ -28,6 +29,7 @@ pub mod ops;
 pub mod owner;
 pub mod program;
 pub mod queue;
+mod resched;
 pub mod sched;
 mod slice;
 pub mod sync;
@@ -44,7 +46,7 @@ use crate::rng::Rng;
 use crate::time::{Ns, Progress};
 use crate::Host;
 
-pub use self::config::{GuestConfig, GuestCosts, LockKind, Scheduler, SendIpi, TlbMode};
+pub use self::config::{GuestConfig, GuestCosts, LazyTlb, LockKind, Scheduler, SendIpi, TlbMode};
 pub use self::vm::{Counters, Vm};
 
 /// Kinds of [`crate::body::Bodies::event`].

@@ -11,11 +11,9 @@ use crate::time::{Ns, Progress};
 pub enum Op {
     /// Takes time, in the present mode.
     Work(Ns),
-    /// From here on in kernel mode, or in user mode.
-    Mode {
-        kernel: bool,
-    },
-    /// Out of the kernel: if the scheduler has asked for it, other tasks go first.
+    /// A system call, or a fault: from here on in kernel mode.
+    ToKernel,
+    /// The way out of it.
     ToUser,
     IrqOff,
     IrqOn,
@@ -29,9 +27,13 @@ pub enum Op {
 
     /// __schedule()
     Schedule,
+    /// preempt_enable(), local_irq_restore(): a preemptible kernel lets another task go first now.
+    Preempt,
     Switch,
-    /// What a preempted task was doing goes on.
-    Restore,
+    /// Back to what was interrupted or called from there, in that mode, unless other tasks are to go first: exit_to_user_mode_loop(), preempt_schedule_irq().
+    Return {
+        kernel: bool,
+    },
     /// try_to_wake_up()
     Wake(u32),
     Enqueue {
@@ -50,7 +52,7 @@ pub enum Op {
 
     /// Interrupt those of the level's list of receivers, as many at a time as [`super::SendIpi`] says.
     SendIpis(u8),
-    /// KVM_HC_SCHED_YIELD to the first preempted one of those called (kvm_smp_send_call_func_ipi()).
+    /// KVM_HC_SCHED_YIELD to the first busy and preempted one of those interrupted, if they are several (kvm_smp_send_call_func_ipi()).
     SchedYield,
     /// Answer the calls that have come: the next one, if there is one.
     Answer(u8),
@@ -93,6 +95,7 @@ pub enum Op {
         barrier: u32,
         round: u64,
     },
+    BarrierWake(u32),
     ConditionTake(u32),
     ConditionWait(u32),
     ConditionGive {

@@ -26,7 +26,7 @@ impl Vm {
     /// rwsem_can_spin_on_owner(). A lock that nobody owns is worth a try.
     pub(super) fn may_spin(&self, v: usize, at: usize) -> bool {
         let mutex = &self.mutexes[at];
-        mutex.spins && !self.cpus[v].need_resched && mutex.owner.is_none_or(|owner| self.is_on_cpu(owner))
+        mutex.spins && !self.cpus[v].urgent && mutex.owner.is_none_or(|owner| self.is_on_cpu(owner))
     }
 
     /// The present task takes the lock, begins to spin for it, or goes to sleep.
@@ -58,7 +58,7 @@ impl Vm {
             },
             Some(before) => self.is_on_cpu(mutex.spinners[before]),
         };
-        !watched_runs || self.cpus[v].need_resched
+        !watched_runs || self.cpus[v].urgent
     }
 
     /// The loop is over: the lock is the first spinner's if it is free; whoever else leaves goes to sleep.
@@ -76,6 +76,7 @@ impl Vm {
         } else {
             self.mutex_sleep(v, at);
         }
+        self.frame(v).first(&[Op::Preempt]);
         self.look_at_owners();
     }
 

@@ -15,7 +15,7 @@ impl Vm {
     pub(crate) fn next_step(&mut self, host: &mut Host, v: usize) {
         let now_ns = host.now_ns();
         let costs = &self.guest.costs;
-        let (kernel, syscall) = (Op::Mode { kernel: true }, Op::Work(costs.syscall_ns));
+        let (kernel, syscall) = (Op::ToKernel, Op::Work(costs.syscall_ns));
         let page_ns = costs.page_ns;
         // The run queues' locks come first.
         let lock_base = self.cpus.len() as u32;

@@ -21,10 +21,16 @@ impl Vm {
                     [Op::IrqOff, Op::LockRq, Op::Work(switch_ns), Op::Switch, Op::UnlockRq, Op::IrqOn];
                 self.frame(v).first(&steps);
             }
+            Op::Preempt => self.may_be_preempted(v),
             Op::Switch => self.switch(host, v),
-            Op::Restore => {
+            Op::Return { kernel } if self.goes_first(v, kernel) => {
+                self.frame(v).first(&[Op::Schedule, Op::Return { kernel }]);
+            }
+            Op::Return { kernel } => {
                 let task = &mut self.tasks[self.cpus[v].current as usize];
                 task.frame.doing = std::mem::take(&mut task.saved);
+                task.kernel = kernel;
+                self.tell_mode(host, v);
             }
             Op::Wake(task) if self.tasks[task as usize].state == State::Sleeping => {
                 let cpu = self.select_cpu(task, v);
@@ -85,8 +91,13 @@ impl Vm {
 
     /// available_idle_cpu(): a preempted vCPU is none, if the guest can know.
     fn is_available_idle(&self, v: usize) -> bool {
+        self.is_idle(v) && !self.vcpus[v].seen_preempted
+    }
+
+    /// idle_cpu()
+    pub(super) fn is_idle(&self, v: usize) -> bool {
         let cpu = &self.cpus[v];
-        self.is_idle_task(cpu.current) && cpu.queue.is_empty() && !self.vcpus[v].seen_preempted
+        self.is_idle_task(cpu.current) && cpu.queue.is_empty()
     }
 
     /// select_task_rq_fair(), as if all vCPUs shared a cache: where it was, where the waker is, or an idle one.
@@ -118,28 +129,26 @@ impl Vm {
             return;
         }
         let to = if known.delayed { known.cpu as usize } else { cpu as usize };
+        let was_urgent = self.cpus[to].urgent;
         self.charge(host, to);
-        let was_due = self.cpus[to].need_resched;
         let preempts = if self.tasks[task as usize].delayed {
             self.eevdf_requeue(to, task);
             self.eevdf_preempts(to, task)
         } else {
+            if !self.is_eevdf() {
+                self.cfs_place_woken(task, to);
+            }
             self.put(task, to)
         };
         self.arm_slice(host, to);
-        if preempts && !was_due {
-            self.cpus[to].need_resched = true;
-            // Where a task runs, PREEMPT_LAZY has it look at its next return to user mode, and interrupts nobody (resched_curr_lazy()).
-            let waits = self.guest.lazy_preemption && !self.is_idle_task(self.cpus[to].current);
-            if to != v && !waits {
-                self.frame(v).first(&[Op::Resched(to as u32)]);
-            }
+        if preempts {
+            self.wants(to);
         }
+        self.tell_if_urgent(v, to, was_urgent);
     }
 
     /// Put a task on a queue. Return true if it should run there at once.
     pub(crate) fn put(&mut self, task: u32, to: usize) -> bool {
-        let slice_ns = self.guest.slice_ns as i64;
         let current = self.cpus[to].current;
         let idle = self.is_idle_task(current);
         if self.is_eevdf() {
@@ -151,9 +160,6 @@ impl Vm {
         let current_ns = self.tasks[current as usize].vruntime_ns;
         let cpu = &mut self.cpus[to];
         let known = &mut self.tasks[task as usize];
-        // What it is behind or ahead is kept, within bounds (place_entity()).
-        let ahead_ns = known.ahead_ns.clamp(-slice_ns, slice_ns);
-        known.vruntime_ns = cpu.min_vruntime_ns.saturating_add_signed(ahead_ns);
         known.on_rq = true;
         known.cpu = to as u32;
         cpu.queue.insert(known.vruntime_ns, task);
@@ -169,7 +175,6 @@ impl Vm {
         let cpu = &mut self.cpus[from];
         let known = &mut self.tasks[task as usize];
         cpu.queue.remove(known.vruntime_ns, task);
-        known.ahead_ns = known.vruntime_ns as i64 - cpu.min_vruntime_ns as i64;
         known.on_rq = false;
     }
 
@@ -179,14 +184,12 @@ impl Vm {
             return self.eevdf_put_prev(v);
         }
         let prev = self.cpus[v].current;
-        let min_ns = self.cpus[v].min_vruntime_ns;
         if !self.is_idle_task(prev) {
             let task = &mut self.tasks[prev as usize];
             if task.state == State::Runnable {
                 self.cpus[v].queue.insert(task.vruntime_ns, prev);
             } else {
                 task.on_rq = false;
-                task.ahead_ns = task.vruntime_ns as i64 - min_ns as i64;
             }
         }
         None
@@ -204,13 +207,15 @@ impl Vm {
         let prev = self.cpus[v].current;
         let goes_on = self.put_prev(v);
         let mut next = goes_on.or_else(|| self.take_next(v));
+        let mut pulled = None;
         if next.is_none() {
-            self.pull(host, v, 0);
+            pulled = self.pull(host, v, 0);
             next = self.take_next(v);
         }
         let next = next.unwrap_or(v as u32);
         let cpu = &mut self.cpus[v];
         cpu.need_resched = false;
+        cpu.urgent = false;
         cpu.ran_ns = 0;
         cpu.current = next;
         if next != prev {
@@ -219,6 +224,9 @@ impl Vm {
         cpu.slice.cancel();
         cpu.slice_untold = false;
         self.arm_slice(host, v);
+        if let Some((from, was_urgent)) = pulled {
+            self.tell_if_urgent(v, from, was_urgent);
+        }
         if next == prev {
             return;
         }
@@ -239,35 +247,44 @@ impl Vm {
         self.tell_mode(host, v);
     }
 
-    /// Idle and periodic balancing: take a waiting task from the vCPU where most are, if there are at least two more than the `mine` here.
-    fn pull(&mut self, host: &Host, v: usize, mine: usize) {
+    /// Idle and periodic balancing: take a waiting task from the vCPU where most are, if there are at least two more than the `mine` here. Return that vCPU,
+    /// and whether it was to switch before.
+    fn pull(&mut self, host: &Host, v: usize, mine: usize) -> Option<(usize, bool)> {
         let others = (0..self.cpus.len()).filter(|other| *other != v && !self.cpus[*other].queue.is_empty());
         let busiest = others.max_by_key(|other| (self.load(*other), std::cmp::Reverse(*other)));
-        let Some(busiest) = busiest.filter(|other| self.load(*other) > mine + 1) else { return };
+        let busiest = busiest.filter(|other| self.load(*other) > mine + 1)?;
         let movable = |task: &u32| {
             let task = &self.tasks[*task as usize];
             task.pin.is_none() && !task.delayed
         };
-        let Some(task) = self.cpus[busiest].queue.iter().find(movable) else { return };
+        let task = self.cpus[busiest].queue.iter().find(movable)?;
+        let was_urgent = self.cpus[busiest].urgent;
         self.charge(host, busiest);
         self.take(task, busiest);
-        self.put(task, v);
+        if !self.is_eevdf() {
+            self.cfs_move(task, busiest, v);
+        }
+        if self.put(task, v) {
+            self.wants(v);
+        }
         self.counters.steals += 1;
+        Some((busiest, was_urgent))
     }
 
     /// switch_mm_irqs_off(): idle borrows the space that is loaded; one that was lazy meanwhile makes up for the flushes it was spared.
     fn load_space(&mut self, v: usize, next: u32) {
         let space = self.tasks[next as usize].space;
-        let cpu = &mut self.cpus[v];
         if space == NO_SPACE {
-            cpu.lazy = true;
-            return;
+            return self.space_is_lazy(v);
         }
-        let flushes = self.spaces[space as usize];
-        let stale = cpu.space == space && cpu.flushed != flushes;
+        let flushes = self.spaces[space as usize].flushes();
+        let cpu = &mut self.cpus[v];
+        let stale = (cpu.space == space || cpu.left_space == space) && cpu.flushed != flushes;
+        let old = std::mem::replace(&mut cpu.space, space);
         cpu.lazy = false;
-        cpu.space = space;
+        cpu.left_space = NO_SPACE;
         cpu.flushed = flushes;
+        self.space_changes(v, old, space);
         if stale {
             let flush_ns = self.guest.costs.flush_ns;
             self.tasks[next as usize].frame.first(&[Op::Work(flush_ns)]);
@@ -288,13 +305,17 @@ impl Vm {
 
     /// scheduler_tick(), under the run queue's lock.
     pub(crate) fn tick(&mut self, host: &mut Host, v: usize) {
+        // sched_tick(): who was to go at the end of his time in the kernel has had until now.
+        self.cpus[v].urgent |= self.cpus[v].need_resched;
         self.charge(host, v);
         if self.is_idle_task(self.cpus[v].current) {
             return;
         }
-        self.pull(host, v, self.load(v));
+        if let Some((from, was_urgent)) = self.pull(host, v, self.load(v)) {
+            self.tell_if_urgent(v, from, was_urgent);
+        }
         if self.is_slice_over(v) {
-            self.cpus[v].need_resched = true;
+            self.wants(v);
         } else {
             self.arm_slice(host, v);
         }

@@ -26,7 +26,7 @@ impl Vm {
         }
         let left_ns = match self.is_eevdf() {
             true => task.deadline_ns.saturating_sub(task.vruntime_ns),
-            false => self.guest.slice_ns.saturating_sub(cpu.ran_ns),
+            false => self.cfs_slice_ns(v).saturating_sub(cpu.ran_ns),
         };
         let left_ns = left_ns.max(HRTICK_MIN_NS);
         let generation = self.cpus[v].slice.arm();
@@ -39,7 +39,7 @@ impl Vm {
         let cpu = &self.cpus[v];
         let is_over = match self.is_eevdf() {
             true => self.tasks[cpu.current as usize].vruntime_ns >= cpu.protected_until_ns,
-            false => cpu.ran_ns >= self.guest.slice_ns,
+            false => cpu.ran_ns >= self.cfs_slice_ns(v),
         };
         is_over && !cpu.queue.is_empty()
     }
@@ -62,7 +62,7 @@ impl Vm {
     pub(super) fn slice_ends(&mut self, host: &mut Host, v: usize) {
         self.charge(host, v);
         if self.is_slice_over(v) {
-            self.cpus[v].need_resched = true;
+            self.wants(v);
         } else {
             self.arm_slice(host, v);
         }

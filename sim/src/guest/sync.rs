@@ -36,6 +36,8 @@ pub struct Barrier {
     pub come: u32,
     pub round: u64,
     pub sleepers: VecDeque<u32>,
+    /// Those whose round is over, and whom who opened it has yet to wake.
+    pub leaving: VecDeque<u32>,
     pub spinners: Vec<u32>,
     pub lock: u32,
     /// Who spins executes PAUSE, so often (0: as the kernel does).
@@ -76,7 +78,7 @@ impl Vm {
     fn enter_locked(&mut self, v: usize, lock: u32, then: Op) {
         let costs = &self.guest.costs;
         let (syscall, work) = (Op::Work(costs.syscall_ns), Op::Work(costs.futex_ns));
-        self.frame(v).first(&[Op::Mode { kernel: true }, syscall, Op::Lock(lock), work, then]);
+        self.frame(v).first(&[Op::ToKernel, syscall, Op::Lock(lock), work, then]);
     }
 
     /// Sleep; when woken take the lock again, for `then`.
@@ -114,6 +116,11 @@ impl Vm {
                 } else {
                     self.leave_and_wake(v, lock, std::iter::empty());
                 }
+            }
+            Op::BarrierWake(barrier) => {
+                let known = &mut self.barriers[barrier as usize];
+                let (lock, woken) = (known.lock, std::mem::take(&mut known.leaving));
+                self.leave_and_wake(v, lock, woken.into_iter());
             }
             Op::ConditionTake(at) => {
                 let known = &mut self.conditions[at as usize];
@@ -183,7 +190,7 @@ impl Vm {
                 self.tasks[current as usize].waits_since_ns = now_ns;
                 if self.may_spin(v, at) {
                     let syscall = Op::Work(self.guest.costs.syscall_ns);
-                    self.frame(v).first(&[Op::Mode { kernel: true }, syscall, Op::MutexSpin(name)]);
+                    self.frame(v).first(&[Op::ToKernel, syscall, Op::MutexSpin(name)]);
                 } else {
                     self.enter_locked(v, lock, Op::MutexWait(name));
                 }
@@ -244,21 +251,16 @@ impl Vm {
         }
         known.come = 0;
         known.round += 1;
-        let sleepers = std::mem::take(&mut known.sleepers);
+        known.leaving.append(&mut known.sleepers);
+        let (lock, wakes) = (known.lock, !known.leaving.is_empty());
         for task in std::mem::take(&mut known.spinners) {
             let on = self.tasks[task as usize].cpu as usize;
             if self.cpus[on].current == task {
                 self.poke(on);
             }
         }
-        if !sleepers.is_empty() {
-            let syscall = Op::Work(self.guest.costs.syscall_ns);
-            let frame = self.frame(v);
-            frame.first(&[Op::ToUser]);
-            for task in sleepers.into_iter().rev() {
-                frame.first(&[Op::Wake(task)]);
-            }
-            frame.first(&[Op::Mode { kernel: true }, syscall]);
+        if wakes {
+            self.enter_locked(v, lock, Op::BarrierWake(barrier));
         }
     }
 

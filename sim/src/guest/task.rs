@@ -34,7 +34,7 @@ pub struct Task {
     pub frame: Frame,
     /// What it was doing when it was preempted.
     pub saved: Doing,
-    /// Virtual run time, and while it is on no queue, how much it was ahead of that of the queue it left.
+    /// Virtual run time; EEVDF: how much it was ahead of the average of the queue that it left.
     pub vruntime_ns: Ns,
     pub ahead_ns: i64,
     /// EEVDF's virtual deadline; what was left until then when it moved; it sleeps, and stays queued to pay for what it is ahead.
@@ -74,7 +74,9 @@ pub struct Cpu {
     pub no_preempt: u32,
     /// Spin locks held; counted only where they are announced.
     pub locks_held: u32,
+    /// Another task is to run (TIF_NEED_RESCHED_LAZY or TIF_NEED_RESCHED): before user mode, or, urgent, as soon as can be.
     pub need_resched: bool,
+    pub urgent: bool,
     /// By virtual run time, the running one not included.
     pub queue: RunQueue,
     pub min_vruntime_ns: Ns,
@@ -89,8 +91,9 @@ pub struct Cpu {
     /// Who has called a function here (call_single_queue), by vector: CALL, TLB.
     pub calls: [VecDeque<u32>; 2],
     pub answers_left: u32,
-    /// Receivers of the interrupts being sent, by level: task, interrupt handler.
+    /// Receivers of the interrupts being sent, by level: task, interrupt handler; and those that the last call of functions needed.
     pub receivers: [VecDeque<u32>; 2],
+    pub called: Vec<u32>,
 
     pub tick: Timer,
     pub tick_due: bool,
@@ -101,8 +104,9 @@ pub struct Cpu {
     pub expired: VecDeque<u32>,
     pub io_done: VecDeque<u32>,
 
-    /// The address space loaded, whether only lazily (idle), and up to which flush it is in order.
+    /// The address space loaded, whether only lazily (idle), and up to which flush it is in order; the one that it left while it idled, told to flush.
     pub space: u32,
+    pub left_space: u32,
     pub lazy: bool,
     pub flushed: u64,
     pub told_kernel: bool,
@@ -118,6 +122,7 @@ impl Cpu {
             no_preempt: 0,
             locks_held: 0,
             need_resched: false,
+            urgent: false,
             queue: RunQueue::default(),
             min_vruntime_ns: 0,
             charged_ns: 0,
@@ -128,6 +133,7 @@ impl Cpu {
             calls: Default::default(),
             answers_left: 0,
             receivers: Default::default(),
+            called: Vec::new(),
             tick: Timer::default(),
             tick_due: false,
             slice: Timer::default(),
@@ -136,6 +142,7 @@ impl Cpu {
             expired: VecDeque::with_capacity(4),
             io_done: VecDeque::new(),
             space: NO_SPACE,
+            left_space: NO_SPACE,
             lazy: true,
             flushed: 0,
             told_kernel: false,

@@ -1,22 +1,79 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! TLB shootdown: flush_tlb_mm_range() of arch/x86/mm/tlb.c in three forms. Who has an address space loaded is known exactly (mm_cpumask); who has
-//! it loaded only lazily, because it idles, is spared unless page tables are freed (tlb_is_not_lazy()).
+//! TLB shootdown: flush_tlb_mm_range() of arch/x86/mm/tlb.c in three forms; and who is asked ([`LazyTlb`]).
 
 use crate::kvm::vcpu::Then;
 use crate::kvm::{exit, vector};
 use crate::observe::What;
 use crate::Host;
 
-use super::config::TlbMode;
+use super::config::{LazyTlb, TlbMode};
 use super::ops::Op;
+use super::task::NO_SPACE;
 use super::vm::Vm;
 
+/// An address space.
+#[derive(Clone, Debug, Default)]
+pub struct Space {
+    /// How often it has been flushed.
+    flushes: u64,
+    /// mm_cpumask(): the vCPUs that have it loaded, or were not told yet to forget it.
+    of: Vec<bool>,
+}
+
+impl Space {
+    pub fn new(vcpus: usize) -> Self {
+        Self { flushes: 0, of: vec![false; vcpus] }
+    }
+
+    pub fn flushes(&self) -> u64 {
+        self.flushes
+    }
+}
+
 impl Vm {
+    /// Idle, or another of the kernel's own tasks, has come (enter_lazy_tlb()).
+    pub(super) fn space_is_lazy(&mut self, v: usize) {
+        let cpu = &mut self.cpus[v];
+        cpu.lazy = true;
+        if self.guest.lazy_tlb == LazyTlb::Left && cpu.space != NO_SPACE {
+            self.spaces[cpu.space as usize].of[v] = false;
+            (cpu.left_space, cpu.space) = (cpu.space, NO_SPACE);
+        }
+    }
+
+    /// A vCPU loads an address space in place of another.
+    pub(super) fn space_changes(&mut self, v: usize, old: u32, new: u32) {
+        if old != new && old != NO_SPACE && self.guest.lazy_tlb != LazyTlb::Late {
+            self.spaces[old as usize].of[v] = false;
+        }
+        self.spaces[new as usize].of[v] = true;
+    }
+
+    /// flush_tlb_func(): who has the address space only lazily leaves it, and who has left it before is no longer of its vCPUs. Return true if there was
+    /// something to flush.
+    pub(super) fn told_to_flush(&mut self, v: usize, space: u32) -> bool {
+        let cpu = &mut self.cpus[v];
+        if cpu.space != space {
+            self.spaces[space as usize].of[v] = false;
+            return false;
+        }
+        if cpu.lazy {
+            (cpu.left_space, cpu.space) = (space, NO_SPACE);
+            if self.guest.lazy_tlb != LazyTlb::Late {
+                self.spaces[space as usize].of[v] = false;
+            }
+        } else {
+            self.flushed(v);
+        }
+        true
+    }
+
     pub(crate) fn flush_op(&mut self, host: &mut Host, v: usize, op: Op) {
         match op {
             Op::Flush { freed } => self.flush(host, v, freed),
             Op::FlushEnd { targets, since_ns } => {
                 self.cpus[v].no_preempt -= 1;
+                self.frame(v).first(&[Op::Preempt]);
                 let (id, took_ns) = (self.vcpus[v].id, host.now_ns() - since_ns);
                 host.tell(|| What::ShootdownEnd { vcpu: id, targets, took_ns });
             }
@@ -26,11 +83,14 @@ impl Vm {
 
     fn flush(&mut self, host: &mut Host, v: usize, freed: bool) {
         let (space, id) = (self.cpus[v].space, self.vcpus[v].id);
-        self.spaces[space as usize] += 1;
+        self.spaces[space as usize].flushes += 1;
         self.flushed(v);
+        let of = &self.spaces[space as usize].of;
+        let asks_lazy = self.guest.lazy_tlb == LazyTlb::Asked;
         let wanted = |other: &u32| {
             let cpu = &self.cpus[*other as usize];
-            *other as usize != v && cpu.space == space && (freed || !cpu.lazy)
+            let uses = cpu.space == space && (asks_lazy || !cpu.lazy);
+            *other as usize != v && of[*other as usize] && (freed || uses)
         };
         let mut targets: Vec<u32> = (0..self.cpus.len() as u32).filter(wanted).collect();
         let own = Op::Work(self.guest.costs.flush_ns);

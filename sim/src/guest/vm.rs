@@ -62,8 +62,7 @@ pub struct Vm {
     pub(super) memory: super::memory::Memory,
     /// Tasks that spin for a mutex.
     pub spinning: u32,
-    /// How often each address space has been flushed.
-    pub spaces: Vec<u64>,
+    pub spaces: Vec<super::tlb::Space>,
     pub lock_rng: Rng,
     pub tick_phase_ns: Ns,
     /// Where kvm_vcpu_on_spin() begins: one behind `last_boosted_vcpu`.

@@ -20,6 +20,8 @@ pub struct KvmConfig {
     pub on_spin_bug: bool,
     /// It yields to who was woken and waits as well (`vcpu->ready`, d73eb57b80b9, since 5.3), not only to who was preempted.
     pub yields_to_woken: bool,
+    /// If who spins does so in kernel mode, it asks of those that were preempted only who was in kernel mode too (199b5763d329, since 4.14).
+    pub asks_kernel_only: bool,
     pub ipi: Ipi,
     pub halt_poll: HaltPoll,
     /// KVM_FEATURE_STEAL_TIME: the guest sees its steal time and which of its vCPUs are preempted.
@@ -42,6 +44,7 @@ impl Default for KvmConfig {
             tsc_mhz: 2_500,
             on_spin_bug: false,
             yields_to_woken: true,
+            asks_kernel_only: true,
             ipi: Ipi::Trapped,
             halt_poll: HaltPoll::default(),
             steal_time: true,

@@ -87,7 +87,8 @@ impl Vm {
                 self.begin_entry(host, v);
             }
             Then::Io(task) => {
-                self.io_submit(host, task);
+                let by = host.cpu_of(self.vcpus[v].task);
+                self.io_submit(host, task, by);
                 self.begin_entry(host, v);
             }
         }

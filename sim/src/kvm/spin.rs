@@ -93,7 +93,7 @@ impl Vm {
             return;
         }
         self.vcpus[v].in_spin_loop = true;
-        let kernel_only = self.is_kernel(v);
+        let kernel_only = self.is_kernel(v) && self.kvm.asks_kernel_only;
         let start = self.boost_from;
         let mut tries = TRIES;
         for step in 0..vcpus {

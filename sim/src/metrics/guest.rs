@@ -19,22 +19,40 @@ pub const SPINS: [&str; 5] = ["lock", "ipi-answer", "shootdown", "barrier", "use
 /// Where nobody sees spins, a vCPU that has run for so long without a pause-loop exit no longer spins the same spin: the probe's chain_gap_ns.
 const CHAIN_GAP_NS: Ns = MS;
 
+/// A guest's idle task ([`What::GuestSwitch`]).
+const IDLE: u32 = u32::MAX;
+
 #[derive(Clone, Debug, Default)]
 struct Vcpu {
-    /// Pause-loop exits since the spin began; CPU time at the last of them.
+    /// Where nobody sees spins: pause-loop exits of the present chain; CPU time at the last of them.
     chain: u64,
     chain_run_ns: Ns,
-    /// CPU time of its thread so far; up to when, if it runs; and what it was when the spin began.
+    /// CPU time of its thread so far; up to when, if it runs.
     run_ns: Ns,
     runs_since_ns: Option<Ns>,
-    spin_from_ns: Ns,
+    /// The guest's task that it runs; `u32::MAX`: idle.
+    task: u32,
     /// Interrupts on their way: vector, and when the first of it was sent. One vector pends once, as in an APIC.
     pending: Vec<(u8, Ns)>,
+}
+
+/// A loop that waits. An interrupt handler's stands on the one that it has interrupted; a preempted task's goes on with it, maybe on another vCPU.
+#[derive(Clone, Debug)]
+struct Loop {
+    /// The guest's task, and where it is the idle one its vCPU.
+    of: (u32, u32),
+    why: Spin,
+    exits: u64,
+    /// CPU time that it has had, and that of the vCPU when it went on.
+    spun_ns: Ns,
+    from_ns: Option<Ns>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Vm {
     counts: Counts,
+    /// Those that have begun and not ended.
+    loops: Vec<Loop>,
     spins: [Waits; 5],
     shootdown: Waits,
     ipi: Waits,
@@ -110,12 +128,32 @@ impl Vcpu {
     fn run_ns(&self, now_ns: Ns) -> Ns {
         self.run_ns + self.runs_since_ns.map_or(0, |since_ns| now_ns - since_ns)
     }
+
+    fn runs(&self, own: VcpuId) -> (u32, u32) {
+        (self.task, if self.task == IDLE { own.id } else { 0 })
+    }
 }
 
 impl GuestMetrics {
     pub fn new(layout: &Layout, spins: bool) -> Self {
         let (bases, count) = layout.vcpu_bases();
-        Self { spins, vms: vec![Vm::default(); layout.vms.len()], vcpus: vec![Vcpu::default(); count], bases }
+        Self {
+            spins,
+            vms: vec![Vm::default(); layout.vms.len()],
+            vcpus: vec![Vcpu { task: IDLE, ..Vcpu::default() }; count],
+            bases,
+        }
+    }
+
+    /// Of the loops of what the vCPU runs the last one executes, or none does any more.
+    fn loops_go_on(&mut self, vcpu: VcpuId, now_ns: Ns, goes_on: bool) {
+        let (vm, known) = self.of(vcpu);
+        let (of, run_ns) = (known.runs(vcpu), known.run_ns(now_ns));
+        let Some(last) = vm.loops.iter_mut().rfind(|open| open.of == of) else { return };
+        if let Some(from_ns) = last.from_ns.take() {
+            last.spun_ns += run_ns - from_ns;
+        }
+        last.from_ns = goes_on.then_some(run_ns);
     }
 
     fn of(&mut self, vcpu: VcpuId) -> (&mut Vm, &mut Vcpu) {
@@ -136,17 +174,22 @@ impl GuestMetrics {
                 }
             }
             What::Ple { vcpu, kernel } => {
-                let (vm, vcpu) = self.of(vcpu);
+                let (vm, known) = self.of(vcpu);
                 vm.counts.ple += 1;
                 vm.counts.ple_kernel += u64::from(kernel);
-                if !spins {
-                    let run_ns = vcpu.run_ns(now_ns);
-                    if run_ns.saturating_sub(vcpu.chain_run_ns) > CHAIN_GAP_NS {
-                        vm.counts.chain_ends(std::mem::take(&mut vcpu.chain));
+                if spins {
+                    let of = known.runs(vcpu);
+                    if let Some(last) = vm.loops.iter_mut().rfind(|open| open.of == of) {
+                        last.exits += 1;
                     }
-                    vcpu.chain_run_ns = run_ns;
+                } else {
+                    let run_ns = known.run_ns(now_ns);
+                    if run_ns.saturating_sub(known.chain_run_ns) > CHAIN_GAP_NS {
+                        vm.counts.chain_ends(std::mem::take(&mut known.chain));
+                    }
+                    known.chain_run_ns = run_ns;
+                    known.chain += 1;
                 }
-                vcpu.chain += 1;
             }
             What::DirectedYield { from, granted, .. } => {
                 let (vm, _) = self.of(from);
@@ -180,18 +223,31 @@ impl GuestMetrics {
                     vm.ipi.add(now_ns - vcpu.pending.swap_remove(at).1);
                 }
             }
-            What::GuestSwitch { vcpu, .. } => self.of(vcpu).0.counts.guest_switches += 1,
+            What::GuestSwitch { vcpu, next, .. } => {
+                self.loops_go_on(vcpu, now_ns, false);
+                let (vm, known) = self.of(vcpu);
+                vm.counts.guest_switches += 1;
+                known.task = next;
+                self.loops_go_on(vcpu, now_ns, true);
+            }
             What::LockTaken { vcpu, waited_ns, .. } => self.of(vcpu).0.lock_wait.add(waited_ns),
             What::LockReleased { vcpu, held_ns, .. } => self.of(vcpu).0.lock_hold.add(held_ns),
-            What::SpinStart { vcpu, .. } => {
-                let (_, vcpu) = self.of(vcpu);
-                (vcpu.chain, vcpu.spin_from_ns) = (0, vcpu.run_ns(now_ns));
+            What::SpinStart { vcpu, why } => {
+                self.loops_go_on(vcpu, now_ns, false);
+                let (vm, known) = self.of(vcpu);
+                let from_ns = Some(known.run_ns(now_ns));
+                vm.loops.push(Loop { of: known.runs(vcpu), why, exits: 0, spun_ns: 0, from_ns });
             }
             What::SpinEnd { vcpu, why, .. } => {
-                let (vm, vcpu) = self.of(vcpu);
-                vm.spins[spin_index(why)].add(vcpu.run_ns(now_ns) - vcpu.spin_from_ns);
-                let exits = std::mem::take(&mut vcpu.chain);
-                vm.counts.chain_ends(exits);
+                self.loops_go_on(vcpu, now_ns, false);
+                let (vm, known) = self.of(vcpu);
+                let of = known.runs(vcpu);
+                if let Some(at) = vm.loops.iter().rposition(|open| open.of == of && open.why == why) {
+                    let over = vm.loops.remove(at);
+                    vm.spins[spin_index(why)].add(over.spun_ns);
+                    vm.counts.chain_ends(over.exits);
+                }
+                self.loops_go_on(vcpu, now_ns, true);
             }
             What::ShootdownEnd { vcpu, targets, took_ns } => {
                 let (vm, _) = self.of(vcpu);

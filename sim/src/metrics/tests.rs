@@ -116,6 +116,38 @@ fn spins_exits_and_yields() {
 }
 
 #[test]
+fn time_in_loops_is_that_of_the_one_that_executes() {
+    let spin = |vcpu, why| What::SpinStart { vcpu, why };
+    let end = |vcpu, why| What::SpinEnd { vcpu, why, spun_ns: 0 };
+    let guest_switch = |vcpu, prev, next| What::GuestSwitch { vcpu, prev, next };
+    let found = figures(
+        &[
+            (0, switch(0, None, Stop::Preempted, Some(0))),
+            (0, switch(1, None, Stop::Preempted, Some(1))),
+            (0, guest_switch(V0, u32::MAX, 5)),
+            (0, guest_switch(V1, u32::MAX, 6)),
+            // Task 5 from 10 to 20 on vCPU 0, from 30 to 37 on vCPU 1, less an interrupt handler's loop of 3.
+            (10, spin(V0, Spin::Barrier)),
+            (15, What::Ple { vcpu: V0, kernel: false }),
+            (20, guest_switch(V0, 5, 7)),
+            // Task 7 waits at the same time, on the same vCPU, to the end.
+            (22, spin(V0, Spin::Barrier)),
+            (30, guest_switch(V1, 6, 5)),
+            (31, What::Ple { vcpu: V1, kernel: false }),
+            (32, spin(V1, Spin::Lock)),
+            (35, end(V1, Spin::Lock)),
+            (37, end(V1, Spin::Barrier)),
+            (42, end(V0, Spin::Barrier)),
+        ],
+        50,
+    );
+    let guest = &found.vms[0].guest;
+    assert_eq!((guest.spins["barrier"].sum_ns, guest.spins["lock"].sum_ns), ((10 + 4) + 20, 3));
+    assert_eq!((guest.spins["barrier"].count, guest.spin_ns), (2, 37));
+    assert_eq!((guest.counts.ple_chains, guest.counts.ple_chain_max), (1, 2));
+}
+
+#[test]
 fn interrupts_of_one_vector_pend_once() {
     let found = figures(
         &[

@@ -110,3 +110,31 @@ fn a_sleeper_that_is_ahead_stays_queued_where_it_was() {
     // The bound one's slice lasts to 2 ms.
     assert_eq!(ran(Scheduler::EevdfDelay), [vec![(2_000, 2)], vec![]]);
 }
+
+/// Without ticks nobody sees on vCPU 1 that a slice is over, until vCPU 0 wakes somebody there.
+#[test]
+fn a_waker_ends_a_slice_that_it_finds_over() {
+    let text = "
+        [[thread]]
+        name = 'waker'
+        vcpu = 0
+        steps = [{ compute = '4ms' }, { signal = 'c' }, { compute = '20ms' }]
+        [[thread]]
+        name = 'sleeper'
+        vcpu = 1
+        steps = [{ wait = 'c' }]
+        [[thread]]
+        name = 'r'
+        count = 2
+        vcpu = 1
+        steps = [{ compute = '20ms' }]";
+    let run = |lazy_preemption| {
+        let guest = GuestConfig { hrtick: false, lazy_preemption, ..guest(Scheduler::Eevdf) };
+        let s = run(guest, 2, text, 7);
+        let sent =
+            s.list(|what| matches!(what, What::GuestIpiSent { vector: vector::RESCHED, .. }).then_some(()));
+        (switches(&s, 1), sent)
+    };
+    assert_eq!(run(false), (vec![(0, 3), (0, 4), (4_000, 5)], vec![(4 * MS, ())]));
+    assert_eq!(run(true), (vec![(0, 3), (0, 4)], vec![]));
+}

@@ -253,8 +253,8 @@ fn who_holds_or_waits_for_a_lock_with_interrupts_off_answers_none() {
     }
 }
 
-/// Four vCPUs want the lock at 0, 100, 150.5 and 300 us, the first for 500 us, the others for 10 us. The threshold is 128 us, so who waits looks every us at
-/// the one before. When each halts, and how long the others have spun.
+/// Four vCPUs want the lock at 0, 100, 150.5 and 227.6 us, the first for 500 us, the others for 10 us. The threshold is 128 us, so who waits looks every us
+/// at the one before. When each halts, and how long the others have spun.
 fn halts_behind_a_halted_one(kind: LockKind) -> (Vec<(u64, u32)>, Vec<u64>) {
     let thread = |at: &str, hold: &str| {
         format!("[[thread]]\nname = 't'\nsteps = [{{ compute = '{at}' }}, {{ lock = {{ name = 'l', hold = '{hold}' }} }}]\n")
@@ -263,7 +263,7 @@ fn halts_behind_a_halted_one(kind: LockKind) -> (Vec<(u64, u32)>, Vec<u64>) {
         thread("0us", "500us"),
         thread("100us", "10us"),
         thread("150500ns", "10us"),
-        thread("300us", "10us"),
+        thread("227600ns", "10us"),
     ]
     .concat();
     let mut config = vm(4, &text);
@@ -291,12 +291,94 @@ fn halts_behind_a_halted_one(kind: LockKind) -> (Vec<(u64, u32)>, Vec<u64>) {
 
 #[test]
 fn who_is_behind_a_halted_waiter_does_not_spin() {
-    // The second sees it when it has spun for 78 us; the third comes too late to spin.
+    // The second sees it when it has spun for 78 us, the third when that has halted.
     let (halts, spun) = halts_behind_a_halted_one(LockKind::PvQueued);
-    assert_eq!(halts, [(228 * US, 1), (228_500, 2), (300 * US, 3)]);
-    assert_eq!(spun, [128 * US, 78 * US, 0]);
+    assert_eq!(halts, [(228 * US, 1), (228_500, 2), (228_600, 3)]);
+    assert_eq!(spun, [128 * US, 78 * US, US]);
     // A ticket lock has no such thing.
     let (halts, spun) = halts_behind_a_halted_one(LockKind::PvTicket);
-    assert_eq!(halts, [(228 * US, 1), (278_500, 2), (428 * US, 3)]);
+    assert_eq!(halts, [(228 * US, 1), (278_500, 2), (355_600, 3)]);
     assert_eq!(spun, [128 * US; 3]);
+}
+
+/// vCPU 0 has the lock up to 500 us; vCPU 1 wants it at 0.1 ms, and halts at 0.2 ms; vCPU 2 comes at 0.3 ms, and whoever is said as late as that.
+fn beside_a_halted_one(third_holds: &str, more: &str) -> Sim {
+    let text = format!(
+        "[[thread]]
+        name = 'a'
+        steps = [{{ lock = {{ name = 'l', hold = '500us' }} }}]
+        [[thread]]
+        name = 'b'
+        steps = [{{ compute = '100us' }}, {{ lock = {{ name = 'l', hold = '10us' }} }}]
+        [[thread]]
+        name = 'c'
+        steps = [{{ compute = '300us' }}, {{ lock = {{ name = 'l', hold = '{third_holds}' }} }}]
+        {more}"
+    );
+    let mut config = vm(4, &text);
+    config.guest.lock = LockKind::PvQueued;
+    config.guest.spin_threshold_ns = 100 * US;
+    let mut machine = MachineConfig::ideal(4);
+    machine.costs.idle_exit_ns = 50 * US;
+    build(&machine, turns_of_a_ms(), &[config], &[], 1).pin(&[0, 1, 2, 3]).until(4 * MS)
+}
+
+#[test]
+fn who_comes_while_the_first_is_halted_spins_beside_the_queue() {
+    // All begin 50 us late, and a halted one needs as long to wake.
+    let at = |us: u64| (us + 50) * US;
+    let s = beside_a_halted_one("100us", "");
+    // vCPU 2 has the lock the moment that it is free, without having halted in 200 us; vCPU 1, kicked then, spins from 550 us on.
+    assert_eq!(s.taken(LOCK), [(at(0), (0, 0)), (at(500), (2, 200 * US)), (at(600), (1, 500 * US))]);
+    let kicks = s.list(|what| matches!(what, What::Kick { .. }).then_some(()));
+    assert_eq!(kicks, [(at(500), ())], "once");
+    // One that still spins when the first is awake stands behind it, with all of its patience: at 550 us.
+    let last = "[[thread]]
+        name = 'd'
+        steps = [{ compute = '510us' }, { lock = { name = 'l', hold = '10us' } }]";
+    let s = beside_a_halted_one("100us", last);
+    let order: Vec<(u64, u32)> = s.taken(LOCK).iter().map(|(at, (who, _))| (*at, *who)).collect();
+    assert_eq!(order, [(at(0), 0), (at(500), 2), (at(600), 1), (at(610), 3)]);
+    let halted: Vec<u32> = s
+        .list(|what| match what {
+            What::Halt { vcpu, .. } => Some(vcpu.id),
+            _ => None,
+        })
+        .into_iter()
+        .filter_map(|(when, vcpu)| (when < at(610)).then_some(vcpu))
+        .collect();
+    assert!(!halted.contains(&3), "{halted:?}");
+}
+
+#[test]
+fn who_was_kicked_and_lost_the_lock_does_not_halt_again() {
+    let s = beside_a_halted_one("900us", "");
+    assert_eq!(s.taken(LOCK)[2], (1_450 * US, (1, 1_300 * US)));
+    let halts = s.list(|what| matches!(what, What::Halt { vcpu, .. } if vcpu.id == 1).then_some(()));
+    assert_eq!(halts[0].0, 250 * US);
+    assert!(halts[1..].iter().all(|(at, ())| *at > 1_450 * US), "{halts:?}");
+}
+
+/// vCPU 0 has the lock from 0.8 to 1.2 ms, and vCPU 1, next, for 0.1 ms. vCPU 2 stands behind it, on a pCPU that it does not have from 1 to 2 ms, and vCPU 3
+/// comes at 1.25 ms.
+#[test]
+fn the_first_keeps_others_from_stealing_once_it_has_seen_that_it_is() {
+    let thread = |at: &str, hold: &str| {
+        format!("[[thread]]\nname = 't'\nsteps = [{{ compute = '{at}' }}, {{ lock = {{ name = 'l', hold = '{hold}' }} }}]\n")
+    };
+    let text = [
+        thread("800us", "400us"),
+        thread("900us", "100us"),
+        thread("950us", "10us"),
+        thread("1250us", "10us"),
+    ];
+    let taken = |kind| {
+        let mut config = vm(4, &text.concat());
+        config.guest.lock = kind;
+        let machine = MachineConfig::ideal(4);
+        let s = build(&machine, turns_of_a_ms(), &[config], &[hog(2)], 1).pin(&[0, 1, 2, 3]).until(4 * MS);
+        s.taken(LOCK)[2..].iter().map(|(at, (who, _))| (*at / US, *who)).collect::<Vec<_>>()
+    };
+    assert_eq!(taken(LockKind::PvQueued), [(1_300, 3), (2_000, 2)]);
+    assert_eq!(taken(LockKind::Queued), [(2_000, 2), (2_010, 3)]);
 }

@@ -33,7 +33,7 @@ fn two_tasks_share_a_vcpu_by_ticks() {
 fn on_time(text: &str, tick_ns: u64) -> (Vec<u64>, u64) {
     let mut config = vm(1, text);
     config.guest.hrtick = true;
-    config.guest.slice_ns = 1_400 * US;
+    (config.guest.slice_ns, config.guest.latency_ns) = (1_400 * US, 2_800 * US);
     config.guest.tick_ns = tick_ns;
     let s = build(&MachineConfig::ideal(1), turns_of_a_ms(), &[config], &[], 1).until(5 * MS);
     let at_us = switches(&s, 0).iter().map(|(at, _)| *at / US).collect();
@@ -48,7 +48,7 @@ fn slices_end_on_time_since_7_3() {
     // The tick at 4 ms is one more.
     assert_eq!(on_time(two, 4 * MS), (vec![0, 1_400, 2_800, 4_200], 5));
     // Who is alone has no end of a slice. From 0.5 ms on somebody waits, and the runner has 0.9 ms left. At 0 the slice of the one that sleeps is set, and then
-    // the end of its sleep.
+    // the end of its sleep. At 2.8 ms both have had 1.4 ms.
     let late = "
         [[thread]]
         name = 'late'
@@ -56,7 +56,7 @@ fn slices_end_on_time_since_7_3() {
         [[thread]]
         name = 'first'
         steps = [{ compute = '20ms' }]";
-    assert_eq!(on_time(late, 0), (vec![0, 0, 1_400, 2_800, 4_200], 6));
+    assert_eq!(on_time(late, 0), (vec![0, 0, 1_400, 4_200], 6));
 }
 
 #[test]
@@ -137,6 +137,50 @@ fn a_kernel_that_is_not_preemptible_ends_its_system_call_first() {
     };
     assert_eq!(run(false), [(0, Some(1)), (4, Some(2)), (10, Some(1)), (16, Some(2))]);
     assert_eq!(run(true), [(0, Some(1)), (4, Some(2)), (8, Some(1)), (12, Some(2))]);
+}
+
+#[test]
+fn a_lazy_wish_is_heard_on_the_way_to_user_mode_and_in_the_kernel_a_tick_later() {
+    let text = "
+        [[thread]]
+        name = 'kernel'
+        steps = [{ kernel = '30ms' }, { compute = '1ms' }]
+        [[thread]]
+        name = 'user'
+        steps = [{ compute = '30ms' }]";
+    let run = |lazy_preemption| {
+        let mut config = vm(1, text);
+        config.guest.tick_ns = 4 * MS;
+        config.guest.lazy_preemption = lazy_preemption;
+        let s = build(&MachineConfig::ideal(1), turns_of_a_ms(), &[config], &[], 1).until(40 * MS);
+        switches(&s, 0).iter().map(|(at, next)| (*at / MS, *next)).take(4).collect::<Vec<_>>()
+    };
+    // Slices are over at the first tick after 3 ms; at 12 ms the second has still had less.
+    assert_eq!(run(true), [(0, Some(1)), (8, Some(2)), (16, Some(1)), (24, Some(2))]);
+    assert_eq!(run(false)[..2], [(0, Some(1)), (30, Some(2))]);
+}
+
+/// Task 1 sleeps to 6.025 ms. Tasks 2 and 3 share the vCPU, with slices of 3 ms that end on time; each switch to one of them sets a timer, which takes 10 us.
+#[test]
+fn who_wakes_while_a_preempted_one_is_put_back_is_not_forgotten() {
+    let text = "
+        [[thread]]
+        name = 'sleeper'
+        steps = [{ sleep = '6015us' }, { compute = '1ms' }]
+        [[thread]]
+        name = 't'
+        count = 2
+        steps = [{ compute = '20ms' }]";
+    let mut config = vm(1, text);
+    config.guest.hrtick = true;
+    config.kvm.costs.timer_ns = 10 * US;
+    let s = build(&MachineConfig::ideal(1), turns_of_a_ms(), &[config], &[], 1).until(7 * MS);
+    // From 6.02 to 6.03 ms the timer is set for task 2, which was preempted before.
+    let at_us: Vec<_> = switches(&s, 0).iter().map(|(at, next)| (*at / US, *next)).collect();
+    assert_eq!(
+        at_us[..5],
+        [(0, Some(1)), (20, Some(2)), (3_020, Some(3)), (6_020, Some(2)), (6_030, Some(1))]
+    );
 }
 
 #[test]
@@ -237,4 +281,29 @@ fn no_guest_ticks_when_the_host_does() {
         );
     }
     assert_ne!(phases(1), phases(2));
+}
+
+/// A task holds a spin lock when its slice ends, at 4 ms; leaving the kernel takes 0.5 ms each time. When the other one comes.
+#[test]
+fn a_preemptible_kernel_lets_others_go_first_where_its_lock_is_released() {
+    let text = "
+        [[thread]]
+        name = 'holder'
+        steps = [{ lock = { name = 'l', hold = '5ms' } }, { compute = '20ms' }]
+        [[thread]]
+        name = 'other'
+        steps = [{ compute = '20ms' }]";
+    let second = |preemptible_kernel, irqs_off: bool| {
+        let text = text.replace("'5ms'", &format!("'5ms', irqs_off = {irqs_off}"));
+        let mut config = vm(1, &text);
+        config.guest.tick_ns = 4 * MS;
+        config.guest.preemptible_kernel = preemptible_kernel;
+        config.guest.costs.syscall_ns = 500 * US;
+        let s = build(&MachineConfig::ideal(1), turns_of_a_ms(), &[config], &[], 1).until(20 * MS);
+        switches(&s, 0)[1]
+    };
+    for irqs_off in [false, true] {
+        assert_eq!(second(true, irqs_off), (6 * MS, Some(2)), "{irqs_off}");
+        assert_eq!(second(false, irqs_off), (6_500 * US, Some(2)), "{irqs_off}");
+    }
 }

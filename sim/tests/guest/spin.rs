@@ -124,6 +124,30 @@ const ONE_PCPU: &str = "
     name = 'spinner'
     steps = [{ lock = { name = 'l', hold = '10us' } }]";
 
+/// On pCPU 0 a vCPU in user mode and one that spins for a lock, which a third one has.
+#[test]
+fn before_4_14_who_was_preempted_in_user_mode_was_asked_too() {
+    let text = "
+        [[thread]]
+        name = 'user'
+        background = true
+        steps = [{ compute = '1s' }]
+        [[thread]]
+        name = 'holder'
+        steps = [{ lock = { name = 'l', hold = '50ms' } }]
+        [[thread]]
+        name = 'spinner'
+        steps = [{ lock = { name = 'l', hold = '10us' } }]";
+    let granted = |asks_kernel_only| {
+        let mut config = with_ple(vm(3, text), PleMode::Kernel);
+        config.kvm.asks_kernel_only = asks_kernel_only;
+        let s = build(&MachineConfig::ideal(2), eevdf(), &[config], &[], 1).pin(&[0, 1, 0]).until(40 * MS);
+        yields(&s).into_iter().any(|(_, (from, to, granted))| (from, to, granted) == (2, 0, true))
+    };
+    assert!(!granted(true));
+    assert!(granted(false));
+}
+
 #[test]
 fn the_preempted_holder_gets_the_spinners_turn() {
     let config = with_ple(vm(2, ONE_PCPU), PleMode::Kernel);
@@ -254,40 +278,44 @@ fn the_round_robin_goes_on_behind_the_last_boosted_one_unless_it_has_the_bug() {
     assert_eq!(first_grants(true), [0, 1, 1, 1]);
 }
 
-/// Both vCPUs on one pCPU. vCPU 0 flushes after 5 ms of its time, at 9 ms, while vCPU 1 waits for its turn from 12 ms on.
+/// vCPUs 0 and 1 on one pCPU, others on one of their own. vCPU 0 flushes after 5 ms of its time, at 9 ms, while vCPU 1 waits for its turn from 12 ms on.
 #[test]
 fn a_yield_by_hypercall_brings_the_one_that_has_to_answer() {
-    let text = "
-        [[thread]]
-        name = 'flusher'
-        steps = [{ compute = '5ms' }, { shootdown = {} }]
-        [[thread]]
-        name = 'other'
-        background = true
-        steps = [{ compute = '1s' }]";
-    let flushes = |sched_yield| {
-        let mut config = vm(2, text);
+    let flushes = |sched_yield, others: u32| {
+        let text = format!(
+            "[[thread]]
+            name = 'flusher'
+            steps = [{{ compute = '5ms' }}, {{ shootdown = {{}} }}]
+            [[thread]]
+            name = 'other'
+            count = {others}
+            background = true
+            steps = [{{ compute = '1s' }}]"
+        );
+        let mut config = vm(1 + others, &text);
         config.kvm.ipi = Ipi::Virtualized;
         config.kvm.steal_time = true;
         config.kvm.sched_yield = sched_yield;
-        build(&MachineConfig::ideal(1), eevdf(), &[config], &[], 1).until(30 * MS).flushes()
+        let s = build(&MachineConfig::ideal(2), eevdf(), &[config], &[], 1);
+        s.pin(&[0, 0, 1][..1 + others as usize]).until(30 * MS).flushes()
     };
     // It spins from 9 to 12 ms; the other one answers; it sees that when it runs again.
-    assert_eq!(flushes(false), [(16 * MS, 7 * MS)]);
+    assert_eq!(flushes(false, 2), [(16 * MS, 7 * MS)]);
     // The other one runs at once, and has the pCPU until the tick.
-    assert_eq!(flushes(true), [(12 * MS, 3 * MS)]);
+    assert_eq!(flushes(true, 2), [(12 * MS, 3 * MS)]);
+    assert_eq!(flushes(true, 1), [(16 * MS, 7 * MS)], "the hypercall is for calls to several");
 }
 
-/// vCPU 0 flushes at 1.5 ms, while vCPU 1 waits for its pCPU, which a hog has. Whom it asks to run, and when; round robin grants nothing.
+/// vCPU 0 flushes at 1.5 ms, while vCPU 1 waits for its pCPU, which a hog has; vCPU 2 runs. Whom it asks to run, and when; round robin grants nothing.
 fn asked_by_hypercall(lone_yields_not: bool, hogs: &[u32]) -> Vec<(u64, (u32, u32, bool))> {
-    let mut machine = MachineConfig::ideal(2);
+    let mut machine = MachineConfig::ideal(3);
     machine.costs.vm_exit_ns = 700;
-    let mut config = vm(2, FLUSHER);
+    let mut config = vm(3, &FLUSHER.replace("name = 'other'", "name = 'other'\ncount = 2"));
     config.kvm.costs.hypercall_ns = 100;
     config.kvm.sched_yield = true;
     config.kvm.lone_yields_not = lone_yields_not;
     let hogs: Vec<_> = hogs.iter().copied().map(hog).collect();
-    yields(&build(&machine, turns_of_a_ms(), &[config], &hogs, 1).pin(&[0, 1]).until(4 * MS))
+    yields(&build(&machine, turns_of_a_ms(), &[config], &hogs, 1).pin(&[0, 1, 2]).until(4 * MS))
 }
 
 #[test]

@@ -97,6 +97,23 @@ fn a_barrier_opens_when_the_last_one_comes() {
 }
 
 #[test]
+fn who_opens_a_barrier_wakes_the_sleepers_under_their_queues_lock() {
+    let text = "
+        [[thread]]
+        name = 'fast'
+        steps = [{ compute = '10us' }, { barrier = { name = 'b' } }, { done = 'x' }]
+        [[thread]]
+        name = 'slow'
+        steps = [{ compute = '100us' }, { barrier = { name = 'b' } }, { done = 'x' }]";
+    let mut config = vm(2, text);
+    config.guest.costs.futex_ns = 5 * US;
+    let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], &[], 1).pin(&[0, 1]).until(MS);
+    // The barrier's lock comes after those of the run queues.
+    assert_eq!(s.taken(2), [(10 * US, (0, 0)), (100 * US, (1, 0))]);
+    assert_eq!(done(&s), [105 * US; 2]);
+}
+
+#[test]
 fn who_gives_up_at_a_barrier_goes_on_alone() {
     let with = |slow: &str, spin: &str| {
         let text = format!(
@@ -135,6 +152,19 @@ fn a_pipe_holds_so_many_and_no_more() {
     // With a low-water mark of 0 the sender sleeps until all are gone.
     let low = text.replace("capacity = 2", "capacity = 2, low_water = 0");
     assert_eq!(done(&run(2, &low)), [0, 0, 200 * US, 200 * US, 400 * US]);
+}
+
+#[test]
+fn a_request_wakes_the_vmms_thread_from_where_it_was_made() {
+    let ended = |io: &str| {
+        let text = format!("[[thread]]\nname = 't'\nsteps = [{{ io = {io} }}, {{ done = 'x' }}]");
+        let mut machine = MachineConfig::ideal(2);
+        machine.costs.ipi_ns = 2 * US;
+        done(&build(&machine, turns_of_a_ms(), &[vm(1, &text)], &[], 1).pin(&[1]).until(MS))[0]
+    };
+    // Its pCPU idles, and is woken by an interrupt.
+    let alone = ended("{ device = '100us' }");
+    assert_eq!(ended("{ device = '100us', host = '10us' }"), alone + 12 * US);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! TLB shootdown. vCPU 0 flushes; vCPU 1 computes in the same address space, on a pCPU that it shares with a hog where that is said.
 
-use cohort_sim::guest::{SendIpi, TlbMode};
+use cohort_sim::guest::{LazyTlb, SendIpi, TlbMode};
 use cohort_sim::kvm::{exit, vector, Ipi};
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::observe::What;
@@ -149,6 +149,48 @@ fn only_who_has_the_address_space_loaded_is_asked() {
         });
         assert_eq!(sent.iter().map(|(_, to)| *to).collect::<Vec<_>>(), asked, "freed: {freed}");
     }
+}
+
+/// vCPU 1 idles in the space of a thread that has ended, vCPU 2 runs a process after such a one. Who is asked by four flushes, all but the first of which free
+/// page tables.
+fn asked_again_and_again(lazy_tlb: LazyTlb) -> Vec<(u64, u32)> {
+    let text = "
+        [[thread]]
+        name = 'flusher'
+        vcpu = 0
+        steps = [{ compute = '100us' }, { shootdown = {} }, { repeat = { times = 3, steps = [
+            { compute = '100us' }, { shootdown = { freed = true } }] } }, { compute = '1ms' }]
+        [[thread]]
+        name = 'short'
+        vcpu = 1
+        steps = [{ compute = '10us' }]
+        [[thread]]
+        name = 'left'
+        vcpu = 2
+        steps = [{ compute = '10us' }]
+        [[thread]]
+        name = 'process'
+        vcpu = 2
+        process = true
+        steps = [{ compute = '1ms' }]";
+    let mut config = vm(3, text);
+    config.guest.lazy_tlb = lazy_tlb;
+    let s = build(&MachineConfig::ideal(3), turns_of_a_ms(), &[config], &[], 1).pin(&[0, 1, 2]).until(MS);
+    let sent = s.list(|what| match what {
+        What::GuestIpiSent { to, vector: vector::TLB, .. } => Some(to.id),
+        _ => None,
+    });
+    assert!(s.flushed().iter().all(|(_, vcpu)| *vcpu == 1), "the other one has nothing to flush");
+    sent.into_iter().map(|(at, to)| (at / US, to)).collect()
+}
+
+#[test]
+fn who_idles_is_asked_once_and_who_has_left_until_told() {
+    assert_eq!(asked_again_and_again(LazyTlb::Asked), [(100, 1)]);
+    assert_eq!(asked_again_and_again(LazyTlb::Left), []);
+    assert_eq!(asked_again_and_again(LazyTlb::Spared), [(200, 1)]);
+    // Who idles leaves the space at 200 us, and is told at 300 us that it has.
+    assert_eq!(asked_again_and_again(LazyTlb::Late), [(200, 1), (200, 2), (300, 1)]);
 }
 
 #[test]
