@@ -33,11 +33,18 @@ impl Space {
 impl Vm {
     /// Idle, or another of the kernel's own tasks, has come (enter_lazy_tlb()).
     pub(super) fn space_is_lazy(&mut self, v: usize) {
-        let cpu = &mut self.cpus[v];
-        cpu.lazy = true;
-        if self.guest.lazy_tlb == LazyTlb::Left && cpu.space != NO_SPACE {
-            self.spaces[cpu.space as usize].of[v] = false;
-            (cpu.left_space, cpu.space) = (cpu.space, NO_SPACE);
+        self.cpus[v].lazy = true;
+        if self.guest.lazy_tlb == LazyTlb::Left && self.cpus[v].space != NO_SPACE {
+            self.leave_space(v);
+        }
+    }
+
+    /// It has the kernel's own loaded from now on (switch_mm_irqs_off() to init_mm).
+    fn leave_space(&mut self, v: usize) {
+        let space = std::mem::replace(&mut self.cpus[v].space, NO_SPACE);
+        self.cpus[v].left_space = space;
+        if self.guest.lazy_tlb != LazyTlb::Late {
+            self.spaces[space as usize].of[v] = false;
         }
     }
 
@@ -52,16 +59,12 @@ impl Vm {
     /// flush_tlb_func(): who has the address space only lazily leaves it, and who has left it before is no longer of its vCPUs. Return true if there was
     /// something to flush.
     pub(super) fn told_to_flush(&mut self, v: usize, space: u32) -> bool {
-        let cpu = &mut self.cpus[v];
-        if cpu.space != space {
+        if self.cpus[v].space != space {
             self.spaces[space as usize].of[v] = false;
             return false;
         }
-        if cpu.lazy {
-            (cpu.left_space, cpu.space) = (space, NO_SPACE);
-            if self.guest.lazy_tlb != LazyTlb::Late {
-                self.spaces[space as usize].of[v] = false;
-            }
+        if self.cpus[v].lazy {
+            self.leave_space(v);
         } else {
             self.flushed(v);
         }
