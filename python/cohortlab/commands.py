@@ -55,8 +55,8 @@ POLICIES = f"With commas, of {', '.join(KNOWN)}; or {ALL}. NAME@VARIANT is NAME 
     "--policy-args",
     multiple=True,
     metavar="LABEL=ARGS",
-    help="More arguments of `cohort run`; for eevdf --cgroup-mode, --base-slice-us; for a simulated CFS --latency-us, "
-    "--min-granularity-us.",
+    help="More arguments of `cohort run`; for eevdf --cgroup-mode, --base-slice-us; simulated --vm-cgroups no; for a "
+    "simulated CFS --latency-us, --min-granularity-us.",
 )
 @click.option("--rounds", type=click.IntRange(1, 1000), help="How often to measure. Default: 5; simulated, 2.")
 @click.option("--programs", help="These programs, with commas, in place of the scenario's; also rt-app's FILE.json.")

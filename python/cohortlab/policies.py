@@ -29,6 +29,8 @@ BASE_SLICE_US = range(100, 100_001)
 # Of sched_latency_ns and sched_min_granularity_ns: 0.1 ms to 1 s, as kernel/sysctl.c has them.
 CFS_US = range(100, 1_000_001)
 
+_YES_NO = {"yes": True, "no": False}
+
 # In the order of KernelSettings' fields.
 _NUMBERS = {"--base-slice-us": BASE_SLICE_US, "--latency-us": CFS_US, "--min-granularity-us": CFS_US}
 
@@ -75,23 +77,27 @@ def parse_policies(listed: str, arguments: Sequence[str]) -> tuple[Policy, ...]:
 class KernelSettings:
     """What the kernel's own scheduler can be told, in /sys/kernel/debug/sched; None: as it is.
 
-    The last two are CFS', of kernels before 6.6: the period in which everybody should run, and the least turn.
+    Two are CFS', of kernels before 6.6: the period in which everybody should run, and the least turn. ``vm_cgroups``:
+    each VM has a cgroup; without, each vCPU competes for itself, as on a host where nobody has made any.
     """
 
     cgroup_mode: str | None = None
     base_slice_us: int | None = None
     latency_us: int | None = None
     min_granularity_us: int | None = None
+    vm_cgroups: bool = True
 
 
 def kernel_settings(args: Sequence[str]) -> KernelSettings:
     """Return what the arguments of the kernel's own scheduler say, or raise BadInput."""
     words = [word for arg in args for word in arg.split("=", 1)]
-    mode = None
+    mode, vm_cgroups = None, True
     numbers: dict[str, int] = {}
     for flag, value in zip(words[::2], [*words[1::2], ""], strict=False):
         if flag == "--cgroup-mode" and value in CGROUP_MODES:
             mode = value
+        elif flag == "--vm-cgroups" and value in _YES_NO:
+            vm_cgroups = _YES_NO[value]
         elif flag in _NUMBERS and re.fullmatch("[0-9]{1,7}", value) and int(value) in _NUMBERS[flag]:
             numbers[flag] = int(value)
         else:
@@ -99,8 +105,9 @@ def kernel_settings(args: Sequence[str]) -> KernelSettings:
             allowed = f"--cgroup-mode MODE, one of {modes}, and " + ", ".join(
                 f"{known} N, from {of[0]} to {of[-1]}" for known, of in _NUMBERS.items()
             )
+            allowed += ", and --vm-cgroups yes or no"
             raise BadInput(f'--policy-args: "{given}" is not allowed for {KERNEL}: must be of {allowed}')
-    return KernelSettings(mode, *(numbers.get(flag) for flag in _NUMBERS))
+    return KernelSettings(mode, *(numbers.get(flag) for flag in _NUMBERS), vm_cgroups=vm_cgroups)
 
 
 def without_talk(args: Sequence[str]) -> tuple[str, ...]:

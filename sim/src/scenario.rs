@@ -42,6 +42,13 @@ pub enum Policy {
     Ext(ExtConfig),
 }
 
+impl Policy {
+    /// See [`FairConfig::groups`].
+    fn has_groups(&self) -> bool {
+        !matches!(self, Self::Fair(FairConfig { groups: false, .. }))
+    }
+}
+
 /// A VM: its vCPUs run what `workload` says, on the guest kernel that `guest` describes, with the KVM that `kvm` describes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -203,6 +210,12 @@ impl Scenario {
             }
             if !(1..=10_000).contains(&vm.weight) {
                 return refuse(&format!("vms[{index}].weight"), &vm.weight, "from 1 to 10000");
+            }
+            if !self.policy.has_groups() && vm.weight != weight_default() {
+                return refuse(&format!("vms[{index}].weight"), &vm.weight, "100: no cgroup has it");
+            }
+            if !self.policy.has_groups() && vm.quota_us != 0 {
+                return refuse(&format!("vms[{index}].quota_us"), &vm.quota_us, "0: no cgroup has it");
             }
             check_cpus(&format!("vms[{index}].cpus"), &vm.cpus, pcpus)?;
             if !vm.vcpu_cpus.is_empty() && vm.vcpu_cpus.len() != vm.vcpus as usize {

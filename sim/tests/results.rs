@@ -153,6 +153,26 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
+fn without_cgroups_no_vm_has_what_a_cgroup_has() {
+    for (of_vm, said) in [
+        ("\"weight\": 200", "vms[0].weight: 200 is not allowed: must be 100: no cgroup has it"),
+        ("\"quota_us\": 5000", "vms[0].quota_us: 5000 is not allowed: must be 0: no cgroup has it"),
+    ] {
+        let of = |groups: bool| {
+            format!(
+                r#"{{"name": "x", "seed": 1, "duration_ns": 1000000, "policy": {{"class": "fair", "groups": {groups}}},
+                "vms": [{{"name": "a", "vcpus": 1, {of_vm}}}]}}"#
+            )
+        };
+        run(&scenario(&of(true)), Watch::default()).expect("with cgroups");
+        match run(&scenario(&of(false)), Watch::default()) {
+            Err(SimError::Config(text)) => assert_eq!(text, said),
+            other => panic!("{of_vm}: {other:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_run_of_too_many_events_ends() {
     let text = TURNS.replacen("\"seed\": 1", "\"seed\": 1, \"events_max\": 10", 1);
     assert!(matches!(run(&scenario(&text), Watch::default()), Err(SimError::Limit(_))));

@@ -139,7 +139,7 @@ WRONG = {
         ["compare", "SCENARIO", "--policy-args", "eevdf=--boost off"],
         '--policy-args: "--boost off" is not allowed for eevdf: must be of --cgroup-mode MODE, one of up, smp, concur, '
         "max, tasks, and --base-slice-us N, from 100 to 100000, --latency-us N, from 100 to 1000000, "
-        "--min-granularity-us N, from 100 to 1000000",
+        "--min-granularity-us N, from 100 to 1000000, and --vm-cgroups yes or no",
     ),
     "arguments that do not go together, before anything boots": (
         ["compare", "SCENARIO", "--on", "lab", "--policy-args", "cohort=-v --skew-us 1000"],

@@ -73,3 +73,9 @@ def test_a_kernel_of_the_lab_has_no_cfs(settings: KernelSettings) -> None:
     host: Any = Host()
     with pytest.raises(PlaceError, match="this kernel has EEVDF"):
         undoing(host, settings)
+
+
+def test_the_vms_of_a_real_host_have_cgroups() -> None:
+    host: Any = Host()
+    with pytest.raises(PlaceError, match="the VMs of a real host have a cgroup each"):
+        undoing(host, KernelSettings(vm_cgroups=False))

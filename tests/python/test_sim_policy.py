@@ -235,7 +235,7 @@ def test_cfs_turns_in_a_guest_are_those_of_its_kernel(
 @pytest.mark.parametrize(
     ("kernel", "asks_kernel_only", "lazy_tlb"),
     [
-        ("4.13.16", False, "spared"),
+        ("4.13.16", False, "asked"),
         ("4.14", True, "left"),
         ("4.19.300", True, "left"),
         ("4.20", True, "spared"),
@@ -315,6 +315,14 @@ def test_cfs_turns_are_as_long_as_it_is_told() -> None:
     assert (told["latency_ns"], told["slice_ns"]) == (20_000_000, 4_000_000)
 
 
+@pytest.mark.parametrize("kernel", ["2.6.34", "6.12", "7.3"])
+def test_a_host_may_have_no_cgroup_for_a_vm(kernel: str) -> None:
+    with_cgroups = policy.host_class("eevdf", (), kernel)
+    assert "groups" not in with_cgroups
+    assert policy.host_class("eevdf", ["--vm-cgroups", "yes"], kernel) == with_cgroups
+    assert policy.host_class("eevdf", ["--vm-cgroups=no"], kernel) == with_cgroups | {"groups": False}
+
+
 @pytest.mark.parametrize(
     "args",
     [
@@ -324,6 +332,7 @@ def test_cfs_turns_are_as_long_as_it_is_told() -> None:
         ["--base-slice-us", "٣٠٠٠"],
         ["--latency-us", "1000001"],
         ["--min-granularity-us", "0"],
+        ["--vm-cgroups", "off"],
         ["smp"],
     ],
 )

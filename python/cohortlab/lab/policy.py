@@ -48,6 +48,8 @@ def undoing(host: Machine, settings: KernelSettings) -> str:
         PlaceError: this kernel cannot be told that.
     """
     commands = ["true"]
+    if not settings.vm_cgroups:
+        raise PlaceError("--vm-cgroups: the VMs of a real host have a cgroup each: only a simulated host may have none")
     if settings.latency_us or settings.min_granularity_us:
         raise PlaceError(
             "--latency-us, --min-granularity-us: this kernel has EEVDF: only simulated CFS can be told that"

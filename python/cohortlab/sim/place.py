@@ -13,7 +13,7 @@ from types import TracebackType
 from cohortlab.errors import BadInput
 from cohortlab.native import native
 from cohortlab.places import Measurement, PlaceError
-from cohortlab.policies import KERNEL, Policy
+from cohortlab.policies import KERNEL, Policy, kernel_settings
 from cohortlab.scenario import Scenario, Turn
 from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.hardware import Hardware
@@ -81,11 +81,20 @@ class SimPlace:
     @contextmanager
     def policy(self, name: str, args: Sequence[str] = ()) -> Iterator[None]:
         host_class(name, args, self._kernel)
+        if name == KERNEL and not kernel_settings(args).vm_cgroups:
+            self._needs_no_cgroup()
         before, self._policy = self._policy, (name, tuple(args))
         try:
             yield
         finally:
             self._policy = before
+
+    def _needs_no_cgroup(self) -> None:
+        """Refuse what only cgroups have."""
+        for vm in self.scenario.vms:
+            for field, default in (("weight", 100), ("cap_pcpus", None)):
+                if getattr(vm, field) != default:
+                    raise PlaceError(f'--vm-cgroups: "no" is not allowed: VM "{vm.name}" has a {field}, of a cgroup')
 
     @contextmanager
     def background(self, vm: str, workload: str) -> Iterator[None]:

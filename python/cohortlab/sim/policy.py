@@ -85,9 +85,8 @@ _CFS_TURNS = (
     ((6, 6, 0), 6_000_000, 750_000),
 )
 _CFS_WAKEUP_GRAN_NS = 1_000_000
-# Before which kernel: what becomes of the address space of a vCPU that idles. Kernels before 4.14 are "asked"; why that
-# is not taken for them stands in docs/guests.md.
-_LAZY_TLB = (((4, 14, 0), "spared"), ((4, 20, 0), "left"), ((6, 14, 0), "spared"))
+# Before which kernel: what becomes of the address space of a vCPU that idles.
+_LAZY_TLB = (((4, 14, 0), "asked"), ((4, 20, 0), "left"), ((6, 14, 0), "spared"))
 
 
 def host_class(
@@ -131,6 +130,7 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
     settings = settings or KernelSettings()
     mode = settings.cgroup_mode
     slice_ns = 1000 * (settings.base_slice_us or 0)
+    no_groups = {} if settings.vm_cgroups else {"groups": False}
     if mode and (version < (7, 3, 0) or mode not in SIMULATED_MODES):
         raise PlaceError(
             f'--cgroup-mode: "{mode}" is not known to the simulator for kernel {kernel}: must be one of '
@@ -145,6 +145,7 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
             "buddy_hints": version >= (3, 0, 0),
             "newidle": _newidle(version),
             **_cfs_turns(settings),
+            **no_groups,
         }
     if settings.latency_us or settings.min_granularity_us:
         raise PlaceError(f"--latency-us, --min-granularity-us: kernel {kernel} has EEVDF: must be older than 6.6")
@@ -162,6 +163,7 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
         "slice_ns": slice_ns,
         "normalized_slice_ns": _normalized_slice_ns(version),
         "newidle": _newidle(version),
+        **no_groups,
     }
 
 

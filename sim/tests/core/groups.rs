@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! EEVDF of Linux 7.3: one queue for all cgroups, slices that end on time, and a cgroup's weight by how many of its tasks were runnable.
+//! cgroups: none that compete; and EEVDF of Linux 7.3: one queue for all of them, slices that end on time, and a cgroup's weight by how many of its tasks were
+//! runnable.
 
 use cohort_sim::bodies::Program;
 use cohort_sim::class::fair::{FairConfig, GroupWeight, Variant};
@@ -13,6 +14,28 @@ use crate::common::{busy, cycle, fair, record, sim, spawn, turns_us, Sim, MS, US
 fn one() -> Sim {
     let config = FairConfig { slice_ns: 3 * MS, ..FairConfig::of(Variant::EevdfFlat) };
     sim(&MachineConfig::ideal(1), fair(config), 1)
+}
+
+/// One task alone in a cgroup, beside three in another one, on one pCPU: the part of 4 s that it gets.
+fn part_of_one_beside_three(config: FairConfig) -> f64 {
+    let mut s = sim(&MachineConfig::ideal(1), fair(config), 1);
+    let [one, three] = [(); 2].map(|()| s.host.new_group(GroupId(0), 100));
+    let alone = spawn(&mut s, TaskSpec { group: one, ..TaskSpec::default() }, Program::Busy);
+    for _ in 0..3 {
+        spawn(&mut s, TaskSpec { group: three, ..TaskSpec::default() }, Program::Busy);
+    }
+    s.run_until(4_000 * MS).unwrap();
+    s.host.run_ns(alone) as f64 / (4_000 * MS) as f64
+}
+
+#[test]
+fn without_cgroups_every_task_competes_for_itself() {
+    for variant in [Variant::Cfs, Variant::Eevdf, Variant::EevdfForfeit, Variant::EevdfFlat] {
+        let group_weight = GroupWeight::Smp;
+        let with = part_of_one_beside_three(FairConfig { group_weight, ..FairConfig::of(variant) });
+        let without = part_of_one_beside_three(FairConfig { groups: false, ..FairConfig::of(variant) });
+        assert!((with - 0.5).abs() < 0.01 && (without - 0.25).abs() < 0.01, "{variant:?}: {with} {without}");
+    }
 }
 
 #[test]

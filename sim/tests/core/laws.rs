@@ -18,6 +18,8 @@ struct Case {
     machine: MachineConfig,
     class: u8,
     groups: Vec<u32>,
+    /// The fair class knows them.
+    cgroups: bool,
     /// Weight, group, mask of pCPUs, run and sleep in us (0: always busy).
     tasks: Vec<(u32, usize, u8, u64, u64)>,
 }
@@ -35,16 +37,17 @@ fn machine() -> impl Strategy<Value = MachineConfig> {
 fn case() -> impl Strategy<Value = Case> {
     let groups = prop::collection::vec(10..1_000u32, 0..3);
     let task = (200..4_000u32, 0..4usize, any::<u8>(), 50..6_000u64, 0..6_000u64);
-    (machine(), 0..7u8, groups, prop::collection::vec(task, 1..16))
-        .prop_map(|(machine, class, groups, tasks)| Case { machine, class, groups, tasks })
+    (machine(), 0..7u8, groups, any::<bool>(), prop::collection::vec(task, 1..16))
+        .prop_map(|(machine, class, groups, cgroups, tasks)| Case { machine, class, groups, cgroups, tasks })
 }
 
 fn class(case: &Case) -> AnyClass {
+    let kernel = |variant| fair(FairConfig { groups: case.cgroups, ..FairConfig::of(variant) });
     match case.class {
-        0 => fair(FairConfig::of(Variant::Cfs)),
-        1 => fair(FairConfig::of(Variant::Eevdf)),
-        2 => fair(FairConfig::of(Variant::EevdfForfeit)),
-        3 => fair(FairConfig::of(Variant::EevdfFlat)),
+        0 => kernel(Variant::Cfs),
+        1 => kernel(Variant::Eevdf),
+        2 => kernel(Variant::EevdfForfeit),
+        3 => kernel(Variant::EevdfFlat),
         4 => round_robin(3 * MS, false),
         5 => round_robin(3 * MS, true),
         _ => ext(&case.machine),
@@ -107,7 +110,7 @@ fn is_work_conserving(s: &Sim, class: u8) {
             // The fair class looks when a pCPU goes idle, if its dice say so, and at the ticks of the pCPU where somebody waits; who was seen running less
             // than half a ms ago is hot at the first three of them.
             let patience_ns = if class < 4 { 17 * MS } else { 0 };
-            let late = task.waits_since_ns + patience_ns <= core.now_ns;
+            let late = task.waits_since_ns.max(core.cpu(cpu).idle_since_ns) + patience_ns <= core.now_ns;
             assert!(!late, "class {class}, at {} {cpu:?} idles while {task:?} waits", core.now_ns);
         }
     }
@@ -150,7 +153,7 @@ proptest! {
         weights in prop::collection::vec(256..4_096u32, 2..10),
     ) {
         let tasks = weights.iter().map(|weight| (*weight, 0, 255, 1_000, 0)).collect();
-        let case = Case { machine: MachineConfig::ideal(cpus), class, groups: vec![], tasks };
+        let case = Case { machine: MachineConfig::ideal(cpus), class, groups: vec![], cgroups: true, tasks };
         let mut s = make(&case);
         // A turn of the lightest moves its virtual time by this; the others, on one pCPU at the worst, must make up for it in turns of their own.
         let turn_ns = if class == 5 { 20 * MS } else { 8 * MS };
@@ -171,7 +174,8 @@ fn nobody_starves() {
     // Round robin with a queue for each pCPU leaves everybody where it began.
     for class in [0, 1, 2, 3, 5, 6] {
         let machine = MachineConfig::ideal(2);
-        let case = Case { machine, class, groups: vec![], tasks: vec![(1024, 0, 255, 1_000, 0); 12] };
+        let case =
+            Case { machine, class, groups: vec![], cgroups: true, tasks: vec![(1024, 0, 255, 1_000, 0); 12] };
         let mut s = make(&case);
         s.run_until(3_000 * MS).unwrap();
         for (index, task) in s.host.core.tasks.iter().enumerate() {

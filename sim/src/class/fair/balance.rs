@@ -140,7 +140,7 @@ impl Fair {
         let waits = || {
             let others = match self.flat {
                 true => self.nr_running(to),
-                false => self.known_queue(core.task(task).group, to).map_or(0, |rq| self.rq(rq).nr),
+                false => self.known_queue(self.group_of(core, task), to).map_or(0, |rq| self.rq(rq).nr),
             };
             others > 0 && !self.is_eligible(self.of_task[task.index()])
         };

@@ -44,6 +44,15 @@ impl Fair {
         });
     }
 
+    /// The group that a task competes in.
+    pub(super) fn group_of(&self, core: &Core, task: TaskId) -> GroupId {
+        if self.config.groups {
+            core.task(task).group
+        } else {
+            GroupId(0)
+        }
+    }
+
     /// The queue of a group on a pCPU.
     pub(super) fn queue_of(&mut self, group: GroupId, cpu: CpuId) -> u32 {
         let known = &self.groups[group.index()].queues;
@@ -80,8 +89,8 @@ impl Fair {
 
     /// `enqueue_task_fair()`
     pub(super) fn enqueue_task(&mut self, core: &Core, task: TaskId, mut woken: bool) {
-        let known = core.task(task);
-        let (mut at, mut home) = (self.of_task[task.index()], self.queue_of(known.group, known.cpu));
+        let (known, group) = (core.task(task), self.group_of(core, task));
+        let (mut at, mut home) = (self.of_task[task.index()], self.queue_of(group, known.cpu));
         if self.entity(at).delayed && self.entity(at).home != home {
             self.finish_delayed(at);
         }

@@ -89,6 +89,9 @@ pub struct FairConfig {
     /// EEVDF: whoever wakes, or has had its slice, makes another pCPU schedule only when that leaves the kernel by itself, or at its tick (PREEMPT_LAZY, 6.13
     /// and later; from 7.0 on x86 has no other model than that and full preemption, and that is the default).
     pub lazy_preemption: bool,
+    /// cgroups compete, and their tasks within them. If not, as on hosts that made no cgroup for a VM (or had no CONFIG_FAIR_GROUP_SCHED), all tasks compete
+    /// with one another, wherever they are said to be.
+    pub groups: bool,
     pub group_weight: GroupWeight,
     /// Move tasks between pCPUs: on going idle.
     pub balance: bool,
@@ -113,6 +116,7 @@ impl Default for FairConfig {
             place_deadline_initial: true,
             full_weights: true,
             lazy_preemption: false,
+            groups: true,
             group_weight: GroupWeight::Auto,
             balance: true,
             newidle: Newidle::Random,
