@@ -233,6 +233,14 @@ def test_cfs_turns_in_a_guest_are_those_of_its_kernel(
 
 
 @pytest.mark.parametrize(
+    ("kernel", "wakelist"),
+    [("2.6.39", "none"), ("3.0", "others"), ("3.2.102", "others"), ("3.3", "none"), ("5.19", "none"), ("6.0", "idle")],
+)
+def test_who_is_left_a_wake_up_is_by_kernel(kernel: str, wakelist: str) -> None:
+    assert policy.guest_of(kernel, 2)["wakelist"] == wakelist
+
+
+@pytest.mark.parametrize(
     ("kernel", "asks_kernel_only", "lazy_tlb"),
     [
         ("4.13.16", False, "asked"),

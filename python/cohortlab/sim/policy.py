@@ -89,6 +89,11 @@ _CFS_WAKEUP_GRAN_NS = 1_000_000
 _LAZY_TLB = (((4, 14, 0), "asked"), ((4, 20, 0), "left"), ((6, 14, 0), "spared"))
 
 
+# Before which kernel: which wake-ups are left to the vCPU where the task will run (317f394160e9, 518cd6234178,
+# f3dd3f674555), where all vCPUs share a cache.
+_WAKELIST = (((3, 0, 0), "none"), ((3, 3, 0), "others"), ((6, 0, 0), "none"))
+
+
 def host_class(
     name: str, args: Sequence[str], kernel: str, *, caught: bool = True, sets: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
@@ -221,7 +226,7 @@ def guest_of(kernel: str, vcpus: int) -> dict[str, Any]:
     mode, with shorthands since 43931d350f30. ``slice_ns``, ``latency_ns`` and ``wakeup_gran_ns`` are the scheduler's,
     by the number of vCPUs. ``hrtick``: slices end on time. ``retains_tick``: an idle vCPU keeps its tick until that has
     woken it once. ``lazy_tlb``: which idle vCPUs are asked to flush (94b1b03b519b, where there is PCID; 145f573b89a6;
-    209954cbc7d0).
+    209954cbc7d0). ``wakelist``: which wake-ups are left to the vCPU where the task will run.
     """
     version = version_of(kernel)
     # 1 + log2, of at most 8 (get_update_sysctl_factor()).
@@ -233,6 +238,7 @@ def guest_of(kernel: str, vcpus: int) -> dict[str, Any]:
         "lazy_preemption": version >= (7, 0, 0),
         "retains_tick": version >= (7, 0, 0),
         "lazy_tlb": next((until for before, until in _LAZY_TLB if version < before), "late"),
+        "wakelist": next((until for before, until in _WAKELIST if version < before), "idle"),
     }
     if version >= (6, 6, 0):
         return made | {"slice_ns": _normalized_slice_ns(version) * factor}

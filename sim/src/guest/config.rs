@@ -18,6 +18,7 @@ pub struct GuestConfig {
     pub tlb: TlbMode,
     pub lazy_tlb: LazyTlb,
     pub send_ipi: SendIpi,
+    pub wakelist: Wakelist,
     /// The timer tick of a busy vCPU; 4 ms is HZ=250. 0: none.
     pub tick_ns: Ns,
     /// A vCPU that goes idle keeps its tick until that has woken it (idle_call_stop_or_retain_tick(), f4c31b07b136, 7.0, where there is no cpuidle driver).
@@ -60,6 +61,7 @@ impl Default for GuestConfig {
             tlb: TlbMode::Ipi,
             lazy_tlb: LazyTlb::Spared,
             send_ipi: SendIpi::Shorthand,
+            wakelist: Wakelist::None,
             tick_ns: 4_000_000,
             retains_tick: false,
             slice_ns: 3_000_000,
@@ -136,6 +138,18 @@ pub enum LazyTlb {
     Late,
 }
 
+/// Which wake-ups are left to the vCPU where the task will run, if that is not the waker's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wakelist {
+    /// None (before 3.0).
+    None,
+    /// All (TTWU_QUEUE, 317f394160e9, 3.0 to 3.2; later between vCPUs that share no cache, 518cd6234178).
+    Others,
+    /// Those for a vCPU that idles (f3dd3f674555, since 6.0), where all share a cache.
+    Idle,
+}
+
 /// Whom one write to the interrupt command register reaches, or one hypercall that takes its place: an exit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -165,7 +179,7 @@ pub struct GuestCosts {
     pub tick_work_ns: Ns,
     /// Switching between two tasks, under the run queue's lock.
     pub switch_ns: Ns,
-    /// Waking a task, under the lock of the run queue where it is put.
+    /// Waking a task, under the lock of the run queue where it is put. Half of it is done by each of the two if it is left to another vCPU.
     pub wake_ns: Ns,
     /// Waiting in the kernel for a lock that comes from another vCPU: a cache line's way.
     pub handover_ns: Ns,

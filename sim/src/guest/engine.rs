@@ -372,6 +372,7 @@ impl Vm {
             Op::UnlockRq => self.unlock(host, v, self.cpus[v].rq_lock),
             Op::Schedule | Op::Preempt | Op::Switch | Op::Return { .. } => self.scheduler_op(host, v, op),
             Op::Wake(_) | Op::Enqueue { .. } | Op::Resched(_) => self.scheduler_op(host, v, op),
+            Op::LeaveWake { .. } | Op::TakeWakes | Op::WakeAll => self.wakelist_op(host, v, op),
             Op::Tick | Op::SliceEnd | Op::TellSlice | Op::Timers | Op::SetTimer | Op::IoDone => {
                 self.interrupt_op(host, v, op);
             }

@@ -43,6 +43,7 @@ impl Vm {
         let frame = &mut self.cpus[v].irq;
         match vector {
             vector::CALL | vector::TLB => frame.first(&[before, Op::Answer(vector), after]),
+            vector::WAKE => frame.first(&[before, Op::TakeWakes, after]),
             vector::TIMER => frame.first(&[before, Op::Timers, after]),
             vector::IO => frame.first(&[before, Op::IoDone, after]),
             _ => frame.first(&[before, after]),

@@ -7,7 +7,7 @@
 //! | [`vm`] | a VM, and what the host tells it |
 //! | [`ops`], [`engine`] | the operations that a vCPU's time is made of, and the loop over them |
 //! | [`lock`] | spin-lock algorithms |
-//! | [`sched`], `cfs`, `eevdf`, `slice`, `resched`, [`queue`], [`irq`], [`tlb`], [`sync`], [`device`] | the parts of the guest's kernel |
+//! | [`sched`], `cfs`, `eevdf`, `slice`, `resched`, `wakelist`, [`queue`], [`irq`], [`tlb`], [`sync`], [`device`] | the parts of the guest's kernel |
 //! | [`owner`] | kernel locks that sleep, spun for while their owner runs |
 //! | [`program`] | from programs to operations |
 //! | [`hold`] | VMs that may not run now: paused, or beyond their quota |
@@ -36,6 +36,7 @@ pub mod sync;
 pub mod task;
 pub mod tlb;
 pub mod vm;
+mod wakelist;
 
 use crate::body::{Bodies, Run};
 use crate::events::Timer;
@@ -46,7 +47,7 @@ use crate::rng::Rng;
 use crate::time::{Ns, Progress};
 use crate::Host;
 
-pub use self::config::{GuestConfig, GuestCosts, LazyTlb, LockKind, Scheduler, SendIpi, TlbMode};
+pub use self::config::{GuestConfig, GuestCosts, LazyTlb, LockKind, Scheduler, SendIpi, TlbMode, Wakelist};
 pub use self::vm::{Counters, Vm};
 
 /// Kinds of [`crate::body::Bodies::event`].

@@ -41,6 +41,13 @@ pub enum Op {
         cpu: u32,
     },
     Resched(u32),
+    /// A wake-up that is left to that vCPU; there, in the interrupt.
+    LeaveWake {
+        task: u32,
+        cpu: u32,
+    },
+    TakeWakes,
+    WakeAll,
     Tick,
     SliceEnd,
     TellSlice,

@@ -34,6 +34,11 @@ impl Vm {
             }
             Op::Wake(task) if self.tasks[task as usize].state == State::Sleeping => {
                 let cpu = self.select_cpu(task, v);
+                if self.is_left_to(cpu, v, task) {
+                    let (work, cpu) = (Op::Work(self.half_wake_ns()), cpu as u32);
+                    self.frame(v).first(&[Op::IrqOff, work, Op::LeaveWake { task, cpu }, Op::IrqOn]);
+                    return;
+                }
                 let lock = self.cpus[cpu].rq_lock;
                 let wake_ns = self.guest.costs.wake_ns;
                 let enqueue = Op::Enqueue { task, cpu: cpu as u32 };
@@ -84,7 +89,7 @@ impl Vm {
     }
 
     /// Tasks that run or wait there.
-    fn load(&self, v: usize) -> usize {
+    pub(super) fn load(&self, v: usize) -> usize {
         let cpu = &self.cpus[v];
         cpu.queue.len() - cpu.delayed + usize::from(!self.is_idle_task(cpu.current))
     }
@@ -97,7 +102,7 @@ impl Vm {
     /// idle_cpu()
     pub(super) fn is_idle(&self, v: usize) -> bool {
         let cpu = &self.cpus[v];
-        self.is_idle_task(cpu.current) && cpu.queue.is_empty()
+        self.is_idle_task(cpu.current) && cpu.queue.is_empty() && cpu.wakelist.is_empty()
     }
 
     /// select_task_rq_fair(), as if all vCPUs shared a cache: where it was, where the waker is, or an idle one.
@@ -117,7 +122,7 @@ impl Vm {
         idle.unwrap_or(target)
     }
 
-    fn enqueue(&mut self, host: &mut Host, v: usize, task: u32, cpu: u32) {
+    pub(super) fn enqueue(&mut self, host: &mut Host, v: usize, task: u32, cpu: u32) {
         let known = &mut self.tasks[task as usize];
         if known.state != State::Sleeping {
             return;

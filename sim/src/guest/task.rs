@@ -15,6 +15,8 @@ use super::queue::RunQueue;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Runnable,
+    /// On a [`Cpu::wakelist`].
+    Waking,
     Sleeping,
     Dead,
 }
@@ -87,6 +89,8 @@ pub struct Cpu {
     pub protected_until_ns: Ns,
     pub delayed: usize,
     pub rq_lock: u32,
+    /// Tasks that others have woken, and that this one is to put on its queue (`rq->ttwu_pending`).
+    pub wakelist: VecDeque<u32>,
 
     /// Who has called a function here (call_single_queue), by vector: CALL, TLB.
     pub calls: [VecDeque<u32>; 2],
@@ -130,6 +134,7 @@ impl Cpu {
             protected_until_ns: 0,
             delayed: 0,
             rq_lock,
+            wakelist: VecDeque::new(),
             calls: Default::default(),
             answers_left: 0,
             receivers: Default::default(),

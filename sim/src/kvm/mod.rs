@@ -45,6 +45,8 @@ pub mod vector {
     pub const TIMER: u8 = 3;
     /// A device has done what it was asked for.
     pub const IO: u8 = 4;
+    /// A wake-up is left to the receiver (call_function_single_interrupt).
+    pub const WAKE: u8 = 5;
 
-    pub const COUNT: usize = 5;
+    pub const COUNT: usize = 6;
 }

@@ -21,4 +21,5 @@ mod spin;
 mod sync;
 mod tlb;
 mod vmm;
+mod wakelist;
 mod wells;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use cohort_sim::class::fair::{Fair, FairConfig, Variant};
 use cohort_sim::class::AnyClass;
-use cohort_sim::guest::{GuestConfig, LazyTlb, LockKind, Scheduler, SendIpi, TlbMode};
+use cohort_sim::guest::{GuestConfig, LazyTlb, LockKind, Scheduler, SendIpi, TlbMode, Wakelist};
 use cohort_sim::kvm::{Ipi, KvmConfig, PleMode};
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::observe::{Stop, What};
@@ -121,12 +121,12 @@ const SEND_IPI: [SendIpi; 5] =
     [SendIpi::Each, SendIpi::Shorthand, SendIpi::Cluster, SendIpi::KvmPv, SendIpi::Hypercall];
 
 fn config() -> impl Strategy<Value = VmConfig> {
-    let competes = (0..3usize, any::<bool>(), any::<bool>(), 0..4usize, 1_000..20_000_000u64);
+    let competes = (0..3usize, any::<bool>(), any::<bool>(), 0..4usize, 1_000..20_000_000u64, 0..3usize);
     let guest = (0..6usize, 0..3usize, 0..5usize, any::<bool>(), any::<bool>(), competes, 1..300_000u64);
     let kvm = (0..3usize, 0..3usize, any::<bool>(), any::<bool>(), any::<bool>(), 2_000..20_000u32);
     (program(), 1..5u32, guest, kvm).prop_map(|(program, vcpus, guest, kvm)| {
         let (lock, tlb, send_ipi, free, preemptible_kernel, competes, spin_threshold_ns) = guest;
-        let (scheduler, hrtick, lazy_preemption, lazy_tlb, latency_ns) = competes;
+        let (scheduler, hrtick, lazy_preemption, lazy_tlb, latency_ns, wakelist) = competes;
         let (ple, ipi, bug, steal_time, sched_yield, window_cycles) = kvm;
         let mut config = VmConfig {
             name: "vm".into(),
@@ -139,6 +139,7 @@ fn config() -> impl Strategy<Value = VmConfig> {
         config.guest.lock = LOCKS[lock];
         config.guest.lazy_tlb = [LazyTlb::Asked, LazyTlb::Left, LazyTlb::Spared, LazyTlb::Late][lazy_tlb];
         config.guest.latency_ns = latency_ns;
+        config.guest.wakelist = [Wakelist::None, Wakelist::Others, Wakelist::Idle][wakelist];
         config.guest.tlb = [TlbMode::Ipi, TlbMode::KvmPv, TlbMode::Hypercall][tlb];
         config.guest.send_ipi = SEND_IPI[send_ipi];
         config.guest.preemptible_kernel = preemptible_kernel;
