@@ -136,7 +136,7 @@ static u32 quota_ask(struct task_ctx *t, s32 cpu, u64 now)
 	if (!nr_quotas || !t->limits)
 		return GATE_OPEN;
 	slot = t->limits;
-	for (i = 0; i < MAX_DEPTH; i++) {
+	bpf_for(i, 0, MAX_DEPTH) {
 		e = entity_get(slot);
 		if (!slot || !e)
 			break;
@@ -165,7 +165,7 @@ static void quota_charge(struct task_ctx *t, u64 delta_ns, bool goes_on, u64 now
 		return;
 	runs_since = goes_on && t->runs_since ? runs_from(bpf_ktime_get_ns()) : 0;
 	slot = t->limits;
-	for (i = 0; i < MAX_DEPTH; i++) {
+	bpf_for(i, 0, MAX_DEPTH) {
 		e = entity_get(slot);
 		if (!slot || !e)
 			break;
@@ -195,7 +195,7 @@ static u64 quota_lasts_ns(struct task_ctx *t)
 		return 0;
 	runs_since = t->runs_since ?: runs_from(bpf_ktime_get_ns());
 	slot = t->limits;
-	for (i = 0; i < MAX_DEPTH; i++) {
+	bpf_for(i, 0, MAX_DEPTH) {
 		e = entity_get(slot);
 		if (!slot || !e)
 			break;

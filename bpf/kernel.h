@@ -356,6 +356,21 @@ static __always_inline u64 cgroup_domain_id(struct cgroup *cgrp)
 #define UNUSED_YET(argument) asm volatile("" ::"r"(argument))
 #define VERIFIED_ONCE_U64 __attribute__((noinline)) u64
 
+/*
+ * `value`, of which the verifier no longer knows that it is one of a few: what follows is checked once, and not for each of them. `any`: a number that it does
+ * not know.
+ */
+#ifndef COHORT_NATIVE
+#define FORGOTTEN(value, any)                                                          \
+	({                                                                             \
+		u64 ___value = (value);                                                \
+		asm volatile("%0 += %1; %0 -= %1" : "+r"(___value) : "r"((u64)(any))); \
+		___value;                                                              \
+	})
+#else
+#define FORGOTTEN(value, any) ((u64)(value))
+#endif
+
 /* Is time or virtual time a before b? Both wrap. */
 static __always_inline bool time_before(u64 a, u64 b)
 {

@@ -101,7 +101,7 @@ static void vtime_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 	leaf = entity_get(t->leaf);
 	slept = t->cpu < 0;
 	if (t->leaf && leaf) {
-		for (i = 0; i < MAX_DEPTH; i++) {
+		bpf_for(i, 0, MAX_DEPTH) {
 			slot = leaf->path[i];
 			e = entity_get(slot);
 			if (!slot || !e)

@@ -97,16 +97,19 @@ static __always_inline u64 tie_width(const struct rank *first, u32 slot, const s
 }
 
 /* How far the one of that rank, and each entity that it is part of below this level of its path, is behind the furthest of its siblings: the most, in time. */
-static u64 rank_behind(struct rank *r, u32 level)
+static u64 rank_behind(struct rank *r, u64 level)
 {
-	u64 vtime, behind, most = r->behind_ns;
+	u64 vtime, behind, most = r->behind_ns, at;
 	struct entity_ctx *e, *up;
 	u32 i, slot, above = 0;
 
 	for (i = 0; i < MAX_DEPTH; i++) {
-		slot = r->path[i];
-		if (i < level)
-			continue;
+		at = level + i;
+		/* The check is to be of what is used: the compiler would count another pointer along. */
+		asm volatile("" : "+r"(at));
+		if (at >= MAX_DEPTH)
+			break;
+		slot = r->path[at];
 		if (!slot)
 			break;
 		if (above) {
@@ -138,21 +141,34 @@ static u64 rank_behind(struct rank *r, u32 level)
  */
 static bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
 {
-	u64 of_a, of_b, tie = 2 * slice_ns;
+	struct rank *first = a, *second = b;
+	u64 of_a, of_b, apart, level;
+	bool a_is_first;
 	u32 i;
 
 	for (i = 0; i < MAX_DEPTH; i++) {
-		if (a->path[i] == b->path[i])
-			continue;
-		of_a = rank_vtime(a, a->path[i]);
-		of_b = rank_vtime(b, b->path[i]);
-		if (time_before(of_a + margin_ns, of_b))
-			return !time_before(of_b, of_a + tie_width(a, a->path[i], b, b->path[i])) ||
-			       rank_behind(b, i) <= rank_behind(a, i) + tie;
-		return !margin_ns && time_before(of_a, of_b + tie_width(b, b->path[i], a, a->path[i])) &&
-		       rank_behind(a, i) > rank_behind(b, i) + tie;
+		if (a->path[i] != b->path[i])
+			break;
 	}
-	return time_before(a->own + margin_ns, b->own);
+	level = FORGOTTEN(i, a->own);
+	if (level >= MAX_DEPTH)
+		return time_before(a->own + margin_ns, b->own);
+	of_a = rank_vtime(a, a->path[level]);
+	of_b = rank_vtime(b, b->path[level]);
+	apart = of_b - of_a;
+	a_is_first = time_before(of_a + margin_ns, of_b);
+	if (!a_is_first) {
+		if (margin_ns)
+			return false;
+		first = b;
+		second = a;
+		apart = of_a - of_b;
+	}
+	/* Less than a turn before the other, and its siblings have left the other behind. */
+	if (time_before(apart, tie_width(first, first->path[level], second, second->path[level])) &&
+	    rank_behind(second, level) > rank_behind(first, level) + 2 * slice_ns)
+		return !a_is_first;
+	return a_is_first;
 }
 
 #endif
