@@ -89,36 +89,50 @@ static u64 come_near(u64 vtime, u64 waited_ns, u64 now, bool slept, bool at_home
 	return vtime;
 }
 
+/* In vtime_wake(): that it is to be queued, beside the pCPU. */
+#define WAKES_QUEUED (1ULL << 32)
+
+/* The same as vtime_wake() for one entity that t is part of, below that parent. Return 0 if there is none. */
+VERIFIED_ONCE vtime_wake_entity(struct task_ctx *t, u32 slot, u32 parent, u64 where, u64 now)
+{
+	struct entity_ctx *e = entity_get(slot);
+	s32 cpu = (u32)where;
+	bool slept;
+	u64 vtime;
+
+	if (!t || !slot || !e)
+		return 0;
+	slept = t->cpu < 0 && e->nr_active <= 0;
+	/* Changes of others meanwhile may be lost: as much as they have run since a tick. */
+	vtime = come_near(e->vtime, e->waited_ns, now, slept, e->home == cpu, parent, cpu, t->everywhere,
+			  entity_lag(e, t));
+	if (vtime != e->vtime)
+		e->vtime = vtime;
+	if (where & WAKES_QUEUED || !e->waited_ns) {
+		if (e->home != cpu)
+			e->home = cpu;
+		if (elapsed_ns(now, e->waited_ns) > 1000000)
+			e->waited_ns = now;
+	}
+	return 1;
+}
+
 /* t, not counted as active yet if it slept, is about to be queued on cpu, or (not queued) to run there at once. */
 static void vtime_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 {
-	struct entity_ctx *leaf, *e;
+	u64 where = (u32)cpu | (queued ? WAKES_QUEUED : 0);
+	struct entity_ctx *leaf;
 	u32 parent = 0, slot;
 	bool slept;
-	u64 vtime;
 	s32 i;
 
 	leaf = entity_get(t->leaf);
 	slept = t->cpu < 0;
-	if (t->leaf && leaf) {
-		bpf_for(i, 0, MAX_DEPTH) {
-			slot = leaf->path[i];
-			e = entity_get(slot);
-			if (!slot || !e)
-				break;
-			/* Changes of others meanwhile may be lost: as much as they have run since a tick. */
-			vtime = come_near(e->vtime, e->waited_ns, now, slept && e->nr_active <= 0, e->home == cpu,
-					  parent, cpu, t->everywhere, entity_lag(e, t));
-			if (vtime != e->vtime)
-				e->vtime = vtime;
-			if (queued || !e->waited_ns) {
-				if (e->home != cpu)
-					e->home = cpu;
-				if (elapsed_ns(now, e->waited_ns) > 1000000)
-					e->waited_ns = now;
-			}
-			parent = slot;
-		}
+	for (i = 0; t->leaf && leaf && i < MAX_DEPTH; i++) {
+		slot = leaf->path[i];
+		if (!slot || !vtime_wake_entity(t, slot, parent, where, now))
+			break;
+		parent = slot;
 	}
 	if (slept && !t->aside)
 		*fresh_until(t) = t->paid_until_ns + slice_ns / 2;

@@ -56,14 +56,13 @@ VERIFIED_ONCE core_has_sibling(struct task_ctx *t, s32 cpu)
 	return 0;
 }
 
-/* What speaks against queueing t there; ~0: it cannot. */
-static __always_inline u64 placement_cost(const struct task_struct *p, struct task_ctx *t, struct rank *rank, s32 cpu,
-					  u64 now)
+/* What speaks against queueing t there, if it may go there; ~0: it cannot. */
+VERIFIED_ONCE_U64 cost_of_place(struct task_ctx *t, struct rank *rank, s32 cpu, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
 	u64 cost;
 
-	if (!c || !c->online || !task_allowed_on(p, cpu))
+	if (!t || !rank || !c || !c->online)
 		return ~0ULL;
 	cost = (u64)siblings_on(t, cpu) << 32;
 	cost += (u64) !!c->taken << 24;
@@ -74,6 +73,12 @@ static __always_inline u64 placement_cost(const struct task_struct *p, struct ta
 	if (core_has_sibling(t, cpu))
 		cost += 1;
 	return cost;
+}
+
+static __always_inline u64 placement_cost(const struct task_struct *p, struct task_ctx *t, struct rank *rank, s32 cpu,
+					  u64 now)
+{
+	return task_allowed_on(p, cpu) ? cost_of_place(t, rank, cpu, now) : ~0ULL;
 }
 
 /*

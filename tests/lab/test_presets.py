@@ -6,6 +6,7 @@ So it is with what the default has on some hosts only, and with a guard that let
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -27,6 +28,9 @@ WITHOUT_SHARES = ("procco", "cpuco")
 VMS = ("work", "pv", "hyper")
 FILE = f"{PAYLOAD}/test.sets"
 PCPUS = 2
+# Programs that are loaded, and instructions of theirs that the verifier looks at, each as often as it does: most of the
+# time until `cohort` schedules goes into that.
+PROGRAMS_MIN, CHECKED_MAX = 20, 300_000
 # So often is a sibling to be called that has no pCPU; and after so long it has lost it.
 CALLS, STILL_US = 20, 2000
 # Each vCPU runs one end of a pipe, and sleeps for a moment whenever it has caught up with the other one.
@@ -59,6 +63,14 @@ def test_each_is_loaded_by_the_oldest_kernel_and_goes_on(bench: Bench) -> None:
                 time.sleep(1)
                 assert daemon.wait(0) is None, f"{policy} {args}: {daemon.output('stderr')[0]}"
                 assert bench.state() == "enabled", policy
+
+
+@KERNELS
+def test_the_verifier_has_little_to_check(bench: Bench) -> None:
+    with bench.cohort("--policy", "cohort", "-vv") as daemon:
+        checked = [int(count) for count in re.findall(r"processed (\d+) insns", daemon.output("stderr")[0])]
+    assert len(checked) >= PROGRAMS_MIN
+    assert sum(checked) <= CHECKED_MAX
 
 
 @KERNELS
