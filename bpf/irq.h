@@ -17,9 +17,19 @@
  */
 static __always_inline void call_begins(struct task_ctx *t, s32 cpu, u32 to)
 {
-	struct vcpu_ctx *v = vcpu_get(t);
+	struct vcpu_ctx *v = vcpu_get(t), *called;
+	struct vm_ctx *vm = vm_get(t);
+	s32 index;
 
-	if (!v)
+	if (!v || !vm || to >= MAX_VCPUS)
+		return;
+	/*
+	 * One that sleeps is woken by KVM now, and its claim is a sleeper's. Wake-ups come by this interrupt, too: since Linux 6.0 a guest leaves those for a
+	 * vCPU that idles to that one.
+	 */
+	index = vcpu_index(vm, to);
+	called = vcpu_at(index);
+	if (index < 0 || !called || called->state == VCPU_ASLEEP)
 		return;
 	if (calls_have_no_end || to >= CALLS_MAX)
 		spin_called(t, cpu, to);
@@ -60,7 +70,7 @@ int BPF_PROG(cohort_on_irq, u32 to, u16 mode, u16 trigger, u8 vector)
 	struct task_struct *p = bpf_get_current_task_btf();
 	struct task_ctx *t;
 
-	/* Most are timers' and wake-ups'. */
+	/* Most are timers'. */
 	if (!irqs_are_traffic && !vector_is_call(vector))
 		return 0;
 	t = task_get(p);

@@ -275,7 +275,7 @@ static __always_inline bool vcpu_preempted_in_kernel(struct kvm_vcpu *v)
 	return BPF_CORE_READ(v, preempted) && BPF_CORE_READ(v, arch.preempted_in_kernel);
 }
 
-/* Linux' CALL_FUNCTION_SINGLE_VECTOR and CALL_FUNCTION_VECTOR (asm/irq_vectors.h): as a rule the caller waits for the answer, as for a TLB flush. */
+/* Linux' CALL_FUNCTION_SINGLE_VECTOR and CALL_FUNCTION_VECTOR (asm/irq_vectors.h): the caller waits for the answer, as for a TLB flush, or leaves a wake-up. */
 #define VECTOR_CALL_SINGLE 0xfb
 #define VECTOR_CALL 0xfc
 
@@ -361,11 +361,11 @@ static __always_inline u64 cgroup_domain_id(struct cgroup *cgrp)
  * not know.
  */
 #ifndef COHORT_NATIVE
-#define FORGOTTEN(value, any)                                                          \
-	({                                                                             \
-		u64 ___value = (value);                                                \
-		asm volatile("%0 += %1; %0 -= %1" : "+r"(___value) : "r"((u64)(any))); \
-		___value;                                                              \
+#define FORGOTTEN(value, any)                                                           \
+	({                                                                              \
+		u64 ___value = (value);                                                 \
+		asm volatile("%0 += %1; %0 -= %1" : "+&r"(___value) : "r"((u64)(any))); \
+		___value;                                                               \
 	})
 #else
 #define FORGOTTEN(value, any) ((u64)(value))

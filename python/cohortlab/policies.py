@@ -107,7 +107,8 @@ def kernel_settings(args: Sequence[str]) -> KernelSettings:
             )
             allowed += ", and --vm-cgroups yes or no"
             raise BadInput(f'--policy-args: "{given}" is not allowed for {KERNEL}: must be of {allowed}')
-    return KernelSettings(mode, *(numbers.get(flag) for flag in _NUMBERS), vm_cgroups=vm_cgroups)
+    base_slice_us, latency_us, min_granularity_us = (numbers.get(flag) for flag in _NUMBERS)
+    return KernelSettings(mode, base_slice_us, latency_us, min_granularity_us, vm_cgroups)
 
 
 def without_talk(args: Sequence[str]) -> tuple[str, ...]:

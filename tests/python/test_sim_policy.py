@@ -414,6 +414,7 @@ def test_the_kernel_takes_no_other_arguments(args: list[str]) -> None:
         ("credit", ["--wakeup-gran-us", "9"], "7.3", "--wakeup-gran-us needs --order other than credit (it is credit)"),
         ("sedf", ["--lag-us", "9000"], "7.3", "--lag-us needs --order other than credit or sedf (it is sedf), or --b"),
         ("cohort", ["slice", "5"], "7.3", '"slice" is not allowed: must be a flag'),
+        ("eevdf", ["--cgroup-mode=smp", "--vm-cgroups=no"], "7.3", "--cgroup-mode divides the weight of cgroups, and"),
         ("eevdf", ["--cgroup-mode", "max"], "7.3", '--cgroup-mode: "max" is not known to the simulator for kernel 7.3'),
         ("eevdf", ["--cgroup-mode", "smp"], "6.18", '--cgroup-mode: "smp" is not known to the simulator for kernel 6'),
         ("eevdf", ["--base-slice-us", "3000"], "6.5", "--base-slice-us: kernel 6.5 has CFS, which has no base slice"),

@@ -136,6 +136,8 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
     mode = settings.cgroup_mode
     slice_ns = 1000 * (settings.base_slice_us or 0)
     no_groups = {} if settings.vm_cgroups else {"groups": False}
+    if mode and no_groups:
+        raise PlaceError("--cgroup-mode divides the weight of cgroups, and --vm-cgroups no has none: must be yes")
     if mode and (version < (7, 3, 0) or mode not in SIMULATED_MODES):
         raise PlaceError(
             f'--cgroup-mode: "{mode}" is not known to the simulator for kernel {kernel}: must be one of '

@@ -2,6 +2,8 @@
 //! A wake-up that is left to the vCPU where the task will run: who wakes puts the task on that vCPU's list and interrupts it, and takes no lock of its run queue
 //! (ttwu_queue_wakelist(), sched_ttwu_pending() of kernel/sched/core.c). Without, who has just woken somebody holds that lock when the interrupt goes out: on a
 //! host that gives the woken vCPU the waker's pCPU at once, it spins there for what the waker holds.
+//!
+//! Left out: that who wakes somebody while the list waits for the lock sends another interrupt.
 
 use crate::kvm::vector;
 use crate::time::Ns;
@@ -42,7 +44,7 @@ impl Vm {
             }
             Op::TakeWakes if !self.cpus[v].wakelist.is_empty() => {
                 let work = Op::Work(self.half_wake_ns() * self.cpus[v].wakelist.len() as Ns);
-                self.frame(v).first(&[Op::LockRq, work, Op::WakeAll, Op::UnlockRq]);
+                self.frame(v).first(&[Op::LockRq, work, Op::WakeAll, Op::UnlockRq, Op::TellSlice]);
             }
             Op::WakeAll => {
                 for task in std::mem::take(&mut self.cpus[v].wakelist) {

@@ -3,6 +3,7 @@
 
 use crate::class::Class as _;
 use crate::guest::vm::Vm;
+use crate::guest::Wakelist;
 use crate::ids::CpuId;
 use crate::observe::What;
 use crate::time::{Ns, Progress};
@@ -245,6 +246,12 @@ impl Vm {
         }
     }
 
+    /// Is it one of the interrupts by which Linux calls functions? Those of wake-ups are since 5.8 (a148866489fb), and were RESCHEDULE_VECTOR's in 3.0.
+    fn is_call(&self, vector: u8) -> bool {
+        matches!(vector, vector::CALL | vector::TLB)
+            || vector == vector::WAKE && self.guest.wakelist == Wakelist::Idle
+    }
+
     fn deliver_all(&mut self, host: &mut Host, from: usize, vector: u8) {
         let by = host.cpu_of(self.vcpus[from].task);
         let mut targets = std::mem::take(&mut self.vcpus[from].ipi_to);
@@ -254,7 +261,7 @@ impl Vm {
             // Hardware that delivers by itself leaves only the halted to KVM.
             if self.kvm.ipi != Ipi::Virtualized || matches!(vcpu.place, Place::Poll | Place::Blocked) {
                 by_kvm = true;
-                host.on_irq(self.vcpus[from].task, vcpu.task, matches!(vector, vector::CALL | vector::TLB));
+                host.on_irq(self.vcpus[from].task, vcpu.task, self.is_call(vector));
             }
             self.deliver(host, to as usize, vector, Some(by));
         }
@@ -331,7 +338,7 @@ impl Vm {
         if vcpu.visible == 0 || !self.cpus[v].interrupts_on() {
             return false;
         }
-        let vector = vcpu.visible.trailing_zeros() as u8;
+        let vector = vector::first(vcpu.visible);
         vcpu.visible &= !(1 << vector);
         vcpu.pending &= !(1 << vector);
         vcpu.loop_ends();

@@ -35,7 +35,7 @@ pub mod exit {
     pub const COUNT: usize = 9;
 }
 
-/// Interrupts of the guest, as in [`crate::observe::What::GuestIpiSent`]; the lowest is taken first.
+/// Interrupts of the guest, as in [`crate::observe::What::GuestIpiSent`].
 pub mod vector {
     /// A call of a function on another CPU for which the caller waits.
     pub const CALL: u8 = 0;
@@ -49,4 +49,12 @@ pub mod vector {
     pub const WAKE: u8 = 5;
 
     pub const COUNT: usize = 6;
+
+    /// Which of these, a bit each, is taken first: that of the least number, but a wake-up before timers and devices.
+    pub fn first(of: u8) -> u8 {
+        match of.trailing_zeros() as u8 {
+            TIMER.. if of >> WAKE & 1 == 1 => WAKE,
+            least => least,
+        }
+    }
 }

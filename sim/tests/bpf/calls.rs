@@ -77,6 +77,22 @@ fn one_that_sleeps_is_not_boosted() {
 }
 
 #[test]
+fn one_that_is_woken_by_its_call_is_not_boosted() {
+    let mut w = boosted(1, BOOST_IPI);
+    let (caller, waiting) = one_runs_three_wait(&mut w);
+    w.sleep(caller);
+    w.settle();
+    let next = waiting.into_iter().find(|id| w.is_running(*id)).expect("a sibling runs now");
+    w.begin_call(next, caller);
+    // KVM wakes it with the interrupt, before that function ends.
+    w.wake(caller);
+    if w.is_running(next) {
+        w.end_calls(next);
+    }
+    assert_eq!(w.stats().boost_called, 0);
+}
+
+#[test]
 fn the_called_sibling_runs_where_it_waits_and_the_caller_goes_on() {
     let knobs = Knobs {
         boost: Some(BOOST_IPI),

@@ -105,6 +105,39 @@ fn a_vcpu_to_which_a_wake_up_was_left_is_not_idle() {
 }
 
 #[test]
+fn one_interrupt_serves_all_on_the_list() {
+    let both = "
+        [[thread]]
+        name = 'waker'
+        vcpu = 0
+        steps = [{ compute = '1ms' }, { signal = 'a' }, { signal = 'b' }, { compute = '10ms' }]
+        [[thread]]
+        name = 'first'
+        vcpu = 1
+        steps = [{ wait = 'a' }, { done = 'woken' }]
+        [[thread]]
+        name = 'second'
+        vcpu = 1
+        steps = [{ wait = 'b' }, { done = 'woken' }]";
+    let mut machine = MachineConfig::ideal(2);
+    machine.costs.ipi_ns = 50_000;
+    let s = build(&machine, turns_of_a_ms(), &[guest(2, both, Wakelist::Idle)], &[], 1)
+        .pin(&[0, 1])
+        .until(5 * MS);
+    assert_eq!(sent(&s, vector::WAKE), [(MS, 1)]);
+    assert_eq!(done(&s), [MS + 50_000; 2]);
+}
+
+#[test]
+fn wake_ups_come_before_timers_and_devices_and_after_calls() {
+    let bits = |vectors: &[u8]| vectors.iter().fold(0, |bits, vector| bits | 1 << vector);
+    let all = [vector::CALL, vector::TLB, vector::RESCHED, vector::WAKE, vector::TIMER, vector::IO];
+    for (at, wanted) in all.iter().enumerate() {
+        assert_eq!(vector::first(bits(&all[at..])), *wanted);
+    }
+}
+
+#[test]
 fn only_idle_vcpus_are_left_their_wake_ups_where_all_share_a_cache() {
     let busy = format!("{ONE}\n[[thread]]\nname = 'busy'\nvcpu = 1\nsteps = [{{ compute = '100ms' }}]");
     let left = |wakelist| {
