@@ -266,12 +266,13 @@ def _simulator(scenario: Scenario, plan: Plan, hardware: str | None) -> OpenPlac
     """Return what opens the simulator; raise BadInput for what it does not know."""
     from cohortlab.sim import hardware as hardwares
     from cohortlab.sim import open_sim
-    from cohortlab.sim.policy import KERNEL_DEFAULT, host_class
+    from cohortlab.sim.place import check_policy
+    from cohortlab.sim.policy import KERNEL_DEFAULT
 
     hardwares.of(scenario, hardware)
     for policy in plan.policies:
         try:
-            host_class(policy.name, policy.args, plan.kernel or KERNEL_DEFAULT)
+            check_policy(scenario, policy.name, policy.args, plan.kernel or KERNEL_DEFAULT)
         except PlaceError as error:
             raise BadInput(f"{policy.label}: {error}") from None
     return functools.partial(open_sim, hardware=hardware, policies=plan.policies, rounds=plan.rounds)

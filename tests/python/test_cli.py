@@ -141,6 +141,10 @@ WRONG = {
         "max, tasks, and --base-slice-us N, from 100 to 100000, --latency-us N, from 100 to 1000000, "
         "--min-granularity-us N, from 100 to 1000000, and --vm-cgroups yes or no",
     ),
+    "a weight where no VM has a cgroup": (
+        ["compare", "up-beside-smp", "--on", "sim", "--policies", "eevdf", "--policy-args", "eevdf=--vm-cgroups no"],
+        'eevdf: --vm-cgroups: "no" is not allowed: VM "up" has a weight, as only cgroups have',
+    ),
     "arguments that do not go together, before anything boots": (
         ["compare", "SCENARIO", "--on", "lab", "--policy-args", "cohort=-v --skew-us 1000"],
         "cohort: --skew-us needs --gang relaxed (it is aligned): no other looks at how far one is ahead",

@@ -28,6 +28,23 @@ _Key = tuple[str, tuple[str, ...], Turn, Turn, int]
 AHEAD_MAX = 32
 
 
+def check_policy(scenario: Scenario, name: str, args: Sequence[str], kernel: str) -> None:
+    """Refuse a policy that the simulator cannot have, or not with this scenario.
+
+    Raises:
+        PlaceError: the line says what, and what is allowed.
+    """
+    host_class(name, args, kernel)
+    if name != KERNEL or kernel_settings(args).vm_cgroups:
+        return
+    for vm in scenario.vms:
+        for field, default in (("weight", 100), ("cap_pcpus", None)):
+            if getattr(vm, field) != default:
+                raise PlaceError(
+                    f'--vm-cgroups: "no" is not allowed: VM "{vm.name}" has a {field}, as only cgroups have'
+                )
+
+
 class SimPlace:
     """A simulated host. Rounds differ in their seeds: the n-th measurement of the same thing has seed n."""
 
@@ -80,21 +97,12 @@ class SimPlace:
 
     @contextmanager
     def policy(self, name: str, args: Sequence[str] = ()) -> Iterator[None]:
-        host_class(name, args, self._kernel)
-        if name == KERNEL and not kernel_settings(args).vm_cgroups:
-            self._needs_no_cgroup()
+        check_policy(self.scenario, name, args, self._kernel)
         before, self._policy = self._policy, (name, tuple(args))
         try:
             yield
         finally:
             self._policy = before
-
-    def _needs_no_cgroup(self) -> None:
-        """Refuse what only cgroups have."""
-        for vm in self.scenario.vms:
-            for field, default in (("weight", 100), ("cap_pcpus", None)):
-                if getattr(vm, field) != default:
-                    raise PlaceError(f'--vm-cgroups: "no" is not allowed: VM "{vm.name}" has a {field}, of a cgroup')
 
     @contextmanager
     def background(self, vm: str, workload: str) -> Iterator[None]:

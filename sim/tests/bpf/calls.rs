@@ -5,6 +5,7 @@ use crate::boost::*;
 use crate::common::*;
 use crate::spec::knob::*;
 use crate::spec::Knobs;
+use crate::world::{TaskId, World};
 
 #[test]
 fn a_called_sibling_runs_at_once() {
@@ -64,13 +65,19 @@ fn a_wake_up_by_ipi_is_no_call() {
     assert_eq!(w.stats().boost_called, 0);
 }
 
+/// Two siblings on one pCPU.
+fn one_sleeps_one_runs(w: &mut World) -> (TaskId, TaskId) {
+    let (sleeper, waiting) = one_runs_three_wait(w);
+    w.sleep(sleeper);
+    w.settle();
+    let next = waiting.into_iter().find(|id| w.is_running(*id)).expect("a sibling runs now");
+    (sleeper, next)
+}
+
 #[test]
 fn one_that_sleeps_is_not_boosted() {
     let mut w = boosted(1, BOOST_IPI);
-    let (caller, waiting) = one_runs_three_wait(&mut w);
-    w.sleep(caller);
-    w.settle();
-    let next = waiting.into_iter().find(|id| w.is_running(*id)).expect("a sibling runs now");
+    let (caller, next) = one_sleeps_one_runs(&mut w);
     w.call(next, caller);
     assert!(w.is_running(next));
     assert_eq!(w.stats().boost_called, 0);
@@ -79,16 +86,12 @@ fn one_that_sleeps_is_not_boosted() {
 #[test]
 fn one_that_is_woken_by_its_call_is_not_boosted() {
     let mut w = boosted(1, BOOST_IPI);
-    let (caller, waiting) = one_runs_three_wait(&mut w);
-    w.sleep(caller);
-    w.settle();
-    let next = waiting.into_iter().find(|id| w.is_running(*id)).expect("a sibling runs now");
+    let (caller, next) = one_sleeps_one_runs(&mut w);
     w.begin_call(next, caller);
     // KVM wakes it with the interrupt, before that function ends.
     w.wake(caller);
-    if w.is_running(next) {
-        w.end_calls(next);
-    }
+    assert!(w.is_running(next));
+    w.end_calls(next);
     assert_eq!(w.stats().boost_called, 0);
 }
 
