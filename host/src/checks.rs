@@ -21,6 +21,9 @@ const LEAVING_MAX: Duration = Duration::from_secs(5);
 /// The first namespace of process numbers, in which the kernel's own numbers are those of /proc.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
+/// What our scheduler is called in sysfs.
+pub const OURS: &str = "cohort";
+
 /// Reads the core-scheduling cookie of a thread; 0 is none.
 type CookieOf = fn(tid: i32) -> io::Result<u64>;
 /// Reads which operations the kernel has whose types this file describes.
@@ -29,18 +32,29 @@ type OpsOf = fn(btf: &Path) -> Option<kernel_ops::Names>;
 /// This machine, or in tests a folder that looks like one.
 pub struct Host {
     root: PathBuf,
+    is_another: bool,
     cookie_of: CookieOf,
     ops_of: OpsOf,
 }
 
 impl Host {
     pub fn this_machine() -> Self {
-        Host { root: PathBuf::from("/"), cookie_of: core_sched_cookie, ops_of: kernel_ops::of }
+        Host {
+            root: PathBuf::from("/"),
+            is_another: false,
+            cookie_of: core_sched_cookie,
+            ops_of: kernel_ops::of,
+        }
     }
 
     pub fn path(&self, path: &(impl AsRef<Path> + ?Sized)) -> PathBuf {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Not this machine as this process sees it: what is told of the reader is told of nobody there.
+    pub fn is_another(&self) -> bool {
+        self.is_another
     }
 
     pub fn exists(&self, path: &str) -> bool {
@@ -149,6 +163,15 @@ impl Host {
         ))
     }
 
+    /// Some kernels take no sched_ext scheduler beside these either (Linux 7.0 until 6ae315d37924); which, attaching tells.
+    pub fn isolated_partitions(&self) -> Option<String> {
+        let cpus = self.read("/sys/fs/cgroup/cpuset.cpus.isolated").filter(|cpus| !cpus.is_empty())?;
+        Some(format!(
+            "a cgroup isolates CPU {cpus} (cpuset.cpus.partition = isolated), with which this kernel runs no sched_ext scheduler: make that partition \
+             a root, or boot a newer kernel"
+        ))
+    }
+
     /// KVM as a module needs BTF of its own; without it no vCPU can be told from an ordinary thread.
     pub fn kvm_btf(&self) -> Option<String> {
         let is_module = self.exists("/sys/module/kvm/initstate");
@@ -244,7 +267,7 @@ impl Host {
     }
 
     /// Cookies of core scheduling together with SMT and any sched_ext scheduler can hang a host (sched-ext/scx issue 3715).
-    fn core_scheduling(&self) -> Option<String> {
+    pub fn core_scheduling(&self) -> Option<String> {
         if self.read("/sys/devices/system/cpu/smt/active").as_deref() != Some("1") {
             return None;
         }
@@ -279,7 +302,12 @@ impl Host {
 
     /// Another root, such as a host's as a container sees it. Of its threads nothing is asked of this kernel.
     pub fn below(root: PathBuf) -> Self {
-        Host { root, cookie_of: |_| Err(io::ErrorKind::Unsupported.into()), ops_of: kernel_ops::of }
+        Host {
+            root,
+            is_another: true,
+            cookie_of: |_| Err(io::ErrorKind::Unsupported.into()),
+            ops_of: kernel_ops::of,
+        }
     }
 
     /// None: the kernel does not say it to this user, or is not to be asked.

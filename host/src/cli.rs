@@ -49,8 +49,8 @@ pub enum Command {
     Top(Top),
     /// Write what happens to this host's virtual machines into a file, for `cohortlab import`
     ///
-    /// Each turn, wait, halt, pause-loop exit, directed yield and interrupt between siblings, under any scheduler. The file never grows beyond
-    /// --max-size: then the newest events take the place of the oldest. Ends at SIGINT, SIGTERM or after --seconds. Needs what `cohort top` needs.
+    /// Each turn, wait, halt, pause-loop exit, directed yield and interrupt between siblings, under any scheduler. From about
+    /// --max-size on the newest events take the place of the oldest. Ends at SIGINT, SIGTERM or after --seconds. Needs what `cohort top` needs.
     Record(Record),
     /// Change a scheduler that another `cohort run` has loaded, while it runs
     Tune(Tune),

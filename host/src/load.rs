@@ -100,20 +100,22 @@ pub fn load<'obj>(
     if all.put {
         debug!("loading failed ({}); trying again without watching how vCPUs lose their CPUs", error.line);
         if let Ok(skel) = load(second, Watch { put: false, ..all }) {
-            no_guard("the kernel refuses the program that watches it");
+            no_guard(&format!("the kernel refuses the program that watches it: {}", error.line));
             return Ok(skel);
         }
     }
     if all.irq || all.fault {
         debug!("loading failed ({}); trying again without watching what vCPUs tell each other", error.line);
         if let Ok(skel) = load(third, Watch { irq: false, fault: false, ..all }) {
-            no_traffic(config, all, "the kernel refuses a program that watches them");
+            let why = format!("the kernel refuses a program that watches them: {}", error.line);
+            no_traffic(config, all, &why);
             return Ok(skel);
         }
     }
     debug!("loading failed ({}); trying again without watching KVM", error.line);
+    let why = format!("the kernel refuses the program that watches them: {}", error.line);
     let skel = load(fourth, Watch::NOTHING).map_err(|_| error)?;
-    no_spin("the kernel refuses the program that watches them");
+    no_spin(&why);
     if all.put {
         no_guard("KVM cannot be watched at all");
     }
@@ -220,6 +222,9 @@ pub fn attach<'obj>(
     place: &Place,
 ) -> Result<Running<'obj>, Failure> {
     let ops = skel.maps.cohort_ops.attach_struct_ops().map_err(|error| {
+        if let Some(why) = place.isolated.as_ref().filter(|_| error.kind() == ErrorKind::InvalidInput) {
+            return Failure::refused(why.clone());
+        }
         let why = Ending::read(&skel).map(|e| format!(" ({e})")).unwrap_or_default();
         Failure::failed(format!("the kernel did not let the scheduler start: {error:#}{why}"))
     })?;

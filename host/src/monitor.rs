@@ -11,7 +11,7 @@ use libbpf_rs::{MapCore, MapHandle, Program, ProgramType};
 use tracing::{debug, info};
 
 use crate::bpf::types::{entity_ctx, vm_ctx};
-use crate::checks::Host;
+use crate::checks::{Host, OURS};
 use crate::intf;
 use crate::output::Output;
 use crate::run::Stops;
@@ -22,7 +22,7 @@ use crate::stats::{self, Names, Tables};
 const PROGRAMS: &str = "cohort_";
 /// The programs that count who communicates, of which at least one is there; the kernel keeps 15 characters of a name.
 const TRAFFIC_PROGRAMS: [&str; 2] = ["cohort_on_irq", "cohort_on_fault"];
-/// While the scheduler is loaded anew (after CPU hotplug, or when KVM appears) there is none for a moment.
+/// While the scheduler is loaded anew (when KVM appears) there is none for a moment.
 const GONE_MAX: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -39,7 +39,14 @@ pub fn watch(host: &Host, interval: Duration, json: bool, stops: &Stops) -> Resu
         return Err(Failure::refused(refusal));
     }
     let Some(mut found) = find()? else {
-        let other = host.loaded_scheduler().map(|name| format!(" (but {name} is)")).unwrap_or_default();
+        let other = match host.loaded_scheduler() {
+            Some(name) if name == OURS => {
+                return Err(Failure::refused(
+                    "cohort is scheduling, and its programs are not seen here: run as root, outside of containers and user namespaces",
+                ));
+            }
+            other => other.map(|name| format!(" (but {name} is)")).unwrap_or_default(),
+        };
         return Err(Failure::refused(format!(
             "nothing to monitor: cohort is not scheduling{other}; start `cohort run`"
         )));

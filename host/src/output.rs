@@ -37,7 +37,7 @@ impl Output {
         let saw_end = Arc::clone(&closed);
         let writer = thread::spawn(move || {
             for text in waiting {
-                if let Err(error) = to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
+                if let Err(error) = write_all(&mut to, text.as_bytes()) {
                     saw_end.store(true, Ordering::Relaxed);
                     return Err(error);
                 }
@@ -82,6 +82,21 @@ impl Output {
         }
         // It does not panic.
         self.writer.join().unwrap_or(Ok(())).or_else(unless_closed)
+    }
+}
+
+/// Whoever shares the terminal, or has made the pipe, may have set O_NONBLOCK: a reader who is slow has not gone.
+fn write_all(to: &mut impl Write, mut rest: &[u8]) -> io::Result<()> {
+    loop {
+        let done = if rest.is_empty() { to.flush().map(|()| 0) } else { to.write(rest) };
+        match done {
+            Ok(0) if rest.is_empty() => return Ok(()),
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => rest = &rest[count..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(LOOK_EVERY),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -138,6 +153,22 @@ mod tests {
         }
         output.finish(|| false).unwrap();
         assert_eq!(reads.join().unwrap().unwrap(), 20 << 20);
+    }
+
+    #[test]
+    fn a_pipe_that_does_not_block_is_waited_for() {
+        let (mut reader, writer) = UnixStream::pair().unwrap();
+        writer.set_nonblocking(true).unwrap();
+        let output = Output::new(writer);
+        assert!(output.send("x".repeat(8 << 20)));
+        thread::sleep(Duration::from_millis(20));
+        assert!(!output.is_closed());
+        let reads = thread::spawn(move || {
+            let mut read = Vec::new();
+            reader.read_to_end(&mut read).map(|_| read.len())
+        });
+        output.finish(|| false).unwrap();
+        assert_eq!(reads.join().unwrap().unwrap(), 8 << 20);
     }
 
     #[test]

@@ -152,6 +152,9 @@ fn record(args: &Record, host: &Host, part: &Path, file: File) -> Result<Recorde
         let lost = tape.dropped != dropped;
         if (tape.joined || lost) && tape.owners.look(host, probe, lost) {
             (tape.joined, tape.dropped) = (false, dropped);
+            if let Some(oldest_ns) = tape.to.oldest_ns() {
+                tape.owners.forget_before(oldest_ns);
+            }
         }
         Ok(())
     };

@@ -37,6 +37,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Who is asked again after so long is asked by somebody who waits, and not twice for the same reason.
 const INSISTS_AFTER: Duration = Duration::from_secs(1);
 
+/// A pCPU that has just come online may be without its caches in sysfs for a moment.
+const SETTLED_AFTER: Duration = Duration::from_secs(1);
+
 /// More restarts than this in RESTART_SPAN are a fault, not hotplug.
 const RESTARTS_MAX: usize = 10;
 const RESTART_SPAN: Duration = Duration::from_secs(60);
@@ -47,6 +50,8 @@ enum End {
     ReaderGone,
     Outdated(&'static str),
     Ejected(Ending),
+    /// The host has become one that is refused.
+    Refused(String),
 }
 
 pub fn run(args: &Run, host: &Host) -> Result<(), Failure> {
@@ -125,6 +130,9 @@ fn keep_scheduling(
                 return Ok(());
             }
             End::Outdated(why) => info!("{why}"),
+            End::Refused(why) => {
+                return Err(Failure::refused(format!("{why}; the kernel's own scheduler has taken over")));
+            }
             End::Ejected(ending) if ending.wants_restart() => {
                 info!("ended by the kernel ({ending}): starting again")
             }
@@ -172,6 +180,7 @@ fn schedule(
         return Ok(End::Signal(signal));
     }
     let mut online = host.online_cpus();
+    let mut tell_again: Option<Instant> = None;
     topology::tell(&skel.maps.neighbours, &topology::read(host, intf::MAX_CPUS)).map_err(|e| {
         Failure::failed(format!("cannot tell the scheduler which CPUs are near which: {e:#}"))
     })?;
@@ -209,8 +218,16 @@ fn schedule(
         }
         let maps = &running.skel.maps;
         let now_online = host.online_cpus();
-        if now_online != online {
+        let changed = now_online != online;
+        if changed {
             online = now_online;
+            tell_again = Some(Instant::now() + SETTLED_AFTER);
+            // Switching SMT on brings pCPUs.
+            if let Some(why) = host.core_scheduling() {
+                break End::Refused(why);
+            }
+        }
+        if changed || tell_again.take_if(|at| *at <= Instant::now()).is_some() {
             if let Err(error) = topology::tell(&maps.neighbours, &topology::read(host, intf::MAX_CPUS)) {
                 warn!("cannot tell the scheduler of CPUs that came or went: {error:#}");
             }

@@ -22,7 +22,17 @@ from cohortlab.compare import INTERRUPTED, OpenPlace, Plan
 from cohortlab.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 from cohortlab.folders import folder_for
 from cohortlab.places import PlaceError
-from cohortlab.policies import ALL, KERNEL, KNOWN, Policy, parse_policies, read_sets, sets_file, without_talk
+from cohortlab.policies import (
+    ALL,
+    KERNEL,
+    KNOWN,
+    Policy,
+    kernel_settings,
+    parse_policies,
+    read_sets,
+    sets_file,
+    without_talk,
+)
 from cohortlab.progress import Bar, Forecast, Lines, Progress
 from cohortlab.results import Results, write_parquet
 from cohortlab.scenario import TLB_MODES, Scenario
@@ -55,8 +65,8 @@ POLICIES = f"With commas, of {', '.join(KNOWN)}; or {ALL}. NAME@VARIANT is NAME 
     "--policy-args",
     multiple=True,
     metavar="LABEL=ARGS",
-    help="More arguments of `cohort run`; for eevdf --cgroup-mode, --base-slice-us; simulated --vm-cgroups no; for a "
-    "simulated CFS --latency-us, --min-granularity-us.",
+    help="More arguments of `cohort run`; for eevdf --cgroup-mode, --base-slice-us; simulated --vm-cgroups no, "
+    "--boost; for a simulated CFS --latency-us, --min-granularity-us.",
 )
 @click.option("--rounds", type=click.IntRange(1, 1000), help="How often to measure. Default: 5; simulated, 2.")
 @click.option("--programs", help="These programs, with commas, in place of the scenario's; also rt-app's FILE.json.")
@@ -236,6 +246,8 @@ def _check_arguments(plan: Plan) -> None:
 
     for policy in plan.policies:
         if policy.name == KERNEL:
+            if why := kernel_settings(policy.args).only_simulated:
+                raise BadInput(f"{policy.label}: {why}")
             continue
         try:
             knobs(policy.name, without_talk(policy.args))

@@ -53,9 +53,11 @@ def read(path: Path) -> About:
 
 def described(path: Path) -> dict[str, Any]:
     """Return a model as the simulator takes it, or raise BadInput."""
-    if path.parent == SHIPPED and path.stem in _native().models():
+    text = _text(path)
+    # By name what was compiled in, and not what somebody has changed since.
+    if path.parent == SHIPPED and text == _native().model_text(path.stem):
         return {"model": path.stem}
-    return {"program": json.loads(_parsed(path, _text(path)))}
+    return {"program": json.loads(_parsed(path, text))}
 
 
 @functools.lru_cache(maxsize=256)

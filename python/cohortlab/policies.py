@@ -30,6 +30,8 @@ BASE_SLICE_US = range(100, 100_001)
 CFS_US = range(100, 1_000_001)
 
 _YES_NO = {"yes": True, "no": False}
+# What a pause-loop exit may do under the kernel's own scheduler: what KVM does, and two cures (Yasuno, section 5).
+KERNEL_BOOSTS = ("candidate", "any-mode", "unfair")
 
 # In the order of KernelSettings' fields.
 _NUMBERS = {"--base-slice-us": BASE_SLICE_US, "--latency-us": CFS_US, "--min-granularity-us": CFS_US}
@@ -78,7 +80,8 @@ class KernelSettings:
     """What the kernel's own scheduler can be told, in /sys/kernel/debug/sched; None: as it is.
 
     Two are CFS', of kernels before 6.6: the period in which everybody should run, and the least turn. ``vm_cgroups``:
-    each VM has a cgroup; without, each vCPU competes for itself, as on a host where nobody has made any.
+    each VM has a cgroup; without, each vCPU competes for itself, as on a host where nobody has made any. ``boosts``:
+    of KERNEL_BOOSTS, what a simulated KVM and kernel do beside what they do by themselves.
     """
 
     cgroup_mode: str | None = None
@@ -86,18 +89,32 @@ class KernelSettings:
     latency_us: int | None = None
     min_granularity_us: int | None = None
     vm_cgroups: bool = True
+    boosts: frozenset[str] = frozenset()
+
+    @property
+    def only_simulated(self) -> str | None:
+        """Why no real kernel can be told that; None if one can."""
+        if not self.vm_cgroups:
+            return "--vm-cgroups: the VMs of a real host have a cgroup each: only a simulated host may have none"
+        if self.boosts:
+            return "--boost: a real kernel boosts as it does: only a simulated one can be told how"
+        if self.latency_us or self.min_granularity_us:
+            return "--latency-us, --min-granularity-us: only a simulated CFS can be told that"
+        return None
 
 
 def kernel_settings(args: Sequence[str]) -> KernelSettings:
     """Return what the arguments of the kernel's own scheduler say, or raise BadInput."""
     words = [word for arg in args for word in arg.split("=", 1)]
-    mode, vm_cgroups = None, True
+    mode, vm_cgroups, boosts = None, True, {KERNEL_BOOSTS[0]}
     numbers: dict[str, int] = {}
     for flag, value in zip(words[::2], [*words[1::2], ""], strict=False):
         if flag == "--cgroup-mode" and value in CGROUP_MODES:
             mode = value
         elif flag == "--vm-cgroups" and value in _YES_NO:
             vm_cgroups = _YES_NO[value]
+        elif flag == "--boost" and set(value.split(",")) <= set(KERNEL_BOOSTS):
+            boosts = set(value.split(","))
         elif flag in _NUMBERS and re.fullmatch("[0-9]{1,7}", value) and int(value) in _NUMBERS[flag]:
             numbers[flag] = int(value)
         else:
@@ -105,10 +122,11 @@ def kernel_settings(args: Sequence[str]) -> KernelSettings:
             allowed = f"--cgroup-mode MODE, one of {modes}, and " + ", ".join(
                 f"{known} N, from {of[0]} to {of[-1]}" for known, of in _NUMBERS.items()
             )
-            allowed += ", and --vm-cgroups yes or no"
+            allowed += f", --vm-cgroups yes or no, and --boost WHAT, with commas of {', '.join(KERNEL_BOOSTS)}"
             raise BadInput(f'--policy-args: "{given}" is not allowed for {KERNEL}: must be of {allowed}')
     base_slice_us, latency_us, min_granularity_us = (numbers.get(flag) for flag in _NUMBERS)
-    return KernelSettings(mode, base_slice_us, latency_us, min_granularity_us, vm_cgroups)
+    cures = frozenset(boosts) - {KERNEL_BOOSTS[0]}
+    return KernelSettings(mode, base_slice_us, latency_us, min_granularity_us, vm_cgroups, cures)
 
 
 def without_talk(args: Sequence[str]) -> tuple[str, ...]:

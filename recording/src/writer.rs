@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Writes a recording that never has more than so many slots.
 
+use std::collections::VecDeque;
 use std::io::{self, Seek, SeekFrom, Write};
 
 use serde::Serialize;
@@ -23,6 +24,8 @@ pub struct Writer<W> {
     dropped: u64,
     written: u64,
     overwritten: u64,
+    /// When the first event was of each slot that the file has.
+    begins_ns: VecDeque<u64>,
 }
 
 impl<W: Write + Seek> Writer<W> {
@@ -50,6 +53,7 @@ impl<W: Write + Seek> Writer<W> {
             dropped: 0,
             written: 0,
             overwritten: 0,
+            begins_ns: VecDeque::new(),
         };
         writer.slot.resize(SLOT_HEAD_BYTES, 0);
         Ok(writer)
@@ -62,6 +66,11 @@ impl<W: Write + Seek> Writer<W> {
 
     pub fn overwritten(&self) -> u64 {
         self.overwritten
+    }
+
+    /// When the oldest slot begins that has not been overwritten; None: no slot was.
+    pub fn oldest_ns(&self) -> Option<u64> {
+        self.begins_ns.front().copied().filter(|_| self.overwritten > 0)
     }
 
     /// How many events the kernel had no room for so far.
@@ -95,7 +104,9 @@ impl<W: Write + Seek> Writer<W> {
         if self.number >= self.slots_max {
             // Only the last slot is ever not full.
             self.overwritten += self.events_per_slot();
+            self.begins_ns.pop_front();
         }
+        self.begins_ns.extend(first_of(&self.slot));
         self.slot[8..16].copy_from_slice(&self.number.to_le_bytes());
         self.slot[16..24].copy_from_slice(&self.dropped.to_le_bytes());
         self.slot[24..28].copy_from_slice(&count.to_le_bytes());
@@ -132,6 +143,11 @@ impl<W: Write + Seek> Writer<W> {
         self.to.flush()?;
         Ok((self.to, at + bytes.len() as u64))
     }
+}
+
+/// When the first event of a slot was.
+fn first_of(slot: &[u8]) -> Option<u64> {
+    slot.get(SLOT_HEAD_BYTES..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
 fn json(value: &impl Serialize) -> io::Result<Vec<u8>> {

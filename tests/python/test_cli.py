@@ -139,11 +139,16 @@ WRONG = {
         ["compare", "SCENARIO", "--policy-args", "eevdf=--boost off"],
         '--policy-args: "--boost off" is not allowed for eevdf: must be of --cgroup-mode MODE, one of up, smp, concur, '
         "max, tasks, and --base-slice-us N, from 100 to 100000, --latency-us N, from 100 to 1000000, "
-        "--min-granularity-us N, from 100 to 1000000, and --vm-cgroups yes or no",
+        "--min-granularity-us N, from 100 to 1000000, --vm-cgroups yes or no, and --boost WHAT, with commas of "
+        "candidate, any-mode, unfair",
     ),
     "a weight where no VM has a cgroup": (
         ["compare", "up-beside-smp", "--on", "sim", "--policies", "eevdf", "--policy-args", "eevdf=--vm-cgroups no"],
         'eevdf: --vm-cgroups: "no" is not allowed: VM "up" has a weight, as only cgroups have',
+    ),
+    "what only a simulated kernel is told, before anything boots": (
+        ["compare", "SCENARIO", "--on", "lab", "--policies", "eevdf", "--policy-args", "eevdf=--boost unfair"],
+        "eevdf: --boost: a real kernel boosts as it does: only a simulated one can be told how",
     ),
     "arguments that do not go together, before anything boots": (
         ["compare", "SCENARIO", "--on", "lab", "--policy-args", "cohort=-v --skew-us 1000"],

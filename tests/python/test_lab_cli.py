@@ -55,6 +55,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
         (["--timeout", "inf", "host: true"], "'--timeout': inf is not in the range"),
         (["--timeout", "nan", "host: true"], "'--timeout': nan is not a finite number"),
         (["--timeout", "0", "host: true"], "'--timeout': 0"),
+        (["--vm", "a:2", "--vm", "a:4", "a: true"], "--vm: a is named twice: must be another name"),
+        (["--vm", "host:2", "host: true"], "must be NAME:VCPUS or NAME:VCPUS:TLB with VCPUS from 1 to 256"),
         (["--vm", "a:2", "--keep", "b: true"], '"b" is no machine of this lab: must be one of host, a'),
         (["--vm", "a:2", "a: true", "guest: true"], '"guest" is no machine of this lab: must be one of host, a'),
         (["--ple-window-us", "10001", "host: true"], "'--ple-window-us': 10001 is not in the range 1<=x<=10000"),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cohortlab.lab import image
 from cohortlab.lab.agent import Answer, Machine
 
 # As the agent does it (lab/agent/src/exec.rs).
@@ -30,3 +31,12 @@ def test_a_file_is_handed_out_whole_however_long_it_is(tmp_path: Path) -> None:
         path.write_bytes(random.Random(size).randbytes(size))
         assert Machine("here", Here()).get(str(path)) == path.read_bytes()
         assert [file.name for file in tmp_path.iterdir()] == ["a file"]
+
+
+def test_who_may_execute_a_file_is_a_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text("true")
+    path.chmod(0o644)
+    before = image._content(path)
+    path.chmod(0o755)
+    assert image._content(path) != before

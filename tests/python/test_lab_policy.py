@@ -69,9 +69,9 @@ def test_an_older_kernel_refuses_and_nothing_has_changed() -> None:
 
 
 @pytest.mark.parametrize("settings", [KernelSettings(latency_us=20_000), KernelSettings(min_granularity_us=4_000)])
-def test_a_kernel_of_the_lab_has_no_cfs(settings: KernelSettings) -> None:
+def test_a_real_cfs_is_not_told(settings: KernelSettings) -> None:
     host: Any = Host()
-    with pytest.raises(PlaceError, match="this kernel has EEVDF"):
+    with pytest.raises(PlaceError, match="only a simulated CFS can be told that"):
         undoing(host, settings)
 
 
@@ -79,3 +79,9 @@ def test_the_vms_of_a_real_host_have_cgroups() -> None:
     host: Any = Host()
     with pytest.raises(PlaceError, match="the VMs of a real host have a cgroup each"):
         undoing(host, KernelSettings(vm_cgroups=False))
+
+
+def test_a_real_kernel_boosts_as_it_does() -> None:
+    host: Any = Host()
+    with pytest.raises(PlaceError, match="a real kernel boosts as it does"):
+        undoing(host, KernelSettings(boosts=frozenset({"unfair"})))

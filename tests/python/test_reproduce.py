@@ -289,6 +289,9 @@ def test_the_report_says_what_holds_and_what_does_not(papers: Path, tmp_path: Pa
     assert "1 of 2 predicted figures within their factor, 1 of 2 findings hold" in text
     page = (tmp_path / "out" / "report.html").read_text()
     assert page.count("<svg") == 2
+    # What was compared is there, folded.
+    for form in (text, page):
+        assert form.count("<summary>numbers</summary>beside.") == 2
 
 
 def test_the_report_is_there_when_nobody_listens_any_more(

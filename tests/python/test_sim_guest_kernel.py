@@ -40,10 +40,10 @@ def test_guests_may_run_another_kernel_than_the_host(
 @pytest.mark.parametrize(
     ("kernel", "wrong"),
     [
-        ("moon", 'guest.kernel: kernel "moon" is not known to the simulator: must be a kernel'),
-        ("./no", "guest.kernel: a file: no: cannot be read: No such file or directory"),
+        ("moon", 'kernel "moon" is not known to the simulator: must be a kernel'),
+        ("./no", "a file: no: cannot be read: No such file or directory"),
     ],
 )
 def test_a_guests_kernel_that_is_none_is_refused(path: Path, kernel: str, wrong: str) -> None:
-    with pytest.raises(BadInput, match=re.escape(wrong)):
+    with pytest.raises(BadInput, match=re.escape(f"--guest-kernel, or guest.kernel of {path}: {wrong}")):
         Simulated(scenarios.load(path).with_guest_kernel(kernel), {}).as_dict()

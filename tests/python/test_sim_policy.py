@@ -9,7 +9,10 @@ import pytest
 from cohortlab.errors import BadInput
 from cohortlab.places import PlaceError
 from cohortlab.policies import PRESETS as KNOWN_PRESETS
+from cohortlab.policies import kernel_settings
+from cohortlab.scenario import Scenario
 from cohortlab.sim import policy
+from cohortlab.sim.model import Run
 
 REPO = Path(__file__).parents[2]
 GUIDE = (REPO / "docs/cohort.md").read_text()
@@ -331,6 +334,33 @@ def test_a_host_may_have_no_cgroup_for_a_vm(kernel: str) -> None:
     assert policy.host_class("eevdf", ["--vm-cgroups=no"], kernel) == with_cgroups | {"groups": False}
 
 
+@pytest.mark.parametrize("kernel", ["4.15", "6.12", "7.3"])
+def test_the_kernel_may_have_the_cures_of_pause_loop_exits(kernel: str) -> None:
+    without = policy.host_class("eevdf", (), kernel)
+    kvm = policy.kvm_of(kernel)
+    assert kvm["asks_kernel_only"]
+    assert "unfair_boost" not in without
+    assert policy.host_class("eevdf", ["--boost", "candidate"], kernel) == without
+    assert policy.host_class("eevdf", ["--boost=any-mode"], kernel) == without
+    assert policy.host_class("eevdf", ["--boost", "candidate,any-mode,unfair"], kernel)["unfair_boost"]
+    any_mode, unfair = (kernel_settings(["--boost", cure]) for cure in ("any-mode", "unfair"))
+    assert policy.kvm_of(kernel, any_mode) == kvm | {"asks_kernel_only": False}
+    assert policy.kvm_of(kernel, unfair) == kvm
+
+
+def test_a_cure_reaches_kvm_in_a_run() -> None:
+    scenario = Scenario.load(REPO / "scenarios/smp-2x2.toml")
+
+    def asks_kernel_only(name: str, *args: str) -> list[bool]:
+        made = Run(scenario, {}, policy=name, args=args).as_dict()
+        return [vm["kvm"]["asks_kernel_only"] for vm in made["vms"]]
+
+    assert all(asks_kernel_only("eevdf", "--boost", "unfair"))
+    assert not any(asks_kernel_only("eevdf", "--boost", "any-mode"))
+    # Cohort's own boosts are in its BPF programs.
+    assert all(asks_kernel_only("cohort", "--boost", "any-mode"))
+
+
 @pytest.mark.parametrize(
     "args",
     [
@@ -341,6 +371,8 @@ def test_a_host_may_have_no_cgroup_for_a_vm(kernel: str) -> None:
         ["--latency-us", "1000001"],
         ["--min-granularity-us", "0"],
         ["--vm-cgroups", "off"],
+        ["--boost", "off"],
+        ["--boost", ""],
         ["smp"],
     ],
 )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.python.two_vms import with_quick
 
 from cohortlab.errors import BadInput
 from cohortlab.lab import kernels
+from cohortlab.sim import identity
 from cohortlab.sweep import axes, chunks, commands, plan
 
 Run = Callable[..., Any]
@@ -99,6 +101,68 @@ def test_half_a_chunk_is_simulated_again(cohortlab: Run, path: Path) -> None:
     ran = cohortlab(*args, "--out", "copied")
     assert ran.code == 0, ran.err
     assert Path("copied/sweep.parquet").read_bytes() == Path("whole/sweep.parquet").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "axes_texts",
+    [
+        ("scenario.vm.work.vcpus=2,16", "scenario.vm.work.memory_mb=256,1024"),
+        ("scenario.vm.work.vcpus=2,4", "scenario.vm.work.vcpu_affinity=[0,1],[0,1,0,1]"),
+    ],
+)
+def test_a_value_that_goes_with_another_than_the_first_is_allowed(path: Path, axes_texts: tuple[str, str]) -> None:
+    for texts in (axes_texts, axes_texts[::-1]):
+        planned = made(path, *texts)
+        rows = [row for number in range(planned.points) for row in chunks.simulate_point(planned, number)]
+        wrong = [row.get("error") is not None for row in rows]
+        assert [wrong[0], wrong[-1], any(wrong)] == [False, False, True], wrong
+
+
+def test_a_value_that_goes_with_none_is_refused(path: Path) -> None:
+    with pytest.raises(BadInput, match=r"vcpus = 32: .*memory"):
+        made(path, "scenario.vm.work.memory_mb=256,512", "scenario.vm.work.vcpus=2,32")
+
+
+def test_parts_of_another_sweep_are_refused_and_stay(cohortlab: Run, path: Path) -> None:
+    args = ("sweep", path, "--axis", "seed=1..4", "--workers", 1)
+    assert cohortlab(*args, "--chunk", 1, "--out", "one", "--shard", "1/2").code == 0
+    assert cohortlab(*args, "--chunk", 2, "--out", "two", "--shard", "2/2").code == 0
+    shutil.copytree("one", "both")
+    copied = Path("both/parts/00000001.parquet")
+    shutil.copy("two/parts/00000001.parquet", copied)
+    ran = cohortlab(*args, "--chunk", 1, "--out", "both")
+    assert (ran.code, ran.err.count("\n")) == (2, 1), ran.err
+    assert f"--out: {copied}: is of another sweep, or of this one with another --chunk" in ran.err
+    assert copied.exists()
+    # Likewise the file of all, where nothing says whose it is.
+    assert cohortlab("sweep", path, "--axis", "seed=1..2", "--out", "other").code == 0
+    Path("bare").mkdir()
+    shutil.copy("other/sweep.parquet", "bare")
+    ran = cohortlab(*args, "--out", "bare")
+    assert (ran.code, ran.err.count("\n")) == (2, 1), ran.err
+    assert "--out: bare/sweep.parquet: is of another sweep" in ran.err
+
+
+def test_what_is_known_has_the_names_that_this_sweep_gives(cohortlab: Run, path: Path) -> None:
+    def args(policy: str) -> tuple[Any, ...]:
+        return "sweep", path, "--axis", f"policy={policy}"
+
+    assert cohortlab(*args("vtime --slice-us=4000"), "--out", "first").code == 0
+    assert cohortlab(*args("vtime --slice-us 4000"), "--out", "fresh").code == 0
+    assert cohortlab(*args("vtime --slice-us 4000"), "--known", "first/sweep.parquet", "--out", "known").code == 0
+    assert Path("known/sweep.parquet").read_bytes() == Path("fresh/sweep.parquet").read_bytes()
+
+
+def test_pythons_part_of_the_simulator_makes_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "cohortlab"
+    shutil.copytree(Path(identity.__file__).parents[1], package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    monkeypatch.setattr(identity.resources, "files", lambda _: package)
+    seen = {identity.simulator.__wrapped__()}
+    assert seen == {identity.simulator()}
+    for file in ("models.py", "sim/policy.py", "sweep/plan.py"):
+        (package / file).write_text((package / file).read_text() + "# changed\n")
+        seen.add(identity.simulator.__wrapped__())
+    assert len(seen) == 4
 
 
 def test_a_kernel_of_guests_that_is_a_file_is_read_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

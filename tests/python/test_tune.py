@@ -67,6 +67,19 @@ def test_values_that_go_together_only_with_one_another_are_allowed() -> None:
     Search("cohort", {"slice-us": ["4000", "16000"], "starve-us": ["10000"]}, []).check()
 
 
+def test_a_kernels_own_knobs_are_tuned_where_it_has_them(cohortlab: Run, folder: Path) -> None:
+    for name in ("train", "judge"):
+        file = folder / f"{name}.toml"
+        file.write_text(f'{file.read_text()}\n[defaults]\nkernel = "6.1"\n')
+    args = ("tune", folder / "train.toml", "--held-out", folder / "judge.toml", "--policy", "eevdf")
+    ran = cohortlab(*args, "--knob", "latency-us=6000,24000", "--json")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["tried"] == 3
+    ran = cohortlab(*args, "--knob", "base-slice-us=3000")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "kernel 6.1 has CFS, which has no base slice" in ran.err
+
+
 def test_tuned_on_one_judged_by_another(cohortlab: Run, folder: Path) -> None:
     args = ("tune", folder / "train.toml", "--held-out", folder / "judge.toml", "--policy", "vtime")
     ran = cohortlab(*args, "--knob", "slice-us=4000,16000", "--json")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cohortlab import workloads
+from cohortlab import models, workloads
 from cohortlab.errors import BadInput
 from cohortlab.workloads import WorkloadError
 
@@ -122,3 +122,16 @@ def test_a_name_does_not_lead_out_of_the_folders(tmp_path: Path) -> None:
     inside = tmp_path / "workloads"
     inside.mkdir()
     assert workloads.find("../secret", (inside,)) is None
+
+
+def test_a_shipped_model_that_was_changed_is_simulated_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "dedup.toml"
+    text = (models.SHIPPED / "dedup.toml").read_text()
+    monkeypatch.setattr(models, "SHIPPED", tmp_path)
+    file.write_text(text)
+    assert models.described(file) == {"model": "dedup"}
+    assert "times = 8000" in text
+    file.write_text(text.replace("times = 8000", "times = 80"))
+    assert {thread["times"] for thread in models.described(file)["program"]["thread"]} == {80}

@@ -159,12 +159,14 @@ impl QemuArgs {
     }
 }
 
-/// Is this the command line of a QEMU? Its first word may be a loader.
+/// Is this the command line of a QEMU? Its first word may be a loader, whose options come first, or an interpreter. Options of another VMM may name KVM.
 pub fn is_qemu(words: &[String]) -> bool {
     let program = |word: &String| word.rsplit('/').next().unwrap_or_default().to_string();
+    let by_loader = words.first().map(program).is_some_and(|name| name.starts_with("ld"));
     words
         .iter()
         .take(6)
+        .take_while(|word| by_loader || !word.starts_with('-'))
         .map(program)
         .any(|name| name.starts_with("qemu-system-") || matches!(name.as_str(), "qemu-kvm" | "kvm" | "qemu"))
 }
@@ -257,7 +259,14 @@ mod tests {
         ] {
             assert!(is_qemu(&words(line)), "{line}");
         }
-        for line in ["firecracker --id x", "cloud-hypervisor", "/usr/bin/qemu-img"] {
+        let others = [
+            "firecracker --id x",
+            "cloud-hypervisor",
+            "/usr/bin/qemu-img",
+            "crosvm run --hypervisor kvm",
+            "x -s /run/kvm",
+        ];
+        for line in others {
             assert!(!is_qemu(&words(line)), "{line}");
         }
     }

@@ -132,6 +132,9 @@ impl Snapshot {
                     .to_string(),
             );
         }
+        if let Some(why) = host.foreign_process_numbers().filter(|_| !host.is_another()) {
+            unknown.push(format!("which VMs there are: {why}"));
+        }
         let vms = vms::read(host, ask, &mut unknown);
         let untold = vms.iter().filter(|vm| vm.core_cookie.is_none()).count();
         // Without SMT a cookie does nothing.

@@ -265,6 +265,30 @@ fn quotas_of_a_guest_and_above_it() {
 }
 
 #[test]
+fn what_a_container_does_not_see_is_said() {
+    let host = one_guest()
+        .file("/proc/100/cgroup", "0::/../web.service\n")
+        .file("/sys/fs/cgroup/web.service/cpu.max", "50000 100000\n");
+    let snapshot = read(&host);
+    assert_eq!(snapshot.vms[0].quotas, [], "another one's, which is called so below what is seen here");
+    assert!(
+        matches!(snapshot.unknown.as_slice(), [line] if line.contains("quotas of 1 VMs") && line.contains("--cgroupns=host")),
+        "{:?}",
+        snapshot.unknown
+    );
+    // Its own process numbers: there may be VMs that are not in its /proc.
+    let host = good().in_a_container();
+    let unknown = read(&host).unknown;
+    assert!(
+        matches!(unknown.as_slice(), [line] if line.contains("which VMs there are") && line.contains("--pid=host")),
+        "{unknown:?}"
+    );
+    let below = Host::below(host.host().path("/"));
+    let unknown = Snapshot::read(&below, |_| Err("needs root".into())).unknown;
+    assert_eq!(unknown, Vec::<String>::new(), "of another root, whose link is the reader's");
+}
+
+#[test]
 fn parameters_of_the_kvm_modules() {
     let host = without_a_processors_module()
         .file("/sys/module/kvm/parameters/halt_poll_ns", "200000\n")

@@ -27,7 +27,7 @@ pub type Ask = fn(&Host) -> Result<Vec<Told>, String>;
 
 pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
     let domains = libvirt::domains(host);
-    let mut closed = 0;
+    let (mut closed, mut hidden) = (0, BTreeSet::new());
     let mut vms = Vec::new();
     for pid in numbered(&host.path("/proc")) {
         let named = vcpus_by_name(host, pid);
@@ -64,7 +64,7 @@ pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
             vcpus: vcpus.max(threads.len()),
             cpu,
             cpu_pm: args.cpu_pm,
-            quotas: quotas(host, pid, &threads),
+            quotas: quotas(host, pid, &threads, &mut hidden),
             core_cookie: core_cookie(host, &threads, vcpus),
             libvirt: domain.is_some(),
             threads,
@@ -73,6 +73,12 @@ pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
     if closed > 0 {
         unknown.push(format!(
             "what {closed} processes of other users have open, and so which are VMs: needs root"
+        ));
+    }
+    if !hidden.is_empty() {
+        unknown.push(format!(
+            "quotas of {} VMs (cpu-max): their cgroups are outside of those that are seen here: run outside containers, or with the host's (--cgroupns=host)",
+            hidden.len()
         ));
     }
     ask_of_the_untold(host, ask, &mut vms, unknown);
@@ -180,8 +186,8 @@ fn allowed(host: &Host, pid: i32, tid: i32) -> CpuSet {
     CpuSet::parse(list.unwrap_or_default())
 }
 
-/// Every quota between the root and the cgroups that the process and its vCPUs are in.
-fn quotas(host: &Host, pid: i32, threads: &[Thread]) -> Vec<Quota> {
+/// Every quota between the root and the cgroups that the process and its vCPUs are in. `hidden`: of which processes some of these cannot be seen.
+fn quotas(host: &Host, pid: i32, threads: &[Thread], hidden: &mut BTreeSet<i32>) -> Vec<Quota> {
     let mut files = vec![(false, host.read(&format!("/proc/{pid}/cgroup")).unwrap_or_default())];
     files.extend(threads.iter().map(|thread| (true, task(host, pid, thread.tid, "cgroup"))));
     let mut found: BTreeMap<String, Quota> = BTreeMap::new();
@@ -193,9 +199,13 @@ fn quotas(host: &Host, pid: i32, threads: &[Thread]) -> Vec<Quota> {
         if is_first_version && !controllers.split(',').any(|name| name == "cpu") {
             continue;
         }
-        // Never out of the mount: outside this cgroup namespace the kernel writes "/../x".
+        // Outside this cgroup namespace the kernel writes "/../x", and below the mount another one may be called so.
+        if path.split('/').any(|part| part == "..") {
+            hidden.insert(pid);
+            continue;
+        }
         let mut at = String::new();
-        for part in path.split('/').filter(|part| !part.is_empty() && *part != "..") {
+        for part in path.split('/').filter(|part| !part.is_empty()) {
             at = format!("{at}/{part}");
             let quota = if is_first_version {
                 first_version_quota(host, &format!("{CGROUPS}/{controllers}{at}"))

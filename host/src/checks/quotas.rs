@@ -18,6 +18,14 @@ impl Host {
         if self.kernel_ops()?.contains("cgroup_set_bandwidth") {
             return None;
         }
+        // The root has no type.
+        if self.exists(&format!("{CGROUPS}/cgroup.type")) {
+            return Some(
+                "this kernel does not tell a sched_ext scheduler about CPU quotas (cpu.max), and whether cgroups of the host have any is not seen here: \
+                 run outside containers, or with the host's cgroups (--cgroupns=host, and /sys/fs/cgroup mounted from it)"
+                    .to_string(),
+            );
+        }
         let limited = self.limited_cgroups();
         let more = limited.len().saturating_sub(NAMED_MAX);
         let mut names = limited.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -95,6 +103,14 @@ mod tests {
         host.refused_for(&["for /a, /a/b, /z:"]);
         let host = host.with_ops(|_| Some(["cgroup_set_bandwidth".to_string()].into()));
         assert_eq!(host.host().refusals(), Vec::<String>::new(), "told, and kept");
+    }
+
+    #[test]
+    fn a_part_of_the_hosts_cgroups_says_nothing_of_the_others() {
+        let part = deaf_host(&[]).file("/sys/fs/cgroup/cgroup.type", "domain\n");
+        part.refused_for(&["cpu.max", "not seen here", "--cgroupns=host"]);
+        let told = part.with_ops(|_| Some(["cgroup_set_bandwidth".to_string()].into()));
+        assert_eq!(told.host().refusals(), Vec::<String>::new());
     }
 
     #[test]

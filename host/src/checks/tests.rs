@@ -78,7 +78,12 @@ impl FakeHost {
     }
 
     pub fn host(&self) -> Host {
-        Host { root: self.dir.path().to_path_buf(), cookie_of: self.cookie_of, ops_of: self.ops_of }
+        Host {
+            root: self.dir.path().to_path_buf(),
+            is_another: false,
+            cookie_of: self.cookie_of,
+            ops_of: self.ops_of,
+        }
     }
 
     /// The one refusal, which is one sentence on one line and names all of `wanted`.

@@ -84,6 +84,8 @@ pub struct Place {
     pub hides_ipis: bool,
     /// The operations of its kernel's sched_ext, if that is known.
     pub ops: Option<kernel_ops::Names>,
+    /// Why a kernel that takes no scheduler may be one that takes none beside cpuset partitions that are isolated.
+    pub isolated: Option<String>,
 }
 
 impl Place {
@@ -112,6 +114,7 @@ impl Place {
             spins: audit::spins(host),
             hides_ipis: audit::delivers_ipis(host),
             ops: host.kernel_ops(),
+            isolated: host.isolated_partitions(),
         })
     }
 
@@ -171,6 +174,7 @@ pub mod tests {
             spins: Spins::Caught,
             hides_ipis: false,
             ops: Some(["enqueue".to_string()].into()),
+            isolated: None,
         }
     }
 

@@ -12,6 +12,9 @@ use crate::top::cgroup::{Cgroups, WEIGHT_DEFAULT};
 use crate::topology::cpu_list;
 use crate::vmname::{nameless, VmNames};
 
+/// By so much an event may come before older ones: each pCPU has a clock of its own, and the ring buffer is emptied now and then.
+const OUT_OF_ORDER_NS: u64 = 1_000_000_000;
+
 #[derive(Default)]
 pub struct Owners {
     names: VmNames,
@@ -112,6 +115,22 @@ impl Owners {
         }
     }
 
+    /// Forget who had left its slot to another by then: no event that is kept can be its.
+    pub fn forget_before(&mut self, oldest_ns: u64) {
+        let before_ns = oldest_ns.saturating_sub(OUT_OF_ORDER_NS);
+        let mut owned_since = BTreeMap::new();
+        for vcpu in self.vms.values().flat_map(|vm| &vm.vcpus).filter(|vcpu| vcpu.from_ns <= before_ns) {
+            let since = owned_since.entry(vcpu.slot).or_insert(vcpu.from_ns);
+            *since = vcpu.from_ns.max(*since);
+        }
+        let is_kept =
+            |vcpu: &VcpuAbout| owned_since.get(&vcpu.slot).is_none_or(|since| vcpu.from_ns >= *since);
+        self.vms.values_mut().for_each(|vm| vm.vcpus.retain(is_kept));
+        self.vms.retain(|_, vm| !vm.vcpus.is_empty());
+        let vms = &self.vms;
+        self.names.keep(|pid, vm_id| vms.contains_key(&(pid as u32, vm_id)));
+    }
+
     pub fn into_vms(self) -> Vec<VmAbout> {
         let mut vms: Vec<VmAbout> = self.vms.into_values().collect();
         vms.iter_mut().for_each(|vm| vm.vcpus.sort_by_key(|vcpu| (vcpu.vcpu, vcpu.from_ns)));
@@ -197,6 +216,34 @@ mod tests {
         let found = look(&mut owners, 9, true);
         assert_eq!(found.len(), 2);
         assert!(found[1].0 == 9 && found[1].1 > 5, "{found:?}");
+    }
+
+    #[test]
+    fn who_is_in_no_event_that_is_kept_is_forgotten() {
+        const S: u64 = 1_000_000_000;
+        let mut owners = Owners::default();
+        // A VM after the other in slot 0, and one that stays in slot 1.
+        for (slot, pid, from_ns) in [(1, 100, 2 * S), (0, 7, 3 * S), (0, 8, 10 * S), (0, 9, 20 * S)] {
+            let (tid, number) = (pid + 1, slot as u16);
+            owners.joined(Event {
+                time_ns: from_ns,
+                cpu: slot as u16,
+                vcpu: number,
+                kind: Kind::Joined,
+                a: 0,
+                b: 0,
+            });
+            let found = Slot { slot, vm_slot: slot, vcpu: 0, tid, pid, vm_id: 1 };
+            owners.find(&libvirt().host(), true, &[found], false);
+        }
+        let mut pids = |oldest_ns| {
+            owners.forget_before(oldest_ns);
+            owners.vms.values().map(|vm| vm.pid).collect::<Vec<_>>()
+        };
+        assert_eq!(pids(10 * S), [7, 8, 9, 100], "within what may be out of order");
+        assert_eq!(pids(12 * S), [8, 9, 100]);
+        assert_eq!(pids(19 * S), [8, 9, 100]);
+        assert_eq!(pids(30 * S), [9, 100]);
     }
 
     #[test]

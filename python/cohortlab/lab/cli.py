@@ -31,6 +31,7 @@ T = TypeVar("T")
 _EXIT_MAX = 125
 # A week.
 _TIMEOUT_S_MAX = 604_800
+_HOST = "host"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -91,6 +92,9 @@ def cli(
     """
     wanted = [_command(text) for text in commands]
     configs = [_config(text, memory_mb) for text in vms]
+    names = [config.name for config in configs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise BadInput(f"--vm: {twice} is named twice: must be another name")
     programs = {path.name: _readable(path) for path in files}
     if ple_window_us is not None and not ple:
         raise BadInput("--ple-window-us: is not allowed with --no-ple: must be left out")
@@ -106,7 +110,7 @@ def cli(
             except (AgentError, TimeoutError) as error:
                 raise PlaceCrashed(f"{name} cannot be put into the lab: {error}") from None
         return _run_all(lab, wanted, timeout)
-    _check_machines(wanted, [config.name for config in configs])
+    _check_machines(wanted, names)
     begin = time.monotonic()
     booted = _or_bad_input(
         lambda: bring_up(
@@ -138,7 +142,7 @@ def cli(
 
 
 def _check_machines(wanted: list[tuple[str, str]], names: list[str]) -> None:
-    known = ["host", *names]
+    known = [_HOST, *names]
     for name, _ in wanted:
         if name not in known:
             raise BadInput(f'"{name}" is no machine of this lab: must be one of {", ".join(known)}')
@@ -165,7 +169,7 @@ def _run_all(lab: Emulator, commands: list[tuple[str, str]], timeout_s: float) -
     """Run the commands; return the exit code of the first that failed."""
     code = 0
     for name, command in commands:
-        machine = lab.host if name == "host" else guests.machine(lab.host, name)
+        machine = lab.host if name == _HOST else guests.machine(lab.host, name)
         try:
             done = machine.run(command, timeout_s)
         except AgentError as error:
@@ -193,9 +197,9 @@ def _config(text: str, memory_mb: int) -> guests.GuestConfig:
     vcpus, _, mode = rest.partition(":")
     tlb: Tlb | None = next((tlb for tlb in TLB_MODES if tlb == (mode or "ipi")), None)
     count = int(vcpus) if re.fullmatch("[0-9]{1,3}", vcpus) else 0
-    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name) or not 1 <= count <= VCPUS_MAX or tlb is None:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name) or name == _HOST or not 1 <= count <= VCPUS_MAX or tlb is None:
         allowed = f"NAME:VCPUS or NAME:VCPUS:TLB with VCPUS from 1 to {VCPUS_MAX}, TLB one of {', '.join(TLB_MODES)}"
-        raise BadInput(f"--vm: {shown(text)} is not allowed: must be {allowed}")
+        raise BadInput(f"--vm: {shown(text)} is not allowed: must be {allowed}; {_HOST} is the host's name")
     if allowed_with := too_many_vcpus(count, memory_mb, "--memory-mb"):
         raise BadInput(f"--vm: {name}: {count} vCPUs are not allowed: must be {allowed_with}")
     return guests.GuestConfig(name, count, memory_mb, 100, tlb)

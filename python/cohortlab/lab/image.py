@@ -90,7 +90,7 @@ def image(packages: Mapping[str, str] | None = None, files: Mapping[str, Path] |
     folder = cache.built(f"root-{SUITE}-{_key(recipe)}", _build)
     if not packages and not files:
         return Image(folder / "root.ext4", folder / "root")
-    contents = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sorted((files or {}).items())}
+    contents = {name: _content(path) for name, path in sorted((files or {}).items())}
     more = sorted(packages or {})
     recipe = repr((recipe, more, contents, _ALTERNATIVES, _OTHER_NAMES))
 
@@ -105,6 +105,11 @@ def image(packages: Mapping[str, str] | None = None, files: Mapping[str, Path] |
         shutil.rmtree(folder / "apt")
 
     return Image(cache.built(f"root-{SUITE}-{_key(recipe)}", build) / "root.ext4", folder / "root")
+
+
+def _content(path: Path) -> tuple[str, int]:
+    """What of a file is copied: what is in it, and who may execute it."""
+    return hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mode & 0o777
 
 
 def _key(recipe: str) -> str:

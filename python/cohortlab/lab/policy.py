@@ -48,12 +48,8 @@ def undoing(host: Machine, settings: KernelSettings) -> str:
         PlaceError: this kernel cannot be told that.
     """
     commands = ["true"]
-    if not settings.vm_cgroups:
-        raise PlaceError("--vm-cgroups: the VMs of a real host have a cgroup each: only a simulated host may have none")
-    if settings.latency_us or settings.min_granularity_us:
-        raise PlaceError(
-            "--latency-us, --min-granularity-us: this kernel has EEVDF: only simulated CFS can be told that"
-        )
+    if why := settings.only_simulated:
+        raise PlaceError(why)
     if settings.cgroup_mode:
         modes = host.check(f"cat {_SCHED}/cgroup_mode 2>/dev/null || true")
         if settings.cgroup_mode not in modes.replace("(", " ").replace(")", " ").split():

@@ -166,7 +166,7 @@ def advise(
     def simulate(policy: Policy, running: dict[str, str], seed: int) -> Result:
         return Result.of(Run(scenario, running, policy.name, policy.args, seed, version, parts))
 
-    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
         got: list[dict[str, float]] = []
 
         def times(policy: Policy, turn: Turn, beside: dict[str, str]) -> dict[str, list[float]]:

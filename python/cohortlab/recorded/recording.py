@@ -50,7 +50,11 @@ _UNSEEN = frozenset(
     }
 )
 # Figures by the counters that a kernel may lack, where they have other names.
-_MISSING_TOO = {"wait_kernel_ns": "wait_in_kernel", "ple": "ple_chain_lengths", "ipis_sent": "ipi"}
+_MISSING_TOO = {
+    "wait_kernel_ns": ("wait_in_kernel",),
+    "ple": ("ple_chain_lengths", "ple_streaks", "ple_streak_max", "ple_streak_p50"),
+    "ipis_sent": ("ipi",),
+}
 
 
 class Figures(Result):
@@ -62,7 +66,7 @@ class Figures(Result):
     def __init__(self, done: Any, missing: Sequence[str]) -> None:
         self.traces = _NO_TRACES
         self._done = done
-        self._unknown = _UNSEEN | set(missing) | {_MISSING_TOO[name] for name in missing if name in _MISSING_TOO}
+        self._unknown = _UNSEEN | set(missing) | {too for name in missing for too in _MISSING_TOO.get(name, ())}
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_unknown": self._unknown}

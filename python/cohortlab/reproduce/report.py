@@ -93,9 +93,11 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
                 )
             lines.append("")
         for finding in outcome.findings:
-            lines.append(f"- **{holds(finding)}**: {finding.table.says} ({finding.table.place}). {finding.numbers}")
+            lines.append(f"- **{holds(finding)}**: {finding.table.says} ({finding.table.place}).")
             if reason := why(finding):
                 lines.append(f"  {reason}")
+            if finding.numbers:
+                lines.append(f"  <details><summary>numbers</summary>{finding.numbers}</details>")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 

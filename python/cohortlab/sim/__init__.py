@@ -5,7 +5,7 @@ from cohortlab.sim import Scenario, run
 
 scenario = Scenario.load("scenarios/smp-2x2.toml")
 result = run(scenario, program="hackbench", policy="cohort")
-result.value                        # seconds, or a rate: the program's figure
+result.measurement("work").value    # seconds, or a rate: the figure of the VM's program
 result.vms.to_pandas()              # or result.vcpus, .distributions, .histograms, .timeline: Arrow tables
 result.fingerprint                  # the same for the same scenario, policy and seed, everywhere
 """

@@ -14,6 +14,7 @@ import click
 from cohortlab import scenario as scenarios
 from cohortlab import sim
 from cohortlab.errors import BadInput
+from cohortlab.folders import writable
 from cohortlab.options import FiniteRange
 from cohortlab.places import PlaceError
 from cohortlab.results import write_atomically
@@ -78,10 +79,11 @@ def explain(
     if out.suffix not in FORMATS:
         raise BadInput(f"--out: {out}: its ending must be one of {', '.join(FORMATS)}")
     for option, path in (("--out", out), ("--perfetto", perfetto), ("--ftrace", ftrace), ("--tables", tables)):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise BadInput(f"{option}: {path}: its folder does not exist")
-        if path is not None and beside and option != "--out":
+        if path is None:
+            continue
+        if beside and option != "--out":
             raise BadInput(f"{option}: is not allowed with --beside: a trace is of one run")
+        _check_output(option, path, is_folder=option == "--tables")
     policies = [(policy, _words("--policy-args", policy_args)), *(_named("--beside", text) for text in beside)]
     traces = Traces(
         perfetto_bytes_max=TRACE_BYTES_MAX if perfetto else 0,
@@ -145,6 +147,18 @@ def _named(option: str, text: str) -> tuple[str, list[str]]:
     if not words:
         raise BadInput(f'{option}: "{text}" is not allowed: must be a policy, and its arguments if it has any')
     return words[0], words[1:]
+
+
+def _check_output(option: str, path: Path, *, is_folder: bool) -> None:
+    """Raise BadInput for what cannot be written when the run is over."""
+    if not path.absolute().parent.is_dir():
+        raise BadInput(f"{option}: {path}: its folder does not exist")
+    if path.is_dir() and not is_folder:
+        raise BadInput(f"{option}: {path}: is a folder: must be a file")
+    try:
+        writable(path if is_folder else path.parent)
+    except BadInput as error:
+        raise BadInput(f"{option}{str(error).removeprefix('--out')}") from None
 
 
 def _words(option: str, text: str) -> list[str]:

@@ -7,19 +7,29 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping
+from importlib import resources
 from typing import Any
 
 from cohortlab.native import native
 from cohortlab.sim.model import Run
 
 _DIGITS = 16
+# Modules and folders of them that have a say in what is simulated, and in what a figure is.
+_DECIDES = ("models.py", "policies.py", "scenario.py", "workloads.py", "sim", "sweep/axes.py", "sweep/plan.py")
 
 
 @functools.cache
 def simulator() -> str:
-    """Return which simulator this is: its version, and all that it was built of, the scheduler included."""
+    """Return which simulator this is: its version, and all that it was built of, the scheduler included.
+
+    What a scenario, a kernel's version or a policy comes to, and what a figure is, Python decides: it counts too.
+    """
     module = native()
-    return f"{module.__version__}-{digest([module.DECIDES, [list(source) for source in module.sources()]])}"
+    package = resources.files("cohortlab")
+    parts = [package / name for name in _DECIDES]
+    ours = [part for at in parts for part in (at.iterdir() if at.is_dir() else [at]) if part.name.endswith(".py")]
+    texts = sorted(hashlib.sha256(part.read_bytes()).hexdigest() for part in ours)
+    return f"{module.__version__}-{digest([module.DECIDES, [list(source) for source in module.sources()], texts])}"
 
 
 def name(run: Run, described: str) -> str:

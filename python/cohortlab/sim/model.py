@@ -11,6 +11,7 @@ from typing import Any
 from cohortlab import models, workloads
 from cohortlab.errors import BadInput
 from cohortlab.places import PlaceError
+from cohortlab.policies import KERNEL, kernel_settings
 from cohortlab.scenario import Scenario, Vm
 from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.hardware import Hardware
@@ -121,7 +122,8 @@ class Run:
         if vm.cap_pcpus is not None:
             made["quota_us"] = round(min(vm.cap_pcpus, self.scenario.host.pcpus) * PERIOD_US)
         hyperv_kvm, hyperv_guest = HYPERV if vm.tlb == "hypercall" else ({}, {})
-        of_kernel, of_hardware = kvm_of(self.kernel), self.hardware.kvm
+        settings = kernel_settings(self.args) if self.policy == KERNEL else None
+        of_kernel, of_hardware = kvm_of(self.kernel, settings), self.hardware.kvm
         kvm: dict[str, Any] = of_kernel | hyperv_kvm | of_hardware
         if isinstance(polling := of_hardware.get("halt_poll", {}), dict):
             kvm["halt_poll"] = of_kernel["halt_poll"] | polling
@@ -210,7 +212,7 @@ def guests_kernel(scenario: Scenario, host: str) -> str:
             kernel = release_of(Path(kernel), "a file")
         version_of(kernel)
     except PlaceError as error:
-        raise BadInput(f"{scenario.path}: guest.kernel: {error}") from None
+        raise BadInput(f"--guest-kernel, or guest.kernel of {scenario.path}: {error}") from None
     return kernel
 
 

@@ -84,7 +84,7 @@ class SimPlace:
                 self.description["guests' kernel"] = guests_kernel(self.scenario, self._kernel)
         except BadInput as error:
             raise PlaceError(str(error)) from None
-        self._pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="sim")
+        self._pool = ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0)), thread_name_prefix="sim")
         self._run_ahead()
         return self
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from cohortlab.native import native
 from cohortlab.places import PlaceError
-from cohortlab.policies import KERNEL, KernelSettings, kernel_settings, read_sets
+from cohortlab.policies import KERNEL, KERNEL_BOOSTS, KernelSettings, kernel_settings, read_sets
 
 T = TypeVar("T")
 
@@ -77,6 +77,7 @@ FLAGS = tuple(f"--{name}" for name in (*_AXES, *TIMING, *_OTHERS))
 KERNEL_RULE = "a kernel's version, 2.6.34 or newer, as in 6.12"
 KERNEL_DEFAULT = "7.3"
 SIMULATED_MODES = ("smp", "concur")
+ANY_MODE, UNFAIR = KERNEL_BOOSTS[1:]
 _SHORTER_SLICE = ((6, 6, 93), (6, 12, 31), (6, 14, 9))
 # Of CFS on one CPU before that version: the latency and the least turn (172e082a9111, 21406928afe4, 0bf377bbb0c1).
 _CFS_TURNS = (
@@ -135,8 +136,10 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
     settings = settings or KernelSettings()
     mode = settings.cgroup_mode
     slice_ns = 1000 * (settings.base_slice_us or 0)
-    no_groups = {} if settings.vm_cgroups else {"groups": False}
-    if mode and no_groups:
+    changed = {} if settings.vm_cgroups else {"groups": False}
+    if UNFAIR in settings.boosts:
+        changed["unfair_boost"] = True
+    if mode and not settings.vm_cgroups:
         raise PlaceError("--cgroup-mode divides the weight of cgroups, and --vm-cgroups no has none: must be yes")
     if mode and (version < (7, 3, 0) or mode not in SIMULATED_MODES):
         raise PlaceError(
@@ -152,7 +155,7 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
             "buddy_hints": version >= (3, 0, 0),
             "newidle": _newidle(version),
             **_cfs_turns(settings),
-            **no_groups,
+            **changed,
         }
     if settings.latency_us or settings.min_granularity_us:
         raise PlaceError(f"--latency-us, --min-granularity-us: kernel {kernel} has EEVDF: must be older than 6.6")
@@ -170,7 +173,7 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
         "slice_ns": slice_ns,
         "normalized_slice_ns": _normalized_slice_ns(version),
         "newidle": _newidle(version),
-        **no_groups,
+        **changed,
     }
 
 
@@ -193,8 +196,8 @@ def _normalized_slice_ns(version: tuple[int, ...]) -> int:
     return 700_000 if shorter else 750_000
 
 
-def kvm_of(kernel: str) -> dict[str, Any]:
-    """Return what KVM of Linux ``kernel`` does, as the simulator reads it.
+def kvm_of(kernel: str, settings: KernelSettings | None = None) -> dict[str, Any]:
+    """Return what KVM of Linux ``kernel`` does, as the simulator reads it; ``settings``: with what it is changed to.
 
     ``on_spin_bug``: kvm_vcpu_on_spin() forgets whom it boosted last (from 7e513617da71 to 32bd348be3fa);
     ``yields_to_woken``: it yields to who was woken, too (d73eb57b80b9); ``kick_yields``: kicking a halted vCPU is a
@@ -206,7 +209,7 @@ def kvm_of(kernel: str) -> dict[str, Any]:
     return {
         "on_spin_bug": (6, 13, 0) <= version < (6, 18, 3),
         "yields_to_woken": version >= (5, 3, 0),
-        "asks_kernel_only": version >= (4, 14, 0),
+        "asks_kernel_only": version >= (4, 14, 0) and not (settings and ANY_MODE in settings.boosts),
         "kick_yields": version >= (5, 4, 0),
         "lone_yields_not": version >= (5, 13, 0),
         "halt_poll": {"shrink": 0 if version < (6, 11, 0) else 2},

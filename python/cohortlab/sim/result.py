@@ -281,17 +281,14 @@ class Result:
         )
 
     def write_tables(self, folder: Path) -> None:
-        """Write every table as a Parquet file of its name into ``folder``, which is made if it is not there."""
-        import pyarrow as pa
+        """Write every table as a Parquet file of its name into ``folder``, all or none; it is made if not there."""
         import pyarrow.parquet as pq
 
-        from cohortlab.results import write_atomically
+        from cohortlab.folders import filled_at_once
 
-        folder.mkdir(exist_ok=True)
-        for name in ("vms", "vcpus", "distributions", "histograms", "timeline"):
-            written = pa.BufferOutputStream()
-            pq.write_table(getattr(self, name), written, compression="zstd")
-            write_atomically(folder / f"{name}.parquet", written.getvalue().to_pybytes())
+        with filled_at_once(folder) as part:
+            for name in ("vms", "vcpus", "distributions", "histograms", "timeline"):
+                pq.write_table(getattr(self, name), part / f"{name}.parquet", compression="zstd")
 
     def _summaries(self) -> list[tuple[str, str, dict[str, Any]]]:
         found = []

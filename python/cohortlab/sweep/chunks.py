@@ -107,7 +107,9 @@ def simulate_point(plan: Plan, number: int, known: Known = NOTHING) -> list[dict
     except (BadInput, PlaceError) as error:
         return [_row(plan, number, "", error=one_line(str(error)))]
     if point.name in known:
-        return [_row(plan, number, point.name, **row) for row in known[point.name]]
+        # Who wrote them may have given the policy another name, or its arguments in other words.
+        own = {"scheduler": point.run.policy, "scheduler_args": list(point.run.args)}
+        return [_row(plan, number, point.name, **{**row, **own}) for row in known[point.name]]
     try:
         result = Result.of_dict(point.run, point.described, MEASURED)
         return [_measured(plan, point, vm.name, result) for vm in _measured_vms(point)]
@@ -209,12 +211,37 @@ class Store:
             raise BadInput(f"--out: {self.folder}: has another sweep, or this one with another --chunk")
 
     def missing(self) -> list[int]:
-        """Return the chunks that are still to be simulated."""
+        """Return the chunks that are still to be simulated.
+
+        Raises:
+            BadInput: the folder has a file that is not this sweep's, as a copy of several shards' may have.
+        """
         done = {int(path.stem) for path in self._parts.glob("*.parquet") if _is_whole(path)}
+        for chunk in sorted(done):
+            self._check(self._part(chunk), numbers(self.plan, chunk, self.size))
         # Only now: another shard may be making the file, and removes the parts when it has made it.
         if self.file.exists():
+            self._check(self.file, range(self.plan.points))
             return []
         return [chunk for chunk in range(count(self.plan, self.size)) if chunk not in done]
+
+    def _check(self, file: Path, points: range) -> None:
+        """Raise BadInput if a file has not these points of this sweep, in their order."""
+        try:
+            found = pq.read_schema(file)
+            told = None if found.metadata is None else found.metadata.get(METADATA_KEY)
+            is_ours = told == schema(self.plan).metadata[METADATA_KEY]
+            is_ours = is_ours and list(dict.fromkeys(pq.read_table(file, columns=["point"])["point"].to_pylist())) == [
+                *points
+            ]
+        except FileNotFoundError:
+            # Another shard has made the file of all, and removed the parts.
+            return
+        except (OSError, pa.ArrowInvalid):
+            is_ours = False
+        if not is_ours:
+            wrong = "is of another sweep, or of this one with another --chunk or another version"
+            raise BadInput(f"--out: {file}: {wrong}: must be removed, or --out another folder")
 
     def points_of(self, chunk: int) -> int:
         return min(self.size, self.plan.points - chunk * self.size)

@@ -236,11 +236,10 @@ def make(path: Path, axes: tuple[Axis, ...]) -> Plan:
     if plan.points > POINTS_MAX:
         raise BadInput(f"--axis: {plan.points} points: must be {POINTS_MAX} or fewer")
     _read(plan)
-    first = plan.values(0)
     for at, axis in enumerate(axes):
-        for value in dict.fromkeys(axis.values) if axis.field == "seed" else axis.values:
+        for value in axis.values:
             try:
-                _begin(plan.run((*first[:at], value, *first[at + 1 :])))
+                _first_good(plan, axes, at, value)
             except BadInput as error:
                 raise BadInput(f"{axis.field} = {shown(value)}: {error}") from None
             if axis.field == "seed":
@@ -248,6 +247,28 @@ def make(path: Path, axes: tuple[Axis, ...]) -> Plan:
     if not axes:
         _begin(plan.run(()))
     return plan
+
+
+def _first_good(plan: Plan, axes: tuple[Axis, ...], at: int, value: Any) -> None:
+    """Raise BadInput for a value that is wrong with the first of each other axis, and with each other value of one."""
+    values = [axis.values[0] for axis in axes]
+    values[at] = value
+    with_others = (
+        (other, another)
+        for other, axis in enumerate(axes)
+        if other != at and axis.field != "seed"
+        for another in axis.values[1:]
+    )
+    try:
+        _begin(plan.run(tuple(values)))
+        return
+    except BadInput as error:
+        wrong = error
+    for other, another in with_others:
+        with contextlib.suppress(BadInput):
+            _begin(plan.run(tuple(another if index == other else one for index, one in enumerate(values))))
+            return
+    raise wrong
 
 
 def _begin(run: Run) -> None:
@@ -288,9 +309,7 @@ def _read(plan: Plan) -> None:
             raise BadInput(f"--axis: {axis.field}: changes nothing in a sweep: must be hardware or policy instead")
         for value in axis.values:
             if axis.root == "scenario" and isinstance(value, str | list):
-                data = copy.deepcopy(plan.scenario)
-                _put(data, axis, axis.path, value)
-                scenarios.of_data(data, plan.path, fetch=found)
+                _read_scenarios(plan, axis, value, found)
             elif axis.field == "program" and value not in base.labels:
                 try:
                     found(value)
@@ -305,6 +324,23 @@ def _read(plan: Plan) -> None:
     for name in names or {""}:
         hardware = hardwares.of(base, name or None)
         library.hardware[name] = (read_toml(hardware.path), hardware.path)
+
+
+def _read_scenarios(plan: Plan, axis: Axis, value: Any, found: Fetch) -> None:
+    """Read what a scenario with this value needs; with one of another axis where it is wrong by itself."""
+    others = [other for other in plan.axes if other.root == "scenario" and other is not axis]
+    wrong = None
+    for more in ((), *(((other, another),) for other in others for another in other.values)):
+        data = copy.deepcopy(plan.scenario)
+        for changed, to in ((axis, value), *more):
+            _put(data, changed, changed.path, to)
+        try:
+            scenarios.of_data(data, plan.path, fetch=found)
+            return
+        except BadInput as error:
+            wrong = wrong or error
+    assert wrong is not None, "once it was tried"
+    raise wrong
 
 
 def _is_file(kernel: Any) -> bool:

@@ -114,8 +114,10 @@ class Search:
 
     def _contradiction(self, setting: Setting) -> str | None:
         """Return why values that are allowed alone are not so together; None if they are."""
+        kernels = {scenario.defaults.kernel or KERNEL_DEFAULT for scenario in self.training} or {KERNEL_DEFAULT}
         try:
-            host_class(self.policy, arguments(setting), KERNEL_DEFAULT)
+            for kernel in sorted(kernels):
+                host_class(self.policy, arguments(setting), kernel)
         except (BadInput, PlaceError) as error:
             return str(error).removeprefix("--policy-args: ")
         return None

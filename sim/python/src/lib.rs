@@ -177,10 +177,10 @@ fn as_json(program: Result<cohort_sim::workload::Program, SimError>) -> PyResult
     serde_json::to_string(&program).map_err(|error| ConfigError::new_err(error.to_string()))
 }
 
-/// Names of the workloads that there are models of.
+/// The text of the model of this name, as it was compiled in; None: there is none.
 #[pyfunction]
-fn models() -> Vec<&'static str> {
-    cohort_sim::workload::model_names().to_vec()
+fn model_text(name: &str) -> Option<&'static str> {
+    cohort_sim::workload::model_text(name)
 }
 
 /// The files that the scheduler was compiled from, with their SHA-256: compare with `cohort sources`.
@@ -228,7 +228,7 @@ fn python_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(run, m)?)?;
     m.add_function(wrap_pyfunction!(model, m)?)?;
     m.add_function(wrap_pyfunction!(rt_app, m)?)?;
-    m.add_function(wrap_pyfunction!(models, m)?)?;
+    m.add_function(wrap_pyfunction!(model_text, m)?)?;
     m.add_function(wrap_pyfunction!(sources, m)?)?;
     m.add_function(wrap_pyfunction!(policies, m)?)?;
     m.add_function(wrap_pyfunction!(refusal, m)?)?;

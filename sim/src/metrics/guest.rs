@@ -27,6 +27,9 @@ struct Vcpu {
     /// Where nobody sees spins: pause-loop exits of the present chain; CPU time at the last of them.
     chain: u64,
     chain_run_ns: Ns,
+    /// Pause-loop exits of turns one after the other that had one each; whether the present turn, or the last one, has.
+    streak: u64,
+    turn_exits: bool,
     /// CPU time of its thread so far; up to when, if it runs.
     run_ns: Ns,
     runs_since_ns: Option<Ns>,
@@ -59,6 +62,8 @@ struct Vm {
     lock_wait: Waits,
     lock_hold: Waits,
     progress: BTreeMap<u16, Waits>,
+    /// How many there were of so many exits.
+    streaks: BTreeMap<u64, u64>,
 }
 
 /// What is only counted.
@@ -71,6 +76,11 @@ pub struct Counts {
     pub ple_chain_max: u64,
     /// Chains of 1, 2, 3-4, 5-8, 9-16, 17-32, 33-64 and more exits, as the probe counts them.
     pub ple_chain_lengths: [u64; 8],
+    /// Streaks: exits of a vCPU as long as each turn of it has one, over several spins (Yasuno, Ishiguro, Kono, section 6.2).
+    pub ple_streaks: u64,
+    pub ple_streak_max: u64,
+    /// Half of them are as long, or longer.
+    pub ple_streak_p50: u64,
     pub yields_asked: u64,
     pub yields_granted: u64,
     pub halts: u64,
@@ -88,7 +98,31 @@ pub struct Counts {
     pub exit_ns: Ns,
 }
 
+impl Vm {
+    fn streak_ends(&mut self, exits: u64) {
+        if exits > 0 {
+            *self.streaks.entry(exits).or_default() += 1;
+        }
+    }
+}
+
 impl Counts {
+    /// Those that are over, by their lengths, and those that go on.
+    fn streaks_of(&mut self, over: &BTreeMap<u64, u64>, going_on: impl Iterator<Item = u64>) {
+        let mut all = over.clone();
+        for exits in going_on.filter(|exits| *exits > 0) {
+            *all.entry(exits).or_default() += 1;
+        }
+        self.ple_streaks = all.values().sum();
+        self.ple_streak_max = all.last_key_value().map_or(0, |(exits, _)| *exits);
+        let mut longer = 0;
+        let half = all.iter().rev().find(|(_, count)| {
+            longer += *count;
+            2 * longer >= self.ple_streaks
+        });
+        self.ple_streak_p50 = half.map_or(0, |(exits, _)| *exits);
+    }
+
     /// A spin is over, which had so many pause-loop exits.
     pub(super) fn chain_ends(&mut self, exits: u64) {
         if exits > 0 {
@@ -166,8 +200,11 @@ impl GuestMetrics {
         match *what {
             What::Switch { prev, next, .. } => {
                 if let Some(vcpu) = prev.and_then(|task| layout.vcpu_of(task)) {
-                    let (_, vcpu) = self.of(vcpu);
+                    let (vm, vcpu) = self.of(vcpu);
                     (vcpu.run_ns, vcpu.runs_since_ns) = (vcpu.run_ns(now_ns), None);
+                    if !std::mem::take(&mut vcpu.turn_exits) {
+                        vm.streak_ends(std::mem::take(&mut vcpu.streak));
+                    }
                 }
                 if let Some(vcpu) = next.and_then(|task| layout.vcpu_of(task)) {
                     self.of(vcpu).1.runs_since_ns = Some(now_ns);
@@ -177,6 +214,8 @@ impl GuestMetrics {
                 let (vm, known) = self.of(vcpu);
                 vm.counts.ple += 1;
                 vm.counts.ple_kernel += u64::from(kernel);
+                known.turn_exits = true;
+                known.streak += 1;
                 if spins {
                     let of = known.runs(vcpu);
                     if let Some(last) = vm.loops.iter_mut().rfind(|open| open.of == of) {
@@ -283,13 +322,15 @@ impl GuestMetrics {
     }
 
     pub fn totals(&self, vm: usize) -> GuestTotals {
-        let mut counts = self.vms[vm].counts.clone();
+        let end = self.bases.get(vm + 1).copied().unwrap_or(self.vcpus.len());
+        let vcpus = &self.vcpus[self.bases[vm]..end];
+        let vm = &self.vms[vm];
+        let mut counts = vm.counts.clone();
         if !self.spins {
             // Chains that go on, as the probe counts them.
-            let end = self.bases.get(vm + 1).copied().unwrap_or(self.vcpus.len());
-            self.vcpus[self.bases[vm]..end].iter().for_each(|vcpu| counts.chain_ends(vcpu.chain));
+            vcpus.iter().for_each(|vcpu| counts.chain_ends(vcpu.chain));
         }
-        let vm = &self.vms[vm];
+        counts.streaks_of(&vm.streaks, vcpus.iter().map(|vcpu| vcpu.streak));
         GuestTotals {
             counts,
             spin_ns: vm.spins.iter().map(Waits::sum_ns).sum(),

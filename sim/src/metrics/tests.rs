@@ -116,6 +116,24 @@ fn spins_exits_and_yields() {
 }
 
 #[test]
+fn a_streak_of_exits_ends_with_a_turn_that_has_none() {
+    let exit = What::Ple { vcpu: V0, kernel: true };
+    let runs = switch(0, Some(2), Stop::Preempted, Some(0));
+    let waits = switch(0, Some(0), Stop::Preempted, Some(2));
+    let events = [&exit, &exit, &waits, &runs, &exit, &waits, &runs, &waits, &waits, &runs, &exit, &waits];
+    let mut told = vec![(0, switch(0, None, Stop::Preempted, Some(0)))];
+    told.extend(events.iter().zip(1..).map(|(what, at_ns)| (at_ns, (*what).clone())));
+    let streaks = |told: &[(Ns, What)]| {
+        let counts = figures(told, 20).vms[0].guest.counts.clone();
+        (counts.ple_streaks, counts.ple_streak_max, counts.ple_streak_p50)
+    };
+    // Three exits in two turns, and one that goes on.
+    assert_eq!(streaks(&told), (2, 3, 3));
+    assert_eq!(streaks(&told[..7]), (1, 3, 3));
+    assert_eq!(streaks(&told[..1]), (0, 0, 0));
+}
+
+#[test]
 fn time_in_loops_is_that_of_the_one_that_executes() {
     let spin = |vcpu, why| What::SpinStart { vcpu, why };
     let end = |vcpu, why| What::SpinEnd { vcpu, why, spun_ns: 0 };

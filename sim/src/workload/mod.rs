@@ -53,6 +53,11 @@ pub fn model_names() -> &'static [&'static str] {
     NAMES
 }
 
+/// The text that the model of this name was compiled in with.
+pub fn model_text(name: &str) -> Option<&'static str> {
+    MODELS.iter().find_map(|(known, text)| (*known == name).then_some(*text))
+}
+
 /// The model of this name. Its thread counts follow the VM's vCPUs when it is built.
 pub fn model(name: &str) -> Option<Workload> {
     NAMES.contains(&name).then(|| Workload::Model(name.to_owned()))
@@ -67,7 +72,7 @@ impl Workload {
                 Ok(program.clone())
             }
             Self::Model(name) => {
-                let Some((_, text)) = MODELS.iter().find(|(known, _)| known == name) else {
+                let Some(text) = model_text(name) else {
                     let known = NAMES.join(", ");
                     return Err(SimError::Config(format!(
                         "{field}.model: {name:?} is not known; allowed: {known}"

@@ -3,7 +3,7 @@
 
 use cohort_sim::class::fair::{FairConfig, Variant};
 use cohort_sim::class::AnyClass;
-use cohort_sim::host::TaskSpec;
+use cohort_sim::host::{TaskSpec, YieldTo};
 use cohort_sim::machine::MachineConfig;
 
 use crate::common::*;
@@ -71,6 +71,26 @@ fn who_yields_has_a_later_deadline() {
 fn since_6_19_who_yields_forfeits_up_to_its_deadline() {
     // a: v 5, d 8. At the tick at 4 b has v 4, the average is 4.5, a is not eligible; at 8 b has v 8.
     assert_eq!(yields(Variant::EevdfForfeit), [(0, Some(0)), (2_000, Some(1)), (8_000, Some(0))]);
+}
+
+/// a has its turn up to the tick at 4 ms, then b; which yields to a at 5 ms.
+fn yields_to_who_is_ahead(unfair_boost: bool) -> Vec<(u64, Option<u32>)> {
+    let config = FairConfig { slice_ns: 3 * MS, unfair_boost, ..FairConfig::of(Variant::EevdfForfeit) };
+    let mut s = sim(&MachineConfig::ideal(1), fair(config), 1);
+    let turns = record(&mut s);
+    let (a, b) = (busy(&mut s), busy(&mut s));
+    s.run_until(5 * MS).unwrap();
+    let (runs, waits) = if s.host.is_running(a) { (a, b) } else { (b, a) };
+    assert_eq!(s.host.yield_to(runs, waits), YieldTo::Granted);
+    s.run_until(6 * MS).unwrap();
+    turns_us(&turns, 0)
+}
+
+#[test]
+fn a_directed_yield_goes_to_who_is_eligible_unless_it_may_be_unfair() {
+    // a is ahead of the average (v 4 and 1).
+    assert_eq!(yields_to_who_is_ahead(false), [(0, Some(0)), (4_000, Some(1))]);
+    assert_eq!(yields_to_who_is_ahead(true), [(0, Some(0)), (4_000, Some(1)), (5_000, Some(0))]);
 }
 
 /// a alone for 2 ms; then b is made.

@@ -3,11 +3,11 @@
 
 use crate::audit::rules::{each_vm, Hit, Rule, Severity};
 use crate::audit::snapshot::Snapshot;
+use crate::checks::OURS;
 
 /// kvm_vcpu_on_spin() stores a wrong index since 7e513617da71, and no longer since 32bd348be3fa.
 const ON_SPIN_BUG_SINCE: (u32, u32, u32) = (6, 13, 0);
 const ON_SPIN_BUG_UNTIL: (u32, u32, u32) = (6, 18, 3);
-const OURS: &str = "cohort";
 
 pub const RULES: [Rule; 8] = [
     Rule {

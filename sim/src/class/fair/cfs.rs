@@ -125,7 +125,7 @@ impl Fair {
             picked = second.filter(|id| close(*id)).unwrap_or(left);
         }
         let buddy = |buddy: Option<u32>| buddy.filter(|id| close(*id));
-        Some(buddy(rq.next).or(buddy(rq.last)).unwrap_or(picked))
+        Some(rq.boosted.or(buddy(rq.next)).or(buddy(rq.last)).unwrap_or(picked))
     }
 }
 

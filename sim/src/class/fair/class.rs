@@ -338,6 +338,9 @@ impl Class for Fair {
             return false;
         }
         self.set_buddy(target, |rq| &mut rq.next);
+        if self.config.unfair_boost {
+            self.set_buddy(target, |rq| &mut rq.boosted);
+        }
         self.yield_now(core, from);
         true
     }

@@ -104,6 +104,9 @@ impl Fair {
     /// `pick_next_entity()` and `pick_eevdf()`
     pub(super) fn eevdf_pick(&self, rq_id: u32, curr: Option<u32>, buddies: bool) -> Option<u32> {
         let rq = self.rq(rq_id);
+        if let Some(boosted) = rq.boosted.filter(|_| buddies) {
+            return Some(boosted);
+        }
         if let Some(next) = rq.next.filter(|_| buddies && self.config.pick_buddy) {
             if self.is_eligible(next) {
                 return Some(next);

@@ -92,6 +92,8 @@ pub struct FairConfig {
     /// cgroups compete, and their tasks within them. If not, as on hosts that made no cgroup for a VM (or had no CONFIG_FAIR_GROUP_SCHED), all tasks compete
     /// with one another, wherever they are said to be.
     pub groups: bool,
+    /// Who is boosted at a pause-loop exit (yield_to()) runs next, whatever that does to fairness (Yasuno, Ishiguro, Kono, section 5: a cure that no kernel has).
+    pub unfair_boost: bool,
     pub group_weight: GroupWeight,
     /// Move tasks between pCPUs: on going idle.
     pub balance: bool,
@@ -117,6 +119,7 @@ impl Default for FairConfig {
             full_weights: true,
             lazy_preemption: false,
             groups: true,
+            unfair_boost: false,
             group_weight: GroupWeight::Auto,
             balance: true,
             newidle: Newidle::Random,

@@ -105,6 +105,8 @@ pub struct Rq {
     pub next: Option<u32>,
     pub last: Option<u32>,
     pub skip: Option<u32>,
+    /// By a yield_to() that need not be fair ([`FairConfig::unfair_boost`](super::FairConfig)).
+    pub boosted: Option<u32>,
     /// Insertions, to keep equal keys in order of arrival.
     inserted: u64,
 }
@@ -130,6 +132,7 @@ impl Rq {
             next: None,
             last: None,
             skip: None,
+            boosted: None,
             inserted: 0,
         }
     }
@@ -237,7 +240,7 @@ impl Fair {
 
     pub(super) fn clear_buddies(&mut self, rq: u32, id: u32) {
         let rq = self.rq_mut(rq);
-        for buddy in [&mut rq.next, &mut rq.last, &mut rq.skip] {
+        for buddy in [&mut rq.next, &mut rq.last, &mut rq.skip, &mut rq.boosted] {
             if *buddy == Some(id) {
                 *buddy = None;
             }
