@@ -42,6 +42,12 @@ static __always_inline void service_begins(struct task_ctx *t, u64 now)
 	t->runs_from_ns = now;
 }
 
+/* It sleeps, or is new: it neither runs nor waits, and will not wait again at once. */
+static __always_inline bool is_asleep(const struct task_ctx *t)
+{
+	return t->cpu < 0 && !t->comes_back;
+}
+
 /* It gives it away, so that nothing is taken from it. */
 static __always_inline void service_is_given_up(struct task_ctx *t)
 {

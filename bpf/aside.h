@@ -85,13 +85,35 @@ VERIFIED_ONCE now_aside(struct task_ctx *t, u64 now)
 }
 
 /*
+ * Nobody of ours has that pCPU, and it does not idle: it is between two tasks, or a real-time task has it for as long as that likes, and who is aside there would be
+ * recalled by nobody. So another is asked to look there when it next chooses: this one if it can, or the next that can. (On kernels before 6.19 no operation
+ * tells that an idle pCPU was taken.)
+ */
+VERIFIED_ONCE tell_another(s32 cpu, s32 here)
+{
+	struct cpu_ctx *c;
+	s32 i, at = here;
+
+	bpf_for(i, 0, nr_cpus) {
+		c = cpu_get(at);
+		if (at != cpu && c && c->online && !c->taken) {
+			c->aside_asked = 1 + cpu;
+			scx_bpf_kick_cpu(at, SCX_KICK_IDLE);
+			break;
+		}
+		at = at + 1 < nr_cpus ? at + 1 : 0;
+	}
+	return 0;
+}
+
+/*
  * A gate may have opened, that of the cgroups with these bits: the pCPUs that have put tasks of theirs aside look at them again. Nobody else's turn ends for
  * that: with a hundred cgroups that use up their quotas no turn would last.
  */
 VERIFIED_ONCE gate_recheck(u64 bits, u64 kick)
 {
+	s32 i, word, here = bpf_get_smp_processor_id();
 	struct cpu_ctx *c;
-	s32 i, word;
 
 	bpf_for(word, 0, MAX_CPUS / 64) {
 		if (word * 64 >= nr_cpus)
@@ -102,15 +124,22 @@ VERIFIED_ONCE gate_recheck(u64 bits, u64 kick)
 			if (word * 64 + i >= nr_cpus || !has_aside(word * 64 + i))
 				continue;
 			c = cpu_get(word * 64 + i);
-			if (c && READ_ONCE(c->aside_of) & bits)
-				scx_bpf_kick_cpu(word * 64 + i, kick);
+			if (!c || !(READ_ONCE(c->aside_of) & bits))
+				continue;
+			if (!c->curr_pid && scx_bpf_test_and_clear_cpu_idle(word * 64 + i)) {
+				scx_bpf_kick_cpu(word * 64 + i, SCX_KICK_IDLE);
+				continue;
+			}
+			scx_bpf_kick_cpu(word * 64 + i, kick);
+			if (!c->curr_pid)
+				tell_another(word * 64 + i, here);
 		}
 	}
 	return 0;
 }
 
-/* Let those that were put aside and may run again compete; and one that has been aside for too long. */
-VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, u64 now)
+/* Let those that were put aside and may run again compete; and one that has been aside for too long. here: on that pCPU. */
+VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, bool here, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
 	struct task_struct *p;
@@ -120,6 +149,9 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, u64 now)
 	s32 idle;
 
 	if (!c || !has_aside(cpu))
+		return 0;
+	/* One at a time: the counts of where a task is are right if one moves it. */
+	if (atomic_cas(&c->aside_busy, 0, 1))
 		return 0;
 	came = READ_ONCE(c->aside_came);
 	bpf_for_each(scx_dsq, p, ASIDE_DSQ(cpu), 0) {
@@ -146,12 +178,28 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, u64 now)
 			scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 	}
 	/* Somebody is put aside here with this pCPU's run queue locked, which a move of one who was queued elsewhere gives up for a moment. */
-	if (seen <= scan && came == READ_ONCE(c->aside_came))
+	if (here && seen <= scan && came == READ_ONCE(c->aside_came))
 		c->aside_of = bits;
 	else
 		atomic_or(&c->aside_of, bits);
-	if (scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu)) <= 0)
+	/* From elsewhere nobody knows whether another is on the way there. */
+	if (here && scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu)) <= 0)
 		mark_aside(cpu, false);
+	c->aside_busy = 0;
+	return 0;
+}
+
+/* The dispatch of cpu: another pCPU's tasks may run again, and nobody can look there (tell_another()). */
+VERIFIED_ONCE recall_elsewhere(s32 cpu, u32 scan, u64 now)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+	u32 at;
+
+	if (!c || !c->aside_asked)
+		return 0;
+	at = c->aside_asked - 1;
+	c->aside_asked = 0;
+	recall_aside(at, scan, false, now);
 	return 0;
 }
 

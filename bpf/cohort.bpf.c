@@ -96,14 +96,15 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	struct cpu_ctx *c;
 	struct vcpu_ctx *v;
 	struct vm_ctx *vm;
-	bool woken;
+	bool woken, waited;
 	s32 cpu;
 
 	if (!t) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags);
 		return;
 	}
-	woken = t->cpu < 0 && !t->aside;
+	waited = t->comes_back;
+	woken = is_asleep(t) && !t->aside;
 	identify(p, t);
 	v = woken ? vcpu_get(t) : NULL;
 	if (v)
@@ -127,6 +128,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 		t->queued_ns = now;
 	t->aside = goes_aside(t, cpu, now);
 	if (t->aside) {
+		t->comes_back = false;
 		account_place(t, -1);
 		vcpu_set_state(t, VCPU_ASLEEP, -1, now);
 		scx_bpf_dsq_insert(p, ASIDE_DSQ(cpu), slice_ns, enq_flags);
@@ -137,7 +139,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 
 	/* Whose turn has ended may be before somebody who runs elsewhere. Whose place was lent to another waits here: he has it back soon. */
 	c = cpu_get(cpu);
-	if (!woken && !t->placed && c && !c->out_of_turn) {
+	if (!woken && !waited && !t->placed && c && !c->out_of_turn) {
 		search = new_search(SECOND_SEARCH, cpu, now);
 		if (search) {
 			order_rank(t, now, &search->rank);
@@ -231,7 +233,8 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		}
 	}
 	order_before_pick(cpu, best->now);
-	recall_aside(cpu, SEARCH_MAX, best->now);
+	recall_aside(cpu, SEARCH_MAX, true, best->now);
+	recall_elsewhere(cpu, SEARCH_MAX, best->now);
 	gang_settle(best->now);
 	if (wish_redeem(best))
 		return;
@@ -401,6 +404,7 @@ void BPF_PROG(cohort_disable, struct task_struct *p)
 		leave(t, false, now);
 	}
 	/* It does not come back from where it waited. */
+	t->comes_back = false;
 	t->queued_ns = 0;
 	t->unserved_ns = 0;
 }

@@ -20,11 +20,14 @@ VERIFIED_ONCE grace_ask(struct task_ctx *t, s32 cpu, u64 now)
 	v = vcpu_get(t);
 	if (!v)
 		return 0;
+	/* It only leaves KVM_RUN, as for a device, or for whoever has its pCPU for a moment: its turn is not over, nor is its grace. */
+	if (v->state == VCPU_RUNNING || (v->state == VCPU_WAITING && c->resume_pid == v->pid))
+		return 0;
 	if (!v->in_grace)
 		v->graces = 0;
 	v->in_grace = 0;
 	/* Nobody to take it from, one who is gone at once, or the vCPU has a place elsewhere. A real-time task is not known here. */
-	if (v->state != VCPU_WAITING || vcpu_cpu(v) != cpu || !c->curr_pid || c->resume_pid == v->pid)
+	if (v->state != VCPU_WAITING || vcpu_cpu(v) != cpu || !c->curr_pid)
 		return 0;
 	grace_ns = guard_grace_for(t, v, cpu, now);
 	if (!grace_ns)

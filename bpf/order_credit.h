@@ -124,7 +124,7 @@ static void credit_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 	credit_join(t);
 	t->waited_ns = now;
 	t->vtime = now;
-	if (t->cpu >= 0)
+	if (!is_asleep(t))
 		return;
 	/* Since an accounting its own account is empty; what it left is its domain's. */
 	d = domain_get(s->m.slot);
@@ -142,7 +142,7 @@ static void credit_sleep(struct task_ctx *t)
 	if (!d || !s->m.counted)
 		return;
 	credit_take(t);
-	if (s->m.class == CREDIT_BOOST)
+	if (s->m.class == CREDIT_BOOST && !t->comes_back)
 		s->m.class = CREDIT_UNDER;
 	atomic_add(&d->owed_ns, s->credit_ns);
 	s->credit_ns = 0;

@@ -86,7 +86,7 @@ static bool sbco_before(struct rank *a, struct rank *b, u64 margin_ns)
 static void sbco_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 {
 	u64 place = t->vtime + t->order_state[SBCO_LENT], lag, clock;
-	bool slept = t->cpu < 0, rested;
+	bool slept = is_asleep(t), rested;
 
 	flat_tell(t);
 	lag = at_rate(lag_ns, rate_of(t->leaf, WEIGHT_DEFAULT));

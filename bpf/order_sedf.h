@@ -100,7 +100,7 @@ static void sedf_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 
 	domain_join(t);
 	t->waited_ns = now;
-	if (t->cpu < 0) {
+	if (is_asleep(t)) {
 		rest = time_before(now, s->deadline_ns) ? s->deadline_ns - now : 0;
 		if (!rest || (s->left_ns > 0 && (u64)s->left_ns * (SEDF_PERIOD_NS / 1000) > rest * s->m.flags))
 			sedf_begin_period(s, now + SEDF_PERIOD_NS);

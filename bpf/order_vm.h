@@ -102,7 +102,7 @@ VERIFIED_ONCE vtime_wake_entity(struct task_ctx *t, u32 slot, u32 parent, u64 wh
 
 	if (!t || !slot || !e)
 		return 0;
-	slept = t->cpu < 0 && e->nr_active <= 0;
+	slept = is_asleep(t) && e->nr_active <= 0;
 	/* Changes of others meanwhile may be lost: as much as they have run since a tick. */
 	vtime = come_near(e->vtime, e->waited_ns, now, slept, e->home == cpu, parent, cpu, t->everywhere,
 			  entity_lag(e, t));
@@ -127,7 +127,7 @@ static void vtime_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 	s32 i;
 
 	leaf = entity_get(t->leaf);
-	slept = t->cpu < 0;
+	slept = is_asleep(t);
 	for (i = 0; t->leaf && leaf && i < MAX_DEPTH; i++) {
 		slot = leaf->path[i];
 		if (!slot || !vtime_wake_entity(t, slot, parent, where, now))
@@ -305,6 +305,15 @@ static __always_inline bool is_ahead(u32 entity, s32 cpu, u64 vtime)
 	return !clock || time_before(*clock + lag_ns, vtime);
 }
 
+/* Nor does what somebody there ran beside others: or whoever sleeps would come back as far ahead as that, again and again. The other pCPUs raise it again. */
+static __always_inline void clock_forget(u32 entity, u64 most, bool everywhere)
+{
+	struct entity_ctx *e = entity_get(entity);
+
+	if (everywhere && e && time_before(most, e->free_clock))
+		e->free_clock = most;
+}
+
 /*
  * t waits on cpu, and something that it is part of may have had no turn at all for REST_NS, for it is ahead of the others here by more than its turns can
  * have made it: it used a pCPU that it may use no more, or in another cgroup, or beside others than these. That does not count here beyond the bound. It
@@ -326,14 +335,18 @@ VERIFIED_ONCE vtime_forget(struct task_ctx *t, s32 cpu, u64 now)
 		if (!slot || !e)
 			break;
 		most = clock_of(parent, cpu, false) + LAG_APART * lag_ns + nr_online * scale_by_entity(slice_ns, e);
-		if (elapsed_ns(now, e->served_ns) > REST_NS && time_before(most, e->vtime))
+		if (elapsed_ns(now, e->served_ns) > REST_NS && time_before(most, e->vtime)) {
 			e->vtime = most;
+			clock_forget(parent, most, t->everywhere);
+		}
 		parent = slot;
 	}
 	most = clock_of(t->leaf, cpu, false) + LAG_APART * lag_ns +
 	       scale_by_weight(slice_ns, *last_weight(t) ?: WEIGHT_DEFAULT);
-	if (waited_ns(t, now) > REST_NS && time_before(most, t->vtime))
+	if (waited_ns(t, now) > REST_NS && time_before(most, t->vtime)) {
 		t->vtime = most;
+		clock_forget(t->leaf, most, t->everywhere);
+	}
 	return 0;
 }
 

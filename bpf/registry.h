@@ -30,6 +30,8 @@ VERIFIED_ONCE account_place(struct task_ctx *t, s32 cpu)
 		return 0;
 	from = t->cpu;
 	t->cpu = cpu;
+	if (cpu >= 0)
+		t->comes_back = false;
 	if (from < 0)
 		active_add(t->leaf, 1);
 	else if (cpu < 0)

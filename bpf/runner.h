@@ -101,9 +101,15 @@ static void stop_running(struct task_struct *p, struct task_ctx *t, bool waits, 
  */
 static void leave(struct task_ctx *t, bool comes_back, u64 now)
 {
+	struct vcpu_ctx *v;
+
+	t->comes_back = comes_back && t->cpu >= 0;
 	account_place(t, -1);
 	vcpu_set_state(t, VCPU_ASLEEP, -1, now);
 	if (!comes_back) {
+		v = vcpu_get(t);
+		if (v)
+			v->in_grace = v->graces = 0;
 		t->queued_ns = 0;
 		t->unserved_ns = 0;
 	}

@@ -98,6 +98,8 @@ struct cpu_ctx {
 	u64 came;	  /* ... of those who have come since it was looked through */
 	u64 aside_of;	  /* whose quotas keep tasks aside here, see aside.h */
 	u32 aside_came;	  /* how many were put aside: written with the run queue locked */
+	u32 aside_busy;	  /* they are being looked at */
+	u32 aside_asked;  /* 1 + the pCPU whose aside are to be looked at from here; 0: none */
 	u32 rotation;	  /* of the far pCPUs to look at */
 	u32 settle_vm;	  /* for which the gang has something to do at the end of this operation; 0: none */
 	u32 makes_way_to; /* the runner is asked to go to that pCPU, minus one; 0: it is not */
@@ -163,8 +165,9 @@ struct task_ctx {
 	u64 reach;		 /* where it may run: bits of reach_bit(); 0: not known */
 	bool has_turn;		 /* a turn has begun and is not over */
 	bool preempted;
-	bool steps_back;    /* it leaves its pCPU to the best of those that wait there, once */
-	bool aside;	    /* out of the queues until a gate opens */
+	bool steps_back; /* it leaves its pCPU to the best of those that wait there, once */
+	bool aside;	 /* out of the queues until a gate opens */
+	bool comes_back; /* it waited, something about it has changed, and it is to be queued again: it has not slept */
 	u64 order_state[4]; /* the order's own; 0 when the task is new */
 	u64 told_ns;	    /* its VM was last told of what follows, see tally.h */
 	struct vm_counts untold;

@@ -52,7 +52,7 @@ static void vtime_rank(struct task_ctx *t, u64 now, struct rank *r)
 {
 	rank_of_leaf(t->leaf, t->vtime, *last_weight(t), now, r);
 	r->credit_ns = borrows_ns(t);
-	if ((t->cpu < 0 && !t->aside) || time_before(t->paid_until_ns, *fresh_until(t)))
+	if ((is_asleep(t) && !t->aside) || time_before(t->paid_until_ns, *fresh_until(t)))
 		r->own_turn_us = 0;
 }
 

@@ -103,6 +103,21 @@ static void run_kthread(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags | SCX_ENQ_PREEMPT);
 }
 
+/* Does a gate keep the thread of that pid from running here now? */
+static bool gate_is_closed(s32 pid, s32 cpu, u64 now)
+{
+	struct task_struct *p = bpf_task_from_pid(pid);
+	struct task_ctx *t;
+	bool closed;
+
+	if (!p)
+		return false;
+	t = task_get(p);
+	closed = t && gate_for(t, cpu, now);
+	bpf_task_release(p);
+	return closed;
+}
+
 /* Whose turn a kernel thread has interrupted here goes on, if there is enough of it left. */
 VERIFIED_ONCE resume(s32 cpu, u64 now)
 {
@@ -113,7 +128,7 @@ VERIFIED_ONCE resume(s32 cpu, u64 now)
 		return 0;
 	pid = c->resume_pid;
 	c->resume_pid = 0;
-	if (!time_before(now + TURN_REST_MIN_NS, c->resume_end_ns))
+	if (!time_before(now + TURN_REST_MIN_NS, c->resume_end_ns) || gate_is_closed(pid, cpu, now))
 		return 0;
 	if (!take(pid, cpu, cpu, c->resume_end_ns - now))
 		return 0;

@@ -30,6 +30,7 @@ type CookieOf = fn(tid: i32) -> io::Result<u64>;
 type OpsOf = fn(btf: &Path) -> Option<kernel_ops::Names>;
 
 /// This machine, or in tests a folder that looks like one.
+#[derive(Clone)]
 pub struct Host {
     root: PathBuf,
     is_another: bool,

@@ -2,6 +2,9 @@
 //! What to call a virtual machine: the name its VMM was given, else that of its cgroup, else the VMM program's own with its process number.
 
 use std::collections::HashMap;
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, TryRecvError};
+use std::thread;
+use std::time::Duration;
 
 use crate::audit::guest_cpu::is_qemu;
 use crate::checks::Host;
@@ -9,35 +12,69 @@ use crate::checks::Host;
 /// Longer names are cut.
 const NAME_MAX: usize = 64;
 
+/// A command line is read in the process' memory, and one that is stuck may hold that for as long as it is. So it is waited for, and no longer than this; nor so long
+/// while the answer for another VM is outstanding.
+const PATIENCE: Duration = Duration::from_millis(200);
+const PATIENCE_WHEN_STUCK: Duration = Duration::from_millis(5);
+
 /// Names found so far. A VMM keeps its name; its process number is taken by another one day, hence the VM's identity in the key.
 #[derive(Default)]
 pub struct VmNames {
     known: HashMap<(i32, u64), String>,
+    /// Those whose process does not let its command line be read.
+    stuck: HashMap<(i32, u64), Receiver<Option<String>>>,
 }
 
 impl VmNames {
     pub fn get(&mut self, host: &Host, tgid: i32, kvm: u64) -> String {
-        let find = || {
-            let comm = host.comm(tgid).filter(|comm| !comm.is_empty());
-            let cgroup = || from_cgroup(&host.read(&format!("/proc/{tgid}/cgroup"))?);
-            // Many VMs may be of one program, and one that looks like another is of no use to anybody.
-            let program = || comm.map(|comm| format!("{comm}:{tgid}"));
-            let name = from_cmdline(&host.cmdline(tgid)).or_else(cgroup).or_else(program);
-            name.map(|name| printable(&name)).filter(|name| !name.is_empty())
-        };
-        if let Some(name) = self.known.get(&(tgid, kvm)) {
+        let key = (tgid, kvm);
+        if let Some(name) = self.known.get(&key) {
             return name.clone();
         }
-        match find() {
-            Some(name) => self.known.entry((tgid, kvm)).or_insert(name).clone(),
+        let found = match self.stuck.get(&key).map(Receiver::try_recv) {
+            Some(Err(TryRecvError::Empty)) => return nameless(tgid),
+            Some(answer) => {
+                self.stuck.remove(&key);
+                answer.ok().flatten()
+            }
+            None => self.find(host, key),
+        };
+        match found {
+            Some(name) => self.known.entry(key).or_insert(name).clone(),
             None => nameless(tgid),
+        }
+    }
+
+    fn find(&mut self, host: &Host, key: (i32, u64)) -> Option<String> {
+        let (asks, answers) = channel();
+        let there = host.clone();
+        // It ends with its answer, which nobody may want any more. If there can be no more threads, nobody answers.
+        let _asking = thread::Builder::new().spawn(move || asks.send(find(&there, key.0)));
+        let patience = if self.stuck.is_empty() { PATIENCE } else { PATIENCE_WHEN_STUCK };
+        match answers.recv_timeout(patience) {
+            Ok(found) => found,
+            Err(RecvTimeoutError::Timeout) => {
+                self.stuck.insert(key, answers);
+                None
+            }
+            Err(RecvTimeoutError::Disconnected) => None,
         }
     }
 
     /// Forget all VMs but these.
     pub fn keep(&mut self, alive: impl Fn(i32, u64) -> bool) {
         self.known.retain(|(tgid, kvm), _| alive(*tgid, *kvm));
+        self.stuck.retain(|(tgid, kvm), _| alive(*tgid, *kvm));
     }
+}
+
+fn find(host: &Host, tgid: i32) -> Option<String> {
+    let comm = host.comm(tgid).filter(|comm| !comm.is_empty());
+    let cgroup = || from_cgroup(&host.read(&format!("/proc/{tgid}/cgroup"))?);
+    // Many VMs may be of one program, and one that looks like another is of no use to anybody.
+    let program = || comm.map(|comm| format!("{comm}:{tgid}"));
+    let name = from_cmdline(&host.cmdline(tgid)).or_else(cgroup).or_else(program);
+    name.map(|name| printable(&name)).filter(|name| !name.is_empty())
 }
 
 /// What to call a VM whose process says nothing.
@@ -188,6 +225,25 @@ mod tests {
     fn a_name_cannot_drive_the_terminal() {
         let host = FakeHost::new().file("/proc/7/cmdline", "qemu\0-name\0a\x1b[2Jb\0");
         assert_eq!(VmNames::default().get(&host.host(), 7, 1), "a?[2Jb");
+    }
+
+    #[test]
+    fn a_process_that_is_stuck_keeps_nobody_waiting() {
+        let host = FakeHost::new().file("/proc/7/comm", "qemu\n").file("/proc/8/cmdline", "qemu\0-name\0web\0");
+        let path = host.host().path("/proc/7/cmdline");
+        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: a path that ends with 0, and nothing else is looked at. Who opens such a file to read waits for a writer.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let mut names = VmNames::default();
+        assert_eq!(names.get(&host.host(), 7, 1), "pid 7");
+        assert_eq!(names.get(&host.host(), 8, 1), "web");
+        assert_eq!(names.get(&host.host(), 7, 1), "pid 7", "asked once");
+        std::fs::write(&path, "qemu\0-name\0late\0").unwrap();
+        while names.get(&host.host(), 7, 1) == "pid 7" {
+            thread::yield_now();
+        }
+        assert_eq!(names.get(&host.host(), 7, 1), "late");
+        assert!(names.stuck.is_empty());
     }
 
     #[test]

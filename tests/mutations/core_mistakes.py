@@ -194,7 +194,7 @@ OF_OPERATIONS = [
     Mutation(
         "who stays aside when others are let go is forgotten",
         "aside.h",
-        "if (scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu)) <= 0)",
+        "if (here && scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu)) <= 0)",
         "if (scan)",
     ),
     Mutation(
@@ -246,8 +246,12 @@ OF_OPERATIONS = [
         "c->resume_end_ns = now + rest_ns;",
     ),
     Mutation(
-        "a kernel thread is stopped for the vCPU that it interrupts", "grace.h", " || c->resume_pid == v->pid)", ")"
+        "a kernel thread is stopped for the vCPU that it interrupts",
+        "grace.h",
+        " || (v->state == VCPU_WAITING && c->resume_pid == v->pid))",
+        ")",
     ),
+    Mutation("who visits its VMM may have graces again", "grace.h", "if (v->state == VCPU_RUNNING || (", "if (("),
     Mutation("graces are counted for ever, not in a row", "grace.h", "\tif (!v->in_grace)\n\t\tv->graces = 0;\n", ""),
     Mutation(
         "an interrupt is seen in the hint where an APIC in hardware has it always set",
@@ -396,8 +400,8 @@ OF_OPERATIONS = [
     Mutation(
         "every refill ends every turn beside whom somebody is aside",
         "aside.h",
-        "if (c && READ_ONCE(c->aside_of) & bits)",
-        "if (c && bits)",
+        "if (!c || !(READ_ONCE(c->aside_of) & bits))",
+        "if (!c || !bits)",
     ),
     Mutation(
         "whose quota keeps somebody aside is not noted",

@@ -64,4 +64,29 @@ OF_WAYS = [
         "if (fate == GOES_ON_FOR_NOW && slice > OVERDUE_SLICE_NS)",
         "if (false)",
     ),
+    Mutation(
+        "who was put aside where a real-time task is now stays there",
+        "aside.h",
+        "recall_aside(at, scan, false, now);",
+        "(void)at;",
+    ),
+    Mutation(
+        "nobody is asked to look where a real-time task is",
+        "aside.h",
+        "if (at != cpu && c && c->online && !c->taken) {",
+        "if (at != cpu && c && !c->online) {",
+    ),
+    Mutation(
+        "who waits counts as woken when something about it is set",
+        "runner.h",
+        "t->comes_back = comes_back && t->cpu >= 0;",
+        "t->comes_back = false;",
+    ),
+    Mutation(
+        "what others ran long ago delays sleepers for ever",
+        "order_vm.h",
+        "if (everywhere && e && time_before(most, e->free_clock))",
+        "if (!e)",
+        of="order vm",
+    ),
 ]

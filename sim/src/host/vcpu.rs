@@ -79,9 +79,17 @@ impl<C: Class> Host<C> {
     /// The running thread enters or leaves KVM_RUN (KVM_RUN is left for the VMM's device emulation).
     pub fn set_in_kvm(&mut self, task: TaskId, inside: bool) {
         let kvm = &mut self.core.tasks[task.index()].kvm;
-        if kvm.in_kvm != inside {
-            kvm.in_kvm = inside;
-            self.class.vcpu_changed(&mut self.core, task);
+        if kvm.in_kvm == inside {
+            return;
+        }
+        kvm.in_kvm = inside;
+        self.class.vcpu_changed(&mut self.core, task);
+        // vcpu_put(), on the way out of the ioctl.
+        if !inside && self.core.task(task).state == State::Running {
+            let cpu = self.core.task(task).cpu;
+            let before = std::mem::replace(&mut self.core.this_cpu, cpu);
+            self.class.vcpu_put(&mut self.core, task);
+            self.core.this_cpu = before;
         }
     }
 

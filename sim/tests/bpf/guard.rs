@@ -203,3 +203,18 @@ fn a_kernel_thread_is_not_stopped_for_whom_it_interrupts() {
     let longest_us = w.task(kthread).wait_max_ns / 1_000;
     assert!(longest_us < 100, "it waited for {longest_us} us");
 }
+
+#[test]
+fn a_guest_that_asks_its_vmm_in_its_grace_has_no_more_of_them() {
+    let mut w = guarded(1, Knobs::default());
+    let (vcpu, host) = two_compete(&mut w, true);
+    let before = w.task(host).used_ns;
+    for _ in 0..40_000 {
+        w.run(MS / 20);
+        if w.is_running(vcpu) {
+            w.visits_vmm(vcpu);
+        }
+    }
+    let used_ms = (w.task(host).used_ns - before) / MS;
+    assert!((950..=1_050).contains(&used_ms), "the task beside it got {used_ms} ms of 2 s");
+}

@@ -98,3 +98,30 @@ fn a_vm_that_left_its_share_to_others_does_not_have_it_later_not_in_a_scope_of_i
         assert_near(vm.iter().sum::<u64>() as f64 / (3 * SECOND) as f64, 4.0 / 3.0, 0.08);
     }
 }
+
+#[test]
+fn what_others_ran_while_nobody_wanted_it_delays_no_sleeper_for_long() {
+    let mut w = world(6);
+    let [batch, machine, system, other] = [0; 4].map(|parent| w.new_cgroup(parent, 100));
+    // The machines' cgroup has two that are busy and leaves the batch three of four pCPUs' time, which nobody wants.
+    let vms: Vec<usize> = (0..2).map(|_| w.new_vm(8)).collect();
+    let scopes = [0, 1].map(|_| w.new_cgroup(machine, 100));
+    let spawn = |w: &mut World, vm: usize, id: usize| w.spawn(Spec::busy().vcpu(vms[vm], id).cgroup(scopes[vm]));
+    for vm in 0..2 {
+        spawn(&mut w, vm, 0);
+    }
+    for _ in 0..4 {
+        w.spawn(Spec::busy().cgroup(batch));
+    }
+    w.run(60 * SECOND);
+    for (vm, id) in (0..2).flat_map(|vm| (1..8).map(move |id| (vm, id))) {
+        spawn(&mut w, vm, id);
+    }
+    // Who comes first may wait until that is forgotten.
+    let first = w.spawn(Spec::cycle(MS, 200 * MS).cgroup(system));
+    w.run(8 * SECOND);
+    let second = w.spawn(Spec::cycle(MS, 200 * MS).cgroup(other));
+    let used = used_in(&mut w, 10 * SECOND, &[first, second]);
+    // Alone they would have 49 bursts each.
+    assert!(used.iter().all(|ns| *ns > 40 * MS), "{used:?}");
+}

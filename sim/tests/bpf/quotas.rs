@@ -418,3 +418,25 @@ fn who_may_run_again_competes_though_its_gang_does_not_let_it_run_yet() {
         assert!((0.55..0.612).contains(&share), "{share:.3} of 0.6 pCPUs with gang {gang}");
     }
 }
+
+#[test]
+fn who_was_put_aside_where_a_real_time_task_is_now_runs_elsewhere() {
+    for sched_switch in [true, false] {
+        for is_busy in [true, false] {
+            let mut w = World::new(Config { sched_switch, ..Config::cpus(2) });
+            let (cgroup, vm) = vm_in(&mut w, 0, 1);
+            w.set_quota(cgroup, 100_000, 50_000, 0);
+            w.run(MS);
+            while w.is_running(vm[0]) {
+                w.run(MS);
+            }
+            let cpu = w.task(vm[0]).cpu;
+            w.rt_takes(cpu);
+            if is_busy {
+                w.spawn(Spec::busy().on(&[1 - cpu]));
+            }
+            w.run(200 * MS);
+            assert_near(gets(&mut w, SECOND, &vm), 0.5, 0.1);
+        }
+    }
+}

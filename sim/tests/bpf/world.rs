@@ -215,6 +215,12 @@ impl World {
         self.sim.host.set_in_kvm(id.real(), false);
     }
 
+    /// The same, and it is back in KVM_RUN at once, as after an access to an emulated device.
+    pub fn visits_vmm(&mut self, id: TaskId) {
+        self.leave_kvm(id);
+        self.sim.host.set_in_kvm(id.real(), true);
+    }
+
     pub fn set_guest_kernel(&mut self, id: TaskId, in_kernel: bool) {
         self.sim.host.set_guest_kernel(id.real(), in_kernel);
     }
