@@ -99,7 +99,7 @@ static void stop_running(struct task_struct *p, struct task_ctx *t, bool waits, 
  * t neither runs nor waits any more. If something about it changes while it waits it comes back at once, and has waited since it began to: the kernel's watchdog
  * says so too. Otherwise whoever sets affinities every so often would keep it from ever being overdue.
  */
-static void leave(struct task_ctx *t, bool comes_back, u64 now)
+static __always_inline void leave(struct task_ctx *t, bool comes_back, u64 now)
 {
 	struct vcpu_ctx *v;
 

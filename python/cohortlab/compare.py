@@ -9,6 +9,7 @@ is also what a crash of the host under test costs. The programs take turns, a ro
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -33,6 +34,10 @@ class OpenPlace(Protocol):
     def __call__(
         self, scenario: Scenario, *, kernel: str | None, progress: ProgressFn
     ) -> AbstractContextManager[Place]: ...
+
+
+# What a place says of itself that may be otherwise after a crash.
+_MAY_CHANGE = {"accelerator", "emulator", "probe", "started"}
 
 
 @dataclass(frozen=True)
@@ -140,13 +145,15 @@ class _Mode:
         self.results = results
         self.keep = keep
         self.doing = "booting"
+        # How often a program did not end by itself, alone.
+        self._hung: Counter[tuple[str, str]] = Counter()
 
     def run(self, open_place: OpenPlace) -> None:
         with ExitStack() as stack:
             place = self._open(stack, open_place)
             if place.pcpus != self.scenario.host.pcpus:
                 raise PlaceError(f"the place has {place.pcpus} pCPUs, the scenario wants {self.scenario.host.pcpus}")
-            self.results.places[self.tlb] = dict(place.description)
+            self._describe(place)
             self._ready(place, fresh=True)
             for number in range(1, self.plan.rounds + 1):
                 for turn in self.plan.turns:
@@ -175,6 +182,7 @@ class _Mode:
                 if not fresh:
                     self.doing = "booting again"
                     place.reset()
+                    self._describe(place)
                 if self.plan.warm_up:
                     self._warm_up(place)
                 return
@@ -183,13 +191,21 @@ class _Mode:
             fresh = False
             self._crashed(crash, 0, 1)
 
+    def _describe(self, place: Place) -> None:
+        """Keep what the place says of itself; of what it says otherwise after a crash, both."""
+        kept = self.results.places.setdefault(self.tlb, dict(place.description))
+        for name in _MAY_CHANGE & place.description.keys():
+            now, was = place.description[name], kept.get(name, "")
+            if now not in was.split(", later "):
+                kept[name] = f"{was}, later {now}" if was else now
+
     def _warm_up(self, place: Place) -> None:
         with place.policy(KERNEL):
             for (vm, program), name in self.plan.tasks.items():
                 self.doing = f"warming up: {name}"
                 self.progress.place(self.doing, None)
                 try:
-                    _alone(place, vm, program)
+                    self.alone(place, vm, program)
                 except WorkloadError as error:
                     self.drop_alone(vm, program, error)
 
@@ -235,6 +251,19 @@ class _Mode:
         self._fail(policy, turns, reason)
         if not any(self.left(other) for other in self.plan.policies):
             raise PlaceError(f"no policy is left to compare; {policy.label}: {reason}")
+
+    def alone(self, place: Place, vm: str, program: str) -> Measurement:
+        """Measure with nothing else on the host: what then does not end in time is a machine that hangs.
+
+        Unless the same program did so before, on a machine that has been booted since: then it is the program.
+        """
+        try:
+            return place.measure(vm, program)
+        except WorkloadTimeout as error:
+            self._hung[vm, program] += 1
+            if self._hung[vm, program] > 1:
+                raise WorkloadError(f"{error}, the second time") from None
+            raise PlaceCrashed(str(error)) from None
 
     def drop_alone(self, vm: str, program: str, error: WorkloadError) -> None:
         """Take a program that fails alone out of the comparison: there is nothing to compare with."""
@@ -296,7 +325,11 @@ class _Round:
         self.mode.doing = f"switching to {KERNEL}"
         with self.place.policy(KERNEL):
             doing, label = f"{self.mode.scenario.called(vm, program)} alone", self.mode.scenario.label(self.turn, vm)
-            return self._measure(Policy(ALONE, KERNEL), doing, label, lambda: {vm: _alone(self.place, vm, program)})
+
+            def measure() -> Mapping[str, Measurement]:
+                return {vm: self.mode.alone(self.place, vm, program)}
+
+            return self._measure(Policy(ALONE, KERNEL), doing, label, measure)
 
     def _under(self, policy: Policy) -> list[Row]:
         self.mode.doing = f"switching to {policy.name}"
@@ -356,14 +389,6 @@ class _Round:
             ended=datetime.now(UTC),
             kernel=mode.results.places[mode.tlb].get("kernel", ""),
         )
-
-
-def _alone(place: Place, vm: str, program: str) -> Measurement:
-    """Measure with nothing else on the host: what then does not end in time is a machine that hangs."""
-    try:
-        return place.measure(vm, program)
-    except WorkloadTimeout as error:
-        raise PlaceCrashed(str(error)) from None
 
 
 def _behind(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:

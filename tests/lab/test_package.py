@@ -167,12 +167,12 @@ def test_a_process_that_hangs_is_started_again(host: Host) -> None:
     host.sh("dpkg -i /root.deb")
     folder = "/etc/systemd/system/cohort.service.d"
     host.machine.check(
-        f"mkdir -p {folder} && printf '[Service]\\nWatchdogSec=3\\nRestartSec=1\\n' >{folder}/short.conf"
+        f"mkdir -p {folder} && printf '[Service]\\nWatchdogSec=6\\nRestartSec=1\\n' >{folder}/short.conf"
     )
     host.sh("systemctl daemon-reload")
     host.sh("systemctl start cohort")
     # Twice the watchdog's time: it is told that all is well.
-    host.machine.check("sleep 6")
+    host.machine.check("sleep 12")
     assert (host.shown("ActiveState"), host.shown("NRestarts")) == ("active", "0")
     hung = host.daemon()
     host.machine.check(f"kill -STOP {hung}")

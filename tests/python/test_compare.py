@@ -301,11 +301,32 @@ def test_no_program_is_left(run: Run, place: Any) -> None:
 
 
 def test_a_program_that_hangs_alone_is_a_crash(run: Run, place: Any) -> None:
-    place.raises = {0: WorkloadTimeout("spin: warming up"), 3: WorkloadTimeout("serve: did not end")}
+    place.raises = {0: WorkloadTimeout("spin: warming up"), 3 + PER_ROUND // 2: WorkloadTimeout("serve: did not end")}
     results = run(rounds=1, warm_up=True)
     assert [crash.reason for crash in results.crashes] == ["spin: warming up", "serve: did not end"]
     assert len(results.rows) == PER_ROUND
     assert results.stopped is None
+
+
+def test_a_program_that_hangs_alone_again_is_out_and_the_others_go_on(run: Run, place: Any) -> None:
+    hangs = WorkloadTimeout("spin: did not end")
+    place.raises = {0: hangs, 1: hangs}
+    results = run(rounds=1, warm_up=True)
+    assert [crash.reason for crash in results.crashes] == ["spin: did not end"]
+    assert {row.program for row in results.rows} == {"serve"}
+    assert set(results.failed.values()) == {"spin fails alone: spin: did not end, the second time"}
+    assert results.stopped is None
+
+
+def test_what_a_place_says_after_a_crash_is_kept_as_well(run: Run, place: Any) -> None:
+    def reset() -> None:
+        place.description = {**place.description, "started": "by a boot"}
+
+    place.description = {**place.description, "started": "from a saved state"}
+    place.reset = reset
+    place.raises = {0: PlaceCrashed("lost"), 1: PlaceCrashed("lost again")}
+    results = run(rounds=1)
+    assert [about["started"] for about in results.places.values()] == ["from a saved state, later by a boot"]
 
 
 @pytest.mark.parametrize("leaving", [False, True], ids=["in peace", "with the place failing on the way out"])

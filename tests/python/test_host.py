@@ -36,6 +36,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(kvm, "probe", lambda: kvm.Kvm(True, True, False, ""))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
     monkeypatch.setattr(checks.shutil, "which", lambda name: f"/usr/bin/{name}")
     return tmp_path
 
@@ -115,7 +116,7 @@ def test_guests_stay_on_as_many_cpus_as_the_scenario_has(host: Path, two: Scenar
 
 
 def test_on_a_host_of_that_size_nobody_is_confined(two: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
     assert [config.affinity for config in HostPlace(two)._configs] == [None, None]
 
 

@@ -20,9 +20,11 @@ from pathlib import Path
 
 from cohortlab.host.checks import CGROUPS
 from cohortlab.lab.agent import AgentError, Connection, Machine
-from cohortlab.places import PlaceCrashed, PlaceFailed
+from cohortlab.places import PlaceCrashed, PlaceError, PlaceFailed
 
 _PREFIX = "cohortlab-"
+# In the folder of one that has switched the host's cpu controller on.
+_ADDED = "added-cpu"
 _RUN = Path("/run")
 # Guests' memory takes a while to be freed, and a scheduler to be unloaded.
 _END_S = 120
@@ -53,7 +55,10 @@ class LocalAgent:
     def _start(self, program: Path) -> None:
         own = self.slice / "agent"
         had = "cpu" in (CGROUPS / "cgroup.subtree_control").read_text().split()
-        (CGROUPS / "cgroup.subtree_control").write_text("+cpu")
+        if not had:
+            # Whoever clears up knows by that.
+            (self.folder / _ADDED).touch()
+            _have_cpu("+cpu")
         self.slice.mkdir()
         (self.slice / "cgroup.subtree_control").write_text("+cpu")
         own.mkdir()
@@ -118,7 +123,7 @@ class LocalAgent:
                 self._process.kill()
                 self._process.wait()
         _remove(self.slice)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        _remove_files(self.folder)
         os.close(self._turn)
 
 
@@ -156,7 +161,26 @@ def _clean_up_after_the_dead() -> None:
         _remove(path)
     for path in _RUN.glob(f"{_PREFIX}*-*"):
         if not Path(f"/proc/{path.name.split('-')[1]}").exists():
-            shutil.rmtree(path, ignore_errors=True)
+            _remove_files(path)
+
+
+def _have_cpu(which: str) -> None:
+    """Have the host's cgroups compete for CPU time, or no longer."""
+    file = CGROUPS / "cgroup.subtree_control"
+    try:
+        file.write_text(which)
+    except OSError as error:
+        why = f"the cpu controller cannot be switched ({which}): {error.strerror}"
+        raise PlaceError(f"{file}: {why}: run outside of containers, where this is the root of all cgroups") from None
+
+
+def _remove_files(folder: Path) -> None:
+    """Remove a folder of ours, and put back what its mark says was changed."""
+    if (folder / _ADDED).exists():
+        # Somebody else may use it by now.
+        with contextlib.suppress(PlaceError):
+            _have_cpu("-cpu")
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove(group: Path) -> None:

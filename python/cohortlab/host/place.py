@@ -32,7 +32,8 @@ class HostPlace(RealPlace):
         self._agent: LocalAgent | None = None
         # The kernel log's last line that was looked at.
         self._logged = ""
-        if len(os.sched_getaffinity(0)) > self.pcpus:
+        # Not those that this process may use: the guests are in a cgroup of their own.
+        if (os.cpu_count() or 1) > self.pcpus:
             self._pcpus_used = range(self.pcpus)
 
     @property

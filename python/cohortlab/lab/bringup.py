@@ -123,6 +123,8 @@ def up(configs: Sequence[GuestConfig], boot: Boot, progress: ProgressFn, fresh: 
             progress(f"the saved state does not do: {why}", None)
             saved.remove()
     lab = _booted(configs, boot, how, progress)
+    # First: what is left of earlier boots of this machine may be what fills the disk.
+    state.tidy()
     try:
         saved.save(lab.emulator, lab.guests)
         state.tidy()

@@ -35,6 +35,8 @@ _PING_S = 5
 _CONSOLE = "console.log"
 _ERRORS = "emulator.err"
 _MEMORY = "memory"
+# A folder is filled, and its emulator started, within this time.
+_FILLED_S_MAX = 3600
 
 
 class Emulator:
@@ -279,5 +281,8 @@ def _emulator_in(folder: Path) -> int | None:
 def _remove_dead(runs: Path) -> None:
     """Remove what labs left behind whose Python process was killed, and their emulator with it."""
     for folder in runs.iterdir():
-        if (folder / "pid").exists() and _emulator_in(folder) is None:
-            shutil.rmtree(folder, ignore_errors=True)
+        # One that is being filled has no emulator yet.
+        with suppress(OSError):
+            is_new = not (folder / "pid").exists() and time.time() - folder.stat().st_mtime < _FILLED_S_MAX
+            if folder.is_dir() and not is_new and _emulator_in(folder) is None:
+                shutil.rmtree(folder, ignore_errors=True)

@@ -90,6 +90,7 @@ class LabPlace(RealPlace):
             spin = sampling.ple(self.emulator.host) if ple else {"ple": "off"}
         # One emulator for all boots: what is built meanwhile would be measured under the other's name.
         qemu = self._qemu = self.emulator.qemu
+        self._accel = lab.boot.accel
         if qemu and qemu.remark:
             self._progress(qemu.remark, None)
         self.description = {
