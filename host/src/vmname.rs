@@ -229,7 +229,8 @@ mod tests {
 
     #[test]
     fn a_process_that_is_stuck_keeps_nobody_waiting() {
-        let host = FakeHost::new().file("/proc/7/comm", "qemu\n").file("/proc/8/cmdline", "qemu\0-name\0web\0");
+        let host =
+            FakeHost::new().file("/proc/7/comm", "qemu\n").file("/proc/8/cmdline", "qemu\0-name\0web\0");
         let path = host.host().path("/proc/7/cmdline");
         let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
         // SAFETY: a path that ends with 0, and nothing else is looked at. Who opens such a file to read waits for a writer.

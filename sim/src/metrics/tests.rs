@@ -122,7 +122,7 @@ fn a_streak_of_exits_ends_with_a_turn_that_has_none() {
     let waits = switch(0, Some(0), Stop::Preempted, Some(2));
     let events = [&exit, &exit, &waits, &runs, &exit, &waits, &runs, &waits, &waits, &runs, &exit, &waits];
     let mut told = vec![(0, switch(0, None, Stop::Preempted, Some(0)))];
-    told.extend(events.iter().zip(1..).map(|(what, at_ns)| (at_ns, (*what).clone())));
+    told.extend(events.iter().zip(1..).map(|(what, at_ns)| (at_ns, **what)));
     let streaks = |told: &[(Ns, What)]| {
         let counts = figures(told, 20).vms[0].guest.counts.clone();
         (counts.ple_streaks, counts.ple_streak_max, counts.ple_streak_p50)

@@ -106,7 +106,8 @@ fn what_others_ran_while_nobody_wanted_it_delays_no_sleeper_for_long() {
     // The machines' cgroup has two that are busy and leaves the batch three of four pCPUs' time, which nobody wants.
     let vms: Vec<usize> = (0..2).map(|_| w.new_vm(8)).collect();
     let scopes = [0, 1].map(|_| w.new_cgroup(machine, 100));
-    let spawn = |w: &mut World, vm: usize, id: usize| w.spawn(Spec::busy().vcpu(vms[vm], id).cgroup(scopes[vm]));
+    let spawn =
+        |w: &mut World, vm: usize, id: usize| w.spawn(Spec::busy().vcpu(vms[vm], id).cgroup(scopes[vm]));
     for vm in 0..2 {
         spawn(&mut w, vm, 0);
     }
