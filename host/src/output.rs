@@ -49,7 +49,7 @@ impl Output {
 
     /// Return false where it is left out: see WAITING_MAX and is_closed().
     pub fn send(&self, text: String) -> bool {
-        self.queue.as_ref().is_some_and(|queue| queue.try_send(text).is_ok())
+        !self.is_closed() && self.queue.as_ref().is_some_and(|queue| queue.try_send(text).is_ok())
     }
 
     /// Wait until there is room for it, nobody can read any more, or this is asked to stop. Return false where it is left out.
@@ -57,6 +57,10 @@ impl Output {
         let Some(queue) = &self.queue else { return false };
         let mut text = text;
         loop {
+            // The writer that saw the end may not have ended yet.
+            if self.is_closed() {
+                return false;
+            }
             match queue.try_send(text) {
                 Err(TrySendError::Full(again)) if !asked() => text = again,
                 result => return result.is_ok(),
