@@ -222,12 +222,12 @@ fn schedule(
         if changed {
             online = now_online;
             tell_again = Some(Instant::now() + SETTLED_AFTER);
-            // Switching SMT on brings pCPUs.
+        }
+        if changed || tell_again.take_if(|at| *at <= Instant::now()).is_some() {
+            // Switching SMT on brings pCPUs, and shows a moment later.
             if let Some(why) = host.core_scheduling() {
                 break End::Refused(why);
             }
-        }
-        if changed || tell_again.take_if(|at| *at <= Instant::now()).is_some() {
             if let Err(error) = topology::tell(&maps.neighbours, &topology::read(host, intf::MAX_CPUS)) {
                 warn!("cannot tell the scheduler of CPUs that came or went: {error:#}");
             }

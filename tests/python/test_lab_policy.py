@@ -2,12 +2,15 @@
 """What the lab tells the kernel's own scheduler, with a host that is two files."""
 
 import re
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cohortlab.lab.policy import applying, undoing
-from cohortlab.places import PlaceError
+from cohortlab.lab.real import RealPlace
+from cohortlab.places import PlaceCrashed, PlaceError
 from cohortlab.policies import KernelSettings
 
 MODES = ("up", "smp", "concur", "max", "tasks")
@@ -85,3 +88,12 @@ def test_a_real_kernel_boosts_as_it_does() -> None:
     host: Any = Host()
     with pytest.raises(PlaceError, match="a real kernel boosts as it does"):
         undoing(host, KernelSettings(boosts=frozenset({"unfair"})))
+
+
+@pytest.mark.parametrize(("loads", "counts"), [(("3\n", "3\n"), True), (("", ""), True), (("3\n", "4\n"), False)])
+def test_what_is_measured_while_another_scheduler_comes_is_void(loads: tuple[str, str], counts: bool) -> None:
+    told = iter(loads)
+    place: Any = SimpleNamespace(host=SimpleNamespace(check=lambda _: next(told)), _crash_if_lost=nullcontext)
+    refused = pytest.raises(PlaceCrashed, match="a sched_ext scheduler was loaded")
+    with nullcontext() if counts else refused, RealPlace._nobody_else_comes(place):
+        pass

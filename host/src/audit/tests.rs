@@ -276,6 +276,19 @@ fn what_a_container_does_not_see_is_said() {
         "{:?}",
         snapshot.unknown
     );
+    // The container's own limit, and those above it.
+    let host = one_guest()
+        .file("/sys/fs/cgroup/cgroup.type", "domain\n")
+        .file("/sys/fs/cgroup/cpu.max", "150000 100000\n");
+    let snapshot = read(&host);
+    let found: Vec<_> =
+        snapshot.vms[0].quotas.iter().map(|quota| (quota.cgroup.as_str(), quota.quota_us)).collect();
+    assert_eq!(found, [("/", 150_000)]);
+    assert!(
+        matches!(snapshot.unknown.as_slice(), [line] if line.contains("quotas of 1 VMs")),
+        "{:?}",
+        snapshot.unknown
+    );
     // Its own process numbers: there may be VMs that are not in its /proc.
     let host = good().in_a_container();
     let unknown = read(&host).unknown;

@@ -191,6 +191,16 @@ fn quotas(host: &Host, pid: i32, threads: &[Thread], hidden: &mut BTreeSet<i32>)
     let mut files = vec![(false, host.read(&format!("/proc/{pid}/cgroup")).unwrap_or_default())];
     files.extend(threads.iter().map(|thread| (true, task(host, pid, thread.tid, "cgroup"))));
     let mut found: BTreeMap<String, Quota> = BTreeMap::new();
+    // The root of all cgroups has no type: this is a part of them, as in a container, and what is above is not seen.
+    if host.exists(&format!("{CGROUPS}/cgroup.type")) {
+        hidden.insert(pid);
+        if let Some((quota_us, period_us)) =
+            quota(&host.read(&format!("{CGROUPS}/cpu.max")).unwrap_or_default())
+        {
+            let root = Quota { cgroup: "/".to_string(), quota_us, period_us, of_one_vcpu: false };
+            found.insert(String::new(), root);
+        }
+    }
     for (is_vcpu, line) in files.iter().flat_map(|(is_vcpu, text)| text.lines().map(|line| (*is_vcpu, line)))
     {
         let mut parts = line.splitn(3, ':').skip(1);

@@ -22,6 +22,7 @@ _STOP_TIMEOUT_S = 30
 # What sched_ext's state is under the kernel's own scheduler, as ``sched_ext_state`` tells it.
 OFF = ("disabled", "no sched_ext")
 _LOOK_S = 0.1
+_ENABLED = "/sys/kernel/sched_ext/enable_seq"
 _READY = "cohort: scheduling"
 STATS_PERIOD_S = 1
 
@@ -29,6 +30,11 @@ STATS_PERIOD_S = 1
 def sched_ext_state(host: Machine) -> str:
     """Return what the kernel says of sched_ext: "disabled" when it schedules by itself."""
     return host.check(f"cat {_STATE} 2>/dev/null || echo 'no sched_ext'").strip()
+
+
+def schedulers_so_far(host: Machine) -> str:
+    """Return how many sched_ext schedulers the kernel has enabled since it booted; nothing if it knows none."""
+    return host.check(f"cat {_ENABLED} 2>/dev/null || true").strip()
 
 
 def applying(settings: KernelSettings) -> str:

@@ -16,7 +16,7 @@ from cohortlab.errors import one_line
 from cohortlab.lab import programs, sampling
 from cohortlab.lab.agent import AgentError, Answer, Machine, done
 from cohortlab.lab.guest import Guest, GuestConfig
-from cohortlab.lab.policy import OFF, PolicyRun, applying, sched_ext_state, undoing
+from cohortlab.lab.policy import OFF, PolicyRun, applying, sched_ext_state, schedulers_so_far, undoing
 from cohortlab.lab.probe import ProbeRun
 from cohortlab.lab.programs import Programs
 from cohortlab.places import Measurement, PlaceCrashed, PlaceError, ProgressFn
@@ -146,12 +146,23 @@ class RealPlace(ABC):
             host = self.host
             if (state := sched_ext_state(host)) not in OFF:
                 raise PlaceError(f"the kernel's own scheduler is wanted, but sched_ext is {state}")
-        if settings == KernelSettings():
-            yield
-        else:
-            with self._told(settings):
+        with self._nobody_else_comes():
+            if settings == KernelSettings():
                 yield
+            else:
+                with self._told(settings):
+                    yield
         self._collect_complaints()
+
+    @contextmanager
+    def _nobody_else_comes(self) -> Iterator[None]:
+        """What is measured while another scheduler is loaded, or the same one anew, counts for nobody."""
+        with self._crash_if_lost():
+            before = schedulers_so_far(self.host)
+        yield
+        with self._crash_if_lost():
+            if schedulers_so_far(self.host) != before:
+                raise PlaceCrashed("a sched_ext scheduler was loaded while something was measured")
 
     @contextmanager
     def _told(self, settings: KernelSettings) -> Iterator[None]:
@@ -180,7 +191,8 @@ class RealPlace(ABC):
                 args = with_sets_file(args, there)
             self._policy = PolicyRun.start(self.host, name, args, self.cohort_there)
         try:
-            yield
+            with self._nobody_else_comes():
+                yield
             with self._crash_if_lost():
                 self._policy.stop()
                 self._settle()
