@@ -61,6 +61,20 @@ fn any_mode_prefers_kernel_mode_to_user_mode_and_an_interrupt_to_both() {
 }
 
 #[test]
+fn one_whose_affinity_is_set_while_it_waits_was_not_woken() {
+    let mut w = boosted(2, BOOST_ANY_MODE);
+    w.cpu_offline(1);
+    let (_, vcpus) = busy_vm(&mut w, 4);
+    w.run(400 * MS);
+    preempt_in_kernel(&mut w, vcpus[1]);
+    let waits = *vcpus.iter().find(|id| !w.is_running(**id) && **id != vcpus[1]).unwrap();
+    w.set_affinity(waits, &[0]);
+    the_running_one_spins(&mut w, &vcpus);
+    assert!(w.is_running(vcpus[1]), "the one preempted in kernel mode does not run");
+    assert_eq!((w.stats().boost_irq, w.stats().boost_kernel), (0, 1));
+}
+
+#[test]
 fn any_mode_prefers_one_that_was_woken_until_it_has_run() {
     let mut w = boosted(1, BOOST_ANY_MODE);
     let (_, vcpus) = busy_vm(&mut w, 4);

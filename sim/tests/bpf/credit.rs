@@ -272,22 +272,3 @@ fn who_spins_where_nobody_waits_goes_on_without_a_choice() {
     assert_eq!(w.stats().ple, 100);
     assert_eq!(w.costs().since(&before).calls(OpKind::Dispatch), 0);
 }
-
-#[test]
-fn whoever_sets_the_affinity_of_one_that_waits_does_not_wake_it() {
-    let mut w = xen(1);
-    let vms = [vm_of(&mut w, 100, 1), vm_of(&mut w, 100, 1)].concat();
-    w.run(SECOND);
-    let before = w.stats().switches;
-    for _ in 0..1_000 {
-        w.run(MS);
-        for vcpu in &vms {
-            if !w.is_running(*vcpu) {
-                w.set_affinity(*vcpu, &[0]);
-            }
-        }
-    }
-    // A turn is 30 ms.
-    let switches = w.stats().switches - before;
-    assert!(switches < 50, "{switches} switches in a second");
-}
