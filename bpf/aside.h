@@ -97,7 +97,7 @@ VERIFIED_ONCE tell_another(s32 cpu, s32 here)
 	bpf_for(i, 0, nr_cpus) {
 		c = cpu_get(at);
 		if (at != cpu && c && c->online && !c->taken) {
-			c->aside_asked = 1 + cpu;
+			c->aside_asked = 1;
 			scx_bpf_kick_cpu(at, SCX_KICK_IDLE);
 			break;
 		}
@@ -131,8 +131,10 @@ VERIFIED_ONCE gate_recheck(u64 bits, u64 kick)
 				continue;
 			}
 			scx_bpf_kick_cpu(word * 64 + i, kick);
-			if (!c->curr_pid)
+			if (!c->curr_pid) {
+				c->aside_opens = 1;
 				tell_another(word * 64 + i, here);
+			}
 		}
 	}
 	return 0;
@@ -153,6 +155,7 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, bool here, u64 now)
 	/* One at a time: the counts of where a task is are right if one moves it. */
 	if (atomic_cas(&c->aside_busy, 0, 1))
 		return 0;
+	c->aside_opens = 0;
 	came = READ_ONCE(c->aside_came);
 	bpf_for_each(scx_dsq, p, ASIDE_DSQ(cpu), 0) {
 		if (seen++ >= scan)
@@ -189,17 +192,20 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, bool here, u64 now)
 	return 0;
 }
 
-/* The dispatch of cpu: another pCPU's tasks may run again, and nobody can look there (tell_another()). */
+/* The dispatch of cpu: tasks of other pCPUs may run again, and nobody can look there (tell_another()). */
 VERIFIED_ONCE recall_elsewhere(s32 cpu, u32 scan, u64 now)
 {
-	struct cpu_ctx *c = cpu_get(cpu);
-	u32 at;
+	struct cpu_ctx *c = cpu_get(cpu), *other;
+	s32 i;
 
 	if (!c || !c->aside_asked)
 		return 0;
-	at = c->aside_asked - 1;
 	c->aside_asked = 0;
-	recall_aside(at, scan, false, now);
+	bpf_for(i, 0, nr_cpus) {
+		other = cpu_get(i);
+		if (other && other->aside_opens)
+			recall_aside(i, scan, false, now);
+	}
 	return 0;
 }
 

@@ -99,7 +99,8 @@ struct cpu_ctx {
 	u64 aside_of;	  /* whose quotas keep tasks aside here, see aside.h */
 	u32 aside_came;	  /* how many were put aside: written with the run queue locked */
 	u32 aside_busy;	  /* they are being looked at */
-	u32 aside_asked;  /* 1 + the pCPU whose aside are to be looked at from here; 0: none */
+	u32 aside_opens;  /* a gate may have opened for them, and nobody of ours is here to look */
+	u32 aside_asked;  /* to look at those of other pCPUs for which that is so */
 	u32 rotation;	  /* of the far pCPUs to look at */
 	u32 settle_vm;	  /* for which the gang has something to do at the end of this operation; 0: none */
 	u32 makes_way_to; /* the runner is asked to go to that pCPU, minus one; 0: it is not */

@@ -67,8 +67,8 @@ OF_WAYS = [
     Mutation(
         "who was put aside where a real-time task is now stays there",
         "aside.h",
-        "recall_aside(at, scan, false, now);",
-        "(void)at;",
+        "recall_aside(i, scan, false, now);",
+        "break;",
     ),
     Mutation(
         "nobody is asked to look where a real-time task is",

@@ -440,3 +440,24 @@ fn who_was_put_aside_where_a_real_time_task_is_now_runs_elsewhere() {
         }
     }
 }
+
+#[test]
+fn who_was_put_aside_where_real_time_tasks_are_now_runs_elsewhere_however_many_have_come() {
+    let mut w = world(3);
+    let cgroup = w.new_cgroup(0, 100);
+    w.set_quota(cgroup, 100_000, 60_000, 0);
+    let tasks = [0, 1].map(|cpu| w.spawn(Spec::busy().on(&[cpu]).cgroup(cgroup)));
+    w.run(MS);
+    while tasks.iter().any(|id| w.is_running(*id)) {
+        w.run(MS);
+    }
+    for (cpu, task) in tasks.iter().enumerate() {
+        w.rt_takes(cpu);
+        w.set_affinity(*task, &[cpu, 2]);
+    }
+    w.run(200 * MS);
+    // Both on the third pCPU, at one refill's word.
+    let used = used_in(&mut w, SECOND, &tasks);
+    assert_near(used.iter().sum::<u64>() as f64 / SECOND as f64, 0.6, 0.05);
+    assert!(used.iter().all(|ns| *ns > SECOND / 5), "{used:?}");
+}
