@@ -10,7 +10,8 @@ cd "$repo"
 logs=build/logs
 stamps=build/stamps
 venv=build/venv
-export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$repo/build/target}
+CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-build/target}")
+export CARGO_TARGET_DIR
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 
 die() {

@@ -6,6 +6,7 @@ Apart from conftest.py, of which a test that imports it gets a copy: what it cou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TypeVar
@@ -15,9 +16,17 @@ from cohortlab.places import PlaceCrashed
 
 # The emulator crashes now and then with two levels of guests.
 ATTEMPTS = 4
+# What is measured is void if the lab was kept waiting for so much of the time, and so is a test that fails then.
+DISTURBED = 0.1
 # So many tests of a session may fail once, if they pass the next time: over two hundred measure on a machine whose
 # noise nobody bounds. Each is told of, and counted. One that fails twice, or one more, fails the session.
 SECOND_CHANCES = 2
+
+# So many tests of a session may lose a machine to a crash that nothing explains: the goal is none in fifty boots. A
+# scheduler that hangs its host now and then is not to pass as an emulator that crashes.
+LOSSES = 2
+# What a kernel says on its console before it dies of something that runs in it.
+DIED = re.compile(r"sched_ext|BUG:|Oops|[Ll]ockup|\bstalls?\b|blocked for more than|Kernel panic")
 
 T = TypeVar("T")
 
@@ -25,6 +34,12 @@ T = TypeVar("T")
 repeated: list[str] = []
 # The tests that have failed once.
 _failed: set[str] = set()
+# The tests that have lost a machine.
+_lost: list[str] = []
+
+
+class Elsewhere(AssertionError):
+    """This machine kept the lab waiting while something was measured: void, whatever came out."""
 
 
 def repeat(why: str) -> None:
@@ -43,6 +58,14 @@ def second_chance(test: str) -> bool:
         return False
     _failed.add(test)
     return True
+
+
+def may_be_lost(test: str, last_words: str) -> bool:
+    """Return whether a test that has lost a machine is void and no failure."""
+    if DIED.search(last_words):
+        return second_chance(test)
+    _lost.append(test)
+    return len(_lost) <= LOSSES
 
 
 def until_up(boot: Callable[[], T], what: str = "booting") -> T:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import shlex
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from again import ATTEMPTS, booted, repeat, repeated, say, second_chance, until_up
+from again import ATTEMPTS, DISTURBED, Elsewhere, booted, may_be_lost, repeat, repeated, say, second_chance, until_up
 from disturbance import Disturbance
 
 from cohortlab import scenario as scenarios
@@ -30,8 +31,6 @@ from cohortlab.places import PlaceCrashed
 SCENARIO = Path(__file__).with_name("scenario.toml")
 # Lines of a kernel log that tell of damage.
 DAMAGE = re.compile(r"BUG|WARNING|Oops|\bstall|lockup|blocked for more than|hung|sched_ext: .*(error|stall|watchdog)")
-# A test that fails is void if its lab was kept waiting for so much of the time.
-DISTURBED = 0.1
 # Locks, wake-ups and TLB flushes for some ten seconds on a busy lab.
 WORK = "hackbench -g 2 -l 1500 -f 5 && stress-ng --quiet --tlb-shootdown 1 --tlb-shootdown-ops 500"
 WORK_TIMEOUT_S = 180
@@ -41,6 +40,8 @@ EXTRA_GUEST_MB = 192
 Boot = Callable[..., AbstractContextManager[LabPlace]]
 BareBoot = Callable[..., Lab]
 
+# A mark in a kernel's log is there once.
+_marks = itertools.count()
 # The tests that had a lab.
 used: set[str] = set()
 # The lab that tests share, by its kernel.
@@ -167,29 +168,49 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if pyfuncitem.get_closest_marker("lab"):
         used.add(pyfuncitem.nodeid)
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    for _ in range(1, ATTEMPTS):
+    for attempt in range(1, ATTEMPTS + 1):
         disturbance = Disturbance(lab) if lab else None
         try:
             pyfuncitem.obj(**arguments)
             return True
-        except AssertionError as failure:
+        except (AssertionError, AgentError, TimeoutError, PlaceCrashed) as failure:
             part = disturbance.part() if disturbance else 0.0
-            what = str(failure).split("\n", 1)[0]
-            if part >= DISTURBED:
-                repeat(f"{pyfuncitem.name} is void, this machine kept the lab waiting for {part:.0%} of it: {what}")
-            elif not second_chance(pyfuncitem.nodeid):
+            lost = isinstance(failure, PlaceCrashed) or (lab is not None and not answers(lab))
+            again = attempt < ATTEMPTS and is_void(pyfuncitem, failure, lost, part)
+            if lost and lab is not None:
+                # Also for the tests that follow.
+                boot_again(lab)
+                if "bench" in arguments:
+                    arguments["bench"] = Bench(lab)
+            if not again:
                 raise
-            else:
-                tell(pyfuncitem.config, f"{failure}\n{printed(pyfuncitem.config)}")
-                repeat(f"{pyfuncitem.name} has failed once: {what}")
-        except (PlaceCrashed, AgentError, TimeoutError) as crash:
-            repeat(f"{pyfuncitem.name} is void, a machine was lost: {crash}")
-            if lab is None:
-                continue  # it boots its own
-            boot_again(lab)
-            if "bench" in arguments:
-                arguments["bench"] = Bench(lab)
-    pyfuncitem.obj(**arguments)
+    return True
+
+
+def is_void(test: pytest.Function, failure: BaseException, lost: bool, part: float) -> bool:
+    """Return whether a test that did not pass is run again, and say why; ``part`` of the time the lab had to wait."""
+    what = str(failure).split("\n", 1)[0]
+    if lost:
+        if not may_be_lost(test.nodeid, str(failure)):
+            return False
+        repeat(f"{test.name} is void, a machine was lost: {failure}")
+    elif part >= DISTURBED or isinstance(failure, Elsewhere):
+        repeat(f"{test.name} is void, this machine kept the lab waiting for {part:.0%} of it: {what}")
+    elif second_chance(test.nodeid):
+        tell(test.config, f"{failure}\n{printed(test.config)}")
+        repeat(f"{test.name} has failed once: {what}")
+    else:
+        return False
+    return True
+
+
+def answers(lab: LabPlace) -> bool:
+    """Return whether the host and all its guests are alive."""
+    try:
+        for machine in (lab.emulator.host, *(guest.machine for guest in lab.guests.values())):
+            machine.ping()
+    except (AgentError, TimeoutError, PlaceCrashed):
+        return False
     return True
 
 
@@ -274,17 +295,20 @@ class Bench:
     def silence(self, *, but: tuple[str, ...] = ()) -> Iterator[None]:
         """No kernel may complain in the block, nor of what happened in it."""
         machines = (self.host, *(guest for guest in self.guests if guest.name not in but))
-        known = _logs(machines)
+        # Not by how many lines there were: a log that is full loses a line for each that comes.
+        mark = f"lab: silence {next(_marks)}"
+        _everywhere(machines, f"echo '{mark}' >/dev/kmsg")
         yield
-        for machine, log in _logs(machines).items():
-            new = log[len(known[machine]) :]
-            damage = [line for line in new if DAMAGE.search(line)]
+        for machine, log in _everywhere(machines, "dmesg").items():
+            before, found, new = log.partition(mark)
+            assert found, f"{machine.name}: its kernel says so much that the beginning is lost: {before[:1000]}"
+            damage = [line for line in new.splitlines() if DAMAGE.search(line)]
             if damage:
-                print(machine.name, *new, sep="\n")
+                print(machine.name, new, sep="\n")
             assert not damage, f"{machine.name}: its kernel says: {damage}"
 
 
-def _logs(machines: tuple[Machine, ...]) -> dict[Machine, list[str]]:
+def _everywhere(machines: tuple[Machine, ...], sh: str) -> dict[Machine, str]:
+    """Return what a command prints on each machine."""
     with ThreadPoolExecutor() as pool:
-        logs = pool.map(lambda machine: machine.check("dmesg").splitlines(), machines)
-        return dict(zip(machines, logs, strict=True))
+        return dict(zip(machines, pool.map(lambda machine: machine.check(sh), machines), strict=True))

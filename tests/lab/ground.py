@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from again import DISTURBED, Elsewhere
 from disturbance import Disturbance
 
 from cohortlab.lab import guest as guests
@@ -201,23 +202,31 @@ class Ground(Cgroups):
             assert self.bench.state() == "enabled", "it was ejected"
             assert self.host.read("/sys/kernel/sched_ext/enable_seq") == before, "it was loaded anew"
 
-    def got(self, *names: str, window_s: float = WINDOW_S, settle_s: float = SETTLE_S) -> dict[str, float]:
-        """Return the pCPUs that VMs and groups used in a window: 0.5 is half of one."""
+    def got(
+        self, *names: str, window_s: float = WINDOW_S, settle_s: float = SETTLE_S, tries: int = 3
+    ) -> dict[str, float]:
+        """Return the pCPUs that VMs and groups used in a window: 0.5 is half of one.
+
+        A window in which the lab had to wait says little, so there is another; that of something that happens once
+        is looked at by who asks for it (``tries=1``).
+        """
         time.sleep(settle_s)
         files = {f"{self.folder(name)}/cpu.stat": name for name in names}
-        disturbance = Disturbance(self.place)
-        answer = self.host.channel.call(
-            {"exec": {"sh": f"sleep {window_s:g}"}}, (*files, *sampling.HOST_FILES), window_s + 60
-        )
-        seconds, of_s = sampling.cpu_seconds(answer, files), sampling.window_s(answer)
-        self.away = disturbance.part()
-        self.idle = sampling.host_counters(answer)["idle_s"] / of_s
-        got = {name: used_s / of_s for name, used_s in seconds.items()}
-        said = ", ".join(f"{name} {pcpus:.3f}" for name, pcpus in got.items())
-        print(
-            f"{self.policy}: in {of_s:.2f} s: {said}, idle {self.idle:.3f}; the emulator waited {self.away:.0%} of it"
-        )
-        return got
+        for _ in range(tries):
+            disturbance = Disturbance(self.place)
+            answer = self.host.channel.call(
+                {"exec": {"sh": f"sleep {window_s:g}"}}, (*files, *sampling.HOST_FILES), window_s + 60
+            )
+            seconds, of_s = sampling.cpu_seconds(answer, files), sampling.window_s(answer)
+            self.away = disturbance.part()
+            self.idle = sampling.host_counters(answer)["idle_s"] / of_s
+            got = {name: used_s / of_s for name, used_s in seconds.items()}
+            said = ", ".join(f"{name} {pcpus:.3f}" for name, pcpus in got.items())
+            waited = f"the emulator waited {self.away:.0%} of it"
+            print(f"{self.policy}: in {of_s:.2f} s: {said}, idle {self.idle:.3f}; {waited}")
+            if self.away < DISTURBED:
+                return got
+        raise Elsewhere(waited)
 
     def used(self, got: Mapping[str, float], pcpus: float) -> float:
         """Assert that no pCPU idled and that these had most of that many; return how many they used."""

@@ -230,6 +230,7 @@ def test_the_probe_costs_little(bench: Bench) -> None:
                 switches = probe.sample()["switches"] - before
                 costs_ns.append((_spent(bench, probe) - spent) / switches)
             cost_ns = min(costs_ns)
+            assert cost_ns > 0, "its programs ran, and that took time"
             part = cost_ns * here_s / there_s * 20_000 / S
             print(
                 f"{name}: {cost_ns:.0f} ns a switch in the emulator ({', '.join(f'{ns:.0f}' for ns in costs_ns)}), "
@@ -241,7 +242,9 @@ def test_the_probe_costs_little(bench: Bench) -> None:
 def _spent(bench: Bench, probe: Probe) -> int:
     """Return the time in ns that the probe's programs have taken so far."""
     texts = bench.host.check(f"cat /proc/{probe.run.pid}/fdinfo/* 2>/dev/null || true")
-    return sum(map(int, re.findall(r"run_time_ns:\s+(\d+)", texts)))
+    times_ns = re.findall(r"run_time_ns:\s+(\d+)", texts)
+    assert times_ns, "no program of the probe is found"
+    return sum(map(int, times_ns))
 
 
 def test_who_may_not_watch_is_told_so(bench: Bench) -> None:

@@ -7,9 +7,11 @@ A copy of `bpf/` with one line changed is compiled into the simulator (COHORT_BP
 
 import os
 import shutil
+import signal
 import subprocess
 from collections import Counter
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 
 import pytest
 from tests.mutations.core_mistakes import OF_OPERATIONS
@@ -23,7 +25,7 @@ from cohortlab.sim.policy import BOOST, PRESETS, TABLES
 
 MUTATIONS = [*OF_CORE, *OF_OPERATIONS, *OF_WAYS, *OF_POLICIES]
 REPO = Path(__file__).parents[2]
-WORK = Path(os.environ.get("CARGO_TARGET_DIR", REPO / "build" / "target")) / "mutations"
+WORK = Path(os.environ.get("CARGO_TARGET_DIR", REPO / "build" / "target")).absolute() / "mutations"
 
 
 def run_tests(bpf: Path, *, only: str = "") -> tuple[bool, str]:
@@ -36,12 +38,18 @@ def run_tests(bpf: Path, *, only: str = "") -> tuple[bool, str]:
     argv = ["scripts/in-toolchain", "cargo", "test", "--locked", "--package", "cohort-sim", "--test", "bpf"]
     # Random partitions, measured against the ideal: a mistake is to be found by a test that says what is expected.
     argv += ["--", only] if only else ["--", "--skip", "maxmin::"]
-    # A mistake may let a test run for ever; that is found too.
+    cargo = subprocess.Popen(
+        argv, cwd=REPO, env=environment, stdout=PIPE, stderr=STDOUT, text=True, start_new_session=True
+    )
+    # A mistake may let a test run for ever; that is found too. It must not go on beside the next one.
     try:
-        done = subprocess.run(argv, cwd=REPO, env=environment, capture_output=True, text=True, timeout=900, check=False)
+        said, _ = cargo.communicate(timeout=900)
     except subprocess.TimeoutExpired:
+        os.killpg(cargo.pid, signal.SIGKILL)
+        cargo.communicate()
+        print("did not end")
         return False, "test result: FAILED (did not end)"
-    return done.returncode == 0, done.stdout + done.stderr
+    return cargo.returncode == 0, said
 
 
 @pytest.fixture
