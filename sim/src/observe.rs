@@ -93,14 +93,17 @@ pub enum What {
         vcpu: VcpuId,
         lock: u32,
     },
+    /// `sleeps`: it is a mutex, which does not keep its holder from sleeping or from being moved to another vCPU.
     LockTaken {
         vcpu: VcpuId,
         lock: u32,
+        sleeps: bool,
         waited_ns: Ns,
     },
     LockReleased {
         vcpu: VcpuId,
         lock: u32,
+        sleeps: bool,
         held_ns: Ns,
     },
     SpinStart {

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::ids::VcpuId;
+use crate::ids::{VcpuId, VmId};
 use crate::observe::{Spin, What};
 use crate::time::{Ns, MS};
 
 use super::layout::Layout;
+use super::loops::Loops;
 use super::totals::GuestCounts;
 use super::waits::{Summary, Waits};
 
@@ -18,9 +19,6 @@ pub const SPINS: [&str; 5] = ["lock", "ipi-answer", "shootdown", "barrier", "use
 
 /// Where nobody sees spins, a vCPU that has run for so long without a pause-loop exit no longer spins the same spin: the probe's chain_gap_ns.
 const CHAIN_GAP_NS: Ns = MS;
-
-/// A guest's idle task ([`What::GuestSwitch`]).
-const IDLE: u32 = u32::MAX;
 
 #[derive(Clone, Debug, Default)]
 struct Vcpu {
@@ -33,18 +31,13 @@ struct Vcpu {
     /// CPU time of its thread so far; up to when, if it runs.
     run_ns: Ns,
     runs_since_ns: Option<Ns>,
-    /// The guest's task that it runs; `u32::MAX`: idle.
-    task: u32,
     /// Interrupts on their way: vector, and when the first of it was sent. One vector pends once, as in an APIC.
     pending: Vec<(u8, Ns)>,
 }
 
-/// A loop that waits. An interrupt handler's stands on the one that it has interrupted; a preempted task's goes on with it, maybe on another vCPU.
-#[derive(Clone, Debug)]
-struct Loop {
-    /// The guest's task, and where it is the idle one its vCPU.
-    of: (u32, u32),
-    why: Spin,
+/// What is known of a loop that waits.
+#[derive(Clone, Debug, Default)]
+struct Waiting {
     exits: u64,
     /// CPU time that it has had, and that of the vCPU when it went on.
     spun_ns: Ns,
@@ -54,8 +47,6 @@ struct Loop {
 #[derive(Clone, Debug, Default)]
 struct Vm {
     counts: Counts,
-    /// Those that have begun and not ended.
-    loops: Vec<Loop>,
     spins: [Waits; 5],
     shootdown: Waits,
     ipi: Waits,
@@ -139,7 +130,7 @@ impl Counts {
 pub struct GuestTotals {
     #[serde(flatten)]
     pub counts: Counts,
-    /// CPU time burnt by spinning.
+    /// CPU time burnt by spinning, also in loops that go on.
     pub spin_ns: Ns,
     pub spins: BTreeMap<&'static str, Summary>,
     pub shootdown: Summary,
@@ -156,15 +147,12 @@ pub struct GuestMetrics {
     vms: Vec<Vm>,
     vcpus: Vec<Vcpu>,
     bases: Vec<usize>,
+    loops: Loops<Waiting>,
 }
 
 impl Vcpu {
     fn run_ns(&self, now_ns: Ns) -> Ns {
         self.run_ns + self.runs_since_ns.map_or(0, |since_ns| now_ns - since_ns)
-    }
-
-    fn runs(&self, own: VcpuId) -> (u32, u32) {
-        (self.task, if self.task == IDLE { own.id } else { 0 })
     }
 }
 
@@ -174,16 +162,16 @@ impl GuestMetrics {
         Self {
             spins,
             vms: vec![Vm::default(); layout.vms.len()],
-            vcpus: vec![Vcpu { task: IDLE, ..Vcpu::default() }; count],
+            vcpus: vec![Vcpu::default(); count],
             bases,
+            loops: Loops::new(layout),
         }
     }
 
     /// Of the loops of what the vCPU runs the last one executes, or none does any more.
     fn loops_go_on(&mut self, vcpu: VcpuId, now_ns: Ns, goes_on: bool) {
-        let (vm, known) = self.of(vcpu);
-        let (of, run_ns) = (known.runs(vcpu), known.run_ns(now_ns));
-        let Some(last) = vm.loops.iter_mut().rfind(|open| open.of == of) else { return };
+        let run_ns = self.of(vcpu).1.run_ns(now_ns);
+        let Some(last) = self.loops.last_on(vcpu) else { return };
         if let Some(from_ns) = last.from_ns.take() {
             last.spun_ns += run_ns - from_ns;
         }
@@ -217,8 +205,7 @@ impl GuestMetrics {
                 known.turn_exits = true;
                 known.streak += 1;
                 if spins {
-                    let of = known.runs(vcpu);
-                    if let Some(last) = vm.loops.iter_mut().rfind(|open| open.of == of) {
+                    if let Some(last) = self.loops.last_on(vcpu) {
                         last.exits += 1;
                     }
                 } else {
@@ -264,25 +251,23 @@ impl GuestMetrics {
             }
             What::GuestSwitch { vcpu, next, .. } => {
                 self.loops_go_on(vcpu, now_ns, false);
-                let (vm, known) = self.of(vcpu);
-                vm.counts.guest_switches += 1;
-                known.task = next;
+                self.of(vcpu).0.counts.guest_switches += 1;
+                self.loops.switch(vcpu, next);
                 self.loops_go_on(vcpu, now_ns, true);
             }
-            What::LockTaken { vcpu, waited_ns, .. } => self.of(vcpu).0.lock_wait.add(waited_ns),
+            What::LockTaken { vcpu, waited_ns, .. } if waited_ns > 0 => {
+                self.of(vcpu).0.lock_wait.add(waited_ns);
+            }
             What::LockReleased { vcpu, held_ns, .. } => self.of(vcpu).0.lock_hold.add(held_ns),
             What::SpinStart { vcpu, why } => {
                 self.loops_go_on(vcpu, now_ns, false);
-                let (vm, known) = self.of(vcpu);
-                let from_ns = Some(known.run_ns(now_ns));
-                vm.loops.push(Loop { of: known.runs(vcpu), why, exits: 0, spun_ns: 0, from_ns });
+                let from_ns = Some(self.of(vcpu).1.run_ns(now_ns));
+                self.loops.begin(vcpu, why, Waiting { from_ns, ..Waiting::default() });
             }
             What::SpinEnd { vcpu, why, .. } => {
                 self.loops_go_on(vcpu, now_ns, false);
-                let (vm, known) = self.of(vcpu);
-                let of = known.runs(vcpu);
-                if let Some(at) = vm.loops.iter().rposition(|open| open.of == of && open.why == why) {
-                    let over = vm.loops.remove(at);
+                if let Some(over) = self.loops.end(vcpu, why) {
+                    let (vm, _) = self.of(vcpu);
                     vm.spins[spin_index(why)].add(over.spun_ns);
                     vm.counts.chain_ends(over.exits);
                 }
@@ -306,10 +291,26 @@ impl GuestMetrics {
         self.vms[vm].counts.ipis_taken.clone()
     }
 
-    pub fn counts(&self, vm: usize) -> GuestCounts {
-        let Vm { counts, spins, .. } = &self.vms[vm];
+    /// CPU time that a VM has burnt by spinning so far.
+    fn spin_ns(&self, now_ns: Ns, vm: usize) -> Ns {
+        let over_ns: Ns = self.vms[vm].spins.iter().map(Waits::sum_ns).sum();
+        let before_ns: Ns = self.loops.of_vm(vm).map(|open| open.spun_ns).sum();
+        let executed = self.vcpus_of(vm).iter().zip(0..).filter_map(|(vcpu, id)| {
+            let (_, last) = self.loops.on(VcpuId { vm: VmId(vm as u32), id }).next_back()?;
+            Some(vcpu.run_ns(now_ns) - last.from_ns?)
+        });
+        over_ns + before_ns + executed.sum::<Ns>()
+    }
+
+    fn vcpus_of(&self, vm: usize) -> &[Vcpu] {
+        let end = self.bases.get(vm + 1).copied().unwrap_or(self.vcpus.len());
+        &self.vcpus[self.bases[vm]..end]
+    }
+
+    pub fn counts(&self, now_ns: Ns, vm: usize) -> GuestCounts {
+        let counts = &self.vms[vm].counts;
         GuestCounts {
-            spin_ns: spins.iter().map(Waits::sum_ns).sum(),
+            spin_ns: self.spin_ns(now_ns, vm),
             ple: counts.ple,
             ple_kernel: counts.ple_kernel,
             ple_chains: counts.ple_chains,
@@ -321,9 +322,8 @@ impl GuestMetrics {
         }
     }
 
-    pub fn totals(&self, vm: usize) -> GuestTotals {
-        let end = self.bases.get(vm + 1).copied().unwrap_or(self.vcpus.len());
-        let vcpus = &self.vcpus[self.bases[vm]..end];
+    pub fn totals(&self, now_ns: Ns, vm: usize) -> GuestTotals {
+        let (vcpus, spin_ns) = (self.vcpus_of(vm), self.spin_ns(now_ns, vm));
         let vm = &self.vms[vm];
         let mut counts = vm.counts.clone();
         if !self.spins {
@@ -333,7 +333,7 @@ impl GuestMetrics {
         counts.streaks_of(&vm.streaks, vcpus.iter().map(|vcpu| vcpu.streak));
         GuestTotals {
             counts,
-            spin_ns: vm.spins.iter().map(Waits::sum_ns).sum(),
+            spin_ns,
             spins: SPINS
                 .into_iter()
                 .zip(vm.spins.iter().map(Waits::summary))

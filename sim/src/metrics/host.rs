@@ -136,8 +136,8 @@ impl HostMetrics {
             }
             What::GuestIpiSent { from, to, .. } if from != to => self.interrupts(now_ns, to),
             What::Mode { vcpu, kernel } => self.vcpu(vcpu).kernel = kernel,
-            What::LockTaken { vcpu, .. } => self.vcpu(vcpu).locks_held += 1,
-            What::LockReleased { vcpu, .. } => {
+            What::LockTaken { vcpu, sleeps: false, .. } => self.vcpu(vcpu).locks_held += 1,
+            What::LockReleased { vcpu, sleeps: false, .. } => {
                 let vcpu = self.vcpu(vcpu);
                 vcpu.locks_held = vcpu.locks_held.saturating_sub(1);
             }

@@ -121,8 +121,11 @@ impl Lags {
         }
     }
 
-    /// Weighted max-min fair: all shares grow together until a VM has what it wants.
+    /// Weighted max-min fair: all shares grow together until a VM has what it wants. Lag may turn where a share changes, so it is looked at before.
     fn share(&mut self) {
+        for vm in &mut self.vms {
+            vm.look(self.at_ns);
+        }
         let mut left = f64::from(self.pcpus);
         let mut open: Vec<usize> = Vec::with_capacity(self.vms.len());
         for (index, vm) in self.vms.iter_mut().enumerate() {
@@ -186,6 +189,18 @@ mod tests {
         lags.runs(0, 10, 0);
         lags.runs(1, 10, 1);
         assert_eq!((lags.extremes(0, 20), lags.extremes(1, 20)), ((0, 5), (5, 0)));
+    }
+
+    #[test]
+    fn lag_is_looked_at_where_somebody_elses_wish_turns_it() {
+        // Two pCPUs. The first VM wants both and has one: 10 behind. From then on it is due half of one, for another wants both.
+        let mut lags = lags(2, &[100, 300]);
+        lags.wants(0, 0, 2);
+        lags.runs(0, 0, 1);
+        lags.wants(1, 10, 2);
+        assert_eq!(lags.vms[0].rate, 0.5);
+        lags.runs(0, 20, 2);
+        assert_eq!(lags.extremes(0, 20), (10, 0));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! | [`fingerprint`] | one number for all that happened |
 //! | [`mod@host`], [`lag`] | what pCPUs and vCPUs' threads did: waiting, co-stop, skew, stacking; lag between VMs |
 //! | [`guest`] | what the guests did and suffered: spins, pause-loop exits, yields, TLB flushes, locks |
+//! | [`loops`] | loops that wait, by what executes them |
 //! | [`waits`] | distributions |
 //! | [`window`] | what was counted from a program's start to its end |
 //! | [`layout`] | who is who |
@@ -16,6 +17,7 @@ pub mod guest;
 pub mod host;
 pub mod lag;
 pub mod layout;
+pub mod loops;
 mod stacking;
 pub mod totals;
 pub mod waits;
@@ -94,7 +96,7 @@ impl Metrics {
     fn mark(&mut self, now_ns: Ns, vm: VmId) -> Mark {
         let mut mark = self.host.mark(&self.layout, now_ns, vm.index());
         for (vm, counts) in &mut mark.vms {
-            counts.guest = self.guest.counts(*vm as usize);
+            counts.guest = self.guest.counts(now_ns, *vm as usize);
         }
         Mark { ipis_taken: self.guest.ipis_taken(vm.index()), ..mark }
     }
@@ -113,7 +115,7 @@ impl Metrics {
         let figures = vms.into_iter().enumerate().map(|(index, totals)| VmFigures {
             name: self.layout.vms[index].name.clone(),
             host: totals,
-            guest: self.guest.totals(index),
+            guest: self.guest.totals(now_ns, index),
             vcpus: std::mem::take(&mut vcpus[index]),
         });
         Figures { host, vms: figures.collect() }

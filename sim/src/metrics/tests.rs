@@ -49,10 +49,10 @@ fn waiting_costop_skew_and_stacking() {
             (10, What::Migrate { task: TaskId(1), from: CpuId(0), to: CpuId(1) }),
             (12, switch(1, None, Stop::Preempted, Some(1))),
             (15, What::Mode { vcpu: V0, kernel: true }),
-            (15, What::LockTaken { vcpu: V0, lock: 0, waited_ns: 0 }),
+            (15, What::LockTaken { vcpu: V0, lock: 0, sleeps: false, waited_ns: 0 }),
             (20, switch(0, Some(0), Stop::Preempted, Some(2))),
             (30, switch(0, Some(2), Stop::Exited, Some(0))),
-            (31, What::LockReleased { vcpu: V0, lock: 0, held_ns: 16 }),
+            (31, What::LockReleased { vcpu: V0, lock: 0, sleeps: false, held_ns: 16 }),
             (35, switch(1, Some(1), Stop::Blocked, None)),
         ],
         40,
@@ -163,6 +163,43 @@ fn time_in_loops_is_that_of_the_one_that_executes() {
     assert_eq!((guest.spins["barrier"].sum_ns, guest.spins["lock"].sum_ns), ((10 + 4) + 20, 3));
     assert_eq!((guest.spins["barrier"].count, guest.spin_ns), (2, 37));
     assert_eq!((guest.counts.ple_chains, guest.counts.ple_chain_max), (1, 2));
+}
+
+#[test]
+fn a_mutex_makes_no_vcpu_a_holder_and_what_was_free_was_not_waited_for() {
+    let found = figures(
+        &[
+            (0, switch(0, None, Stop::Preempted, Some(0))),
+            (5, What::LockTaken { vcpu: V0, lock: 7, sleeps: true, waited_ns: 0 }),
+            (6, What::LockTaken { vcpu: V0, lock: 8, sleeps: true, waited_ns: 3 }),
+            (10, switch(0, Some(0), Stop::Preempted, None)),
+            // Its task goes on elsewhere.
+            (20, What::LockReleased { vcpu: V1, lock: 7, sleeps: true, held_ns: 15 }),
+        ],
+        30,
+    );
+    let VmFigures { host, guest, .. } = &found.vms[0];
+    assert_eq!((host.preemptions, host.preemptions_holder), (1, 0));
+    assert_eq!((guest.lock_wait.count, guest.lock_wait.max_ns, guest.lock_hold.count), (1, 3, 1));
+}
+
+#[test]
+fn a_loop_that_goes_on_is_time_spun() {
+    let events = [
+        (0, switch(0, None, Stop::Preempted, Some(0))),
+        (10, What::SpinStart { vcpu: V0, why: Spin::Barrier }),
+        (15, What::ProgramStart { vcpu: V0, program: 0 }),
+        (20, switch(0, Some(0), Stop::Preempted, None)),
+        (30, switch(0, None, Stop::Preempted, Some(0))),
+        (32, What::SpinEnd { vcpu: V0, why: Spin::Barrier, spun_ns: 0 }),
+        (40, What::ProgramEnd { vcpu: V0, program: 0 }),
+    ];
+    let guest = |told: usize, end_ns| figures(&events[..told], end_ns).vms[0].guest.clone();
+    assert_eq!((guest(3, 18).spin_ns, guest(4, 25).spin_ns, guest(5, 31).spin_ns), (8, 10, 11));
+    assert!(guest(5, 31).spins.is_empty());
+    assert_eq!((guest(7, 40).spin_ns, guest(7, 40).spins["barrier"].sum_ns), (12, 12));
+    // Of the loop, what was before the program's start is not of its window.
+    assert_eq!(window(&events, 50).vms[&0].guest.spin_ns, 5 + 2);
 }
 
 #[test]

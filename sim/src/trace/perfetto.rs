@@ -3,11 +3,13 @@
 //! without length, and be ten times as large.)
 //!
 //! Each pCPU has a track: who runs. Each vCPU has two: what the host does with it (running, waiting), and what happens in the guest (spins, TLB
-//! shootdowns, pause-loop exits), because a spin goes on across preemptions and slices of one track must nest. Flows lead from a pause-loop exit
+//! shootdowns, pause-loop exits), because a spin goes on across preemptions and slices of one track must nest. A spin goes with the guest's task that
+//! executes it, so on each vCPU that runs that one it is a slice. Flows lead from a pause-loop exit
 //! by way of its directed yield to the turn that this got its target, and from an interrupt's sending to its taking.
 
 use crate::ids::{TaskId, VcpuId};
 use crate::metrics::guest::{spin_index, SPINS};
+use crate::metrics::loops::Loops;
 use crate::metrics::Layout;
 use crate::observe::{Observer, Stop, What};
 use crate::time::Ns;
@@ -55,8 +57,11 @@ pub struct Perfetto {
     writer: Writer,
     bytes_max: usize,
     truncated: bool,
+    /// When the last event was that is in the trace.
+    last_ns: Ns,
     pcpus: Vec<bool>,
     vcpus: Vec<Vcpu>,
+    loops: Loops<()>,
     flows: u64,
     costop: Option<CoStop>,
 }
@@ -70,8 +75,10 @@ impl Perfetto {
             writer: Writer::new(),
             bytes_max,
             truncated: false,
+            last_ns: 0,
             pcpus: vec![false; layout.pcpus as usize],
             vcpus: vec![Vcpu::default(); vcpus],
+            loops: Loops::new(&layout),
             flows: 0,
             costop: None,
             layout,
@@ -133,8 +140,9 @@ impl Perfetto {
         self.truncated
     }
 
-    /// The run is over: close what is open, and hand out the trace.
-    pub fn finish(&mut self, now_ns: Ns) -> Vec<u8> {
+    /// The run is over: close what is open, and hand out the trace. One that is cut off ends with what it has.
+    pub fn finish(&mut self, end_ns: Ns) -> Vec<u8> {
+        let now_ns = if self.truncated { self.last_ns } else { end_ns };
         for cpu in 0..self.pcpus.len() {
             self.end_run(now_ns, cpu);
         }
@@ -267,6 +275,7 @@ impl Observer for Perfetto {
         if self.is_full() {
             return;
         }
+        self.last_ns = now_ns;
         match *what {
             What::Switch { cpu, prev, why, next } => {
                 self.switch(now_ns, cpu.0, prev.map(|prev| (prev, why)), next)
@@ -320,8 +329,25 @@ impl Observer for Perfetto {
                     About { category: "guest", name: "IPI taken", value, flow: None, flows_end: &ended };
                 self.instant(now_ns, vcpu, about);
             }
-            What::SpinStart { vcpu, why } => self.begin(now_ns, vcpu, Slice::Spin(spin_index(why)), None),
-            What::SpinEnd { vcpu, why, .. } => self.end(now_ns, vcpu, Slice::Spin(spin_index(why))),
+            What::SpinStart { vcpu, why } => {
+                self.loops.begin(vcpu, why, ());
+                self.begin(now_ns, vcpu, Slice::Spin(spin_index(why)), None);
+            }
+            What::SpinEnd { vcpu, why, .. } => {
+                self.loops.end(vcpu, why);
+                self.end(now_ns, vcpu, Slice::Spin(spin_index(why)));
+            }
+            What::GuestSwitch { vcpu, next, .. } => {
+                let at = self.at(vcpu);
+                while self.vcpus[at].guest.pop().is_some() {
+                    self.writer.put(now_ns, event::END, GUEST + at as u64, About::default());
+                }
+                self.loops.switch(vcpu, next);
+                let spins: Vec<_> = self.loops.on(vcpu).map(|(why, ())| spin_index(why)).collect();
+                for spin in spins {
+                    self.begin(now_ns, vcpu, Slice::Spin(spin), None);
+                }
+            }
             What::ShootdownStart { vcpu, targets } => {
                 self.begin(now_ns, vcpu, Slice::Shootdown, Some(("targets", targets.into())));
             }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Intervals and instants in columns: who ran where, who waited, who spun, who flushed. What `cohortlab explain` draws.
 
+use crate::ids::VcpuId;
 use crate::metrics::guest::spin_index;
+use crate::metrics::loops::Loops;
 use crate::metrics::Layout;
 use crate::observe::{Observer, Stop, What};
 use crate::time::Ns;
@@ -14,7 +16,7 @@ pub enum Kind {
     Run = 0,
     /// A task waited for a pCPU: `lane` is the pCPU, `who` the task.
     Wait = 1,
-    /// A vCPU spun: `lane` is what for, `who` the vCPU's task.
+    /// A vCPU executed a loop that waits: `lane` is what for, `who` the vCPU's task.
     Spin = 2,
     /// A vCPU flushed others' TLBs: `lane` is how many, `who` the vCPU's task.
     Shootdown = 3,
@@ -44,6 +46,7 @@ pub struct Timeline {
     layout: Layout,
     open: Vec<Open>,
     task_of: Vec<Vec<u32>>,
+    loops: Loops<()>,
     rows_max: usize,
 }
 
@@ -60,7 +63,7 @@ impl Timeline {
         }
         let wait = |task: &crate::metrics::layout::TaskLayout| task.waits_on.map(|cpu| (cpu.0, 0));
         let open = layout.tasks.iter().map(|task| Open { wait: wait(task), ..Open::default() }).collect();
-        Self { layout, open, task_of, rows_max, ..Self::default() }
+        Self { loops: Loops::new(&layout), layout, open, task_of, rows_max, ..Self::default() }
     }
 
     pub fn len(&self) -> usize {
@@ -103,8 +106,16 @@ impl Timeline {
         }
     }
 
-    fn task(&self, vcpu: crate::ids::VcpuId) -> u32 {
+    fn task(&self, vcpu: VcpuId) -> u32 {
         self.task_of[vcpu.vm.index()][vcpu.id as usize]
+    }
+
+    /// The vCPU executes another loop now, or none.
+    fn spins(&mut self, vcpu: VcpuId, now_ns: Ns) {
+        let task = self.task(vcpu);
+        self.close(Kind::Spin, task, now_ns);
+        let last = self.loops.on(vcpu).next_back();
+        self.open(task).spin = last.map(|(why, ())| (spin_index(why) as u32, now_ns));
     }
 
     /// The run is over: what is open ends.
@@ -147,13 +158,16 @@ impl Observer for Timeline {
                 self.open(task.0).wait = Some((to.0, now_ns));
             }
             What::SpinStart { vcpu, why } => {
-                let task = self.task(vcpu);
-                self.close(Kind::Spin, task, now_ns);
-                self.open(task).spin = Some((spin_index(why) as u32, now_ns));
+                self.loops.begin(vcpu, why, ());
+                self.spins(vcpu, now_ns);
             }
-            What::SpinEnd { vcpu, .. } => {
-                let task = self.task(vcpu);
-                self.close(Kind::Spin, task, now_ns);
+            What::SpinEnd { vcpu, why, .. } => {
+                self.loops.end(vcpu, why);
+                self.spins(vcpu, now_ns);
+            }
+            What::GuestSwitch { vcpu, next, .. } => {
+                self.loops.switch(vcpu, next);
+                self.spins(vcpu, now_ns);
             }
             What::ShootdownStart { vcpu, targets } => {
                 let task = self.task(vcpu);
@@ -175,5 +189,46 @@ impl Observer for Timeline {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::VmId;
+    use crate::metrics::layout::{TaskLayout, VmLayout};
+    use crate::observe::Spin;
+
+    #[test]
+    fn a_spin_is_of_the_vcpu_that_executes_it() {
+        let vcpu = |id| VcpuId { vm: VmId(0), id };
+        let task = |id| TaskLayout { vm: Some(0), vcpu: Some(vcpu(id)), ..TaskLayout::default() };
+        let vm = VmLayout { vcpus: 2, ..VmLayout::default() };
+        let layout = Layout { pcpus: 1, vms: vec![vm], tasks: vec![task(0), task(1)], ..Layout::default() };
+        let spin = |id, why| What::SpinStart { vcpu: vcpu(id), why };
+        let end = |id, why| What::SpinEnd { vcpu: vcpu(id), why, spun_ns: 0 };
+        let guest_switch = |id, prev, next| What::GuestSwitch { vcpu: vcpu(id), prev, next };
+        let mut timeline = Timeline::new(layout, usize::MAX);
+        for (now_ns, what) in [
+            (0, guest_switch(0, u32::MAX, 5)),
+            (0, guest_switch(1, u32::MAX, 6)),
+            (10, spin(0, Spin::Barrier)),
+            (20, guest_switch(0, 5, 7)),
+            (30, guest_switch(1, 6, 5)),
+            (32, spin(1, Spin::Lock)),
+            (35, end(1, Spin::Lock)),
+            (37, end(1, Spin::Barrier)),
+        ] {
+            timeline.record(now_ns, &what);
+        }
+        timeline.finish(50);
+        let rows: Vec<_> = (0..timeline.len())
+            .map(|row| (timeline.who[row], timeline.lane[row], timeline.start_ns[row], timeline.end_ns[row]))
+            .collect();
+        let (lock, barrier) = (spin_index(Spin::Lock) as u32, spin_index(Spin::Barrier) as u32);
+        assert_eq!(
+            rows,
+            [(0, barrier, 10, 20), (1, barrier, 30, 32), (1, lock, 32, 35), (1, barrier, 35, 37)]
+        );
     }
 }

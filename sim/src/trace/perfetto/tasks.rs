@@ -26,6 +26,7 @@ impl Perfetto {
         if self.is_full() {
             return;
         }
+        self.last_ns = now_ns;
         self.end_task(now_ns, self.at(vcpu));
         if let Some((name, pid)) = to {
             let at = self.at(vcpu);

@@ -219,6 +219,36 @@ fn a_guests_tasks_go_on_whether_or_not_their_vcpu_runs() {
 }
 
 #[test]
+fn a_spin_goes_with_its_task_to_another_vcpu() {
+    let spin = |vcpu, why| What::SpinStart { vcpu, why };
+    let end = |vcpu, why| What::SpinEnd { vcpu, why, spun_ns: 0 };
+    let guest_switch = |vcpu, prev, next| What::GuestSwitch { vcpu, prev, next };
+    let events = [
+        (0, guest_switch(V0, u32::MAX, 5)),
+        (0, guest_switch(V1, u32::MAX, 6)),
+        (10, spin(V0, Spin::Barrier)),
+        (20, guest_switch(V0, 5, 7)),
+        // Task 7 waits as well, on the same vCPU.
+        (22, spin(V0, Spin::Barrier)),
+        (30, guest_switch(V1, 6, 5)),
+        (32, spin(V1, Spin::Lock)),
+        (35, end(V1, Spin::Lock)),
+        (37, end(V1, Spin::Barrier)),
+        (42, end(V0, Spin::Barrier)),
+    ];
+    let slice = |track: u64, name: &str, start_ns, end_ns| (track, name.to_string(), start_ns, end_ns);
+    assert_eq!(
+        read(&trace(&events, usize::MAX, 50).0).slices,
+        [
+            slice(GUEST, "spin: barrier", 10, 20),
+            slice(GUEST + 1, "spin: lock", 32, 35),
+            slice(GUEST + 1, "spin: barrier", 30, 37),
+            slice(GUEST, "spin: barrier", 22, 42),
+        ]
+    );
+}
+
+#[test]
 fn slices_nest_even_if_their_ends_do_not() {
     let events = [
         (1, What::ShootdownStart { vcpu: V0, targets: 1 }),
@@ -249,6 +279,10 @@ fn a_trace_that_is_cut_off_is_whole() {
     let (bytes, truncated) = trace(&turns, 4000, 1000);
     assert!(truncated);
     assert!(bytes.len() < 5000, "{}", bytes.len());
-    let names: BTreeSet<_> = read(&bytes).slices.into_iter().map(|(_, name, ..)| name).collect();
+    let read = read(&bytes);
+    // Nothing is said of the time after its last event.
+    let last_ns = read.slices.iter().map(|(_, _, start_ns, _)| *start_ns).max();
+    assert_eq!(read.slices.iter().map(|(.., end_ns)| *end_ns).max(), last_ns);
+    let names: BTreeSet<_> = read.slices.into_iter().map(|(_, name, ..)| name).collect();
     assert!(names.contains("work/0") && names.contains("running"));
 }
