@@ -27,6 +27,10 @@ pub struct GuestConfig {
     pub slice_ns: Ns,
     /// ... or no longer (HRTICK, since 7.3).
     pub hrtick: bool,
+    /// EEVDF: whoever yields gives up the rest of its slice (since 6.19).
+    pub yield_forfeits: bool,
+    /// What the kernel makes of it that a vCPU is preempted, as KVM says (vcpu_is_preempted()).
+    pub heeds_preempted: Heeds,
     /// CFS: time in which each of the tasks has a turn, if they are not too many (`sched_latency`); who has slept is half of it before the others at best.
     pub latency_ns: Ns,
     /// Who of the tasks that wait for a vCPU runs next.
@@ -66,6 +70,8 @@ impl Default for GuestConfig {
             retains_tick: false,
             slice_ns: 3_000_000,
             hrtick: false,
+            yield_forfeits: false,
+            heeds_preempted: Heeds::All,
             latency_ns: 6_000_000,
             scheduler: Scheduler::Cfs,
             lazy_preemption: false,
@@ -80,6 +86,17 @@ impl Default for GuestConfig {
             costs: GuestCosts::default(),
         }
     }
+}
+
+/// See [`GuestConfig::heeds_preempted`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Heeds {
+    Nothing,
+    /// Nobody spins for a lock's owner that is on such a vCPU (since 4.10).
+    Owners,
+    /// Nor is a task woken there as if it idled (available_idle_cpu(), since 4.18).
+    All,
 }
 
 /// How the tasks of a vCPU compete.

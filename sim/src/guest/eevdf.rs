@@ -197,10 +197,13 @@ impl Vm {
         }
     }
 
-    /// sched_yield(): since 6.19 the rest of the slice is forfeited.
+    /// sched_yield(): another slice, behind the first; since 6.19 the rest of that is forfeited, and who is ahead already changes nothing.
     pub(super) fn eevdf_yield(&mut self, v: usize) {
         let Some(task) = self.competing(v) else { return };
-        let forfeits = self.guest.hrtick && self.is_eligible(v, Some(task), task);
+        let forfeits = self.guest.yield_forfeits;
+        if forfeits && !self.is_eligible(v, Some(task), task) {
+            return;
+        }
         let slice_ns = self.guest.slice_ns;
         let known = &mut self.tasks[task as usize];
         if forfeits {

@@ -321,7 +321,7 @@ impl Vm {
             let until_ns = host.now_ns() + self.guest.lock_hint_ns;
             host.announce_lock(self.vcpus[v].task, until_ns, self.kvm.lock_hint_max_ns);
         }
-        host.tell(|| What::LockTaken { vcpu: id, lock, waited_ns });
+        host.tell(|| What::LockTaken { vcpu: id, lock, sleeps: false, waited_ns });
     }
 
     pub(crate) fn unlock(&mut self, host: &mut Host, v: usize, lock: u32) {
@@ -331,7 +331,7 @@ impl Vm {
         debug_assert_eq!(known.holder().map(Self::waiter_vcpu), Some(v));
         let (id, held_ns) = (vcpus[v].id, host.now_ns() - known.since_ns);
         let next = known.release(lock_rng, |who| Self::spins(vcpus, cpus, tasks, who, lock));
-        host.tell(|| What::LockReleased { vcpu: id, lock, held_ns });
+        host.tell(|| What::LockReleased { vcpu: id, lock, sleeps: false, held_ns });
         if self.guest.lock_hint_ns > 0 {
             self.cpus[v].locks_held -= 1;
             if self.cpus[v].locks_held == 0 {

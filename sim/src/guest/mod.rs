@@ -47,7 +47,9 @@ use crate::rng::Rng;
 use crate::time::{Ns, Progress};
 use crate::Host;
 
-pub use self::config::{GuestConfig, GuestCosts, LazyTlb, LockKind, Scheduler, SendIpi, TlbMode, Wakelist};
+pub use self::config::{
+    GuestConfig, GuestCosts, Heeds, LazyTlb, LockKind, Scheduler, SendIpi, TlbMode, Wakelist,
+};
 pub use self::vm::{Counters, Vm};
 
 /// Kinds of [`crate::body::Bodies::event`].

@@ -104,7 +104,10 @@ pub enum Op {
     },
     BarrierWake(u32),
     ConditionTake(u32),
-    ConditionWait(u32),
+    ConditionWait {
+        condition: u32,
+        round: u64,
+    },
     ConditionGive {
         condition: u32,
         all: bool,

@@ -10,6 +10,7 @@ use crate::observe::Spin;
 use crate::time::Ns;
 use crate::Host;
 
+use super::config::Heeds;
 use super::ops::{Loop, Op, Until};
 use super::vm::Vm;
 
@@ -20,7 +21,8 @@ impl Vm {
     /// Has this task a CPU, as far as its kernel can see?
     fn is_on_cpu(&self, task: u32) -> bool {
         let on = self.tasks[task as usize].cpu as usize;
-        self.cpus[on].current == task && !self.vcpus[on].seen_preempted
+        let heeds = self.guest.heeds_preempted >= Heeds::Owners;
+        self.cpus[on].current == task && !(heeds && self.vcpus[on].seen_preempted)
     }
 
     /// rwsem_can_spin_on_owner(). A lock that nobody owns is worth a try.

@@ -3,6 +3,7 @@
 
 use crate::observe::What;
 use crate::prefetch::fetch;
+use crate::time::Ns;
 use crate::workload::code::Inst;
 use crate::Host;
 
@@ -74,7 +75,10 @@ impl Vm {
             Some(Inst::Until(at_ns)) => {
                 frame.first(&[kernel, syscall, Op::Sleep(at_ns.saturating_sub(now_ns)), Op::ToUser]);
             }
-            Some(Inst::Started) => self.program_starts(host, v),
+            Some(Inst::Started) => {
+                (task.period_since_ns, task.unit_since_ns) = (now_ns, now_ns);
+                self.program_starts(host, v);
+            }
             Some(Inst::Yield) => frame.first(&[kernel, syscall, Op::Yield, Op::ToUser]),
             Some(Inst::Call { same_space }) => {
                 frame.first(&[kernel, syscall, Op::Call { same_space }, Op::ToUser]);
@@ -143,12 +147,12 @@ impl Vm {
             host.program_ends(vcpu);
         }
         if again {
-            self.begin_again(v);
+            self.begin_again(v, host.now_ns());
         }
     }
 
     /// The program's last task has ended: it wakes the others and is the first of the next time.
-    fn begin_again(&mut self, v: usize) {
+    fn begin_again(&mut self, v: usize, now_ns: Ns) {
         // Nobody else has the objects now, except tasks that never end: what those wait for, or have put there, stays.
         for pipe in self.pipes.iter_mut().filter(|pipe| pipe.readers.is_empty() && pipe.writers.is_empty()) {
             pipe.filled = 0;
@@ -171,6 +175,7 @@ impl Vm {
             let known = &mut self.tasks[*task as usize];
             known.at = 0;
             known.loops.clear();
+            (known.period_since_ns, known.unit_since_ns) = (now_ns, now_ns);
             known.state = if *task == current { State::Runnable } else { State::Sleeping };
         }
         let frame = self.frame(v);

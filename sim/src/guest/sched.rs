@@ -6,6 +6,7 @@ use crate::observe::What;
 use crate::time::Ns;
 use crate::Host;
 
+use super::config::Heeds;
 use super::ops::Op;
 use super::task::{State, NO_SPACE};
 use super::vm::Vm;
@@ -96,7 +97,7 @@ impl Vm {
 
     /// available_idle_cpu(): a preempted vCPU is none, if the guest can know.
     fn is_available_idle(&self, v: usize) -> bool {
-        self.is_idle(v) && !self.vcpus[v].seen_preempted
+        self.is_idle(v) && !(self.guest.heeds_preempted >= Heeds::All && self.vcpus[v].seen_preempted)
     }
 
     /// idle_cpu()
@@ -255,14 +256,15 @@ impl Vm {
     /// Idle and periodic balancing: take a waiting task from the vCPU where most are, if there are at least two more than the `mine` here. Return that vCPU,
     /// and whether it was to switch before.
     fn pull(&mut self, host: &Host, v: usize, mine: usize) -> Option<(usize, bool)> {
-        let others = (0..self.cpus.len()).filter(|other| *other != v && !self.cpus[*other].queue.is_empty());
-        let busiest = others.max_by_key(|other| (self.load(*other), std::cmp::Reverse(*other)));
-        let busiest = busiest.filter(|other| self.load(*other) > mine + 1)?;
         let movable = |task: &u32| {
             let task = &self.tasks[*task as usize];
             task.pin.is_none() && !task.delayed
         };
-        let task = self.cpus[busiest].queue.iter().find(movable)?;
+        // A vCPU where only pinned tasks wait is passed over, whatever its load (LBF_ALL_PINNED).
+        let others = (0..self.cpus.len()).filter(|other| *other != v && self.load(*other) > mine + 1);
+        let waiting = others.filter_map(|other| Some((other, self.cpus[other].queue.iter().find(movable)?)));
+        let busiest = waiting.max_by_key(|(other, _)| (self.load(*other), std::cmp::Reverse(*other)));
+        let (busiest, task) = busiest?;
         let was_urgent = self.cpus[busiest].urgent;
         self.charge(host, busiest);
         self.take(task, busiest);

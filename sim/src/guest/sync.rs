@@ -47,10 +47,12 @@ pub struct Barrier {
     pub gives_up: bool,
 }
 
-/// A condition variable whose predicate is a number: `wait` waits until it is above 0 and counts it down, `signal` counts it up.
+/// A condition variable whose predicate is a number: `wait` waits until it is above 0 and counts it down, `signal` counts it up. A broadcast ends a round: it is
+/// for all who had come to wait by then, also for who is on the way to sleep, and for nobody who comes later (as the sequence that a futex's waiter has read).
 #[derive(Clone, Debug, Default)]
 pub struct Condition {
     pub count: u64,
+    pub round: u64,
     pub waiters: VecDeque<u32>,
     pub lock: u32,
 }
@@ -127,15 +129,16 @@ impl Vm {
                 if known.count > 0 {
                     known.count -= 1;
                 } else {
-                    let lock = known.lock;
-                    self.enter_locked(v, lock, Op::ConditionWait(at));
+                    let (lock, round) = (known.lock, known.round);
+                    self.enter_locked(v, lock, Op::ConditionWait { condition: at, round });
                 }
             }
-            Op::ConditionWait(at) => {
-                let known = &mut self.conditions[at as usize];
+            Op::ConditionWait { condition, round } => {
+                let known = &mut self.conditions[condition as usize];
                 let lock = known.lock;
-                if known.count > 0 {
-                    known.count -= 1;
+                if known.round != round || known.count > 0 {
+                    // What was signalled is another's if a broadcast was for this one.
+                    known.count -= u64::from(known.round == round);
                     self.leave_and_wake(v, lock, std::iter::empty());
                 } else {
                     known.waiters.push_back(current);
@@ -144,7 +147,11 @@ impl Vm {
             }
             Op::ConditionGive { condition, all } => {
                 let known = &mut self.conditions[condition as usize];
-                known.count += if all { known.waiters.len() as u64 } else { 1 };
+                if all {
+                    known.round += 1;
+                } else {
+                    known.count += 1;
+                }
                 if !known.waiters.is_empty() {
                     let lock = known.lock;
                     self.enter_locked(v, lock, Op::ConditionWake { condition, all });
@@ -176,7 +183,7 @@ impl Vm {
         let (vcpu, lock) = (self.vcpus[v].id, self.mutex_number(at));
         self.mutexes[at].owner = Some(self.cpus[v].current);
         self.mutexes[at].since_ns = host.now_ns();
-        host.tell(|| What::LockTaken { vcpu, lock, waited_ns });
+        host.tell(|| What::LockTaken { vcpu, lock, sleeps: true, waited_ns });
     }
 
     fn mutex_op(&mut self, host: &mut Host, v: usize, op: Op, at: usize) {
@@ -220,7 +227,7 @@ impl Vm {
                 let to_sleeper = std::mem::take(&mut mutex.handoff);
                 mutex.owner = mutex.waiters.front().copied().filter(|_| to_sleeper);
                 let (held_ns, waited_for) = (now_ns - mutex.since_ns, !mutex.waiters.is_empty());
-                host.tell(|| What::LockReleased { vcpu, lock: number, held_ns });
+                host.tell(|| What::LockReleased { vcpu, lock: number, sleeps: true, held_ns });
                 if waited_for {
                     self.enter_locked(v, lock, Op::MutexWake(name));
                 }

@@ -26,6 +26,8 @@ pub struct KvmConfig {
     pub halt_poll: HaltPoll,
     /// KVM_FEATURE_STEAL_TIME: the guest sees its steal time and which of its vCPUs are preempted.
     pub steal_time: bool,
+    /// ... the latter since KVM of 4.10.
+    pub tells_preempted: bool,
     /// KVM_FEATURE_PV_SCHED_YIELD: who calls a preempted vCPU yields to it. Off in QEMU's named CPU models.
     pub sched_yield: bool,
     /// kvm_sched_yield() yields to nobody while its pCPU has no other task (single_task_running(), since 5.13).
@@ -48,6 +50,7 @@ impl Default for KvmConfig {
             ipi: Ipi::Trapped,
             halt_poll: HaltPoll::default(),
             steal_time: true,
+            tells_preempted: true,
             sched_yield: false,
             lone_yields_not: true,
             kick_yields: true,

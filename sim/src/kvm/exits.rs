@@ -144,12 +144,12 @@ impl Vm {
 
     /// The thread has lost its pCPU, not by blocking.
     pub(crate) fn sched_out(&mut self, now_ns: Ns, v: usize) {
-        let steal_time = self.kvm.steal_time;
+        let tells = self.kvm.steal_time && self.kvm.tells_preempted;
         let vcpu = &mut self.vcpus[v];
         match vcpu.place {
             // kvm_steal_time_set_preempted() only between two of the guest's instructions (since 5.19): not in the middle of an exit's handling.
             Place::Guest if vcpu.settled => {
-                vcpu.seen_preempted = steal_time;
+                vcpu.seen_preempted = tells;
                 self.look_at_owners();
             }
             Place::Poll => vcpu.poll_until_ns = now_ns,

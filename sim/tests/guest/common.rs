@@ -113,7 +113,7 @@ impl Sim {
     /// Who took this lock when, after how long.
     pub fn taken(&self, wanted: u32) -> Vec<(u64, (u32, u64))> {
         self.list(|what| match what {
-            What::LockTaken { vcpu, lock, waited_ns } if *lock == wanted => Some((vcpu.id, *waited_ns)),
+            What::LockTaken { vcpu, lock, waited_ns, .. } if *lock == wanted => Some((vcpu.id, *waited_ns)),
             _ => None,
         })
     }

@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Locks of the kernel that are spun for while their owner runs.
 
+use cohort_sim::guest::Heeds;
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::observe::What;
+use cohort_sim::scenario::VmConfig;
 
 use crate::common::*;
 
 /// On ideal pCPUs with turns of 1 ms; a hog on one if asked for.
 fn run(vcpus: u32, steal_time: bool, beside_hog: Option<u32>, program: &str) -> Sim {
+    run_with(vcpus, beside_hog, program, |config| config.kvm.steal_time = steal_time)
+}
+
+fn run_with(vcpus: u32, beside_hog: Option<u32>, program: &str, change: impl Fn(&mut VmConfig)) -> Sim {
     let text = format!("mutexes = {{ m = {{ spins = true }} }}\n{program}");
     let mut config = vm(vcpus, &text);
-    config.kvm.steal_time = steal_time;
+    change(&mut config);
     let cpus: Vec<u32> = (0..vcpus).collect();
     let hogs: Vec<_> = beside_hog.map(hog).into_iter().collect();
     build(&MachineConfig::ideal(vcpus), turns_of_a_ms(), &[config], &hogs, 1).pin(&cpus).until(100 * MS)
@@ -63,6 +69,12 @@ fn nobody_spins_for_an_owner_whose_vcpu_is_preempted() {
     let knows_not = run(2, false, Some(0), &text);
     assert_eq!(spun(&knows_not), [(2_500 * US, 2_490 * US)]);
     assert_eq!(done(&knows_not), [2_501 * US]);
+    // Nor can who is not told, nor does it matter to a kernel that does not ask.
+    let untold = run_with(2, Some(0), &text, |config| config.kvm.tells_preempted = false);
+    let asks_not = run_with(2, Some(0), &text, |config| config.guest.heeds_preempted = Heeds::Nothing);
+    assert_eq!((spun(&untold), spun(&asks_not)), (spun(&knows_not), spun(&knows_not)));
+    let asks = run_with(2, Some(0), &text, |config| config.guest.heeds_preempted = Heeds::Owners);
+    assert_eq!(spun(&asks), spun(&knows));
 }
 
 #[test]

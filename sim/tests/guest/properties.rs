@@ -175,7 +175,7 @@ fn check_locks(events: &[(u64, What)], fifo: bool, spin_locks: u32) {
             What::LockWait { vcpu, lock } if *lock < spin_locks => {
                 waiting.entry(*lock).or_default().push_back(vcpu.id)
             }
-            What::LockTaken { vcpu, lock, waited_ns } if *lock < spin_locks => {
+            What::LockTaken { vcpu, lock, waited_ns, .. } if *lock < spin_locks => {
                 assert_eq!(holders.insert(*lock, vcpu.id), None, "at {at}: lock {lock} has two holders");
                 let queue = waiting.entry(*lock).or_default();
                 if fifo && (*waited_ns > 0 || queue.contains(&vcpu.id)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The guest's scheduler.
 
-use cohort_sim::guest::GuestConfig;
+use cohort_sim::guest::{GuestConfig, Heeds};
 use cohort_sim::kvm::{exit, vector, Ipi};
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::observe::What;
@@ -77,6 +77,34 @@ fn an_idle_vcpu_takes_a_waiting_task() {
     assert_eq!(switches(&s, 1)[..2], [(0, Some(3)), (MS, Some(4))]);
     assert_eq!(s.end_ns(), Some(11 * MS));
     assert_eq!(s.sim.bodies.vms[0].counters.steals, 1);
+}
+
+#[test]
+fn a_vcpu_where_only_pinned_tasks_wait_is_passed_over() {
+    // Two threads are on vCPU 0 and two on vCPU 1; of those on vCPU 0 none may leave. vCPU 2 becomes idle at 1 ms and takes one from vCPU 1.
+    let text = "
+        [[thread]]
+        name = 'stays'
+        vcpu = 0
+        steps = [{ compute = '10ms' }]
+        [[thread]]
+        name = 'may-go'
+        steps = [{ compute = '10ms' }]
+        [[thread]]
+        name = 'short'
+        steps = [{ compute = '1ms' }]
+        [[thread]]
+        name = 'stays-too'
+        vcpu = 0
+        steps = [{ compute = '10ms' }]
+        [[thread]]
+        name = 'may-go-too'
+        steps = [{ compute = '10ms' }]";
+    let vms = [vm(3, text)];
+    let s = build(&MachineConfig::ideal(3), turns_of_a_ms(), &vms, &[], 1).pin(&[0, 1, 2]).until(100 * MS);
+    assert_eq!(s.sim.bodies.vms[0].counters.steals, 1);
+    assert_eq!(switches(&s, 2)[1].0, MS);
+    assert_eq!(s.end_ns(), Some(20 * MS));
 }
 
 /// vCPU 0 wakes, at 100 us, a task that sleeps on vCPU 1.
@@ -245,10 +273,11 @@ fn a_preempted_vcpu_is_not_taken_for_idle() {
         [[thread]]
         name = 'short'
         steps = [{ compute = '10us' }]";
-    let woken = |steal_time| {
+    let woken = |steal_time, heeds| {
         let mut config = vm(3, text);
         config.guest.costs.idle_ns = 300 * US;
         config.kvm.steal_time = steal_time;
+        config.guest.heeds_preempted = heeds;
         let s = build(&MachineConfig::ideal(3), turns_of_a_ms(), &[config], &[hog(1)], 1)
             .pin(&[0, 1, 2])
             .until(4 * MS);
@@ -258,8 +287,10 @@ fn a_preempted_vcpu_is_not_taken_for_idle() {
         });
         done[0]
     };
-    assert_eq!(woken(true), (1_500 * US, 2));
-    assert_eq!(woken(false), (2_000 * US, 1));
+    assert_eq!(woken(true, Heeds::All), (1_500 * US, 2));
+    assert_eq!(woken(false, Heeds::All), (2_000 * US, 1));
+    // Before 4.18 nobody asked.
+    assert_eq!(woken(true, Heeds::Owners), (2_000 * US, 1));
 }
 
 #[test]

@@ -60,6 +60,34 @@ fn a_broadcast_wakes_all() {
     assert_eq!(done(&run(4, text)), [50 * US; 3]);
 }
 
+#[test]
+fn a_broadcast_is_for_those_who_wait_then_and_for_no_later_wait_of_theirs() {
+    let text = "
+        [[thread]]
+        name = 'waiter'
+        count = 3
+        times = 2
+        steps = [{ wait = 'c' }, { done = 'x' }]
+        [[thread]]
+        name = 'caller'
+        times = 2
+        steps = [{ compute = '50us' }, { broadcast = 'c' }]";
+    assert_eq!(done(&run(4, text)), [50 * US, 50 * US, 50 * US, 100 * US, 100 * US, 100 * US]);
+    // Who has seen that it must wait, and is on the way to sleep, is not forgotten: the system call takes longer than the broadcast.
+    let text = "
+        [[thread]]
+        name = 'waiter'
+        steps = [{ compute = '45us' }, { wait = 'c' }, { done = 'x' }]
+        [[thread]]
+        name = 'caller'
+        steps = [{ compute = '50us' }, { broadcast = 'c' }]";
+    let mut slow = vm(2, text);
+    slow.guest.costs.syscall_ns = 10 * US;
+    let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[slow], &[], 1).pin(&[0, 1]).until(MS);
+    // 10 us to user mode, 45, 10 into the kernel and 10 out of it.
+    assert_eq!(done(&s), [75 * US]);
+}
+
 fn at_barrier(spin: &str) -> Sim {
     let text = format!(
         "[[thread]]
@@ -175,6 +203,16 @@ fn a_period_is_kept_whatever_its_work_takes() {
         times = 4
         steps = [{ compute = { uniform = ['100us', '900us'] } }, { period = '1ms' }, { done = 'x' }]";
     assert_eq!(done(&run(1, text)), [MS, 2 * MS, 3 * MS, 4 * MS]);
+    // Of a program that begins later from there on; and so are its units of work.
+    let mut late = vm(1, text);
+    late.start_ns = 10 * MS;
+    let s = build(&MachineConfig::ideal(1), turns_of_a_ms(), &[late], &[], 1).pin(&[0]).until(20 * MS);
+    assert_eq!(done(&s), [11 * MS, 12 * MS, 13 * MS, 14 * MS]);
+    let took = s.list(|what| match what {
+        What::Progress { took_ns, .. } => Some(*took_ns),
+        _ => None,
+    });
+    assert_eq!(took.iter().map(|(_, took_ns)| *took_ns).collect::<Vec<_>>(), [MS; 4]);
 }
 
 /// Two tasks have eight rounds of 0.9 ms; the second is on a pCPU that a hog has in every other ms. When rounds and the program end, in us.
