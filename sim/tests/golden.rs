@@ -17,7 +17,7 @@ const BPF: &str = "";
 const RUNS: [(&str, &str, &str, &str, &str, &str); 10] = [
     ("hackbench", "tas", "ipi", "trapped", FLAT, "7c84b801d1991c39"),
     ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, BPF),
-    ("hackbench", "ticket", "ipi", "virtualized", CFS, "454b721f87e05596"),
+    ("hackbench", "ticket", "ipi", "virtualized", CFS, "b593f8c7127ef200"),
     ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "a4f516e8d50f65d1"),
     ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "7d76e1c4827a814f"),
     ("tlb-flush", "tas", "hypercall", "trapped", COHORT, BPF),

@@ -136,7 +136,9 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
     settings = settings or KernelSettings()
     mode = settings.cgroup_mode
     slice_ns = 1000 * (settings.base_slice_us or 0)
-    changed = {} if settings.vm_cgroups else {"groups": False}
+    changed: dict[str, Any] = {"newidle": _newidle(version), "idle_search": _idle_search(version)}
+    if not settings.vm_cgroups:
+        changed["groups"] = False
     if UNFAIR in settings.boosts:
         changed["unfair_boost"] = True
     if mode and not settings.vm_cgroups:
@@ -153,7 +155,6 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
             "class": "fair",
             "variant": "cfs",
             "buddy_hints": version >= (3, 0, 0),
-            "newidle": _newidle(version),
             **_cfs_turns(settings),
             **changed,
         }
@@ -167,21 +168,27 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
         "place_deadline_initial": version >= (6, 12, 0),
         "pick_buddy": version >= (6, 14, 0),
         "full_weights": version >= (7, 1, 0),
+        "lag_by_tick": version >= (7, 0, 0),
+        "paid_leave": version >= (7, 1, 0),
         # Since 7dadeaa6e851 x86 has no model but this and full preemption.
         "lazy_preemption": version >= (7, 0, 0),
         "group_weight": mode or "auto",
         "slice_ns": slice_ns,
         "normalized_slice_ns": _normalized_slice_ns(version),
-        "newidle": _newidle(version),
         **changed,
     }
+
+
+def _idle_search(version: tuple[int, ...]) -> str:
+    """Return where a task that wakes looks for an idle pCPU (select_idle_sibling(); 32e839dda3ba, c722f35b513f)."""
+    return "target" if version < (4, 16, 0) else "recent" if version < (5, 13, 0) else "core"
 
 
 def _newidle(version: tuple[int, ...]) -> str:
     """Return what decides whether a pCPU that goes idle looks for a task (sched_balance_newidle())."""
     if version < (5, 16, 0):
         return "migration-cost"
-    return "cost" if version < (6, 18, 0) else "random" if version < (7, 3, 0) else "rate"
+    return "cost" if version < (6, 18, 0) else "random" if version < (7, 1, 0) else "rate"
 
 
 def _cfs_turns(settings: KernelSettings) -> dict[str, int]:
@@ -202,8 +209,9 @@ def kvm_of(kernel: str, settings: KernelSettings | None = None) -> dict[str, Any
     ``on_spin_bug``: kvm_vcpu_on_spin() forgets whom it boosted last (from 7e513617da71 to 32bd348be3fa);
     ``yields_to_woken``: it yields to who was woken, too (d73eb57b80b9); ``kick_yields``: kicking a halted vCPU is a
     wish to yield to it (266e85a5ec9f); ``lone_yields_not``: kvm_sched_yield() looks first whether the pCPU has another
-    task (72b268a8e930); ``asks_kernel_only``: who was preempted in user mode is not asked (199b5763d329). ``shrink``
-    is the default of halt_poll_ns_shrink.
+    task (72b268a8e930); ``asks_kernel_only``: who was preempted in user mode is not asked (199b5763d329);
+    ``tells_preempted``: guests are told which of their vCPUs are preempted (0b9f6c4615c9). ``shrink`` is the default
+    of halt_poll_ns_shrink; before 4.0 nobody polls.
     """
     version = version_of(kernel)
     return {
@@ -212,7 +220,8 @@ def kvm_of(kernel: str, settings: KernelSettings | None = None) -> dict[str, Any
         "asks_kernel_only": version >= (4, 14, 0) and not (settings and ANY_MODE in settings.boosts),
         "kick_yields": version >= (5, 4, 0),
         "lone_yields_not": version >= (5, 13, 0),
-        "halt_poll": {"shrink": 0 if version < (6, 11, 0) else 2},
+        "tells_preempted": version >= (4, 10, 0),
+        "halt_poll": {"shrink": 0 if version < (6, 11, 0) else 2} | ({"max_ns": 0} if version < (4, 0, 0) else {}),
     }
 
 
@@ -229,8 +238,10 @@ def guest_of(kernel: str, vcpus: int) -> dict[str, Any]:
 
     ``send_ipi``: whether it can send one interrupt to all its other vCPUs; the x2APIC of a KVM guest is in physical
     mode, with shorthands since 43931d350f30. ``slice_ns``, ``latency_ns`` and ``wakeup_gran_ns`` are the scheduler's,
-    by the number of vCPUs. ``hrtick``: slices end on time. ``retains_tick``: an idle vCPU keeps its tick until that has
-    woken it once. ``lazy_tlb``: which idle vCPUs are asked to flush (94b1b03b519b, where there is PCID; 145f573b89a6;
+    by the number of vCPUs. ``hrtick``: slices end on time. ``yield_forfeits``: who yields gives up the rest of its
+    slice. ``heeds_preempted``: whether a vCPU that KVM says is preempted is spun for, and woken on.
+    ``retains_tick``: an idle vCPU keeps its tick until that has woken it once. ``lazy_tlb``: which idle vCPUs are asked
+    to flush (94b1b03b519b, where there is PCID; 145f573b89a6;
     209954cbc7d0). ``wakelist``: which wake-ups are left to the vCPU where the task will run.
     """
     version = version_of(kernel)
@@ -239,6 +250,8 @@ def guest_of(kernel: str, vcpus: int) -> dict[str, Any]:
     made: dict[str, Any] = {
         "send_ipi": "each" if version < (5, 4, 0) else "shorthand",
         "hrtick": version >= (7, 3, 0),
+        "yield_forfeits": version >= (6, 19, 0),
+        "heeds_preempted": "nothing" if version < (4, 10, 0) else "owners" if version < (4, 18, 0) else "all",
         "scheduler": "cfs" if version < (6, 6, 0) else "eevdf" if version < (6, 12, 0) else "eevdf-delay",
         "lazy_preemption": version >= (7, 0, 0),
         "retains_tick": version >= (7, 0, 0),

@@ -192,7 +192,7 @@ pub fn assert_work_conserving(w: &mut World) {
         let movable = |i: &usize| !w.tasks[*i].is_exiting() && !w.tasks[*i].migration_disabled;
         let cut_off = |i: &usize| match w.tasks[*i].queue {
             Some(Queue::Local(at)) => w.cpus[at].curr,
-            Some(Queue::User(at)) => w.cpus[at as usize].curr,
+            Some(Queue::User(dsq)) => w.cpus[dsq as usize % w.cpus.len()].curr,
             _ => None,
         };
         let cut_off =

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What holds whatever happens: random hosts, random events, and the books audited after every one of them.
 
+use cohort_sim::host::NO_QUOTA;
 use cohort_sim::policies::{GANGS, OF_VMS, ORDERS, PRESETS};
 
 use crate::common::*;
@@ -37,6 +38,13 @@ enum Event {
     Weight(usize, u32),
     /// A VM's vCPUs are sets: of so many neighbours each.
     Sets(usize, usize),
+    /// A real-time task takes a pCPU, gives it to another, leaves.
+    RealTime(usize),
+    RealTimeSwitches(usize),
+    RealTimeLeaves(usize),
+    /// A cgroup's cpu.max, us in 20 ms; 0: "max".
+    Quota(usize, u64),
+    Idle(usize, bool),
 }
 
 #[derive(Clone, Debug)]
@@ -45,6 +53,7 @@ struct Machine {
     shape: Shape,
     knobs: Knobs,
     preempt_rcu: bool,
+    sched_switch: bool,
     vms: Vec<usize>,
     tasks: Vec<(u32, u64, u64)>,
 }
@@ -96,10 +105,22 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
+/// The same, and what keeps tasks waiting for as long as it likes.
+fn event_of_any_kind() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        12 => event(),
+        1 => (0..6usize).prop_map(Event::RealTime),
+        1 => (0..6usize).prop_map(Event::RealTimeSwitches),
+        2 => (0..6usize).prop_map(Event::RealTimeLeaves),
+        1 => (1..4usize, prop_oneof![1 => Just(0), 2 => 1_000..40_000u64]).prop_map(|(at, us)| Event::Quota(at, us)),
+        1 => (1..4usize, any::<bool>()).prop_map(|(cgroup, on)| Event::Idle(cgroup, on)),
+    ]
+}
+
 fn knobs() -> impl Strategy<Value = Knobs> {
     // Kinds of boost are spin boost's.
     let spins = prop_oneof![3 => (1..2u32, 0..32u32), 1 => (2..4u32, 0..1u32)];
-    (0..2u32, 0..ORDERS.len() as u32, 0..GANGS.len() as u32, spins, 0..2u32, 1..10u64).prop_map(
+    (0..2u32, 0..ORDERS.len() as u32, 0..GANGS.len() as u32, spins, 0..3u32, 1..10u64).prop_map(
         |(placement, order, gang, (spin, boost), guard, slice_ms)| Knobs {
             placement: Some(placement),
             order: Some(order),
@@ -127,12 +148,13 @@ fn machine(knobs: impl Strategy<Value = Knobs>) -> impl Strategy<Value = Machine
         1 => Just(Shape::TwoNodes),
         1 => Just(Shape::CacheEach),
     ];
-    (1..6usize, shape, knobs, any::<bool>(), vms, tasks).prop_map(
-        |(cpus, shape, knobs, preempt_rcu, vms, tasks)| Machine {
+    (1..6usize, shape, knobs, any::<[bool; 2]>(), vms, tasks).prop_map(
+        |(cpus, shape, knobs, [preempt_rcu, sched_switch], vms, tasks)| Machine {
             cpus,
             shape,
             knobs,
             preempt_rcu,
+            sched_switch,
             vms,
             tasks,
         },
@@ -150,6 +172,7 @@ fn make(machine: &Machine) -> World {
     let config = Config {
         knobs: machine.knobs.clone(),
         preempt_rcu: machine.preempt_rcu,
+        sched_switch: machine.sched_switch,
         ..machine.shape.of(machine.cpus)
     };
     let mut w = World::new(config);
@@ -196,6 +219,7 @@ fn apply(w: &mut World, event: &Event) {
         }
         Event::Pin(id, us) => {
             // Only what runs can disable its migration, and not for long: the kernel keeps it on the pCPU before everybody else.
+            real_time_leaves(w);
             if let Some(id) = alive(w, id).filter(|id| w.is_running(*id) && w.task(*id).vcpu.is_none()) {
                 w.set_migration_disabled(id, true);
                 w.run(us * 1_000);
@@ -234,11 +258,22 @@ fn apply(w: &mut World, event: &Event) {
             }
         }
         Event::Sets(..) => {}
+        Event::RealTime(cpu) => w.rt_takes(cpu % w.cpus.len()),
+        Event::RealTimeSwitches(cpu) => w.rt_switches(cpu % w.cpus.len()),
+        Event::RealTimeLeaves(cpu) => w.rt_leaves(cpu % w.cpus.len()),
+        Event::Quota(cgroup, 0) => w.set_quota(*cgroup, 20_000, NO_QUOTA, 0),
+        Event::Quota(cgroup, us) => w.set_quota(*cgroup, 20_000, *us, 0),
+        Event::Idle(cgroup, on) => w.set_cgroup_idle(*cgroup, *on),
     }
+}
+
+fn real_time_leaves(w: &mut World) {
+    (0..w.cpus.len()).for_each(|cpu| w.rt_leaves(cpu));
 }
 
 /// At a tick every runner has just been charged: from one tick to another the VMs' books and the clock must agree to the nanosecond.
 fn books_agree(w: &mut World) {
+    real_time_leaves(w);
     let tick_ns = w.config.tick_ns;
     w.run(tick_ns - w.now_ns % tick_ns);
     let tasks: Vec<TaskId> =
@@ -270,14 +305,18 @@ fn books_agree(w: &mut World) {
 /// The books are audited after every event.
 fn nothing_is_lost(machine: &Machine, events: &[Event]) {
     let mut w = make(machine);
+    // These leave pCPUs idle for the sake of siblings, or of one that sleeps.
+    let mut wastes = matches!(machine.knobs.gang, Some(knob::GANG_STRICT | knob::GANG_RELAXED))
+        || machine.knobs.guard == Some(knob::GUARD_HALTED);
     for event in events {
         apply(&mut w, event);
         audit(&mut w);
         if machine.knobs.order == Some(knob::ORDER_SBCO) {
             audit_all_loans(&mut w);
         }
-        // These leave pCPUs idle for the sake of siblings.
-        if !matches!(machine.knobs.gang, Some(knob::GANG_STRICT | knob::GANG_RELAXED)) {
+        // Who has used up its quota waits beside pCPUs that idle.
+        wastes |= matches!(event, Event::Quota(_, 1..));
+        if !wastes {
             assert_work_conserving(&mut w);
         }
     }
@@ -290,7 +329,10 @@ proptest! {
     #![proptest_config(cases(80))]
 
     #[test]
-    fn nothing_is_lost_and_no_pcpu_idles(machine in machine(knobs()), events in prop::collection::vec(event(), 1..120)) {
+    fn nothing_is_lost_and_no_pcpu_idles(
+        machine in machine(knobs()),
+        events in prop::collection::vec(event_of_any_kind(), 1..120),
+    ) {
         nothing_is_lost(&machine, &events);
     }
 }
@@ -304,7 +346,8 @@ fn every_presets_books_hold() {
         "PRESET={only:?} is none"
     );
     for preset in PRESETS.iter().filter(|preset| only.as_deref().is_none_or(|name| name == preset[0])) {
-        let histories = (machine(Just(presets::knobs(preset))), prop::collection::vec(event(), 1..120));
+        let histories =
+            (machine(Just(presets::knobs(preset))), prop::collection::vec(event_of_any_kind(), 1..120));
         let mut runner = TestRunner::new(contextualize_config(cases(8)));
         let found = runner.run(&histories, |(machine, events)| {
             nothing_is_lost(&machine, &events);
@@ -329,14 +372,15 @@ proptest! {
                 audit_all_loans(&mut w);
             }
         }
-        w.run(12_000 * MS);
-        // A vCPU is overdue after ten times starve_ns, another task after 10 s. Then it waits for those who are longer overdue: at
+        w.run(14_000 * MS);
+        // A vCPU is overdue after ten times starve_ns, 1 s, another task after 10 s. Then it waits for those who are longer overdue: at
         // worst everybody else, on one pCPU, each for a slice, which ends at a tick; and once more for those who are queued meanwhile.
         // Order credit has turns of 30 ms whatever the knob.
         let own_ns = if machine.knobs.order == Some(knob::ORDER_CREDIT) { 30 * MS } else { MS };
         let slice_ns = machine.knobs.slice_ns.unwrap_or(0).max(own_ns) + 2 * w.config.tick_ns;
-        let bound_ns = 10_000 * MS + 2 * (w.tasks.len() as u64 + 1) * slice_ns;
+        let others_ns = 2 * (w.tasks.len() as u64 + 1) * slice_ns;
         for (index, task) in w.tasks.iter().enumerate() {
+            let bound_ns = if task.vcpu.is_some() { 1_000 * MS } else { 10_000 * MS } + others_ns;
             let waits_ns = if task.queue.is_some() { w.now_ns - task.waits_since_ns } else { 0 };
             let longest = task.wait_max_ns.max(waits_ns);
             prop_assert!(longest <= bound_ns, "task {} waited for {} ms, bound {}", index, longest / MS, bound_ns / MS);
@@ -359,6 +403,7 @@ fn sbco_machine() -> impl Strategy<Value = Machine> {
         shape: Shape::OneCache,
         knobs,
         preempt_rcu,
+        sched_switch: true,
         vms,
         tasks: Vec::new(),
     })
@@ -423,7 +468,15 @@ fn histories_that_failed_once() {
     ] {
         let preset = PRESETS.iter().find(|preset| preset[0] == name).expect("a preset");
         let knobs = presets::knobs(preset);
-        let machine = Machine { cpus, shape: Shape::OneCache, knobs, preempt_rcu: false, vms, tasks };
+        let machine = Machine {
+            cpus,
+            shape: Shape::OneCache,
+            knobs,
+            preempt_rcu: false,
+            sched_switch: true,
+            vms,
+            tasks,
+        };
         nothing_is_lost(&machine, &events);
     }
 }

@@ -27,6 +27,8 @@ const HOT_FAILURES: [u32; LEVELS] = [0, 1, 1, 2];
 const CAPACITY: u64 = 1024;
 /// How often a busy pCPU brings the averages of queues without tasks up to date: as often as it balances with one other.
 const FORGET_NS: Ns = 2 * MS * BUSY_FACTOR;
+/// ... and, for all pCPUs that idle, whoever ticks first (`nohz.next_blocked`, LOAD_AVG_PERIOD).
+const FORGET_IDLE_NS: Ns = 32 * MS;
 /// sched_nr_migrate
 const MOVES_MAX: usize = 32;
 
@@ -45,6 +47,8 @@ pub struct Balance {
     pub(super) domains: Vec<[Domain; LEVELS]>,
     /// By pCPU: when queues without tasks are looked at next.
     forget_ns: Vec<Ns>,
+    /// When those of idle pCPUs are.
+    forget_idle_ns: Ns,
     /// By pCPU.
     pub idling: Vec<Idling>,
     /// By pCPU: it idles, and was told by that one that somebody waits there (NOHZ_BALANCE_KICK).
@@ -192,6 +196,10 @@ impl Fair {
         if core.now_ns >= self.balance.forget_ns[cpu.index()] {
             self.balance.forget_ns[cpu.index()] = core.now_ns + FORGET_NS;
             self.update_blocked(cpu);
+        }
+        if core.now_ns >= self.balance.forget_idle_ns {
+            self.balance.forget_idle_ns = core.now_ns + FORGET_IDLE_NS;
+            core.idle.iter().for_each(|idle| self.update_blocked(idle));
         }
         if !self.config.balance {
             return;

@@ -60,7 +60,7 @@ impl Fair {
         if ran_ns > ideal_ns {
             core.resched(cpu);
             // The others deserve it, whatever the buddies.
-            self.clear_buddies(rq, id);
+            self.clear_buddies(id);
             return;
         }
         if ran_ns < self.config.slice_ns {

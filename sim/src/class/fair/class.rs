@@ -58,7 +58,7 @@ impl Fair {
             if self.rq(rq).curr == Some(id) {
                 break;
             }
-            self.clear_buddies(rq, id);
+            self.clear_buddies(id);
             self.tree_remove(id);
             self.rq_mut(rq).curr = Some(id);
             if self.flat {
@@ -123,10 +123,8 @@ impl Fair {
         let Some((curr, woken)) = self.matching(ids.0, ids.1) else { return };
         let preempts = if forked && self.config.variant >= Variant::EevdfForfeit {
             false
-        } else if self.flat {
-            self.pick_paid(self.entity(woken).rq, curr) == Some(woken)
         } else if self.eevdf {
-            self.eevdf_pick(self.entity(woken).rq, Some(curr), false) == Some(woken)
+            self.pick_at_wakeup(self.entity(woken).rq, curr) == Some(woken)
         } else {
             self.cfs_wakeup_preempts(curr, woken)
         };
@@ -164,6 +162,7 @@ impl Class for Fair {
         self.queues = core.machine.all().map(|cpu| Rq::new(cpu, GroupId(0), None)).collect();
         self.picked = vec![None; core.cpus.len()];
         self.running = vec![None; core.cpus.len()];
+        self.offline = vec![false; core.cpus.len()];
         self.hrtick = vec![None; core.cpus.len()];
         self.sleepers = vec![0; core.cpus.len()];
         self.group_queues = vec![Vec::new(); core.cpus.len()];
@@ -275,6 +274,10 @@ impl Class for Fair {
     fn put_prev(&mut self, _core: &mut Core, cpu: CpuId, prev: TaskId) {
         let next = self.picked[cpu.index()].map(|next| self.of_task[next.index()]);
         self.put_chain(self.of_task[prev.index()], next);
+        if next.is_none() {
+            // Another class has the pCPU, or nobody: wherever prev runs next, it is not this pCPU's.
+            self.running[cpu.index()] = None;
+        }
     }
 
     fn set_next(&mut self, core: &mut Core, cpu: CpuId, next: TaskId) {
@@ -323,7 +326,7 @@ impl Class for Fair {
             return;
         }
         let id = self.of_task[task.index()];
-        self.clear_buddies(self.entity(id).rq, id);
+        self.clear_buddies(id);
         if self.eevdf {
             self.eevdf_yield(task);
         } else {
@@ -345,12 +348,15 @@ impl Class for Fair {
         true
     }
 
-    fn cpu_online(&mut self, _core: &mut Core, _cpu: CpuId) {
+    fn cpu_online(&mut self, _core: &mut Core, cpu: CpuId) {
         self.online += 1;
+        self.offline[cpu.index()] = false;
     }
 
-    fn cpu_offline(&mut self, _core: &mut Core, _cpu: CpuId) {
+    fn cpu_offline(&mut self, _core: &mut Core, cpu: CpuId) {
         self.online -= 1;
+        self.offline[cpu.index()] = true;
+        self.untell_groups(cpu);
     }
 
     fn queue_len(&self, cpu: CpuId) -> u32 {

@@ -43,10 +43,10 @@ impl Fair {
         calc_delta_fair(self.config.slice_ns, weight)
     }
 
-    /// `entity_lag()`: how far it is behind the average; two slices at most, or a tick (7.3: a slice and a tick).
+    /// `entity_lag()`: how far it is behind the average; two slices at most, or a tick (since 7.0 a slice and a tick).
     pub(super) fn entity_lag(&self, id: u32, average: i64) -> i64 {
         let entity = self.entity(id);
-        let limit_ns = match self.flat {
+        let limit_ns = match self.lag_by_tick {
             true => self.config.slice_ns + self.tick_ns,
             false => (2 * self.config.slice_ns).max(self.tick_ns),
         };
@@ -99,6 +99,19 @@ impl Fair {
         let deadline = entity.vruntime + self.slice(entity.weight);
         self.entity_mut(id).deadline = deadline;
         true
+    }
+
+    /// Who would run now, as a wake-up asks. Buddies count since e837456fdca8 (6.19). A sleeper that is picked has paid and leaves, and the next one is
+    /// picked, since ac8e69e69363 (7.1); before, nobody preempts then.
+    pub(super) fn pick_at_wakeup(&mut self, rq: u32, curr: u32) -> Option<u32> {
+        let buddies = self.config.variant >= Variant::EevdfForfeit;
+        loop {
+            let id = self.eevdf_pick(rq, Some(curr), buddies)?;
+            if !self.paid_leave || !self.entity(id).delayed {
+                return Some(id);
+            }
+            self.finish_delayed(id);
+        }
     }
 
     /// `pick_next_entity()` and `pick_eevdf()`

@@ -49,10 +49,10 @@ impl Fair {
     }
 
     /// `__dequeue_task()`
-    pub(super) fn dequeue_flat(&mut self, id: u32, sleeps: bool) {
-        self.clear_buddies(self.entity(id).rq, id);
+    pub(super) fn dequeue_flat(&mut self, id: u32, sleeps: bool, stays: bool) {
+        self.clear_buddies(id);
         self.update_entity_lag(id);
-        if sleeps && self.delays(id) {
+        if sleeps && stays && self.delays(id) {
             self.update_load(id);
             self.set_delayed(id);
             self.count_runnable(id, false);
@@ -62,17 +62,6 @@ impl Fair {
         self.stop_competing(id, sleeps);
         self.leave_all(id, 1);
         self.update_min_vruntime(rq);
-    }
-
-    /// Who would run now, as wakeup_preempt_fair() asks: a sleeper that is picked has paid and leaves, and the next one is picked (`pick_next_entity()`).
-    pub(super) fn pick_paid(&mut self, rq: u32, curr: u32) -> Option<u32> {
-        loop {
-            let id = self.eevdf_pick(rq, Some(curr), false)?;
-            if !self.entity(id).delayed {
-                return Some(id);
-            }
-            self.finish_delayed(id);
-        }
     }
 
     /// set_delayed(), clear_delayed(): it is still there, but not runnable.

@@ -125,19 +125,21 @@ impl Fair {
         }
     }
 
-    /// `dequeue_task_fair()`. `sleeps`: it may have to stay for a while.
+    /// `dequeue_task_fair()`. `sleeps`: it may have to stay for a while, and so may its groups, but not who is throttled or stopped (`DEQUEUE_THROTTLE`,
+    /// `DEQUEUE_SPECIAL`).
     pub(super) fn dequeue_task(&mut self, core: &Core, task: TaskId, sleeps: bool) {
+        let stays = !core.task(task).held;
         let root = core.task(task).cpu.index();
         let (mut at, mut gone) = (self.of_task[task.index()], true);
         if self.flat {
-            self.dequeue_flat(at, sleeps);
+            self.dequeue_flat(at, sleeps, stays);
         } else {
             loop {
                 let home = self.entity(at).home;
                 // A group that is empty sleeps, whatever its last task does (`flags |= DEQUEUE_SLEEP`).
                 let at_sleeps = sleeps || self.entity(at).task.is_none();
-                if gone && at_sleeps && self.delays(at) {
-                    self.clear_buddies(home, at);
+                if gone && at_sleeps && stays && self.delays(at) {
+                    self.clear_buddies(at);
                     self.update_load(at);
                     self.update_entity_lag(at);
                     self.set_delayed(at);
@@ -283,6 +285,17 @@ mod tests {
     }
 
     #[test]
+    fn who_is_held_does_not_stay_to_pay_nor_does_its_group() {
+        for held in [false, true] {
+            let (mut host, _, tasks, owner) = ahead(FairConfig::of(Variant::EevdfForfeit), 1, 4 * MS);
+            host.core.task_mut(tasks[0]).held = held;
+            let AnyClass::Fair(class) = &mut host.class else { panic!("a fair class") };
+            class.dequeue(&mut host.core, tasks[0], Dequeue::Sleep);
+            assert_eq!((class.entity(owner).delayed, class.entity(owner).on_rq), (!held, !held));
+        }
+    }
+
+    #[test]
     fn a_group_whose_last_task_is_moved_away_stays_to_pay() {
         for (delay_dequeue, ahead_ns) in [(true, 4 * MS), (true, 0), (false, 4 * MS)] {
             let config = FairConfig { delay_dequeue, ..FairConfig::of(Variant::Eevdf) };
@@ -292,5 +305,19 @@ mod tests {
             let stays = delay_dequeue && ahead_ns > 0;
             assert_eq!((class.entity(owner).delayed, class.entity(owner).on_rq), (stays, stays));
         }
+    }
+
+    #[test]
+    fn a_group_is_no_buddy_any_more_when_who_it_was_for_runs() {
+        let (mut host, _, tasks, owner) = ahead(FairConfig::of(Variant::EevdfForfeit), 2, 0);
+        let AnyClass::Fair(class) = &mut host.class else { panic!("a fair class") };
+        let [other, buddy] = [0, 1].map(|at| class.of_task[tasks[at].index()]);
+        let marked =
+            |class: &Fair| [class.entity(buddy).rq, class.entity(owner).rq].map(|rq| class.rq(rq).next);
+        class.set_buddy(buddy, |rq| &mut rq.next);
+        class.clear_buddies(other);
+        assert_eq!(marked(class), [Some(buddy), Some(owner)]);
+        class.clear_buddies(buddy);
+        assert_eq!(marked(class), [None, None]);
     }
 }

@@ -133,6 +133,7 @@ mod tests {
     use crate::class::fair::{FairConfig, Newidle, Variant};
     use crate::class::AnyClass;
     use crate::host::{Host, TaskSpec};
+    use crate::ids::GroupId;
     use crate::machine::MachineConfig;
     use crate::time::{Ns, MS};
     use crate::Simulation;
@@ -191,5 +192,27 @@ mod tests {
         // Every 64 ms less a tick, since the first.
         let next = class(&s).balance.domains[0].map(|domain| domain.next_jiffy).into_iter().max();
         assert_eq!(next.unwrap() % 15, 1);
+    }
+
+    #[test]
+    fn what_ran_on_a_pcpu_that_idles_is_forgotten() {
+        let machine = MachineConfig::ideal(2);
+        let host =
+            Host::new(&machine, AnyClass::Fair(Fair::new(FairConfig::of(Variant::EevdfForfeit))), 1).unwrap();
+        let mut s = Simulation::new(host, Simple::default());
+        let group = s.host.new_group(GroupId(0), 100);
+        for (cpu, program) in [(0, Program::Busy), (1, Program::OnDemand { run_ns: 300 * MS })] {
+            let allowed = Some([CpuId(cpu)].into_iter().collect());
+            let task = s.host.spawn(TaskSpec { allowed, group, ..TaskSpec::default() });
+            s.bodies.add(task, program);
+            s.host.wake(task, None);
+        }
+        let told = |s: &Simulation<Simple>| {
+            class(s).known_queue(group, CpuId(1)).map(|rq| class(s).rq(rq).told_load)
+        };
+        s.run_until(300 * MS).unwrap();
+        assert!(told(&s).is_some_and(|load| load > 900), "{:?}", told(&s));
+        s.run_until(700 * MS).unwrap();
+        assert!(told(&s).is_some_and(|load| load < 16), "{:?}", told(&s));
     }
 }

@@ -140,7 +140,7 @@ impl Fair {
     fn tell_group(&mut self, rq: u32) {
         let now_ns = self.now_ns;
         let rq = &mut self.queues[rq as usize];
-        if rq.owner.is_none() || now_ns - rq.told_ns < MS && rq.told_ns != 0 {
+        if rq.owner.is_none() || self.offline[rq.cpu.index()] || now_ns - rq.told_ns < MS && rq.told_ns != 0 {
             return;
         }
         let differs = |told: u64, now: u64| told.abs_diff(now) > told / 64;
@@ -152,8 +152,22 @@ impl Fair {
         }
     }
 
+    /// `clear_tg_offline_cfs_rqs()`: a pCPU that goes offline is no part of a group's averages.
+    pub(super) fn untell_groups(&mut self, cpu: CpuId) {
+        for id in self.group_queues[cpu.index()].clone() {
+            let rq = &mut self.queues[id as usize];
+            let group = &mut self.groups[rq.group.index()];
+            group.load_avg -= std::mem::take(&mut rq.told_load);
+            group.runnable_avg -= std::mem::take(&mut rq.told_runnable);
+            rq.told_ns = 0;
+        }
+    }
+
     /// `update_blocked_averages()`: queues in which nobody is forget, too.
     pub(super) fn update_blocked(&mut self, cpu: CpuId) {
+        if self.rq(cpu.0).load == 0 {
+            self.advance_queue(cpu.0);
+        }
         // Children come after their parents.
         for at in (0..self.group_queues[cpu.index()].len()).rev() {
             let id = self.group_queues[cpu.index()][at];

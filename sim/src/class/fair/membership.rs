@@ -58,7 +58,7 @@ impl Fair {
         if self.eevdf {
             self.update_entity_lag(id);
         }
-        self.clear_buddies(rq_id, id);
+        self.clear_buddies(id);
         if self.rq(rq_id).curr != Some(id) {
             self.tree_remove(id);
         }
@@ -96,7 +96,7 @@ impl Fair {
         }
     }
 
-    /// `reweight_eevdf()`: another weight to compete with. Its lag, as far as it counts (since 6.9), and what is left of its slice stay the same in
+    /// `reweight_eevdf()`: another weight to compete with. Its lag, as far as it counts, and what is left of its slice stay the same in
     /// real time.
     pub(super) fn reweigh(&mut self, id: u32, weight: u64, queued: bool) {
         let entity = self.entity(id);
@@ -167,7 +167,8 @@ mod tests {
     #[test]
     fn no_more_lag_is_kept_than_counts() {
         // Two slices are 6 ms, half of which at twice the weight; a slice and a tick are 7 ms.
-        assert_eq!(reweighed(Variant::EevdfForfeit), 7_000_000);
+        assert_eq!(reweighed(Variant::Eevdf), 7_000_000);
+        assert_eq!(reweighed(Variant::EevdfForfeit), 6_500_000);
         assert_eq!(reweighed(Variant::EevdfFlat), 6_500_000);
     }
 }

@@ -59,6 +59,18 @@ pub enum GroupWeight {
     Concur,
 }
 
+/// Where a task that wakes looks for an idle pCPU when neither its own nor its waker's is (`select_idle_sibling()`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IdleSearch {
+    /// Up to 4.15: from its target on.
+    Target,
+    /// From 4.16: first on the one where it was before the last (`recent_used_cpu`).
+    Recent,
+    /// From 5.13: ... and, unless there is a whole core, on its last core (`select_idle_smt()`).
+    Core,
+}
+
 /// What sysctls and the kernel's version decide. A 0: the kernel's own value, which grows with the number of pCPUs (`get_update_sysctl_factor()`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -86,9 +98,14 @@ pub struct FairConfig {
     /// The average of virtual run times has weights in full (`avg_vruntime_weight()`, 7.1 and later), not in 1024ths. Always so of
     /// [`Variant::EevdfFlat`], and never of [`Variant::Eevdf`].
     pub full_weights: bool,
+    /// EEVDF: lag is limited to a slice and a tick (6e3c0a4e1ad1, 7.0 and later), not to two slices or a tick. Of variants as `full_weights` is.
+    pub lag_by_tick: bool,
+    /// EEVDF: a sleeper that has paid, and would be picked before the woken one, leaves at a wake-up (ac8e69e69363, 7.1 and later). Of variants as `full_weights` is.
+    pub paid_leave: bool,
     /// EEVDF: whoever wakes, or has had its slice, makes another pCPU schedule only when that leaves the kernel by itself, or at its tick (PREEMPT_LAZY, 6.13
     /// and later; from 7.0 on x86 has no other model than that and full preemption, and that is the default).
     pub lazy_preemption: bool,
+    pub idle_search: IdleSearch,
     /// cgroups compete, and their tasks within them. If not, as on hosts that made no cgroup for a VM (or had no CONFIG_FAIR_GROUP_SCHED), all tasks compete
     /// with one another, wherever they are said to be.
     pub groups: bool,
@@ -117,7 +134,10 @@ impl Default for FairConfig {
             delay_dequeue: true,
             place_deadline_initial: true,
             full_weights: true,
+            lag_by_tick: true,
+            paid_leave: true,
             lazy_preemption: false,
+            idle_search: IdleSearch::Core,
             groups: true,
             unfair_boost: false,
             group_weight: GroupWeight::Auto,
@@ -147,8 +167,10 @@ pub struct Fair {
     config: FairConfig,
     eevdf: bool,
     flat: bool,
-    /// See [`FairConfig::full_weights`].
+    /// See [`FairConfig`].
     full_weights: bool,
+    lag_by_tick: bool,
+    paid_leave: bool,
     now_ns: Ns,
     entities: Vec<Entity>,
     /// By task: its entity.
@@ -163,6 +185,8 @@ pub struct Fair {
     picked: Vec<Option<TaskId>>,
     /// pCPUs that are online.
     online: u64,
+    /// By pCPU.
+    offline: Vec<bool>,
     /// By pCPU: the entity of the task that got it last.
     running: Vec<Option<u32>>,
     /// By pCPU: the turn whose end a timer has been set for.
@@ -176,12 +200,16 @@ impl Fair {
     pub fn new(config: FairConfig) -> Self {
         let eevdf = config.variant != Variant::Cfs;
         let flat = config.variant == Variant::EevdfFlat;
-        let full_weights = flat || config.variant == Variant::EevdfForfeit && config.full_weights;
+        let since = |wanted| flat || config.variant == Variant::EevdfForfeit && wanted;
+        let full_weights = since(config.full_weights);
+        let (lag_by_tick, paid_leave) = (since(config.lag_by_tick), since(config.paid_leave));
         Self {
             config,
             eevdf,
             flat,
             full_weights,
+            lag_by_tick,
+            paid_leave,
             now_ns: 0,
             entities: Vec::new(),
             of_task: Vec::new(),
@@ -192,6 +220,7 @@ impl Fair {
             balance: Balance::default(),
             picked: Vec::new(),
             online: 0,
+            offline: Vec::new(),
             running: Vec::new(),
             hrtick: Vec::new(),
             sleepers: Vec::new(),
@@ -263,7 +292,7 @@ impl Fair {
                 ended || self.config.variant >= Variant::EevdfForfeit && !self.entity(id).is_protected();
             if ended && self.queues[rq as usize].nr > 1 {
                 self.resched_curr_lazy(core, cpu);
-                self.clear_buddies(rq, id);
+                self.clear_buddies(id);
             }
             at = self.queues[rq as usize].owner;
         }

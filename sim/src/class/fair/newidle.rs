@@ -26,7 +26,7 @@ pub enum Newidle {
     Cost,
     /// From 6.18: ... and dice that know how often anything was found (NI_RANDOM).
     Random,
-    /// 7.3: ... and how often it was tried (NI_RATE).
+    /// From 7.1: ... and how often it was tried (NI_RATE).
     Rate,
 }
 

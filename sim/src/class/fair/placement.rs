@@ -7,7 +7,7 @@ use crate::ids::{CpuId, TaskId};
 use crate::machine::Distance;
 
 use super::balance::IMBALANCE_PERCENT;
-use super::Fair;
+use super::{Fair, IdleSearch};
 
 impl Fair {
     /// `available_idle_cpu()`
@@ -65,7 +65,17 @@ impl Fair {
         if fits(prev) && core.machine.distance(target, prev) <= Distance::Cache {
             return prev;
         }
-        // A whole idle core first, then any idle thread; from the target on.
+        let shares_cache = |cpu: CpuId| core.machine.distance(target, cpu) <= Distance::Cache;
+        if self.config.idle_search >= IdleSearch::Recent {
+            let id = self.of_task[task.index()];
+            let recent = self.entity(id).recent.filter(|recent| shares_cache(*recent) && fits(*recent));
+            self.entity_mut(id).recent = Some(prev);
+            if let Some(recent) = recent {
+                return recent;
+            }
+        }
+        let fits = |cpu: CpuId| self.is_idle(core, cpu) && core.can_run_on(task, cpu);
+        // A whole idle core first, then an idle thread of its own, then any; from the target on.
         let (per_cache, _) = core.machine.spans();
         let first = target.0 / per_cache * per_cache;
         let order = (1..per_cache).map(|step| CpuId(first + (target.0 - first + step) % per_cache));
@@ -75,7 +85,67 @@ impl Fair {
             if let Some(cpu) = order.clone().find(whole) {
                 return cpu;
             }
+            let own = shares_cache(prev) && self.config.idle_search >= IdleSearch::Core;
+            if let Some(cpu) = core.machine.core_of(prev).filter(|_| own).find(|cpu| fits(*cpu)) {
+                return cpu;
+            }
         }
         order.clone().find(|cpu| fits(*cpu)).unwrap_or(target)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::bodies::{Program, Simple};
+    use crate::class::fair::{FairConfig, Variant};
+    use crate::class::AnyClass;
+    use crate::host::TaskSpec;
+    use crate::machine::MachineConfig;
+    use crate::time::MS;
+    use crate::{Host, Simulation};
+
+    use super::*;
+
+    /// Where a task is woken that was on `prev`, and before that on `recent`, while hogs have these pCPUs.
+    fn woken(
+        search: IdleSearch,
+        machine: &MachineConfig,
+        busy: [u32; 2],
+        prev: u32,
+        recent: Option<u32>,
+    ) -> (CpuId, Option<CpuId>) {
+        let config = FairConfig { idle_search: search, ..FairConfig::of(Variant::EevdfForfeit) };
+        let host = Host::new(machine, AnyClass::Fair(Fair::new(config)), 1).unwrap();
+        let mut s = Simulation::new(host, Simple::default());
+        for cpu in busy {
+            let allowed = Some([CpuId(cpu)].into_iter().collect());
+            let hog = s.host.spawn(TaskSpec { allowed, ..TaskSpec::default() });
+            s.bodies.add(hog, Program::Busy);
+            s.host.wake(hog, None);
+        }
+        let task = s.host.spawn(TaskSpec::default());
+        s.run_until(20 * MS).unwrap();
+        let AnyClass::Fair(class) = &mut s.host.class else { panic!("it is the fair class") };
+        let id = class.of_task[task.index()];
+        class.entity_mut(id).recent = recent.map(CpuId);
+        let found = class.select_for_woken(&s.host.core, task, CpuId(prev));
+        (found, class.entity(id).recent)
+    }
+
+    #[test]
+    fn who_finds_its_pcpu_busy_goes_back_to_where_it_was_before() {
+        let machine = MachineConfig::ideal(4);
+        let woken = |search| woken(search, &machine, [0, 3], 3, Some(2));
+        assert_eq!(woken(IdleSearch::Target), (CpuId(1), Some(CpuId(2))));
+        assert_eq!(woken(IdleSearch::Recent), (CpuId(2), Some(CpuId(3))));
+    }
+
+    #[test]
+    fn where_no_core_is_whole_the_other_thread_of_its_own_is_best() {
+        let machine = MachineConfig { cores_per_socket: 2, threads_per_core: 2, ..MachineConfig::ideal(2) };
+        for prev in [0, 2] {
+            let (found, _) = woken(IdleSearch::Core, &machine, [0, 2], prev, None);
+            assert_eq!(found, CpuId(prev + 1));
+        }
     }
 }

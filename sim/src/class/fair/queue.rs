@@ -36,6 +36,8 @@ pub struct Entity {
     pub vprot: i64,
     /// It left without sleeping: `deadline` is counted from its virtual run time (PLACE_REL_DEADLINE).
     pub rel_deadline: bool,
+    /// The pCPU where it was before its last one.
+    pub recent: Option<CpuId>,
     pub exec_ns: Ns,
     pub prev_exec_ns: Ns,
     /// When it was seen running last on its present pCPU; 0: not there yet (`se->exec_start`).
@@ -64,6 +66,7 @@ impl Entity {
             vlag: 0,
             vprot: 0,
             rel_deadline: false,
+            recent: None,
             exec_ns: 0,
             prev_exec_ns: 0,
             exec_start_ns: 0,
@@ -238,11 +241,19 @@ impl Fair {
         }
     }
 
-    pub(super) fn clear_buddies(&mut self, rq: u32, id: u32) {
-        let rq = self.rq_mut(rq);
-        for buddy in [&mut rq.next, &mut rq.last, &mut rq.skip, &mut rq.boosted] {
-            if *buddy == Some(id) {
-                *buddy = None;
+    /// `clear_buddies()`: nor are its groups any more, as far as that was for its sake.
+    pub(super) fn clear_buddies(&mut self, id: u32) {
+        const BUDDIES: [fn(&mut Rq) -> &mut Option<u32>; 4] =
+            [|rq| &mut rq.next, |rq| &mut rq.last, |rq| &mut rq.skip, |rq| &mut rq.boosted];
+        for buddy in BUDDIES {
+            let mut at = Some(id);
+            while let Some(id) = at {
+                let marked = buddy(self.rq_mut(self.entity(id).rq));
+                if *marked != Some(id) {
+                    break;
+                }
+                *marked = None;
+                at = self.parent(id);
             }
         }
     }

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What a kernel's version decides, on the simulated host, in KVM and in guests."""
+
+import pytest
+
+from cohortlab.sim import policy
+
+
+@pytest.mark.parametrize(
+    ("kernel", "variant", "delay_dequeue", "pick_buddy"),
+    [
+        ("2.6.34", "cfs", None, None),
+        ("6.5.13-1-amd64", "cfs", None, None),
+        ("6.6", "eevdf", False, False),
+        ("6.12.48+deb13", "eevdf", True, False),
+        ("6.18.15+deb13-cloud-amd64", "eevdf", True, True),
+        ("6.19", "eevdf-forfeit", True, True),
+        ("7.2.12", "eevdf-forfeit", True, True),
+        ("7.3.4", "eevdf-flat", True, True),
+    ],
+)
+def test_a_kernel_has_its_form_of_the_fair_class(
+    kernel: str, variant: str, delay_dequeue: bool | None, pick_buddy: bool | None
+) -> None:
+    found = policy.host_class("eevdf", (), kernel)
+    assert (found["class"], found["variant"]) == ("fair", variant)
+    assert (found.get("delay_dequeue"), found.get("pick_buddy")) == (delay_dequeue, pick_buddy)
+    assert found.get("lazy_preemption") == (None if variant == "cfs" else kernel.startswith("7."))
+    assert found.get("buddy_hints") == (kernel != "2.6.34" if variant == "cfs" else None)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "bug"),
+    [
+        ("6.12.48+deb13", False),
+        ("6.13", True),
+        ("6.17.13", True),
+        ("6.18.2", True),
+        ("6.18.3", False),
+        ("6.18.15+deb13-cloud-amd64", False),
+        ("6.19", False),
+    ],
+)
+def test_only_some_kernels_forget_whom_they_have_boosted(kernel: str, bug: bool) -> None:
+    assert policy.kvm_of(kernel)["on_spin_bug"] == bug
+
+
+@pytest.mark.parametrize(
+    ("kernel", "yields_to_woken", "shrink"),
+    [("2.6.39", False, 0), ("5.2.21", False, 0), ("5.3", True, 0), ("6.10.14", True, 0), ("6.11", True, 2)],
+)
+def test_yields_and_polling_are_those_of_the_kernel(kernel: str, yields_to_woken: bool, shrink: int) -> None:
+    found = policy.kvm_of(kernel)
+    assert (found["yields_to_woken"], found["halt_poll"]["shrink"]) == (yields_to_woken, shrink)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kick_yields", "lone_yields_not"),
+    [("5.3.18", False, False), ("5.4", True, False), ("5.12.19", True, False), ("5.13", True, True)],
+)
+def test_yields_by_hypercall_and_interrupts_are_those_of_the_kernel(
+    kernel: str, kick_yields: bool, lone_yields_not: bool
+) -> None:
+    assert policy.guest_of(kernel, 2)["send_ipi"] == ("shorthand" if kick_yields else "each")
+    found = policy.kvm_of(kernel)
+    assert (found["kick_yields"], found["lone_yields_not"]) == (kick_yields, lone_yields_not)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "vcpus", "slice_ns", "hrtick"),
+    [
+        ("2.6.34", 4, 3_000_000, False),
+        ("2.6.36.4", 1, 2_000_000, False),
+        ("6.5.13", 4, 2_250_000, False),
+        ("6.6", 1, 750_000, False),
+        ("6.12.48+deb13", 2, 1_400_000, False),
+        ("7.2.12", 3, 1_400_000, False),
+        ("7.3.4", 2, 1_400_000, True),
+        ("7.3.4", 4, 2_100_000, True),
+        ("7.3.4", 24, 2_800_000, True),
+    ],
+)
+def test_a_guests_tasks_have_slices_by_its_kernel_and_its_vcpus(
+    kernel: str, vcpus: int, slice_ns: int, hrtick: bool
+) -> None:
+    found = policy.guest_of(kernel, vcpus)
+    assert (found["slice_ns"], found["hrtick"]) == (slice_ns, hrtick)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "vcpus", "latency_ns", "wakeup_gran_ns"),
+    [
+        ("2.6.34", 4, 15_000_000, 3_000_000),
+        ("2.6.35", 1, 6_000_000, 1_000_000),
+        ("4.15", 12, 24_000_000, 4_000_000),
+        ("6.6", 4, None, None),
+    ],
+)
+def test_cfs_turns_in_a_guest_are_those_of_its_kernel(
+    kernel: str, vcpus: int, latency_ns: int | None, wakeup_gran_ns: int | None
+) -> None:
+    found = policy.guest_of(kernel, vcpus)
+    assert (found.get("latency_ns"), found.get("wakeup_gran_ns")) == (latency_ns, wakeup_gran_ns)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "wakelist"),
+    [("2.6.39", "none"), ("3.0", "others"), ("3.2.102", "others"), ("3.3", "none"), ("5.19", "none"), ("6.0", "idle")],
+)
+def test_who_is_left_a_wake_up_is_by_kernel(kernel: str, wakelist: str) -> None:
+    assert policy.guest_of(kernel, 2)["wakelist"] == wakelist
+
+
+@pytest.mark.parametrize(
+    ("kernel", "asks_kernel_only", "lazy_tlb"),
+    [
+        ("4.13.16", False, "asked"),
+        ("4.14", True, "left"),
+        ("4.19.300", True, "left"),
+        ("4.20", True, "spared"),
+        ("6.13.12", True, "spared"),
+        ("6.14", True, "late"),
+    ],
+)
+def test_who_is_asked_to_run_or_to_flush_is_by_kernel(kernel: str, asks_kernel_only: bool, lazy_tlb: str) -> None:
+    found = (policy.kvm_of(kernel)["asks_kernel_only"], policy.guest_of(kernel, 2)["lazy_tlb"])
+    assert found == (asks_kernel_only, lazy_tlb)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "counts", "grows"),
+    [("3.17.8", False, False), ("3.18", False, True), ("4.16.18", True, False), ("4.17", True, True)],
+)
+def test_windows_grow_since_the_kernel_has_them_grow(kernel: str, counts: bool, grows: bool) -> None:
+    assert policy.window_grows(kernel, counts=counts) == grows
+
+
+@pytest.mark.parametrize(
+    ("kernel", "scheduler", "lazy"),
+    [
+        ("2.6.34", "cfs", False),
+        ("6.5.13", "cfs", False),
+        ("6.6", "eevdf", False),
+        ("6.11.11", "eevdf", False),
+        ("6.12", "eevdf-delay", False),
+        ("6.18.2", "eevdf-delay", False),
+        ("7.3.4", "eevdf-delay", True),
+    ],
+)
+def test_a_guests_tasks_compete_as_its_kernel_has_it(kernel: str, scheduler: str, lazy: bool) -> None:
+    found = policy.guest_of(kernel, 2)
+    assert (found["scheduler"], found["lazy_preemption"], found["retains_tick"]) == (scheduler, lazy, lazy)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "half_first_slice", "full_weights", "normalized_slice_ns"),
+    [
+        ("6.6", False, False, 750_000),
+        ("6.6.92", False, False, 750_000),
+        ("6.6.93", False, False, 700_000),
+        ("6.11.11", False, False, 750_000),
+        ("6.12.30", True, False, 750_000),
+        ("6.12.48+deb13", True, False, 700_000),
+        ("6.14.8", True, False, 750_000),
+        ("6.14.9", True, False, 700_000),
+        ("6.15", True, False, 700_000),
+        ("7.0.3", True, False, 700_000),
+        ("7.1", True, True, 700_000),
+        ("7.3.4", True, True, 700_000),
+    ],
+)
+def test_a_kernel_has_its_slices_and_its_precision(
+    kernel: str, half_first_slice: bool, full_weights: bool, normalized_slice_ns: int
+) -> None:
+    found = policy.host_class("eevdf", (), kernel)
+    assert (found["place_deadline_initial"], found["full_weights"]) == (half_first_slice, full_weights)
+    assert (found["slice_ns"], found["normalized_slice_ns"]) == (0, normalized_slice_ns)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "newidle", "idle_search"),
+    [
+        ("4.15", "migration-cost", "target"),
+        ("4.16", "migration-cost", "recent"),
+        ("5.12", "migration-cost", "recent"),
+        ("5.13", "migration-cost", "core"),
+        ("6.17", "cost", "core"),
+        ("6.18", "random", "core"),
+        ("7.0", "random", "core"),
+        ("7.1", "rate", "core"),
+        ("7.3", "rate", "core"),
+    ],
+)
+def test_a_kernel_looks_for_idle_pcpus_and_for_tasks_as_it_did(kernel: str, newidle: str, idle_search: str) -> None:
+    found = policy.host_class("eevdf", (), kernel)
+    assert (found["newidle"], found["idle_search"]) == (newidle, idle_search)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "lag_by_tick", "paid_leave"), [("6.18", False, False), ("7.0", True, False), ("7.1", True, True)]
+)
+def test_lag_is_limited_and_sleepers_leave_as_the_kernel_has_it(
+    kernel: str, lag_by_tick: bool, paid_leave: bool
+) -> None:
+    found = policy.host_class("eevdf", (), kernel)
+    assert (found["lag_by_tick"], found["paid_leave"]) == (lag_by_tick, paid_leave)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "tells", "heeds", "polls", "forfeits"),
+    [
+        ("3.16", False, "nothing", False, False),
+        ("4.9", False, "nothing", True, False),
+        ("4.10", True, "owners", True, False),
+        ("4.18", True, "all", True, False),
+        ("6.19", True, "all", True, True),
+    ],
+)
+def test_kvm_and_guests_know_preempted_vcpus_and_poll_as_their_kernels_do(
+    kernel: str, tells: bool, heeds: str, polls: bool, forfeits: bool
+) -> None:
+    kvm, guest = policy.kvm_of(kernel), policy.guest_of(kernel, 4)
+    assert (kvm["tells_preempted"], "max_ns" not in kvm["halt_poll"]) == (tells, polls)
+    assert (guest["heeds_preempted"], guest["yield_forfeits"]) == (heeds, forfeits)
