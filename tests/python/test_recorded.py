@@ -21,7 +21,7 @@ from cohortlab import scenario as scenarios
 from cohortlab.errors import BadInput
 from cohortlab.recorded import advice, recording
 from cohortlab.recorded import scenario as makes
-from cohortlab.recorded.shape import Shape, shape
+from cohortlab.recorded.shape import Shape, in_order, shape
 from cohortlab.sim.model import Run as Simulated
 from cohortlab.sim.result import Result, Traces
 
@@ -138,6 +138,7 @@ def test_import_writes_a_trace_tables_and_a_scenario(file: Path, cohortlab: Run,
     assert "lock_wait" not in whats
     events = pq.read_table(folder / "tables" / "events.parquet").to_pylist()
     assert {"run", "preempted", "ipi"} <= {event["kind"] for event in events}
+    assert {event["vm"] for event in events} <= {0, 1, None}
     chosen = scenarios.load(folder / "recorded.toml")
     assert [(vm.name, vm.vcpus, vm.weight) for vm in chosen.vms] == [("work", 2, 100), ("hog", 2, 100)]
     assert [vm.programs for vm in chosen.vms] == [("work",), ()]
@@ -289,6 +290,11 @@ def test_a_file_of_trace_cmd_needs_trace_cmd(tmp_path: Path, monkeypatch: pytest
     read = recording.load(path)
     assert read.about["names"] == ["vm0"]
     assert read.about["counts"] == {"run": 2}
+    # A vCPU of nobody's has no VM's number. A name that is cut within a character is as good as any, saved as text too.
+    assert read.events["vm"].to_pylist() == [0, 0]
+    report = tmp_path / "report.txt"
+    report.write_bytes(text.replace("prev_comm=x", "prev_comm=\xc3").encode("latin-1"))
+    assert recording.load(report).about["counts"] == {"run": 2}
     script.write_text("#!/bin/sh\necho 'no such version' >&2\nexit 3\n")
     with pytest.raises(BadInput, match="trace-cmd cannot read it: no such version"):
         recording.load(path)
@@ -366,6 +372,13 @@ def test_a_thread_stays_on_its_vcpu(tmp_path: Path) -> None:
     )
     vcpus = Result.of(Simulated(scenarios.load(path), {"work": "mine"})).vcpus.to_pylist()
     assert vcpus[1]["run_ns"] > 65_000_000 > 2 * vcpus[0]["run_ns"]
+
+
+def test_neighbours_of_a_host_are_neighbours_in_its_scenario() -> None:
+    # Two nodes of two cores, whose second threads come after all the first ones; pCPU 3 is offline.
+    nodes, cores = [0, 1, 0, 1, 0, 1, 0, 1], [0, 2, 1, 3, 0, 2, 1, 3]
+    pcpus = [{"cpu": cpu, "core": cores[cpu], "llc": nodes[cpu], "node": nodes[cpu]} for cpu in range(8) if cpu != 3]
+    assert in_order(pcpus) == {0: 0, 4: 1, 2: 2, 6: 3, 1: 4, 5: 5, 7: 6}
 
 
 def test_shapes_of_hosts() -> None:

@@ -214,6 +214,7 @@ def test_fidelity_shows_both(cohortlab: Run, path: Path) -> None:
         (["explain", "SCENARIO", "--out", "no/x.png"], "--out: no/x.png: its folder does not exist"),
         (["explain", "SCENARIO", "--perfetto", "."], "--perfetto: .: is a folder: must be a file"),
         (["explain", "SCENARIO", "--ftrace", "/proc/x"], "--ftrace: /proc: cannot be written to: "),
+        (["explain", "SCENARIO", "--perfetto", "x", "--ftrace", "./x"], "--ftrace: x: is that of --perfetto as well"),
         (["explain", "SCENARIO", "--from-ms", "1e9"], "--from-ms: 1e+09 is not allowed: the run ends at "),
         (["explain", "SCENARIO", "--from-ms", "inf"], "'--from-ms': inf is not a finite number"),
         (["explain", "SCENARIO", "--from-ms", "nan"], "'--from-ms': nan is not a finite number"),

@@ -356,6 +356,15 @@ def test_a_folder_has_one_sweep(cohortlab: Run, path: Path) -> None:
     assert "--out: out: has another sweep, or this one with another --chunk" in ran.err
 
 
+@pytest.mark.parametrize("name", ["00000000 (1).parquet", "copy.parquet", "0.parquet"])
+def test_a_strange_file_beside_its_parts(cohortlab: Run, path: Path, name: str) -> None:
+    Path("out/parts").mkdir(parents=True)
+    Path("out/parts", name).write_bytes(b"")
+    ran = cohortlab("sweep", path, "--axis", "seed=1", "--out", "out")
+    assert (ran.code, ran.err.count("\n")) == (2, 1), ran.err
+    assert f"--out: out/parts/{name}: is no part of a sweep: must be removed" in ran.err
+
+
 def test_local_workers_stop_at_the_first_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> Any:
         raise BadInput("no")

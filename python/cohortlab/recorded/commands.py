@@ -76,7 +76,7 @@ def import_recording(
     if as_json:
         print(json.dumps(_for_machines(read.about, figures.about, written), indent=2))
         return
-    _tell(read.about, vms, part.length_s, written)
+    _tell(read.about, vms, part.length_s, written, figures.about)
     click.echo(f"written: {folder}", err=True)
 
 
@@ -92,7 +92,9 @@ def _for_machines(about: dict[str, Any], figures: dict[str, Any], written: Any) 
     }
 
 
-def _tell(about: dict[str, Any], vms: list[dict[str, Any]], part_s: float, written: Any) -> None:
+def _tell(
+    about: dict[str, Any], vms: list[dict[str, Any]], part_s: float, written: Any, figures: dict[str, Any]
+) -> None:
     end, kernel = about["end"], about["header"]["kernel"]
     lost = f"{end['dropped']} lost, {end['overwritten']} replaced by newer ones"
     length_s = about["length_ns"] / NS_PER_S
@@ -105,7 +107,12 @@ def _tell(about: dict[str, Any], vms: list[dict[str, Any]], part_s: float, writt
             f"  {vm['name']}: {len(vm['vcpus'])} vCPUs, ran {shares['run']:.2f} pCPUs, ready {shares['ready']:.2f},"
             f" of it co-stop {shares['costop']:.2f}" + (f"; {told}" if told else "")
         )
-    for remark in (*about["header"]["notes"], *written.remarks):
+    remarks = [*about["header"]["notes"], *written.remarks]
+    if figures["unknown"]:
+        remarks.append(f"{figures['unknown']} events are of vCPUs that nobody knows")
+    if figures["truncated"]:
+        remarks.append("trace.perfetto or tables/timeline.parquet ends before the recording does, at its greatest size")
+    for remark in remarks:
         click.echo(f"  {remark}")
     click.echo(f"scenario: {part_s:.1f} s of it; measured is what {', '.join(written.measured)} did: {written.path}")
 

@@ -23,6 +23,8 @@ _NO_TRACES = Traces()
 # How a file begins, by which it is known.
 _MAGIC = b"cohort\r\n"
 _TRACE_DAT = b"\x17\x08\x44tracing"
+# An event's VM or vCPU that nobody knows.
+_NOBODY = 0xFFFF_FFFF
 KINDS = (
     "run",
     "preempted",
@@ -123,6 +125,7 @@ class Recording:
     def events(self) -> pa.Table:
         """One row for each event: when, of which vCPU (null if nobody knows), what; cpu, a and b by its kind."""
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         columns = self._native.events()
         kinds = {"time_ns": pa.uint64(), "cpu": pa.uint16(), "slot": pa.uint16(), "vm": pa.uint32()}
@@ -131,6 +134,8 @@ class Recording:
         arrays = {
             name: pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(columns[name])]) for name, kind in kinds.items()
         }
+        for name in ("vm", "vcpu"):
+            arrays[name] = pc.if_else(pc.equal(arrays[name], _NOBODY), None, arrays[name])
         names = pa.array(["?", *KINDS])
         arrays["kind"] = pa.DictionaryArray.from_arrays(arrays["kind"].cast(pa.int32()), names)
         return pa.table(arrays)
@@ -156,11 +161,11 @@ def load(path: Path, *guests: Path) -> Recording:
     try:
         if content.startswith(_MAGIC):
             return Recording(path, module.recording(content))
-        return Recording(path, module.trace_cmd_report(content.decode("utf-8")))
-    except UnicodeDecodeError:
-        raise BadInput(
-            f"{path}: is no recording: must be a file of `cohort record`, of `trace-cmd record`, or `trace-cmd report`"
-        ) from None
+        if b"\0" in content:
+            kinds = "`cohort record`, of `trace-cmd record`, or `trace-cmd report`"
+            raise BadInput(f"{path}: is no recording: must be a file of {kinds}")
+        # A task's name may be any bytes, or a longer one cut in the middle of a character.
+        return Recording(path, module.trace_cmd_report(content.decode("utf-8", errors="replace")))
     except module.ConfigError as error:
         raise BadInput(f"{path}: {one_line(str(error))}") from None
 

@@ -12,7 +12,7 @@ from cohortlab import scenario as scenarios
 from cohortlab.errors import BadInput
 from cohortlab.places import PlaceError
 from cohortlab.recorded.recording import Recording
-from cohortlab.recorded.shape import shape
+from cohortlab.recorded.shape import in_order, shape
 from cohortlab.results import write_atomically
 from cohortlab.scenario import GUEST_BASE_MB, GUEST_PER_VCPU_MB
 from cohortlab.sim import hardware as hardwares
@@ -70,7 +70,7 @@ def write(recording: Recording, folder: Path, part: Part, hardware: str, kernel:
         raise BadInput(f"{recording.path}: has no VM: record while VMs run")
     names = _names(about["names"])
     replays = recording.replays(part.from_ns, part.to_ns, names)
-    pcpus = {pcpu["cpu"]: index for index, pcpu in enumerate(about["header"]["pcpus"])}
+    pcpus = in_order(about["header"]["pcpus"])
     remarks: list[str] = []
     measured = _measured(about, replays, part)
     models = folder / "workloads" / "models"

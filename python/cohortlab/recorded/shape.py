@@ -30,6 +30,16 @@ class Shape:
         return f"{text[:at]}\n[machine]\n{fields}\n{text[at:]}"
 
 
+def in_order(pcpus: list[dict[str, int]]) -> dict[int, int]:
+    """Return each pCPU's number in a machine of that shape, by its number on the host.
+
+    There a core's threads follow one another, a cache's cores, and a node's caches. On many hosts they do not: pCPUs 0
+    and 8 may be one core.
+    """
+    places = sorted(pcpus, key=lambda pcpu: (pcpu["node"], pcpu["llc"], pcpu["core"], pcpu["cpu"]))
+    return {pcpu["cpu"]: index for index, pcpu in enumerate(places)}
+
+
 def shape(pcpus: list[dict[str, int]]) -> Shape:
     """Return the shape if every node, cache and core is like the others; else one socket of cores."""
     nodes: dict[int, dict[int, int]] = {}

@@ -22,7 +22,7 @@ from cohortlab.errors import BadInput, one_line
 from cohortlab.places import PlaceError
 from cohortlab.reproduce import traced
 from cohortlab.reproduce.load import Experiment, RunTable
-from cohortlab.sim.result import DISTRIBUTIONS, Result, Traces
+from cohortlab.sim.result import DISTRIBUTIONS, SPINS, Result, Traces
 from cohortlab.sweep import plan as plans
 from cohortlab.sweep.axes import FILES, PLAIN, Axis
 from cohortlab.sweep.plan import Plan
@@ -182,13 +182,10 @@ def _of_vm(vm: dict[str, Any], prefix: str) -> dict[str, float]:
         found |= {f"ple_chains_{of}": float(count) for of, count in zip(_CHAINS, lengths, strict=True)}
     for what in DISTRIBUTIONS:
         found[f"{what}.count"] = float(vm[what]["count"])
-        for quantile in _QUANTILES:
-            ns = vm[what][f"{quantile}_ns"]
-            if ns is not None:
-                found[f"{what}.{quantile}_us"] = ns / 1000
-    for why, spun in vm["spins"].items():
-        if spun["count"] and vm["run_ns"]:
-            found[f"spin.{why}"] = spun["mean_ns"] * spun["count"] / vm["run_ns"]
-        else:
-            found[f"spin.{why}"] = 0.0
+        # Of nothing there is no mean, and no longest.
+        for quantile in _QUANTILES if vm[what]["count"] else ():
+            found[f"{what}.{quantile}_us"] = vm[what][f"{quantile}_ns"] / 1000
+    for why in SPINS:
+        spun_ns = vm["spins"].get(why, {}).get("sum_ns", 0)
+        found[f"spin.{why}"] = spun_ns / vm["run_ns"] if vm["run_ns"] else 0.0
     return {f"{prefix}{name}": value for name, value in found.items()}

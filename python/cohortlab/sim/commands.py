@@ -78,12 +78,16 @@ def explain(
 
     if out.suffix not in FORMATS:
         raise BadInput(f"--out: {out}: its ending must be one of {', '.join(FORMATS)}")
+    outputs: dict[Path, str] = {}
     for option, path in (("--out", out), ("--perfetto", perfetto), ("--ftrace", ftrace), ("--tables", tables)):
         if path is None:
             continue
         if beside and option != "--out":
             raise BadInput(f"{option}: is not allowed with --beside: a trace is of one run")
         _check_output(option, path, is_folder=option == "--tables")
+        if path.resolve() in outputs and not is_device(path):
+            raise BadInput(f"{option}: {path}: is that of {outputs[path.resolve()]} as well: must be another")
+        outputs[path.resolve()] = option
     policies = [(policy, _words("--policy-args", policy_args)), *(_named("--beside", text) for text in beside)]
     traces = Traces(
         perfetto_bytes_max=TRACE_BYTES_MAX if perfetto else 0,
@@ -149,12 +153,20 @@ def _named(option: str, text: str) -> tuple[str, list[str]]:
     return words[0], words[1:]
 
 
+def is_device(path: Path) -> bool:
+    """Return whether that is a device or a pipe, to which one writes."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
 def _check_output(option: str, path: Path, *, is_folder: bool) -> None:
     """Raise BadInput for what cannot be written when the run is over."""
     if not path.absolute().parent.is_dir():
         raise BadInput(f"{option}: {path}: its folder does not exist")
     if path.is_dir() and not is_folder:
         raise BadInput(f"{option}: {path}: is a folder: must be a file")
+    if is_device(path):
+        # Nothing is made in its folder.
+        return
     try:
         writable(path if is_folder else path.parent)
     except BadInput as error:

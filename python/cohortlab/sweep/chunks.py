@@ -216,6 +216,10 @@ class Store:
         Raises:
             BadInput: the folder has a file that is not this sweep's, as a copy of several shards' may have.
         """
+        for path in self._parts.glob("*.parquet"):
+            # A file manager calls the second of two with one name "00000001 (1).parquet".
+            if not path.stem.isdecimal() or path != self._part(int(path.stem)):
+                raise BadInput(f"--out: {path}: is no part of a sweep: must be removed")
         done = {int(path.stem) for path in self._parts.glob("*.parquet") if _is_whole(path)}
         for chunk in sorted(done):
             self._check(self._part(chunk), numbers(self.plan, chunk, self.size))
