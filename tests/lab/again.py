@@ -26,7 +26,9 @@ SECOND_CHANCES = 2
 # scheduler that hangs its host now and then is not to pass as an emulator that crashes.
 LOSSES = 2
 # What a kernel says on its console before it dies of something that runs in it.
-DIED = re.compile(r"sched_ext|BUG:|Oops|[Ll]ockup|\bstalls?\b|blocked for more than|Kernel panic")
+DIED = re.compile(
+    r"BUG:|Oops|[Ll]ockup|detected stalls|runnable task stall|sched_ext: .*error|blocked for more than|Kernel panic"
+)
 
 T = TypeVar("T")
 
@@ -60,9 +62,13 @@ def second_chance(test: str) -> bool:
     return True
 
 
-def may_be_lost(test: str, last_words: str) -> bool:
-    """Return whether a test that has lost a machine is void and no failure."""
-    if DIED.search(last_words):
+def may_be_lost(test: str, console: str) -> bool:
+    """Return whether a test that has lost a machine is void and no failure.
+
+    Args:
+        console: what the host's kernel has said since the test began.
+    """
+    if DIED.search(console):
         return second_chance(test)
     _lost.append(test)
     return len(_lost) <= LOSSES

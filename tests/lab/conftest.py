@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ DAMAGE = re.compile(r"BUG|WARNING|Oops|\bstall|lockup|blocked for more than|hung
 # Locks, wake-ups and TLB flushes for some ten seconds on a busy lab.
 WORK = "hackbench -g 2 -l 1500 -f 5 && stress-ng --quiet --tlb-shootdown 1 --tlb-shootdown-ops 500"
 WORK_TIMEOUT_S = 180
+JOB_END_S = 60
 # Small enough for the memory that the host has beside its scenario.
 EXTRA_GUEST_MB = 192
 
@@ -170,14 +171,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     for attempt in range(1, ATTEMPTS + 1):
         disturbance = Disturbance(lab) if lab else None
+        said = len(lab.emulator.console_text()) if lab else 0
         try:
             pyfuncitem.obj(**arguments)
             return True
-        except (AssertionError, AgentError, TimeoutError, PlaceCrashed) as failure:
+        except Exception as failure:
             part = disturbance.part() if disturbance else 0.0
-            lost = isinstance(failure, PlaceCrashed) or (lab is not None and not answers(lab))
-            again = attempt < ATTEMPTS and is_void(pyfuncitem, failure, lost, part)
-            if lost and lab is not None:
+            crashed = isinstance(failure, PlaceCrashed)
+            # A place says that it has crashed of a command that failed as well.
+            lost = crashed if lab is None else not answers(lab)
+            console = lab.emulator.console_text()[said:] if lab else str(failure)
+            may_repeat = isinstance(failure, (AssertionError, AgentError, TimeoutError, PlaceCrashed))
+            again = attempt < ATTEMPTS and may_repeat and is_void(pyfuncitem, failure, console if lost else None, part)
+            if lab is not None and (lost or crashed):
                 # Also for the tests that follow.
                 boot_again(lab)
                 if "bench" in arguments:
@@ -187,11 +193,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-def is_void(test: pytest.Function, failure: BaseException, lost: bool, part: float) -> bool:
-    """Return whether a test that did not pass is run again, and say why; ``part`` of the time the lab had to wait."""
+def is_void(test: pytest.Function, failure: Exception, console: str | None, part: float) -> bool:
+    """Return whether a test that did not pass is run again, and say why.
+
+    Args:
+        console: what the host's kernel has said, if a machine was lost.
+        part: of the time for which the lab had to wait.
+    """
     what = str(failure).split("\n", 1)[0]
-    if lost:
-        if not may_be_lost(test.nodeid, str(failure)):
+    if console is not None:
+        if not may_be_lost(test.nodeid, console):
             return False
         repeat(f"{test.name} is void, a machine was lost: {failure}")
     elif part >= DISTURBED or isinstance(failure, Elsewhere):
@@ -284,8 +295,10 @@ class Bench:
         ``but``: guests that the block kills.
         """
         guests = [guest for guest in self.guests if guest.name not in but]
-        with self.silence(but=but):
-            jobs = [guest.spawn("work", WORK) for guest in guests]
+        with (
+            self.silence(but=but),
+            ended_after([guest.spawn(f"work-{next(_marks)}", WORK) for guest in guests]) as jobs,
+        ):
             yield
             for job in jobs:
                 rc = job.wait(WORK_TIMEOUT_S)
@@ -306,6 +319,18 @@ class Bench:
             if damage:
                 print(machine.name, new, sep="\n")
             assert not damage, f"{machine.name}: its kernel says: {damage}"
+
+
+@contextmanager
+def ended_after(jobs: list[Job]) -> Iterator[list[Job]]:
+    """Jobs that end with the block at the latest: a test that is run again begins on the same machines."""
+    try:
+        yield jobs
+    finally:
+        for job in jobs:
+            with suppress(AgentError, TimeoutError, PlaceCrashed):
+                job.signal(signal.SIGKILL)
+                job.wait(JOB_END_S)
 
 
 def _everywhere(machines: tuple[Machine, ...], sh: str) -> dict[Machine, str]:

@@ -49,6 +49,11 @@ def run_tests(bpf: Path, *, only: str = "") -> tuple[bool, str]:
         cargo.communicate()
         print("did not end")
         return False, "test result: FAILED (did not end)"
+    except BaseException:
+        # Ctrl-C, for one, does not reach it.
+        os.killpg(cargo.pid, signal.SIGKILL)
+        cargo.communicate()
+        raise
     return cargo.returncode == 0, said
 
 

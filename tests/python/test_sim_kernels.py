@@ -181,14 +181,14 @@ def test_a_kernel_has_its_slices_and_its_precision(
     ("kernel", "newidle", "idle_search"),
     [
         ("4.15", "migration-cost", "target"),
-        ("4.16", "migration-cost", "recent"),
-        ("5.12", "migration-cost", "recent"),
+        ("5.12", "migration-cost", "target"),
         ("5.13", "migration-cost", "core"),
-        ("6.17", "cost", "core"),
-        ("6.18", "random", "core"),
-        ("7.0", "random", "core"),
-        ("7.1", "rate", "core"),
-        ("7.3", "rate", "core"),
+        ("5.15", "migration-cost", "recent"),
+        ("6.17", "cost", "recent"),
+        ("6.18", "random", "recent"),
+        ("7.0", "random", "recent"),
+        ("7.1", "rate", "recent"),
+        ("7.3", "rate", "recent"),
     ],
 )
 def test_a_kernel_looks_for_idle_pcpus_and_for_tasks_as_it_did(kernel: str, newidle: str, idle_search: str) -> None:
@@ -202,23 +202,26 @@ def test_a_kernel_looks_for_idle_pcpus_and_for_tasks_as_it_did(kernel: str, newi
 def test_lag_is_limited_and_sleepers_leave_as_the_kernel_has_it(
     kernel: str, lag_by_tick: bool, paid_leave: bool
 ) -> None:
-    found = policy.host_class("eevdf", (), kernel)
-    assert (found["lag_by_tick"], found["paid_leave"]) == (lag_by_tick, paid_leave)
+    for found in (policy.host_class("eevdf", (), kernel), policy.guest_of(kernel, 2)):
+        assert (found["lag_by_tick"], found["paid_leave"]) == (lag_by_tick, paid_leave)
 
 
 @pytest.mark.parametrize(
-    ("kernel", "tells", "heeds", "polls", "forfeits"),
+    ("kernel", "tells", "heeds", "polls_us", "forfeits"),
     [
-        ("3.16", False, "nothing", False, False),
-        ("4.9", False, "nothing", True, False),
-        ("4.10", True, "owners", True, False),
-        ("4.18", True, "all", True, False),
-        ("6.19", True, "all", True, True),
+        ("4.2", False, "nothing", 0, False),
+        ("4.3", False, "nothing", 400, False),
+        ("4.9", False, "nothing", 400, False),
+        ("4.10", True, "owners", 400, False),
+        ("4.12", True, "owners", 200, False),
+        ("4.18", True, "all", 200, False),
+        ("6.19", True, "all", 200, True),
     ],
 )
 def test_kvm_and_guests_know_preempted_vcpus_and_poll_as_their_kernels_do(
-    kernel: str, tells: bool, heeds: str, polls: bool, forfeits: bool
+    kernel: str, tells: bool, heeds: str, polls_us: int, forfeits: bool
 ) -> None:
     kvm, guest = policy.kvm_of(kernel), policy.guest_of(kernel, 4)
-    assert (kvm["tells_preempted"], "max_ns" not in kvm["halt_poll"]) == (tells, polls)
+    # What is not said is the simulator's own.
+    assert (kvm["tells_preempted"], kvm["halt_poll"].get("max_ns", 200_000)) == (tells, 1_000 * polls_us)
     assert (guest["heeds_preempted"], guest["yield_forfeits"]) == (heeds, forfeits)

@@ -164,7 +164,7 @@ def _check_output(option: str, path: Path, *, is_folder: bool) -> None:
         raise BadInput(f"{option}: {path}: its folder does not exist")
     if path.is_dir() and not is_folder:
         raise BadInput(f"{option}: {path}: is a folder: must be a file")
-    if is_device(path):
+    if is_device(path) and not is_folder:
         # Nothing is made in its folder.
         return
     try:

@@ -180,8 +180,8 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
 
 
 def _idle_search(version: tuple[int, ...]) -> str:
-    """Return where a task that wakes looks for an idle pCPU (select_idle_sibling(); 32e839dda3ba, c722f35b513f)."""
-    return "target" if version < (4, 16, 0) else "recent" if version < (5, 13, 0) else "core"
+    """Return where a task that wakes looks for an idle pCPU (select_idle_sibling(); c722f35b513f, 89aafd67f28c)."""
+    return "target" if version < (5, 13, 0) else "core" if version < (5, 15, 0) else "recent"
 
 
 def _newidle(version: tuple[int, ...]) -> str:
@@ -211,7 +211,7 @@ def kvm_of(kernel: str, settings: KernelSettings | None = None) -> dict[str, Any
     wish to yield to it (266e85a5ec9f); ``lone_yields_not``: kvm_sched_yield() looks first whether the pCPU has another
     task (72b268a8e930); ``asks_kernel_only``: who was preempted in user mode is not asked (199b5763d329);
     ``tells_preempted``: guests are told which of their vCPUs are preempted (0b9f6c4615c9). ``shrink`` is the default
-    of halt_poll_ns_shrink; before 4.0 nobody polls.
+    of halt_poll_ns_shrink; before 4.3 nobody polls by default.
     """
     version = version_of(kernel)
     return {
@@ -221,8 +221,13 @@ def kvm_of(kernel: str, settings: KernelSettings | None = None) -> dict[str, Any
         "kick_yields": version >= (5, 4, 0),
         "lone_yields_not": version >= (5, 13, 0),
         "tells_preempted": version >= (4, 10, 0),
-        "halt_poll": {"shrink": 0 if version < (6, 11, 0) else 2} | ({"max_ns": 0} if version < (4, 0, 0) else {}),
+        "halt_poll": {"shrink": 0 if version < (6, 11, 0) else 2} | _polling(version),
     }
+
+
+def _polling(version: tuple[int, ...]) -> dict[str, int]:
+    """Return for how long a vCPU polls at most by default, if not for 200 us (aca6ff29c406; b401ee0b85a5, 4.12)."""
+    return {"max_ns": 0} if version < (4, 3, 0) else {"max_ns": 400_000} if version < (4, 12, 0) else {}
 
 
 def window_grows(kernel: str, *, counts: bool) -> bool:
@@ -238,7 +243,8 @@ def guest_of(kernel: str, vcpus: int) -> dict[str, Any]:
 
     ``send_ipi``: whether it can send one interrupt to all its other vCPUs; the x2APIC of a KVM guest is in physical
     mode, with shorthands since 43931d350f30. ``slice_ns``, ``latency_ns`` and ``wakeup_gran_ns`` are the scheduler's,
-    by the number of vCPUs. ``hrtick``: slices end on time. ``yield_forfeits``: who yields gives up the rest of its
+    by the number of vCPUs. ``hrtick``: slices end on time. ``lag_by_tick``, ``paid_leave``: as a host's (fair_class()).
+    ``yield_forfeits``: who yields gives up the rest of its
     slice. ``heeds_preempted``: whether a vCPU that KVM says is preempted is spun for, and woken on.
     ``retains_tick``: an idle vCPU keeps its tick until that has woken it once. ``lazy_tlb``: which idle vCPUs are asked
     to flush (94b1b03b519b, where there is PCID; 145f573b89a6;
@@ -250,6 +256,8 @@ def guest_of(kernel: str, vcpus: int) -> dict[str, Any]:
     made: dict[str, Any] = {
         "send_ipi": "each" if version < (5, 4, 0) else "shorthand",
         "hrtick": version >= (7, 3, 0),
+        "lag_by_tick": version >= (7, 0, 0),
+        "paid_leave": version >= (7, 1, 0),
         "yield_forfeits": version >= (6, 19, 0),
         "heeds_preempted": "nothing" if version < (4, 10, 0) else "owners" if version < (4, 18, 0) else "all",
         "scheduler": "cfs" if version < (6, 6, 0) else "eevdf" if version < (6, 12, 0) else "eevdf-delay",

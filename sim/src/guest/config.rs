@@ -27,6 +27,9 @@ pub struct GuestConfig {
     pub slice_ns: Ns,
     /// ... or no longer (HRTICK, since 7.3).
     pub hrtick: bool,
+    /// EEVDF: as a host's ([`crate::class::fair::FairConfig`]): lag is limited to a slice and a tick (7.0); a sleeper that has paid leaves at a wake-up (7.1).
+    pub lag_by_tick: bool,
+    pub paid_leave: bool,
     /// EEVDF: whoever yields gives up the rest of its slice (since 6.19).
     pub yield_forfeits: bool,
     /// What the kernel makes of it that a vCPU is preempted, as KVM says (vcpu_is_preempted()).
@@ -70,6 +73,8 @@ impl Default for GuestConfig {
             retains_tick: false,
             slice_ns: 3_000_000,
             hrtick: false,
+            lag_by_tick: false,
+            paid_leave: false,
             yield_forfeits: false,
             heeds_preempted: Heeds::All,
             latency_ns: 6_000_000,

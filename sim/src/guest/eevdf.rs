@@ -44,7 +44,7 @@ impl Vm {
     /// update_entity_lag(): remembered while it does not compete. Who stays queued to pay loses no lag by that, and gains none (DELAY_ZERO). Return true if
     /// it is not where its virtual run time says.
     fn remember_lag(&mut self, v: usize, curr: Option<u32>, task: u32) -> bool {
-        let limit_ns = match self.guest.hrtick {
+        let limit_ns = match self.guest.lag_by_tick {
             true => self.guest.slice_ns + self.guest.tick_ns,
             false => (2 * self.guest.slice_ns).max(self.guest.tick_ns),
         } as i64;
@@ -124,12 +124,12 @@ impl Vm {
         }
     }
 
-    /// Does a task that has come preempt the one that runs? (wakeup_preempt_fair()) Since 7.3 a sleeper that would be picked has paid and leaves.
+    /// Does a task that has come preempt the one that runs? (wakeup_preempt_fair()) Since 7.1 a sleeper that would be picked has paid and leaves.
     pub(super) fn eevdf_preempts(&mut self, v: usize, task: u32) -> bool {
         loop {
             let curr = self.competing(v);
             match self.pick(v, curr) {
-                Some(sleeper) if self.tasks[sleeper as usize].delayed && self.guest.hrtick => {
+                Some(sleeper) if self.tasks[sleeper as usize].delayed && self.guest.paid_leave => {
                     self.leave_late(v, curr, sleeper);
                 }
                 picked => return picked == Some(task),

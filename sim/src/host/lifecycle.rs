@@ -315,6 +315,8 @@ impl<C: Class> Host<C> {
         self.class.cpu_online(&mut self.core, cpu);
         self.core.cpu_mut(cpu).online = true;
         self.core.online.insert(cpu);
+        // Whoever finds nothing to do there finds it as it was.
+        self.core.idle.insert(cpu);
         self.on_cpu(cpu, |host| host.core.resched(cpu));
     }
 }

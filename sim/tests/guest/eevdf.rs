@@ -10,7 +10,16 @@ use crate::common::*;
 
 /// Slices of 3 ms that end on time, the first half as long; no ticks.
 fn guest(scheduler: Scheduler) -> GuestConfig {
-    GuestConfig { scheduler, slice_ns: 3 * MS, hrtick: true, tick_ns: 0, ..GuestConfig::ideal() }
+    let (lag_by_tick, paid_leave) = (true, true);
+    GuestConfig {
+        scheduler,
+        slice_ns: 3 * MS,
+        hrtick: true,
+        lag_by_tick,
+        paid_leave,
+        tick_ns: 0,
+        ..GuestConfig::ideal()
+    }
 }
 
 fn run(guest: GuestConfig, vcpus: u32, text: &str, until_ms: u64) -> Sim {

@@ -137,6 +137,9 @@ fn alone_they_take_as_long_as_in_the_lab() {
             guest: GuestConfig {
                 slice_ns: 1_400 * US,
                 hrtick: true,
+                lag_by_tick: true,
+                paid_leave: true,
+                yield_forfeits: true,
                 scheduler: Scheduler::EevdfDelay,
                 lazy_preemption: true,
                 ..guest

@@ -162,7 +162,7 @@ impl Class for Fair {
         self.queues = core.machine.all().map(|cpu| Rq::new(cpu, GroupId(0), None)).collect();
         self.picked = vec![None; core.cpus.len()];
         self.running = vec![None; core.cpus.len()];
-        self.offline = vec![false; core.cpus.len()];
+        self.offline = core.machine.all().map(|cpu| !core.cpu(cpu).online).collect();
         self.hrtick = vec![None; core.cpus.len()];
         self.sleepers = vec![0; core.cpus.len()];
         self.group_queues = vec![Vec::new(); core.cpus.len()];

@@ -212,3 +212,49 @@ impl Fair {
         self.update_min_vruntime(rq);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::class::fair::{Fair, FairConfig, Variant};
+    use crate::class::AnyClass;
+    use crate::host::TaskSpec;
+    use crate::machine::MachineConfig;
+    use crate::Host;
+
+    /// Three tasks that are not ahead: a sleeper that has paid, with the earliest deadline, one that has just woken, with the next, and the last, which may be
+    /// marked as a buddy. Who is picked at that wake-up, and whether the sleeper is still there.
+    fn picked_at_wakeup(config: FairConfig, marked: bool) -> (&'static str, bool) {
+        let mut host = Host::new(&MachineConfig::ideal(1), AnyClass::Fair(Fair::new(config)), 1).unwrap();
+        let tasks = [(); 3].map(|()| host.spawn(TaskSpec::default()));
+        for task in tasks {
+            host.wake(task, None);
+        }
+        let AnyClass::Fair(class) = &mut host.class else { panic!("a fair class") };
+        let [sleeper, woken, last] = tasks.map(|task| class.of_task[task.index()]);
+        for (id, deadline) in [(sleeper, 1_000_000), (woken, 2_000_000), (last, 3_000_000)] {
+            class.tree_remove(id);
+            let entity = class.entity_mut(id);
+            (entity.vruntime, entity.deadline) = (0, deadline);
+            class.tree_insert(id);
+        }
+        class.set_delayed(sleeper);
+        class.rq_mut(0).next = Some(last).filter(|_| marked);
+        let found = class.pick_at_wakeup(0, last).expect("somebody");
+        let names = [(sleeper, "sleeper"), (woken, "woken"), (last, "last")];
+        let (_, name) = names.into_iter().find(|(id, _)| *id == found).expect("one of them");
+        (name, class.entity(sleeper).on_rq)
+    }
+
+    #[test]
+    fn a_sleeper_that_has_paid_leaves_at_a_wake_up_since_7_1() {
+        let forfeit = FairConfig::of(Variant::EevdfForfeit);
+        assert_eq!(picked_at_wakeup(forfeit.clone(), false), ("woken", false));
+        assert_eq!(picked_at_wakeup(FairConfig { paid_leave: false, ..forfeit }, false), ("sleeper", true));
+    }
+
+    #[test]
+    fn buddies_go_first_at_wake_ups_since_6_19() {
+        assert_eq!(picked_at_wakeup(FairConfig::of(Variant::EevdfForfeit), true), ("last", true));
+        assert_eq!(picked_at_wakeup(FairConfig::of(Variant::Eevdf), true), ("sleeper", true));
+    }
+}

@@ -215,4 +215,33 @@ mod tests {
         s.run_until(700 * MS).unwrap();
         assert!(told(&s).is_some_and(|load| load < 16), "{:?}", told(&s));
     }
+
+    #[test]
+    fn a_pcpu_that_goes_offline_is_no_part_of_its_groups_nor_has_a_runner() {
+        let machine = MachineConfig::ideal(2);
+        let host =
+            Host::new(&machine, AnyClass::Fair(Fair::new(FairConfig::of(Variant::EevdfForfeit))), 1).unwrap();
+        let mut s = Simulation::new(host, Simple::default());
+        let group = s.host.new_group(GroupId(0), 100);
+        for _ in 0..2 {
+            let task = s.host.spawn(TaskSpec { group, ..TaskSpec::default() });
+            s.bodies.add(task, Program::Busy);
+            s.host.wake(task, None);
+        }
+        let told = |s: &Simulation<Simple>| {
+            let queue = class(s).known_queue(group, CpuId(1)).expect("somebody ran there");
+            class(s).rq(queue).told_load
+        };
+        s.run_until(400 * MS).unwrap();
+        assert!(told(&s) > 900, "{}", told(&s));
+        s.host.cpu_offline(CpuId(1));
+        assert_eq!(told(&s), 0);
+        assert_eq!(class(&s).running[1], None);
+        s.run_until(500 * MS).unwrap();
+        assert_eq!(told(&s), 0);
+        s.host.cpu_online(CpuId(1));
+        s.run_until(900 * MS).unwrap();
+        let ran_ms = [0, 1].map(|task| s.host.run_ns(TaskId(task)) / MS);
+        assert!(ran_ms.iter().all(|ms| (840..=860).contains(ms)), "{ran_ms:?}");
+    }
 }

@@ -63,12 +63,12 @@ pub enum GroupWeight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IdleSearch {
-    /// Up to 4.15: from its target on.
+    /// Up to 5.12: from its target on. (From 4.16 to 5.14 first on the one where it was itself when it last woke somebody, which is left out.)
     Target,
-    /// From 4.16: first on the one where it was before the last (`recent_used_cpu`).
-    Recent,
-    /// From 5.13: ... and, unless there is a whole core, on its last core (`select_idle_smt()`).
+    /// From 5.13: unless there is a whole core, first on its last core (`select_idle_smt()`).
     Core,
+    /// From 5.15: ... and before all that where it was before the last (`recent_used_cpu`).
+    Recent,
 }
 
 /// What sysctls and the kernel's version decide. A 0: the kernel's own value, which grows with the number of pCPUs (`get_update_sysctl_factor()`).
@@ -137,7 +137,7 @@ impl Default for FairConfig {
             lag_by_tick: true,
             paid_leave: true,
             lazy_preemption: false,
-            idle_search: IdleSearch::Core,
+            idle_search: IdleSearch::Recent,
             groups: true,
             unfair_boost: false,
             group_weight: GroupWeight::Auto,
