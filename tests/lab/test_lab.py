@@ -174,9 +174,10 @@ def test_an_unknown_policy_is_one_line(place: LabPlace) -> None:
 
 
 def test_policies_alternate_under_living_guests(place: LabPlace) -> None:
+    before = list(place.complaints)
     for policy in ("cohort", "eevdf", "cohort"):
         with place.policy(policy), place.background("pv", "cpu-hog"):
             measured = place.measure("work", "hackbench")
         assert measured.value > 0
         assert bool(measured.stats) == (policy != "eevdf"), json.dumps(measured.stats)
-    assert place.complaints == []
+    assert place.complaints == before

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.long]
 
 __all__ = ["traced"]
 
-TRACED_S = 3
+TRACED_S = 1
 # Of a host's and of its guest's file: whose, on which CPU, when.
 LINE = re.compile(r"\s*(\S+\.dat): +(.+)-(\d+) +\[(\d+)\] \S* *(\d+\.\d+): +(\w+): +(.*)")
 INSIDE_MIN = 0.99
