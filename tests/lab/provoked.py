@@ -149,7 +149,8 @@ def alone(bench: Bench, vm: str) -> Iterator[Alone]:
         undone.callback(host.check, f"{TRUTH} everybody {(1 << ground.place.pcpus) - 1:#x}")
         host.check(f"{TRUTH} everybody 1")
         undone.callback(host.check, f"chrt -o -p 0 {tid}")
-        # First there, then before all: on pCPU 0 it might spin for ever for a sibling that it keeps from running, and nobody could move it away.
+        # First there, then before all: on pCPU 0 it might spin for ever for a sibling that it keeps from running, and
+        # nobody could move it away.
         host.check(f"taskset -p 2 {tid} && chrt -f -p {PRIORITY} {tid}")
         yield Alone(ground, probe, vm)
 

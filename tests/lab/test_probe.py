@@ -26,8 +26,8 @@ S = 1_000_000_000
 PAUSE_EXITS = "exit_reason == 0x77 || exit_reason == 40"
 EXACT = 0.02
 TRIES = 7
-# Of a pCPU, at 20,000 switches a second. How much slower the emulator is than this machine was 14 and 18 times within an
-# hour, by the same loop: so 1 % may seem to be half as much again.
+# Of a pCPU, at 20,000 switches a second. By the same loop the emulator was 14 and 18 times slower than its machine,
+# within an hour: so 1 % may seem to be half as much again.
 COST = 0.015
 # A thread that wakes on a pCPU of its own, with nothing else to do there.
 IDLE_BETWEEN = "--quiet --threads=1 --affinity=1 --priority=80 --interval=500 --loops=2000"
