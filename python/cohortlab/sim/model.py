@@ -124,6 +124,9 @@ class Run:
         hyperv_kvm, hyperv_guest = HYPERV if vm.tlb == "hypercall" else ({}, {})
         settings = kernel_settings(self.args) if self.policy == KERNEL else None
         of_kernel, of_hardware = kvm_of(self.kernel, settings), self.hardware.kvm
+        if vm.tlb == "kvm-pv":
+            # Whatever its version, a KVM that flushes for its guests tells them who runs.
+            of_kernel["tells_preempted"] = True
         kvm: dict[str, Any] = of_kernel | hyperv_kvm | of_hardware
         if isinstance(polling := of_hardware.get("halt_poll", {}), dict):
             kvm["halt_poll"] = of_kernel["halt_poll"] | polling
