@@ -339,15 +339,6 @@ def test_an_old_kernel_has_its_polling_and_no_pause_loop_exits(path: Path) -> No
     assert polling("6.1", {"halt_poll": {"shrink": 4}}) == {"shrink": 4}
 
 
-def test_a_kvm_that_flushes_tells_who_is_preempted_whatever_its_version(path: Path) -> None:
-    def tells(tlb: str, kernel: str) -> bool:
-        run = Simulated(scenarios.load(path).with_tlb(tlb), {"work": "tlb-flush"}, kernel=kernel)
-        return bool(run.as_dict()["vms"][0]["kvm"]["tells_preempted"])
-
-    assert [tells(tlb, "3.16") for tlb in ("ipi", "kvm-pv")] == [False, True]
-    assert tells("ipi", "4.10")
-
-
 def test_a_window_is_counted_in_pauses_where_the_processor_does(path: Path) -> None:
     chosen = scenarios.load(path).with_ple(100)
     run = Simulated(chosen, {"work": "tlb-flush"}, hardware=hardwares.load("server-amd"))

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What a kernel's version decides, on the simulated host, in KVM and in guests."""
 
+from pathlib import Path
+
 import pytest
 
+from cohortlab import scenario as scenarios
+from cohortlab.scenario import Tlb
 from cohortlab.sim import policy
+from cohortlab.sim.model import Run
 
 
 @pytest.mark.parametrize(
@@ -225,3 +230,14 @@ def test_kvm_and_guests_know_preempted_vcpus_and_poll_as_their_kernels_do(
     # What is not said is the simulator's own.
     assert (kvm["tells_preempted"], kvm["halt_poll"].get("max_ns", 200_000)) == (tells, 1_000 * polls_us)
     assert (guest["heeds_preempted"], guest["yield_forfeits"]) == (heeds, forfeits)
+
+
+def test_a_kvm_that_flushes_tells_who_is_preempted_whatever_its_version() -> None:
+    chosen = scenarios.load(Path(__file__).parents[2] / "scenarios/smp-2x2.toml")
+
+    def tells(tlb: Tlb, kernel: str) -> bool:
+        run = Run(chosen.with_tlb(tlb), {"work": "tlb-flush"}, kernel=kernel)
+        return bool(run.as_dict()["vms"][0]["kvm"]["tells_preempted"])
+
+    assert [tells(tlb, "3.16") for tlb in ("ipi", "kvm-pv")] == [False, True]
+    assert tells("ipi", "4.10")
