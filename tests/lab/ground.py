@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from again import DISTURBED, Elsewhere
+from again import WINDOW_DISTURBED, Elsewhere
 from disturbance import Disturbance
 
 from cohortlab.lab import guest as guests
@@ -224,7 +224,7 @@ class Ground(Cgroups):
             said = ", ".join(f"{name} {pcpus:.3f}" for name, pcpus in got.items())
             waited = f"the emulator waited {self.away:.0%} of it"
             print(f"{self.policy}: in {of_s:.2f} s: {said}, idle {self.idle:.3f}; {waited}")
-            if self.away < DISTURBED:
+            if self.away < WINDOW_DISTURBED:
                 return got
         raise Elsewhere(waited)
 
