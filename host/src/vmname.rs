@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, TryRecvError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::audit::guest_cpu::is_qemu;
 use crate::checks::Host;
@@ -59,6 +59,22 @@ impl VmNames {
             }
             Err(RecvTimeoutError::Disconnected) => None,
         }
+    }
+
+    /// Wait for the answers that are outstanding, all together no longer than that: for who needs a name now, and asks but once.
+    pub fn wait(&mut self, patience: Duration) {
+        let until = Instant::now() + patience;
+        let known = &mut self.known;
+        self.stuck.retain(|key, answers| {
+            match answers.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Some(name)) => {
+                    known.insert(*key, name);
+                    false
+                }
+                Err(RecvTimeoutError::Timeout) => true,
+                Ok(None) | Err(RecvTimeoutError::Disconnected) => false,
+            }
+        });
     }
 
     /// Forget all VMs but these.
@@ -160,6 +176,16 @@ mod tests {
         from_cmdline(&cmdline.split(' ').map(str::to_string).collect::<Vec<_>>())
     }
 
+    /// Make a file such that who opens it to read waits for a writer.
+    fn fifo(host: &FakeHost, path: &str) -> std::path::PathBuf {
+        let path = host.host().path(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: a path that ends with 0, and nothing else is looked at.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        path
+    }
+
     #[test]
     fn vmms_say_the_name_each_in_its_way() {
         assert_eq!(name("qemu-system-x86_64 -smp 2 -name web -m 256M").as_deref(), Some("web"));
@@ -229,12 +255,8 @@ mod tests {
 
     #[test]
     fn a_process_that_is_stuck_keeps_nobody_waiting() {
-        let host =
-            FakeHost::new().file("/proc/7/comm", "qemu\n").file("/proc/8/cmdline", "qemu\0-name\0web\0");
-        let path = host.host().path("/proc/7/cmdline");
-        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-        // SAFETY: a path that ends with 0, and nothing else is looked at. Who opens such a file to read waits for a writer.
-        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let host = FakeHost::new().file("/proc/8/cmdline", "qemu\0-name\0web\0");
+        let path = fifo(&host, "/proc/7/cmdline");
         let mut names = VmNames::default();
         assert_eq!(names.get(&host.host(), 7, 1), "pid 7");
         assert_eq!(names.get(&host.host(), 8, 1), "web");
@@ -245,6 +267,20 @@ mod tests {
         }
         assert_eq!(names.get(&host.host(), 7, 1), "late");
         assert!(names.stuck.is_empty());
+    }
+
+    #[test]
+    fn who_asks_but_once_waits_for_a_name_that_comes_late() {
+        let host = FakeHost::new();
+        let path = fifo(&host, "/proc/7/cmdline");
+        let mut names = VmNames::default();
+        assert_eq!(names.get(&host.host(), 7, 1), "pid 7");
+        names.wait(Duration::ZERO);
+        assert_eq!(names.get(&host.host(), 7, 1), "pid 7", "it has said nothing yet");
+        let writer = thread::spawn(move || std::fs::write(path, "qemu\0-name\0late\0"));
+        names.wait(Duration::from_secs(60));
+        writer.join().unwrap().unwrap();
+        assert_eq!(names.get(&host.host(), 7, 1), "late");
     }
 
     #[test]

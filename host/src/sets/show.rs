@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use cohort_sets::{Matrix, Tree};
 
@@ -19,6 +20,9 @@ use crate::say::{self, Failure};
 use crate::stats;
 use crate::vmname::VmNames;
 
+/// A busy host may take its time to read a VMM's command line, and a VM that is asked for by name has none until then.
+const NAMES_WITHIN: Duration = Duration::from_secs(2);
+
 pub fn run(args: &Sets, host: &Host, out: &mut impl Write) -> Result<(), Failure> {
     say::start_log(0);
     if let Some(path) = &args.matrix {
@@ -28,14 +32,17 @@ pub fn run(args: &Sets, host: &Host, out: &mut impl Write) -> Result<(), Failure
     }
     let failed = |e| Failure::failed(format!("cannot read the scheduler's maps: {e:#}"));
     let (vms, traffic) = monitor::find_traffic(host)?;
-    let all = || stats::vms(&vms, host, &mut VmNames::default()).map_err(failed);
+    let mut names = VmNames::default();
+    let all = |names: &mut VmNames| stats::vms(&vms, host, names).map_err(failed);
+    all(&mut names)?;
+    names.wait(NAMES_WITHIN);
     // What is wrong is told before the wait.
-    wanted(args, &all()?)?;
+    wanted(args, &all(&mut names)?)?;
     let png = args.png.as_deref().map(Png::begin).transpose()?;
     let before = auto::read(&traffic).map_err(failed)?;
     Stops::listen()?.wait(args.secs);
     let after = auto::read(&traffic).map_err(failed)?;
-    let all = all()?;
+    let all = all(&mut names)?;
     let matrix = |vm: &stats::Vm| (vm.name.clone(), auto::matrix_between(vm, &before, &after));
     show_all(args, &wanted(args, &all)?.into_iter().map(matrix).collect::<Vec<_>>(), png, out)
 }
