@@ -202,13 +202,18 @@ def _metadata(results: Results) -> dict[str, Any]:
     return about
 
 
+def is_device(path: Path) -> bool:
+    """Return whether that is a device or a pipe, to which one writes."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write ``content`` to ``path`` so that a reader sees the old file or the new one, never half of it.
 
     A device or a pipe, as /dev/stdout, is written to; a link stays one.
     """
     # Before the link is followed: that of a pipe leads to no name.
-    if path.exists() and not path.is_file():
+    if is_device(path):
         path.write_bytes(content)
         return
     path = path.resolve()

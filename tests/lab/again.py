@@ -16,10 +16,10 @@ from cohortlab.places import PlaceCrashed
 
 # The emulator crashes now and then with two levels of guests.
 ATTEMPTS = 4
-# A test that fails is void if its lab was kept waiting for so much of the time.
+# A test that fails is void if others on this machine kept its lab waiting for so much of the time.
 DISTURBED = 0.1
-# ... and a window is, whatever came out. The emulator's own threads keep one another waiting, too: for 11 to 19 % of a
-# time in which both its pCPUs are busy, on a machine of two CPUs that does nothing else.
+# ... and a window is if it was kept waiting at all, whatever came out. Its emulator's own threads do that as well: for
+# 11 to 19 % of a time in which both its pCPUs are busy, on a machine of two CPUs that does nothing else.
 WINDOW_DISTURBED = 0.25
 # So many tests of a session may fail once, if they pass the next time: over two hundred measure on a machine whose
 # noise nobody bounds. Each is told of, and counted. One that fails twice, or one more, fails the session.

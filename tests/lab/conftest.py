@@ -11,13 +11,14 @@ import signal
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from again import ATTEMPTS, DISTURBED, Elsewhere, booted, may_be_lost, repeat, repeated, say, second_chance, until_up
 from disturbance import Disturbance
+from ground import ended_after
 
 from cohortlab import scenario as scenarios
 from cohortlab.lab import guest as guests
@@ -34,7 +35,6 @@ DAMAGE = re.compile(r"BUG|WARNING|Oops|\bstall|lockup|blocked for more than|hung
 # Locks, wake-ups and TLB flushes for some ten seconds on a busy lab.
 WORK = "hackbench -g 2 -l 1500 -f 5 && stress-ng --quiet --tlb-shootdown 1 --tlb-shootdown-ops 500"
 WORK_TIMEOUT_S = 180
-JOB_END_S = 60
 # Small enough for the memory that the host has beside its scenario.
 EXTRA_GUEST_MB = 192
 
@@ -176,7 +176,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             pyfuncitem.obj(**arguments)
             return True
         except Exception as failure:
-            part = disturbance.part() if disturbance else 0.0
+            part = disturbance.by_others() if disturbance else 0.0
             crashed = isinstance(failure, PlaceCrashed)
             # A place says that it has crashed of a command that failed as well.
             lost = crashed if lab is None else not answers(lab)
@@ -198,7 +198,7 @@ def is_void(test: pytest.Function, failure: Exception, console: str | None, part
 
     Args:
         console: what the host's kernel has said, if a machine was lost.
-        part: of the time for which the lab had to wait.
+        part: of the time for which others kept the lab waiting.
     """
     what = str(failure).split("\n", 1)[0]
     if console is not None:
@@ -319,18 +319,6 @@ class Bench:
             if damage:
                 print(machine.name, new, sep="\n")
             assert not damage, f"{machine.name}: its kernel says: {damage}"
-
-
-@contextmanager
-def ended_after(jobs: list[Job]) -> Iterator[list[Job]]:
-    """Jobs that end with the block at the latest: a test that is run again begins on the same machines."""
-    try:
-        yield jobs
-    finally:
-        for job in jobs:
-            with suppress(AgentError, TimeoutError, PlaceCrashed):
-                job.signal(signal.SIGKILL)
-                job.wait(JOB_END_S)
 
 
 def _everywhere(machines: tuple[Machine, ...], sh: str) -> dict[Machine, str]:

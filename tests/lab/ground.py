@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import shlex
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -118,7 +119,7 @@ class Cgroups(ExitStack):
             guest = self.place.guests[vm]
             loops = f"for i in $(seq {vcpus or guest.config.vcpus}); do sh -c {shlex.quote(LOOP)} & done; wait"
             job = guest.machine.spawn(f"busy-{next(_numbers)}", loops)
-            self.callback(_end, job)
+            self.callback(end, job)
 
     def set(self, name: str, knob: str, value: object) -> None:
         """Write to a file of a VM's or a group's cgroup, until the end."""
@@ -281,9 +282,21 @@ class Ground(Cgroups):
         return _waits_s(self, seconds, vms)
 
 
-def _end(job: Job) -> None:
-    job.signal(9)
+def end(job: Job) -> None:
+    """Kill a job that may have ended."""
+    job.signal(signal.SIGKILL)
     job.wait(_END_S)
+
+
+@contextmanager
+def ended_after(jobs: list[Job]) -> Iterator[list[Job]]:
+    """Jobs that end with the block at the latest: a test that is run again begins on the same machines."""
+    try:
+        yield jobs
+    finally:
+        for job in jobs:
+            with suppress(AgentError, TimeoutError, PlaceCrashed):
+                end(job)
 
 
 @contextmanager
@@ -293,7 +306,7 @@ def _waits_s(ground: Ground, seconds: float, vms: tuple[str, ...]) -> Iterator[d
     name = f"waits-{next(_numbers)}"
     jobs = {vm: ground.place.guests[vm].machine.spawn(name, command) for vm in vms}
     worst: dict[str, float] = {}
-    try:
+    with ended_after(list(jobs.values())):
         yield worst
         for vm, job in jobs.items():
             assert job.wait(seconds + 60) == 0, f"{vm}: {job.output('stderr')[0]}"
@@ -301,8 +314,3 @@ def _waits_s(ground: Ground, seconds: float, vms: tuple[str, ...]) -> Iterator[d
             found = [int(us) / 1e6 for us in re.findall(r"Max:\s*(\d+)", said)]
             assert len(found) == ground.place.guests[vm].config.vcpus, said
             worst[vm] = max(found)
-    finally:
-        # A test that is run again begins on the same machines.
-        for job in jobs.values():
-            with suppress(AgentError, TimeoutError, PlaceCrashed):
-                _end(job)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ground import Cgroups
+from ground import Cgroups, end
 from probe import Probe, grown
 
 from cohortlab.lab.agent import Job, Machine
@@ -97,7 +97,7 @@ class Alone:
         """Let a shell command go on in the guest, on one of its vCPUs, until the end."""
         self._jobs += 1
         job = self.guest.spawn(f"keep-{self.vm}-{self._jobs}", f"exec taskset -c {vcpu} {sh}")
-        self.ground.callback(_end, job)
+        self.ground.callback(end, job)
 
     def look(self) -> tuple[dict[str, Any], dict[int, dict[str, int]]]:
         """Return the VM as the probe sees it now, and the kernel's books of its vCPUs."""
@@ -161,8 +161,3 @@ def real_time_without_limit(ground: Cgroups) -> None:
     ground.callback(ground.host.check, f"echo {runtime} >{_RT_RUNTIME}")
     ground.callback(ground.host.run, f"for f in {_SERVERS}/cpu*/runtime; do echo 50000000 >$f; done")
     ground.host.check(f"echo -1 >{_RT_RUNTIME}; for f in {_SERVERS}/cpu*/runtime; do echo 0 >$f || true; done")
-
-
-def _end(job: Job) -> None:
-    job.signal(signal.SIGKILL)
-    job.wait(_PATIENCE_S)

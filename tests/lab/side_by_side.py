@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+from ground import end
 from provoked import TRUTH, put
 
 from cohortlab.lab import programs
@@ -130,7 +131,7 @@ def _loaded(place: LabPlace, scenario: Scenario) -> Iterator[None]:
             if TRUTH in line:
                 put(machine)
             jobs.append(machine.spawn(f"load-{next(_numbers)}", line))
-            ended.callback(_end, jobs[-1])
+            ended.callback(end, jobs[-1])
         until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until:
             before, after = look(place), None
@@ -139,11 +140,6 @@ def _loaded(place: LabPlace, scenario: Scenario) -> Iterator[None]:
             if all(_wants(before, after, vm) > _BUSY for vm in scenario.vms if _never_sleeps(vm)):
                 break
         yield
-
-
-def _end(job: Job) -> None:
-    job.signal(9)
-    job.wait(PATIENCE_S)
 
 
 def does(vm: Vm) -> str:

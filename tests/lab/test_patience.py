@@ -115,6 +115,7 @@ def test_time_passes_as_fast_as_a_process_gets_its_cpus(tmp_path: Path, monkeypa
     assert passes(10, 20, 0) == 10  # two threads, a CPU each
     assert passes(10, 5, 15) == 12.5  # four times as many want the CPUs
     assert passes(10, 0, 0) == 22.5  # it sleeps: a hang, maybe
+    assert own.ran_s == 25
     assert passes(10, -20, 0) == 32.5  # threads have ended, and their times with them
 
 

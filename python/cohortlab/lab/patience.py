@@ -37,13 +37,16 @@ class OwnTime:
         self._process = process
         self._clock = clock
         self._now, self._then = 0.0, clock()
+        # For how long the process had CPUs, all its threads together, until this was last asked.
+        self.ran_s = 0.0
         self._ran, self._waited = self._spent()
 
     def __call__(self) -> float:
         then, (ran, waited) = self._clock(), self._spent()
-        wanted = max(0, ran - self._ran) + max(0, waited - self._waited)
-        got = max(0, ran - self._ran) / wanted if wanted else 1.0
-        self._now += (then - self._then) * got
+        had = max(0, ran - self._ran)
+        wanted = had + max(0, waited - self._waited)
+        self._now += (then - self._then) * (had / wanted if wanted else 1.0)
+        self.ran_s += had / 1e9
         self._then, self._ran, self._waited = then, ran, waited
         return self._now
 

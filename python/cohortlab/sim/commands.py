@@ -17,7 +17,7 @@ from cohortlab.errors import BadInput
 from cohortlab.folders import writable
 from cohortlab.options import FiniteRange
 from cohortlab.places import PlaceError
-from cohortlab.results import write_atomically
+from cohortlab.results import is_device, write_atomically
 from cohortlab.scenario_check import fetch
 from cohortlab.table import stdout
 
@@ -151,11 +151,6 @@ def _named(option: str, text: str) -> tuple[str, list[str]]:
     if not words:
         raise BadInput(f'{option}: "{text}" is not allowed: must be a policy, and its arguments if it has any')
     return words[0], words[1:]
-
-
-def is_device(path: Path) -> bool:
-    """Return whether that is a device or a pipe, to which one writes."""
-    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _check_output(option: str, path: Path, *, is_folder: bool) -> None:

@@ -168,13 +168,12 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
         "place_deadline_initial": version >= (6, 12, 0),
         "pick_buddy": version >= (6, 14, 0),
         "full_weights": version >= (7, 1, 0),
-        "lag_by_tick": version >= (7, 0, 0),
-        "paid_leave": version >= (7, 1, 0),
         # Since 7dadeaa6e851 x86 has no model but this and full preemption.
         "lazy_preemption": version >= (7, 0, 0),
         "group_weight": mode or "auto",
         "slice_ns": slice_ns,
         "normalized_slice_ns": _normalized_slice_ns(version),
+        **_lag(version),
         **changed,
     }
 
@@ -238,17 +237,21 @@ def window_grows(kernel: str, *, counts: bool) -> bool:
     return version_of(kernel) >= ((4, 17, 0) if counts else (3, 18, 0))
 
 
+def _lag(version: tuple[int, ...]) -> dict[str, bool]:
+    """Return what EEVDF does with the lag of who leaves and of who is charged, on a host and in a guest."""
+    return {"lag_by_tick": version >= (7, 0, 0), "paid_leave": version >= (7, 1, 0)}
+
+
 def guest_of(kernel: str, vcpus: int) -> dict[str, Any]:
     """Return what Linux ``kernel`` does as a guest of so many vCPUs.
 
     ``send_ipi``: whether it can send one interrupt to all its other vCPUs; the x2APIC of a KVM guest is in physical
     mode, with shorthands since 43931d350f30. ``slice_ns``, ``latency_ns`` and ``wakeup_gran_ns`` are the scheduler's,
     by the number of vCPUs. ``hrtick``: slices end on time. ``lag_by_tick``, ``paid_leave``: as a host's (fair_class()).
-    ``yield_forfeits``: who yields gives up the rest of its
-    slice. ``heeds_preempted``: whether a vCPU that KVM says is preempted is spun for, and woken on.
-    ``retains_tick``: an idle vCPU keeps its tick until that has woken it once. ``lazy_tlb``: which idle vCPUs are asked
-    to flush (94b1b03b519b, where there is PCID; 145f573b89a6;
-    209954cbc7d0). ``wakelist``: which wake-ups are left to the vCPU where the task will run.
+    ``yield_forfeits``: who yields gives up the rest of its slice. ``heeds_preempted``: whether a vCPU that KVM says is
+    preempted is spun for, and woken on. ``retains_tick``: an idle vCPU keeps its tick until that has woken it once.
+    ``lazy_tlb``: which idle vCPUs are asked to flush (94b1b03b519b, where there is PCID; 145f573b89a6; 209954cbc7d0).
+    ``wakelist``: which wake-ups are left to the vCPU where the task will run.
     """
     version = version_of(kernel)
     # 1 + log2, of at most 8 (get_update_sysctl_factor()).
@@ -256,8 +259,7 @@ def guest_of(kernel: str, vcpus: int) -> dict[str, Any]:
     made: dict[str, Any] = {
         "send_ipi": "each" if version < (5, 4, 0) else "shorthand",
         "hrtick": version >= (7, 3, 0),
-        "lag_by_tick": version >= (7, 0, 0),
-        "paid_leave": version >= (7, 1, 0),
+        **_lag(version),
         "yield_forfeits": version >= (6, 19, 0),
         "heeds_preempted": "nothing" if version < (4, 10, 0) else "owners" if version < (4, 18, 0) else "all",
         "scheduler": "cfs" if version < (6, 6, 0) else "eevdf" if version < (6, 12, 0) else "eevdf-delay",

@@ -157,12 +157,11 @@ impl Fair {
 impl Class for Fair {
     fn init(&mut self, core: &mut Core) {
         self.set_defaults(core.cpus.len());
-        self.online = core.online.len() as u64;
+        self.online = core.online.clone();
         self.tick_ns = core.machine.costs.tick_ns;
         self.queues = core.machine.all().map(|cpu| Rq::new(cpu, GroupId(0), None)).collect();
         self.picked = vec![None; core.cpus.len()];
         self.running = vec![None; core.cpus.len()];
-        self.offline = core.machine.all().map(|cpu| !core.cpu(cpu).online).collect();
         self.hrtick = vec![None; core.cpus.len()];
         self.sleepers = vec![0; core.cpus.len()];
         self.group_queues = vec![Vec::new(); core.cpus.len()];
@@ -349,13 +348,11 @@ impl Class for Fair {
     }
 
     fn cpu_online(&mut self, _core: &mut Core, cpu: CpuId) {
-        self.online += 1;
-        self.offline[cpu.index()] = false;
+        self.online.insert(cpu);
     }
 
     fn cpu_offline(&mut self, _core: &mut Core, cpu: CpuId) {
-        self.online -= 1;
-        self.offline[cpu.index()] = true;
+        self.online.remove(cpu);
         self.untell_groups(cpu);
     }
 

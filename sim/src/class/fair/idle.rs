@@ -155,6 +155,28 @@ mod tests {
         s
     }
 
+    /// Two pCPUs, and a group of two tasks: on which one alone each may run, and what it does.
+    fn sim_of_a_group(tasks: [(Option<u32>, Program); 2]) -> Simulation<Simple> {
+        let fair = Fair::new(FairConfig::of(Variant::EevdfForfeit));
+        let host = Host::new(&MachineConfig::ideal(2), AnyClass::Fair(fair), 1).unwrap();
+        let mut s = Simulation::new(host, Simple::default());
+        let group = s.host.new_group(GroupId(0), 100);
+        for (cpu, program) in tasks {
+            let allowed = cpu.map(|cpu| [CpuId(cpu)].into_iter().collect());
+            let task = s.host.spawn(TaskSpec { allowed, group, ..TaskSpec::default() });
+            s.bodies.add(task, program);
+            s.host.wake(task, None);
+        }
+        s
+    }
+
+    /// The load that pCPU 1 has told its group of: that of `sim_of_a_group`.
+    fn told(s: &Simulation<Simple>) -> u64 {
+        let group = s.host.core.task(TaskId(0)).group;
+        let queue = class(s).known_queue(group, CpuId(1)).expect("somebody ran there");
+        class(s).rq(queue).told_load
+    }
+
     fn class(s: &Simulation<Simple>) -> &Fair {
         let AnyClass::Fair(fair) = &s.host.class else { panic!("it is the fair class") };
         fair
@@ -196,42 +218,17 @@ mod tests {
 
     #[test]
     fn what_ran_on_a_pcpu_that_idles_is_forgotten() {
-        let machine = MachineConfig::ideal(2);
-        let host =
-            Host::new(&machine, AnyClass::Fair(Fair::new(FairConfig::of(Variant::EevdfForfeit))), 1).unwrap();
-        let mut s = Simulation::new(host, Simple::default());
-        let group = s.host.new_group(GroupId(0), 100);
-        for (cpu, program) in [(0, Program::Busy), (1, Program::OnDemand { run_ns: 300 * MS })] {
-            let allowed = Some([CpuId(cpu)].into_iter().collect());
-            let task = s.host.spawn(TaskSpec { allowed, group, ..TaskSpec::default() });
-            s.bodies.add(task, program);
-            s.host.wake(task, None);
-        }
-        let told = |s: &Simulation<Simple>| {
-            class(s).known_queue(group, CpuId(1)).map(|rq| class(s).rq(rq).told_load)
-        };
+        let mut s =
+            sim_of_a_group([(Some(0), Program::Busy), (Some(1), Program::OnDemand { run_ns: 300 * MS })]);
         s.run_until(300 * MS).unwrap();
-        assert!(told(&s).is_some_and(|load| load > 900), "{:?}", told(&s));
+        assert!(told(&s) > 900, "{}", told(&s));
         s.run_until(700 * MS).unwrap();
-        assert!(told(&s).is_some_and(|load| load < 16), "{:?}", told(&s));
+        assert!(told(&s) < 16, "{}", told(&s));
     }
 
     #[test]
     fn a_pcpu_that_goes_offline_is_no_part_of_its_groups_nor_has_a_runner() {
-        let machine = MachineConfig::ideal(2);
-        let host =
-            Host::new(&machine, AnyClass::Fair(Fair::new(FairConfig::of(Variant::EevdfForfeit))), 1).unwrap();
-        let mut s = Simulation::new(host, Simple::default());
-        let group = s.host.new_group(GroupId(0), 100);
-        for _ in 0..2 {
-            let task = s.host.spawn(TaskSpec { group, ..TaskSpec::default() });
-            s.bodies.add(task, Program::Busy);
-            s.host.wake(task, None);
-        }
-        let told = |s: &Simulation<Simple>| {
-            let queue = class(s).known_queue(group, CpuId(1)).expect("somebody ran there");
-            class(s).rq(queue).told_load
-        };
+        let mut s = sim_of_a_group([(None, Program::Busy), (None, Program::Busy)]);
         s.run_until(400 * MS).unwrap();
         assert!(told(&s) > 900, "{}", told(&s));
         s.host.cpu_offline(CpuId(1));

@@ -140,7 +140,7 @@ impl Fair {
     fn tell_group(&mut self, rq: u32) {
         let now_ns = self.now_ns;
         let rq = &mut self.queues[rq as usize];
-        if rq.owner.is_none() || self.offline[rq.cpu.index()] || now_ns - rq.told_ns < MS && rq.told_ns != 0 {
+        if rq.owner.is_none() || !self.online.has(rq.cpu) || now_ns - rq.told_ns < MS && rq.told_ns != 0 {
             return;
         }
         let differs = |told: u64, now: u64| told.abs_diff(now) > told / 64;
@@ -212,7 +212,7 @@ impl Fair {
             }
             GroupWeight::Smp | GroupWeight::Auto => part(group.shares),
             GroupWeight::Concur => {
-                let tasks = (group.runnable_avg >> 10).min(self.online).max(1);
+                let tasks = (group.runnable_avg >> 10).min(self.online.len() as u64).max(1);
                 part(group.shares * tasks)
             }
         };

@@ -20,6 +20,7 @@ mod queue;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cpuset::CpuSet;
 use crate::host::Core;
 use crate::ids::{CpuId, TaskId};
 use crate::time::Ns;
@@ -183,10 +184,7 @@ pub struct Fair {
     balance: Balance,
     /// By pCPU: who was picked and does not run yet.
     picked: Vec<Option<TaskId>>,
-    /// pCPUs that are online.
-    online: u64,
-    /// By pCPU.
-    offline: Vec<bool>,
+    online: CpuSet,
     /// By pCPU: the entity of the task that got it last.
     running: Vec<Option<u32>>,
     /// By pCPU: the turn whose end a timer has been set for.
@@ -219,8 +217,7 @@ impl Fair {
             group_queues: Vec::new(),
             balance: Balance::default(),
             picked: Vec::new(),
-            online: 0,
-            offline: Vec::new(),
+            online: CpuSet::new(),
             running: Vec::new(),
             hrtick: Vec::new(),
             sleepers: Vec::new(),
