@@ -205,7 +205,9 @@ def is_void(test: pytest.Function, failure: Exception, console: str | None, part
         if not may_be_lost(test.nodeid, console):
             return False
         repeat(f"{test.name} is void, a machine was lost: {failure}")
-    elif part >= DISTURBED or isinstance(failure, Elsewhere):
+    elif isinstance(failure, Elsewhere):
+        repeat(f"{test.name} is void: {what}")
+    elif part >= DISTURBED:
         repeat(f"{test.name} is void, this machine kept the lab waiting for {part:.0%} of it: {what}")
     elif second_chance(test.nodeid):
         tell(test.config, f"{failure}\n{printed(test.config)}")

@@ -223,11 +223,11 @@ class Ground(Cgroups):
             self.idle = sampling.host_counters(answer)["idle_s"] / of_s
             got = {name: used_s / of_s for name, used_s in seconds.items()}
             said = ", ".join(f"{name} {pcpus:.3f}" for name, pcpus in got.items())
-            waited = f"the emulator waited {self.away:.0%} of it"
-            print(f"{self.policy}: in {of_s:.2f} s: {said}, idle {self.idle:.3f}; {waited}")
+            waited = f"the emulator waited {self.away:.0%} of"
+            print(f"{self.policy}: in {of_s:.2f} s: {said}, idle {self.idle:.3f}; {waited} it")
             if self.away < WINDOW_DISTURBED:
                 return got
-        raise Elsewhere(waited)
+        raise Elsewhere(f"{waited} the last of {tries} windows")
 
     def used(self, got: Mapping[str, float], pcpus: float) -> float:
         """Assert that no pCPU idled and that these had most of that many; return how many they used."""

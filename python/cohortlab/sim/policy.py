@@ -238,7 +238,7 @@ def window_grows(kernel: str, *, counts: bool) -> bool:
 
 
 def _lag(version: tuple[int, ...]) -> dict[str, bool]:
-    """Return what EEVDF does with the lag of who leaves and of who is charged, on a host and in a guest."""
+    """Return how EEVDF limits lag, and who leaves once it has none, on a host and in a guest."""
     return {"lag_by_tick": version >= (7, 0, 0), "paid_leave": version >= (7, 1, 0)}
 
 
