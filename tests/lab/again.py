@@ -18,7 +18,7 @@ from cohortlab.places import PlaceCrashed
 ATTEMPTS = 4
 # A test that fails is void if others on this machine kept its lab waiting for so much of the time.
 DISTURBED = 0.1
-# ... and a window is, whatever came out, if anybody kept it waiting for so much. The emulator's own threads do that, for
+# ... and a window is, whatever came out, if anybody kept it waiting for so much. The emulator's own threads do that for
 # 11 to 19 % of a time in which both its pCPUs are busy, on a machine of two CPUs that does nothing else.
 WINDOW_DISTURBED = 0.25
 # So many tests of a session may fail once, if they pass the next time: over two hundred measure on a machine whose
