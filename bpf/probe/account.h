@@ -50,11 +50,6 @@ static __always_inline bool is_active(u32 state)
 	return state == PROBE_RUN || is_ready(state);
 }
 
-static __always_inline u64 elapsed(u64 from, u64 to)
-{
-	return (s64)(to - from) < 0 ? 0 : to - from;
-}
-
 static __always_inline u64 *presence(u32 vm, u32 cpu)
 {
 	u32 index = vm * nr_cpus + cpu;
@@ -159,7 +154,7 @@ static __noinline int vcpu_moves(struct probe_vcpu *v, u32 state, u32 cpu, u64 n
 {
 	struct probe_vm *vm = vm_of(v);
 	u32 before, cpu_before, i;
-	u64 place, time, *word;
+	u64 place, time, polled_ns, *word;
 
 	if (!v || !vm)
 		return 0;
@@ -218,7 +213,9 @@ static __noinline int vcpu_moves(struct probe_vcpu *v, u32 state, u32 cpu, u64 n
 		}
 	} else if (state == PROBE_HALTED) {
 		v->halts++;
-		v->halt_polled_ns = vcpu_halt_polled_ns((void *)v->kvm_vcpu);
+		polled_ns = vcpu_halt_polled_ns((void *)v->kvm_vcpu);
+		v->halt_polled_ns += elapsed(v->kvm_polled_ns, polled_ns);
+		v->kvm_polled_ns = polled_ns;
 		chain_end(v);
 	}
 	barrier();

@@ -14,6 +14,12 @@
 /* How often a clock word could not be changed: it counts one too many or too few from then on. */
 u64 clock_failures;
 
+/* From one instant to a later one; 0 if it is none: the pCPUs' clocks may differ a little. */
+static __always_inline u64 elapsed(u64 from, u64 to)
+{
+	return (s64)(to - from) < 0 ? 0 : to - from;
+}
+
 static __always_inline u64 clock_read(u64 word, u64 now)
 {
 	u64 time = word >> PROBE_COUNT_BITS;
@@ -21,7 +27,7 @@ static __always_inline u64 clock_read(u64 word, u64 now)
 	return ((word & CLOCK_COUNT) ? time + now : time) & CLOCK_TIME;
 }
 
-/* From one reading to a later one. The pCPUs' clocks may differ a little. */
+/* From one reading to a later one. */
 static __always_inline u64 clock_since(u64 mark, u64 reading)
 {
 	u64 time = (reading - mark) & CLOCK_TIME;

@@ -100,6 +100,7 @@ struct probe_vcpu {
 	u64 wait_max_ns;
 	u64 halts;
 	u64 halt_polled_ns;
+	u64 kvm_polled_ns; /* what KVM had polled for it so far, when that was looked at last */
 
 	u64 ple;
 	u64 ple_kernel;

@@ -44,6 +44,8 @@ static __always_inline void switched(bool preempt, struct task_struct *prev, str
 	struct probe_vcpu *from, *to;
 	u64 now;
 
+	if (is_over())
+		return;
 	from = vcpu_of(prev);
 	to = vcpu_of(next);
 	now = from || to || was_idle != is_idle ? bpf_ktime_get_ns() : 0;
@@ -107,10 +109,10 @@ int BPF_PROG(probe_migrate, struct task_struct *p, s32 cpu)
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(probe_exit, struct task_struct *p)
 {
-	struct task_slot *t = bpf_task_storage_get(&probe_tasks, p, 0, 0);
+	struct task_slot *t = is_over() ? NULL : bpf_task_storage_get(&probe_tasks, p, 0, 0);
 
 	if (t)
-		vcpu_left(t, bpf_ktime_get_ns());
+		vcpu_gone(t);
 	return 0;
 }
 

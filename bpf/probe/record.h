@@ -8,8 +8,7 @@
 #ifndef PROBE_RECORD_H
 #define PROBE_RECORD_H
 
-#include "kernel.h"
-#include "intf.h"
+#include "clock.h"
 
 const volatile bool recording;
 
@@ -20,6 +19,17 @@ struct {
 
 /* Events for which there was no room. */
 u64 events_dropped;
+
+/*
+ * The recording has ended. User space says so, and at that moment all programs of all pCPUs are as if they were gone: to detach them one by one lasts, and meanwhile
+ * some would count what others do not see any more.
+ */
+u32 over;
+
+static __always_inline bool is_over(void)
+{
+	return recording && READ_ONCE(over);
+}
 
 static __always_inline void record(u32 kind, struct probe_vcpu *v, u64 now, u32 cpu, u32 a, u32 b)
 {
@@ -60,7 +70,7 @@ static __always_inline void record_state(struct probe_vcpu *v, u32 before, u32 s
 		kind = EVENT_WOKEN;
 	} else if (state == PROBE_HALTED) {
 		kind = EVENT_HALTED;
-		b = (vcpu_halt_polled_ns((void *)v->kvm_vcpu) - v->halt_polled_ns) / 1000;
+		b = elapsed(v->kvm_polled_ns, vcpu_halt_polled_ns((void *)v->kvm_vcpu)) / 1000;
 		if (b > 65535)
 			b = 65535;
 	} else if (state == PROBE_BLOCKED) {

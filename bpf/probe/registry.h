@@ -11,7 +11,7 @@
 struct task_slot {
 	u32 vcpu;    /* 1 + its index; 0: none */
 	u32 claimed; /* somebody makes a vCPU of it */
-	u64 refused; /* the vCPU for which there was no slot */
+	u32 refused; /* it is a vCPU's for which there was no slot */
 };
 
 struct {
@@ -56,7 +56,7 @@ struct {
 /* So many slots were ever taken: nothing is in those behind, so that nobody has to read them. */
 u32 vms_end, vcpus_end;
 
-/* vCPUs for which there was no slot. */
+/* Threads of vCPUs for which there was no slot. */
 u64 not_followed;
 
 static const struct probe_vcpu no_vcpu;
@@ -87,10 +87,10 @@ static __always_inline struct probe_vcpu *vcpu_at(u32 slot)
 	return bpf_map_lookup_elem(&probe_vcpus, &slot);
 }
 
-/* The vCPU that task p is, or NULL. */
+/* The vCPU that task p is, or NULL; nobody is one any more when all is over. */
 static __always_inline struct probe_vcpu *vcpu_of(struct task_struct *p)
 {
-	struct task_slot *t = bpf_task_storage_get(&probe_tasks, p, 0, 0);
+	struct task_slot *t = is_over() ? NULL : bpf_task_storage_get(&probe_tasks, p, 0, 0);
 
 	return t && t->vcpu ? vcpu_at(t->vcpu - 1) : NULL;
 }
@@ -192,12 +192,24 @@ static __always_inline void vcpu_left(struct task_slot *t, u64 now)
 }
 
 /* There is no slot for the thread's vCPU. It comes again with each KVM_RUN, and is counted once. */
-static __always_inline void vcpu_refused(struct task_slot *t, struct kvm_vcpu *kvm_vcpu)
+static __always_inline void vcpu_refused(struct task_slot *t)
 {
-	if (t->refused == (u64)kvm_vcpu)
-		return;
-	t->refused = (u64)kvm_vcpu;
-	atomic_add(&not_followed, 1);
+	if (!atomic_xchg(&t->refused, 1))
+		atomic_add(&not_followed, 1);
+}
+
+/* There is one now, or the thread has exited. */
+static __always_inline void vcpu_not_refused(struct task_slot *t)
+{
+	if (atomic_xchg(&t->refused, 0))
+		atomic_add(&not_followed, -1);
+}
+
+/* The thread exits. */
+static __always_inline void vcpu_gone(struct task_slot *t)
+{
+	vcpu_not_refused(t);
+	vcpu_left(t, bpf_ktime_get_ns());
 }
 
 /* Is the thread known as that vCPU's? */
@@ -224,7 +236,7 @@ static __always_inline struct probe_vcpu *vcpu_joins(struct task_slot *t, struct
 	vcpu_left(t, now);
 	room = vm_joined((u64)BPF_CORE_READ(kvm_vcpu, kvm), BPF_CORE_READ(p, tgid));
 	if (room < 0) {
-		vcpu_refused(t, kvm_vcpu);
+		vcpu_refused(t);
 		return NULL;
 	}
 	name.vm = room;
@@ -234,12 +246,13 @@ static __always_inline struct probe_vcpu *vcpu_joins(struct task_slot *t, struct
 		return NULL;
 	if (!slot_take(&probe_free_vcpus, &vcpus_end, PROBE_MAX_VCPUS, &slot)) {
 		vm_left(name.vm);
-		vcpu_refused(t, kvm_vcpu);
+		vcpu_refused(t);
 		return NULL;
 	}
 	v = vcpu_at(slot);
 	if (!v)
 		return NULL;
+	vcpu_not_refused(t);
 	bpf_map_update_elem(&probe_vcpus, &slot, &no_vcpu, BPF_ANY);
 	v->kvm_vcpu = (u64)kvm_vcpu;
 	v->vm = name.vm;
@@ -250,8 +263,8 @@ static __always_inline struct probe_vcpu *vcpu_joins(struct task_slot *t, struct
 	v->ran_mark = clock_read(READ_ONCE(vm->ran), now);
 	v->tid = BPF_CORE_READ(p, pid);
 	v->slot = slot;
-	/* What was polled before is no event's. */
-	v->halt_polled_ns = vcpu_halt_polled_ns(kvm_vcpu);
+	/* What was polled before is neither counted nor an event's. */
+	v->kvm_polled_ns = vcpu_halt_polled_ns(kvm_vcpu);
 	record(EVENT_JOINED, v, now, name.vm, 0, name.vcpu_id);
 	bpf_map_update_elem(&probe_vcpu_slots, &name, &slot, BPF_ANY);
 	/* From here on switches change its place. */
@@ -268,14 +281,14 @@ static __always_inline struct probe_vcpu *vcpu_found(struct task_struct *p, stru
 	struct probe_vcpu *v;
 	struct task_slot *t;
 
-	t = bpf_task_storage_get(&probe_tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	t = is_over() ? NULL : bpf_task_storage_get(&probe_tasks, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!t || vcpu_is_known(t, kvm_vcpu) || atomic_cas(&t->claimed, 0, 1))
 		return NULL;
 	v = vcpu_joins(t, p, kvm_vcpu);
 	WRITE_ONCE(t->claimed, 0);
 	/* It has exited meanwhile (probe_exit), or was about to. */
-	if (v && BPF_CORE_READ(p, flags) & PF_EXITING) {
-		vcpu_left(t, bpf_ktime_get_ns());
+	if (BPF_CORE_READ(p, flags) & PF_EXITING) {
+		vcpu_gone(t);
 		return NULL;
 	}
 	return v;

@@ -2,6 +2,7 @@
 //! `cohort`: schedules the CPUs of a KVM host so that the vCPUs of a virtual machine keep moving together, and shows what they wait for.
 
 mod alone;
+mod ask;
 mod audit;
 mod bpf;
 mod checks;

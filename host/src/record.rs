@@ -167,8 +167,8 @@ fn record(args: &Record, host: &Host, part: &Path, file: File) -> Result<Recorde
     {
         look(&probe, EVENTS_MAX)?;
     }
-    // Who goes unseen after this is in neither: events and counters are of the same time.
-    probe.detach();
+    // What comes after this is in neither: events and counters are of the same time.
+    probe.end_recording();
     look(&probe, usize::MAX)?;
     let sample = reader.read(&probe, host)?;
     let lost = dropped(&probe);

@@ -2,10 +2,10 @@
 //! What to call a virtual machine: the name its VMM was given, else that of its cgroup, else the VMM program's own with its process number.
 
 use std::collections::HashMap;
-use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, TryRecvError};
-use std::thread;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
+use crate::ask::ask;
 use crate::audit::guest_cpu::is_qemu;
 use crate::checks::Host;
 
@@ -16,6 +16,26 @@ const NAME_MAX: usize = 64;
 /// while the answer for another VM is outstanding.
 const PATIENCE: Duration = Duration::from_millis(200);
 const PATIENCE_WHEN_STUCK: Duration = Duration::from_millis(5);
+
+/// Command lines for who cannot wait for the processes that are stuck.
+#[derive(Default)]
+pub struct Cmdlines {
+    /// Processes that did not let theirs be read in time.
+    pub stuck: Vec<i32>,
+}
+
+impl Cmdlines {
+    /// A process' command line, word by word; without words: it has none, or is stuck.
+    pub fn read(&mut self, host: &Host, pid: i32) -> Vec<String> {
+        let there = host.clone();
+        let answers = ask(move || there.cmdline(pid));
+        let patience = if self.stuck.is_empty() { PATIENCE } else { PATIENCE_WHEN_STUCK };
+        answers.recv_timeout(patience).unwrap_or_else(|_| {
+            self.stuck.push(pid);
+            Vec::new()
+        })
+    }
+}
 
 /// Names found so far. A VMM keeps its name; its process number is taken by another one day, hence the VM's identity in the key.
 #[derive(Default)]
@@ -46,10 +66,8 @@ impl VmNames {
     }
 
     fn find(&mut self, host: &Host, key: (i32, u64)) -> Option<String> {
-        let (asks, answers) = channel();
         let there = host.clone();
-        // It ends with its answer, which nobody may want any more. If there can be no more threads, nobody answers.
-        let _asking = thread::Builder::new().spawn(move || asks.send(find(&there, key.0)));
+        let answers = ask(move || find(&there, key.0));
         let patience = if self.stuck.is_empty() { PATIENCE } else { PATIENCE_WHEN_STUCK };
         match answers.recv_timeout(patience) {
             Ok(found) => found,
@@ -168,7 +186,9 @@ pub fn shortened(name: &str, chars_max: usize) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
+    use std::thread;
+
     use super::*;
     use crate::checks::tests::FakeHost;
 
@@ -177,7 +197,7 @@ mod tests {
     }
 
     /// Make a file such that who opens it to read waits for a writer.
-    fn fifo(host: &FakeHost, path: &str) -> std::path::PathBuf {
+    pub fn fifo(host: &FakeHost, path: &str) -> std::path::PathBuf {
         let path = host.host().path(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();

@@ -7,6 +7,7 @@ use crate::audit::cpuset::CpuSet;
 use crate::audit::guest_cpu::GuestCpu;
 use crate::audit::vms;
 use crate::checks::Host;
+use crate::vmname::printable;
 
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -163,7 +164,7 @@ fn kernel(host: &Host) -> Kernel {
     let release = host.read("/proc/sys/kernel/osrelease").unwrap_or_default();
     let flag = host.read("/sys/kernel/realtime").is_some_and(|value| value == "1");
     let named = host.read("/proc/sys/kernel/version").is_some_and(|text| text.contains("PREEMPT_RT"));
-    Kernel { version: version(&release), release, real_time: flag || named }
+    Kernel { version: version(&release), release: printable(&release), real_time: flag || named }
 }
 
 /// The first numbers of `6.18.15+deb14-amd64`. A release candidate counts as the release.

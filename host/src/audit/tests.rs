@@ -8,12 +8,14 @@ use std::os::unix::fs::symlink;
 use super::snapshot::{spins, Quota, Spins};
 use super::*;
 use crate::checks::tests::FakeHost;
+use crate::vmname::tests::fifo;
 
 /// A process with a VM of two vCPUs; `comms` are its threads' names, the first the process' own.
 fn vmm(host: FakeHost, pid: i32, cmdline: &str, comms: &[&str]) -> FakeHost {
     let mut host = host
         .file(&format!("/proc/{pid}/comm"), &format!("{}\n", comms[0]))
         .file(&format!("/proc/{pid}/cmdline"), &cmdline.replace(' ', "\0"))
+        .file(&format!("/proc/{pid}/stat"), &format!("{pid} ({}) S 1 1 1 0 -1 4194560 9", comms[0]))
         .file(&format!("/proc/{pid}/cgroup"), &format!("0::/machine.slice/{pid}.scope\n"));
     for (n, comm) in comms.iter().enumerate() {
         let task = format!("/proc/{pid}/task/{}", pid + n as i32);
@@ -72,6 +74,8 @@ fn a_good_host_without_guests() {
     let snapshot = read(&good());
     assert_eq!((snapshot.vms.len(), snapshot.cpus.online.len()), (0, 4));
     assert_eq!(snapshot.kernel.version, (7, 3, 4));
+    let hostile = read(&good().file("/proc/sys/kernel/osrelease", "7.3.4\x1b[2J\n")).kernel;
+    assert_eq!((hostile.version, hostile.release.as_str()), ((7, 3, 4), "7.3.4?[2J"));
     assert_eq!(snapshot.unknown, Vec::<String>::new());
     let report = Report::of(&snapshot);
     assert_eq!(report.at_least(Severity::Info), 0);
@@ -127,10 +131,30 @@ fn threads_without_names_are_known_by_what_they_did() {
 fn guests_of_other_users_are_found_by_their_threads_names() {
     let host = vmm(good(), 100, QEMU, &["qemu-system-x86", "CPU 0/KVM"]);
     let host = vmm(host, 200, "sh", &["sh", "vcpu manager"]);
+    // One of the kernel's threads, and what is left of a process.
+    let host = vmm(host, 2, "", &["kthreadd"]).file("/proc/2/stat", "2 (kthreadd) S 0 0 0 0 -1 2129984 0");
+    let host =
+        vmm(host, 300, "", &["x) S 1 1"]).file("/proc/300/stat", "300 (x) S 1 1) Z 1 1 1 0 -1 4194560 9");
     let snapshot = read(&host);
     assert_eq!(snapshot.vms.len(), 1);
     let line = "what 2 processes of other users have open, and so which are VMs: needs root";
     assert!(snapshot.unknown.iter().any(|unknown| unknown == line), "{:?}", snapshot.unknown);
+}
+
+#[test]
+fn a_vmm_that_is_stuck_does_not_stop_the_audit() {
+    let host = opens(vmm(good(), 100, QEMU, &["qemu-system-x86", "CPU 0/KVM", "CPU 1/KVM"]), 100, &TWO_VCPUS)
+        .without("/proc/100/cmdline");
+    fifo(&host, "/proc/100/cmdline");
+    let snapshot = read(&host);
+    assert_eq!((snapshot.vms[0].name.as_str(), snapshot.vms[0].vcpus), ("pid 100", 2));
+    let line = "what the VMMs of 1 VMs were told: their memory is held, and with it their command lines";
+    assert_eq!(snapshot.unknown[0], line, "{:?}", snapshot.unknown);
+}
+
+#[test]
+fn who_ends_meanwhile_is_not_listed() {
+    assert_eq!(read(&one_guest().without("/proc/100/comm")).vms.len(), 0);
 }
 
 #[test]

@@ -10,15 +10,18 @@ use crate::audit::libvirt;
 use crate::audit::snapshot::{Quota, Thread, Vm};
 use crate::checks::{numbered, Host};
 use crate::probe::Told;
-use crate::vmname::{printable, printable_path, VmNames};
+use crate::vmname::{printable, printable_path, Cmdlines, VmNames};
 
 /// The model that QEMU takes when it is told none.
 const QEMU_DEFAULT: &str = "qemu64";
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// The ioctl that runs a vCPU, as /proc/PID/task/TID/syscall has it behind the number of ioctl.
 const IN_KVM_RUN: (&str, &str) = ("16", "0xae80");
-/// The field of /proc/PID/task/TID/stat that counts ticks in a guest, after the program's name.
+/// The fields of /proc/PID/stat that have flags, and ticks in a guest, after the program's name.
+const FLAGS: usize = 9 - 3;
 const GUEST_TIME: usize = 43 - 3;
+/// The flag of the kernel's threads.
+const PF_KTHREAD: u32 = 0x0020_0000;
 /// KVM's own threads in a VMM's process. They have copied the creator's registers, which say KVM_RUN.
 const HELPERS: [&str; 3] = ["kvm-nx-lpage", "vhost-", "iou-"];
 
@@ -28,6 +31,7 @@ pub type Ask = fn(&Host) -> Result<Vec<Told>, String>;
 pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
     let domains = libvirt::domains(host);
     let (mut closed, mut hidden) = (0, BTreeSet::new());
+    let (mut cmdlines, mut names) = (Cmdlines::default(), VmNames::default());
     let mut vms = Vec::new();
     for pid in numbered(&host.path("/proc")) {
         let named = vcpus_by_name(host, pid);
@@ -38,8 +42,7 @@ pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
             Some(_) => named.len(),
             // Not ours to look into. What its threads are called may tell.
             None => {
-                // Kernel threads have no command line.
-                closed += usize::from(!host.cmdline(pid).concat().is_empty());
+                closed += usize::from(is_of_a_user(host, pid));
                 if named.is_empty() {
                     continue;
                 }
@@ -47,7 +50,7 @@ pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
             }
         };
         let domain = domains.get(&pid);
-        let cmdline = host.cmdline(pid);
+        let cmdline = cmdlines.read(host, pid);
         let args = QemuArgs::parse(&cmdline);
         let from_args =
             is_qemu(&cmdline).then(|| args.cpu.unwrap_or_else(|| GuestCpu::from_model(QEMU_DEFAULT)));
@@ -60,7 +63,7 @@ pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
             name: domain
                 .map(|domain| printable(&domain.name))
                 .filter(|name| !name.is_empty())
-                .unwrap_or_else(|| VmNames::default().get(host, pid, 0)),
+                .unwrap_or_else(|| names.get(host, pid, 0)),
             vcpus: vcpus.max(threads.len()),
             cpu,
             cpu_pm: args.cpu_pm,
@@ -69,6 +72,15 @@ pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
             libvirt: domain.is_some(),
             threads,
         });
+    }
+    // Who ended meanwhile was half looked at.
+    vms.retain(|vm| host.comm(vm.pid).is_some());
+    cmdlines.stuck.retain(|pid| vms.iter().any(|vm| vm.pid == *pid));
+    if !cmdlines.stuck.is_empty() {
+        unknown.push(format!(
+            "what the VMMs of {} VMs were told: their memory is held, and with it their command lines",
+            cmdlines.stuck.len()
+        ));
     }
     if closed > 0 {
         unknown.push(format!(
@@ -133,6 +145,20 @@ fn vcpus_by_file(host: &Host, pid: i32) -> Option<Files> {
     Some(Files { vms, vcpus: vcpus.len() })
 }
 
+/// Not the kernel's own thread, nor one that has ended and waits for its parent.
+fn is_of_a_user(host: &Host, pid: i32) -> bool {
+    let stat = host.read(&format!("/proc/{pid}/stat")).unwrap_or_default();
+    let mut fields = fields(&stat);
+    let is_over = fields.next() == Some("Z");
+    let flags = fields.nth(FLAGS - 1).and_then(|flags| flags.parse::<u32>().ok());
+    !is_over && flags.is_some_and(|flags| flags & PF_KTHREAD == 0)
+}
+
+/// Those of /proc/PID/stat behind the program's name, which is in brackets and may hold anything.
+fn fields(stat: &str) -> std::str::Split<'_, char> {
+    stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ')
+}
+
 fn tids(host: &Host, pid: i32) -> Vec<i32> {
     numbered(&host.path(&format!("/proc/{pid}/task")))
 }
@@ -156,10 +182,8 @@ fn vcpus_by_name(host: &Host, pid: i32) -> Vec<i32> {
 /// Threads that have run a guest, or wait inside KVM.
 fn vcpus_by_deed(host: &Host, pid: i32) -> Vec<i32> {
     let has_run = |tid: i32| {
-        // The program's name is in brackets and may hold anything.
         let stat = task(host, pid, tid, "stat");
-        let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-        fields.split(' ').nth(GUEST_TIME).and_then(|ticks| ticks.parse::<u64>().ok()).is_some_and(|t| t > 0)
+        fields(&stat).nth(GUEST_TIME).and_then(|ticks| ticks.parse::<u64>().ok()).is_some_and(|t| t > 0)
     };
     let waits = |tid: i32| {
         let syscall = task(host, pid, tid, "syscall");

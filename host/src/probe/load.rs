@@ -11,6 +11,7 @@ use tracing::debug;
 use super::bpf::{ProbeSkel, ProbeSkelBuilder};
 use super::hooks::{Hook, Kernel, Lost, OPTIONAL};
 use super::intf;
+use super::read::monotonic_ns;
 use super::settings;
 use crate::checks::Host;
 use crate::say::{self, Failure};
@@ -33,6 +34,8 @@ pub struct Probe<'obj> {
     pub lost: Lost,
     /// The process numbers that the probe tells are those of /proc.
     knows_processes: bool,
+    /// When its recording ended.
+    pub(super) over_ns: Option<u64>,
 }
 
 /// What stands in the way of any probe, with its remedy.
@@ -101,7 +104,7 @@ impl<'obj> Probe<'obj> {
         for (hook, why) in refused {
             lost.add(hook.counters, format!("{} cannot be watched: {why}", hook.point.name()));
         }
-        let mut probe = Probe { _links: Vec::new(), skel, nr_cpus, lost, knows_processes };
+        let mut probe = Probe { _links: Vec::new(), skel, nr_cpus, lost, knows_processes, over_ns: None };
         probe.attach()?;
         probe.find()?;
         Ok(probe)
@@ -112,8 +115,13 @@ impl<'obj> Probe<'obj> {
         self.knows_processes.then_some(host)
     }
 
-    /// No event is seen any more; what was counted can still be read.
-    pub fn detach(&mut self) {
+    /// End a recording: no event is seen any more, and what was counted can still be read, as it is now. Before the programs leave the kernel, which lasts.
+    pub fn end_recording(&mut self) {
+        if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
+            // SAFETY: the kernel only reads it, at any time, hence volatile.
+            unsafe { std::ptr::write_volatile(&raw mut bss.over, 1) };
+        }
+        self.over_ns = Some(monotonic_ns());
         self._links.clear();
     }
 

@@ -139,6 +139,17 @@ fn vcpu_at(v: &probe_vcpu, vm: &probe_vm, now: u64) -> Vcpu {
     Vcpu { vcpu: v.vcpu_id, tid: v.tid, state, pcpu: (v.place >> intf::PROBE_STATE_BITS) as u32, counters }
 }
 
+/// The longest wait of a vCPU so far; the one that goes on at `now` is one.
+fn longest_wait_ns(v: &probe_vcpu, now: u64) -> u64 {
+    match state_of(v.place) {
+        // A copy that is not whole may have the begin of the wait before.
+        State::Ready | State::Preempted if v.seq_begin == v.seq_end => {
+            v.wait_max_ns.max(now.saturating_sub(v.ready_since_ns))
+        }
+        _ => v.wait_max_ns,
+    }
+}
+
 /// The clock of bpf_ktime_get_ns().
 pub fn monotonic_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -225,7 +236,7 @@ impl Reader {
             }
             vcpus.entry(vcpu.vm).or_default().push(vcpu);
         }
-        let now = monotonic_ns();
+        let now = probe.over_ns.unwrap_or_else(monotonic_ns);
         let mut pcpus: Vec<Pcpu> = Vec::new();
         maps::for_each(&maps.probe_pcpus, |_, bytes| {
             let each = bytes.chunks_exact(size_of::<probe_pcpu>()).filter_map(pcpu_from);
@@ -312,7 +323,7 @@ impl Reader {
         let ple_chain_lengths = known.chains(found);
         let longest = found.iter().map(|v| v.ple_chain_max.max(v.chain)).max().unwrap_or(0);
         known.ple_chain_max = known.ple_chain_max.max(longest);
-        known.wait_max_ns = found.iter().map(|v| v.wait_max_ns).fold(known.wait_max_ns, u64::max);
+        known.wait_max_ns = found.iter().map(|v| longest_wait_ns(v, now)).fold(known.wait_max_ns, u64::max);
         let (ple_chain_max, wait_max_ns) = (known.ple_chain_max, known.wait_max_ns);
         Vm {
             name: host.map_or_else(|| nameless(pid), |host| self.names.get(host, pid, id)),
@@ -452,5 +463,6 @@ mod tests {
         let runs = probe_vcpu { place: place(intf::PROBE_RUN), since_ns: 1_500, run_ns: 7, ..ready };
         assert_eq!(vcpu_at(&runs, &vm, 2_000).counters.run_ns, 507);
         assert_eq!(vcpu_at(&runs, &vm, 1_000).counters.run_ns, 7, "a clock that is behind");
+        assert_eq!((longest_wait_ns(&ready, 2_000), longest_wait_ns(&runs, 2_000)), (600, 0));
     }
 }

@@ -48,6 +48,7 @@ impl Owners {
     /// in a slot that had nobody before, at the beginning.
     fn find(&mut self, host: &Host, asks: bool, slots: &[Slot], lost: bool) {
         let mut changed = BTreeSet::new();
+        let online = cpus(&host.online_cpus().unwrap_or_default());
         for slot in slots {
             let is_new =
                 |event: &&Event| u32::from(event.cpu) == slot.vm_slot && u32::from(event.b) == slot.vcpu;
@@ -102,7 +103,7 @@ impl Owners {
                 from_ns,
                 vcpu: slot.vcpu,
                 tid: slot.tid,
-                cpus: if asks { affinity(host, slot.tid) } else { Vec::new() },
+                cpus: if asks { affinity(host, slot.tid, &online) } else { Vec::new() },
             });
         }
         // When all that have come are known: a quota may be the sum of theirs.
@@ -138,16 +139,19 @@ impl Owners {
     }
 }
 
+fn cpus(list: &str) -> BTreeSet<u32> {
+    cpu_list(list, intf::PROBE_MAX_CPUS).into_iter().collect()
+}
+
 /// pCPUs that a thread may use; empty: all that are online, or it is gone.
-fn affinity(host: &Host, tid: u32) -> Vec<u32> {
+fn affinity(host: &Host, tid: u32, online: &BTreeSet<u32>) -> Vec<u32> {
     let status = host.read(&format!("/proc/{tid}/status")).unwrap_or_default();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    let allowed = cpu_list(list.unwrap_or_default(), intf::PROBE_MAX_CPUS);
-    let online = cpu_list(&host.online_cpus().unwrap_or_default(), intf::PROBE_MAX_CPUS);
-    if online.iter().all(|cpu| allowed.contains(cpu)) {
+    let allowed = cpus(list.unwrap_or_default());
+    if online.is_subset(&allowed) {
         return Vec::new();
     }
-    allowed.into_iter().filter(|cpu| online.contains(cpu)).collect()
+    allowed.intersection(online).copied().collect()
 }
 
 #[cfg(test)]
@@ -255,6 +259,7 @@ mod tests {
 
     #[test]
     fn an_affinity_is_what_is_not_all() {
+        let affinity = |host: &Host, tid| affinity(host, tid, &cpus(&host.online_cpus().unwrap()));
         let host = |list: &str| {
             FakeHost::new()
                 .file("/sys/devices/system/cpu/online", "0-3\n")

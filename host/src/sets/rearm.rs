@@ -10,11 +10,13 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore, MapFlags};
 use tracing::{debug, warn};
 
+use crate::ask::ask;
 use crate::checks::Host;
 use crate::stats::Vm;
 
@@ -27,16 +29,14 @@ const PAGE: u64 = 4096;
 const MAPPING_MIN: u64 = 2 << 20;
 
 /// Of one VM: which part of its memory is taken.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Window {
-    kvm: u64,
     /// In bytes of the mappings, one behind the other.
     from: u64,
     len: u64,
     rounds: u32,
     /// When it was last taken.
     faults: u64,
-    failed: bool,
 }
 
 pub struct Rearm {
@@ -44,7 +44,18 @@ pub struct Rearm {
     budget: u64,
     due: Instant,
     /// By slot.
-    vms: BTreeMap<u32, Window>,
+    vms: BTreeMap<u32, Taken>,
+}
+
+/// A VM's window, and how the last taking of it went.
+type Done = (Window, io::Result<()>);
+
+/// A VMM that is stuck may hold its memory for as long as it is, and with it who takes a part: nobody waits for that.
+struct Taken {
+    kvm: u64,
+    window: Window,
+    going: Option<Receiver<Done>>,
+    told: bool,
 }
 
 impl Rearm {
@@ -60,23 +71,52 @@ impl Rearm {
     /// Take a part of each VM's memory. `faults`: the map of that name.
     pub fn look(&mut self, vms: &[Vm], faults: &impl MapCore, host: &Host) -> libbpf_rs::Result<()> {
         self.due = Instant::now() + EVERY;
-        self.vms.retain(|slot, window| vms.iter().any(|vm| vm.slot == *slot && vm.ctx.kvm == window.kvm));
+        self.vms.retain(|slot, taken| vms.iter().any(|vm| vm.slot == *slot && vm.ctx.kvm == taken.kvm));
         for vm in vms.iter().filter(|vm| vm.ctx.nr_vcpus > 1) {
             let bytes = faults.lookup(&vm.slot.to_ne_bytes(), MapFlags::ANY)?;
             let count =
                 bytes.as_ref().and_then(|bytes| bytes.first_chunk()).map_or(0, |b| u64::from_ne_bytes(*b));
-            let window =
-                self.vms.entry(vm.slot).or_insert_with(|| Window::new(vm.ctx.kvm, count, self.budget));
-            if let Err(error) = window.take(count, self.budget, vm.ctx.tgid, host) {
-                // A VM that ends while we look is still in the list.
-                if !window.failed && !matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT)) {
-                    let remedy = remedy(&error);
-                    warn!("{}: cannot make its pages fault again, so that they are not seen to be shared: {error}{remedy}", vm.name);
-                }
-                window.failed = true;
-            }
+            let (kvm, budget, pid, host) = (vm.ctx.kvm, self.budget, vm.ctx.tgid, host.clone());
+            let taken =
+                self.vms.entry(vm.slot).or_insert_with(|| Taken::new(kvm, Window::new(count, budget)));
+            taken.go_on(&vm.name, move |window| window.take(count, budget, pid, &host));
         }
         Ok(())
+    }
+}
+
+impl Taken {
+    fn new(kvm: u64, window: Window) -> Self {
+        Self { kvm, window, going: None, told: false }
+    }
+
+    /// Take a part, if the last taking is over.
+    fn go_on(&mut self, name: &str, take: impl FnOnce(&mut Window) -> io::Result<()> + Send + 'static) {
+        match self.going.as_ref().map(Receiver::try_recv) {
+            Some(Err(TryRecvError::Empty)) => return,
+            Some(Ok((window, result))) => {
+                self.window = window;
+                if let Err(error) = result {
+                    self.tell(name, &error);
+                }
+            }
+            // There was no thread for it.
+            Some(Err(TryRecvError::Disconnected)) | None => {}
+        }
+        let mut window = self.window.clone();
+        self.going = Some(ask(move || {
+            let result = take(&mut window);
+            (window, result)
+        }));
+    }
+
+    fn tell(&mut self, name: &str, error: &io::Error) {
+        // A VM that ends while we look is still in the list.
+        if !self.told && !matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT)) {
+            let remedy = remedy(error);
+            warn!("{name}: cannot make its pages fault again, so that they are not seen to be shared: {error}{remedy}");
+        }
+        self.told = true;
     }
 }
 
@@ -92,8 +132,8 @@ fn remedy(error: &io::Error) -> &'static str {
 
 impl Window {
     /// As many pages as may fault.
-    fn new(kvm: u64, faults: u64, budget: u64) -> Self {
-        Self { kvm, from: 0, len: budget * PAGE, rounds: 0, faults, failed: false }
+    fn new(faults: u64, budget: u64) -> Self {
+        Self { from: 0, len: budget * PAGE, rounds: 0, faults }
     }
 
     fn take(&mut self, faults: u64, budget: u64, pid: i32, host: &Host) -> io::Result<()> {
@@ -192,6 +232,8 @@ fn drop_mapped(pagemap: &File, part: Range<u64>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+
     use super::*;
 
     #[test]
@@ -227,7 +269,7 @@ mod tests {
     #[test]
     fn a_part_is_as_large_as_the_faults_allow() {
         let total = 1000 * PAGE;
-        let mut window = Window::new(7, 0, 100);
+        let mut window = Window::new(0, 100);
         window.move_on(10, 100, total);
         assert_eq!((window.from, window.len / PAGE), (0, 200));
         window.move_on(101, 100, total);
@@ -247,6 +289,26 @@ mod tests {
             window.move_on(1000, 100, total);
         }
         assert_eq!(window.len, PAGE, "never nothing");
+    }
+
+    #[test]
+    fn who_is_stuck_is_not_waited_for_and_goes_on_later() {
+        let (goes_on, stuck) = channel::<()>();
+        let mut taken = Taken::new(7, Window::new(0, 100));
+        taken.go_on("a", move |window| {
+            window.from = 5;
+            stuck.recv().map_err(io::Error::other)
+        });
+        taken.go_on("a", |_| unreachable!("it is stuck"));
+        assert_eq!(taken.window, Window::new(0, 100));
+        goes_on.send(()).unwrap();
+        let (again, taken_again) = channel();
+        while taken.window.from == 0 {
+            let again = again.clone();
+            taken.go_on("a", move |window| again.send(window.from).map_err(io::Error::other));
+        }
+        assert_eq!(taken_again.recv(), Ok(5), "from where it was");
+        assert!(!taken.told);
     }
 
     #[test]

@@ -40,7 +40,8 @@ pub fn run(args: &Sets, host: &Host, out: &mut impl Write) -> Result<(), Failure
     wanted(args, &all(&mut names)?)?;
     let png = args.png.as_deref().map(Png::begin).transpose()?;
     let before = auto::read(&traffic).map_err(failed)?;
-    Stops::listen()?.wait(args.secs);
+    let stops = Stops::listen_twice()?;
+    stops.wait(args.secs);
     let after = auto::read(&traffic).map_err(failed)?;
     let all = all(&mut names)?;
     let matrix = |vm: &stats::Vm| (vm.name.clone(), auto::matrix_between(vm, &before, &after));

@@ -5,11 +5,12 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{sync_channel, Receiver};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
@@ -24,6 +25,8 @@ use crate::say::Failure;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Connections that may wait; further ones wait in the kernel.
 const WAITING_MAX: usize = 16;
+/// What fits into any of the kernel's buffers.
+const WRITE_MAX: usize = 8 << 10;
 const NOTHING_TO_DO: Duration = Duration::from_secs(3600);
 
 /// The socket, there for as long as this lives.
@@ -60,6 +63,7 @@ pub fn serve(
 
 /// Those who connect, from now on; each ends the present `stops.wait()`.
 fn listen(path: &Path, stops: &Stops) -> Result<(Socket, Receiver<UnixStream>), Failure> {
+    unlink_stale(path);
     let failed = |e: io::Error| {
         let why =
             if e.kind() == io::ErrorKind::AddrInUse { "exists already".to_string() } else { e.to_string() };
@@ -85,9 +89,36 @@ fn listen(path: &Path, stops: &Stops) -> Result<(Socket, Receiver<UnixStream>), 
     Ok((socket, asking))
 }
 
+/// Remove the socket of one that was killed: nobody listens there any more.
+fn unlink_stale(path: &Path) {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    let refuses = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    // By a socket of another kind: who listens there is not asked for a sample.
+    if is_socket && UnixDatagram::unbound().and_then(|socket| socket.connect(path)).is_err_and(refuses) {
+        // If it cannot be removed, that it exists is the reason to refuse.
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// Within PATIENCE as a whole, for others wait: who takes a byte now and then does not get all of it.
 fn answer(mut stream: UnixStream, line: &str) -> io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.write_all(line.as_bytes())
+    let until = Instant::now() + PATIENCE;
+    let mut rest = line.as_bytes();
+    while !rest.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_write_timeout(Some(left))?;
+        // The kernel waits so long for each of its buffers: one at a time.
+        match stream.write(&rest[..rest.len().min(WRITE_MAX)]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -111,5 +142,26 @@ mod tests {
         assert_eq!(text, "{}\n");
         drop(socket);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_one_that_was_killed_left_behind_is_in_nobodys_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("answer");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let stops = Stops::listen().unwrap();
+        let (_socket, _asking) = listen(&path, &stops).unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "important").unwrap();
+        assert!(listen(&file, &stops).is_err());
+        assert_eq!(fs::read_to_string(&file).unwrap(), "important");
+    }
+
+    #[test]
+    fn who_does_not_read_goes_without() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let error = answer(ours, &"x".repeat(16 << 20)).unwrap_err();
+        assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut), "{error}");
     }
 }

@@ -80,8 +80,8 @@ impl Cgroups {
     }
 
     /// By quotas of the vCPUs' own cgroups and of those above them. One above that is shared with others counts in full.
-    pub fn throttled_ns(&self, host: &Host) -> Result<u64, Unknown> {
-        self.vcpus.throttled_ns(host, Path::new(ROOT)).ok_or(Unknown::Hidden)
+    fn throttled_ns(&self, host: &Host, stats: &mut Stats) -> Result<u64, Unknown> {
+        self.vcpus.throttled_ns(host, Path::new(ROOT), stats).ok_or(Unknown::Hidden)
     }
 
     /// The tightest quota: of a cgroup that all vCPUs are in, or the sum where each of them has one of its own.
@@ -104,16 +104,14 @@ impl Tree {
     }
 
     /// All inside it together; None: not to be read.
-    fn throttled_ns(&self, host: &Host, dir: &Path) -> Option<u64> {
+    fn throttled_ns(&self, host: &Host, dir: &Path, stats: &mut Stats) -> Option<u64> {
         let mut sum = 0u64;
         for (name, group) in &self.inside {
             let dir = dir.join(name);
-            // It has no such line where no quota can be.
-            let stat = host.read(&dir.join("cpu.stat"))?;
-            let us = stat.lines().find_map(|line| line.strip_prefix("throttled_usec ")?.parse::<u64>().ok());
+            let us = stats.throttled_us(host, &dir)?;
             // Who is held back by its own quota and by one above it is held back once.
-            let inside = group.throttled_ns(host, &dir)?;
-            sum = sum.saturating_add(us.unwrap_or(0).saturating_mul(1_000).max(inside));
+            let inside = group.throttled_ns(host, &dir, stats)?;
+            sum = sum.saturating_add(us.saturating_mul(1_000).max(inside));
         }
         Some(sum)
     }
@@ -133,6 +131,50 @@ impl Tree {
             let dir = dir.join(name);
             quota(host, &dir).is_some() || group.is_limited(host, &dir)
         })
+    }
+}
+
+/// What cpu.stat says of the cgroups that VMs are in. For who reads it the kernel adds up what all pCPUs have counted there: so it is read once a look, and no more
+/// while there is no quota.
+#[derive(Default)]
+struct Stats {
+    look: u64,
+    known: HashMap<PathBuf, Stat>,
+}
+
+struct Stat {
+    /// When it was asked for last, and whether there was a quota then.
+    look: u64,
+    has_quota: bool,
+    throttled_us: u64,
+}
+
+impl Stats {
+    /// What was read before is old. Cgroups that the last look did not ask for are gone.
+    fn begin_look(&mut self) {
+        let last = self.look;
+        self.known.retain(|_, stat| stat.look == last);
+        self.look += 1;
+    }
+
+    /// None: not to be read.
+    fn throttled_us(&mut self, host: &Host, dir: &Path) -> Option<u64> {
+        let look = self.look;
+        let known = self.known.get_mut(dir);
+        if let Some(stat) = known.as_ref().filter(|stat| stat.look == look) {
+            return Some(stat.throttled_us);
+        }
+        let has_quota = quota(host, dir).is_some();
+        if let Some(stat) = known.filter(|stat| !stat.has_quota && !has_quota) {
+            stat.look = look;
+            return Some(stat.throttled_us);
+        }
+        let text = host.read(&dir.join("cpu.stat"))?;
+        let us = text.lines().find_map(|line| line.strip_prefix("throttled_usec ")?.parse::<u64>().ok());
+        // It has no such line where no quota can be.
+        let throttled_us = us.unwrap_or(0);
+        self.known.insert(dir.to_path_buf(), Stat { look, has_quota, throttled_us });
+        Some(throttled_us)
     }
 }
 
@@ -192,6 +234,7 @@ fn added((quota, period): Quota, (other, other_period): Quota) -> Quota {
 pub struct Figures {
     /// By VM.
     known: HashMap<u64, Known>,
+    stats: Stats,
 }
 
 /// What was read last of a VM's cgroups.
@@ -216,6 +259,7 @@ impl Figures {
     pub fn update(&mut self, sample: &mut Sample, host: &Host) {
         let extension = host.loaded_scheduler();
         let (mut is_hidden, mut is_limited) = (false, false);
+        self.stats.begin_look();
         for vm in &mut sample.vms {
             let known = self.known.entry(vm.id).or_insert(Known {
                 weight: WEIGHT_DEFAULT,
@@ -224,7 +268,7 @@ impl Figures {
             });
             let read = surely(|| {
                 let groups = Cgroups::of(host, vm.pid, vm.vcpus.iter().map(|vcpu| vcpu.tid))?;
-                let ns = groups.throttled_ns(host)?;
+                let ns = groups.throttled_ns(host, &mut self.stats)?;
                 Ok((groups.weight(host), ns, extension.is_some() && groups.is_limited(host)))
             });
             match read {

@@ -44,7 +44,7 @@ fn why_not(host: &FakeHost) -> Option<Unknown> {
 }
 
 fn throttled_ns(host: &FakeHost) -> Result<u64, Unknown> {
-    of(host).throttled_ns(&host.host())
+    of(host).throttled_ns(&host.host(), &mut Stats::default())
 }
 
 fn quota_us(host: &FakeHost) -> Option<Quota> {
@@ -153,6 +153,7 @@ fn what_is_not_known_of_a_vm_is_missing_and_keeps_its_value() {
     let mut figures = Figures::default();
     let host = plain()
         .file(&format!("{SCOPE}/cpu.weight"), "200\n")
+        .file(&format!("{SCOPE}/cpu.max"), "50000 100000\n")
         .file(&format!("{SCOPE}/cpu.stat"), "throttled_usec 40\n");
     assert_eq!(updated(&mut figures, &host), (200.0, 40_000, vec![]));
     let less = host.file(&format!("{SCOPE}/cpu.stat"), "throttled_usec 30\n");
@@ -168,6 +169,37 @@ fn what_is_not_known_of_a_vm_is_missing_and_keeps_its_value() {
     assert_eq!(updated(&mut figures, &ended.without("/proc/7")), (200.0, 45_000, vec![]));
     figures.update(&mut Sample::default(), &plain().host());
     assert!(figures.known.is_empty());
+}
+
+#[test]
+fn what_no_quota_changes_is_not_read_again() {
+    let mut figures = Figures::default();
+    let (stat, max) = (format!("{SCOPE}/cpu.stat"), format!("{SCOPE}/cpu.max"));
+    let mut throttled_ns = |host: &FakeHost| updated(&mut figures, host).1;
+    assert_eq!(throttled_ns(&libvirt()), 60_000);
+    let own = format!("{SCOPE}/libvirt/vcpu0/cpu.stat");
+    let host = libvirt().file(&stat, "throttled_usec 900\n").file(&own, "throttled_usec 40\n");
+    assert_eq!(throttled_ns(&host), 70_000, "only a vCPU's own has one");
+    let host = host.file(&max, "120000 100000\n");
+    assert_eq!(throttled_ns(&host), 900_000);
+    let host = host.file(&max, "max 100000\n").file(&stat, "throttled_usec 950\n");
+    assert_eq!(throttled_ns(&host), 950_000, "until it was taken away");
+    assert_eq!(throttled_ns(&host.file(&stat, "throttled_usec 990\n")), 950_000);
+}
+
+#[test]
+fn a_cgroup_is_read_once_for_all_of_its_vms() {
+    let mut stats = Stats::default();
+    let host = libvirt();
+    let dir = PathBuf::from(SCOPE).join("libvirt/vcpu0");
+    assert_eq!(stats.throttled_us(&host.host(), &dir), Some(30));
+    let host = host.file(&format!("{SCOPE}/libvirt/vcpu0/cpu.stat"), "throttled_usec 40\n");
+    assert_eq!(stats.throttled_us(&host.host(), &dir), Some(30));
+    stats.begin_look();
+    assert_eq!(stats.throttled_us(&host.host(), &dir), Some(40));
+    stats.begin_look();
+    stats.begin_look();
+    assert!(stats.known.is_empty(), "nobody is in it");
 }
 
 #[test]
