@@ -170,6 +170,9 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, bool here, u64 now)
 		}
 		order_wake(t, cpu, now, true);
 		t->aside = false;
+		/* Its own quota kept it from running, no other task: it begins to wait now. Whom it has kept for too long is let in for that. */
+		if (elapsed_ns(now, t->queued_ns) <= ASIDE_MAX_NS)
+			t->unserved_ns = now;
 		account_place(t, cpu);
 		vcpu_set_state(t, VCPU_WAITING, cpu, now);
 		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, order_key(t));

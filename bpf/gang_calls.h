@@ -84,6 +84,26 @@ static __always_inline void gang_idles(s32 cpu, u64 now)
 #undef ASK
 }
 
+static __always_inline bool gang_hears_of_changes(void)
+{
+#define ASK(name, what) CASE(GANG_##name, gang_##name, changed, return true)
+	switch (chosen_gang()) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return false;
+}
+
+static __always_inline bool gang_settles(void)
+{
+#define ASK(name, what) CASE(GANG_##name, gang_##name, settle, return true)
+	switch (chosen_gang()) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return false;
+}
+
 /* Called after every change of a vCPU's state. */
 VERIFIED_ONCE gang_changed(struct task_ctx *t, u32 from, u64 now)
 {
@@ -92,7 +112,7 @@ VERIFIED_ONCE gang_changed(struct task_ctx *t, u32 from, u64 now)
 	UNUSED_YET(t);
 	UNUSED_YET(from);
 	UNUSED_YET(now);
-	if (!t || chosen_gang() == GANG_off)
+	if (!t || !gang_hears_of_changes())
 		return 0;
 	v = vcpu_get(t);
 	if (!v)
@@ -112,7 +132,7 @@ VERIFIED_ONCE gang_settle(u64 now)
 	u32 vm;
 
 	UNUSED_YET(now);
-	if (chosen_gang() == GANG_off)
+	if (!gang_settles())
 		return 0;
 	c = cpu_get(bpf_get_smp_processor_id());
 	if (!c || !c->settle_vm)

@@ -217,6 +217,20 @@ static u64 quota_lasts_ns(struct task_ctx *t)
 	return least;
 }
 
+/* Is there a timer that refills the budget? Memory for it may be short. */
+static bool quota_has_timer(struct quota_timer *timer)
+{
+	long err;
+
+	if (!timer)
+		return false;
+	err = bpf_timer_init(&timer->timer, &quota_timers, CLOCK_MONOTONIC);
+	/* Busy: it was done before. */
+	if (err && err != -EBUSY)
+		return false;
+	return !bpf_timer_set_callback(&timer->timer, quota_period);
+}
+
 /* cpu.max of a cgroup is now this. */
 static void quota_set(struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burst_us)
 {
@@ -227,13 +241,16 @@ static void quota_set(struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burs
 
 	if (!e)
 		return;
-	timer = bpf_map_lookup_elem(&quota_timers, &slot);
-	if (has && timer) {
-		/* Fails if it was done before; then nothing has to be. */
-		bpf_timer_init(&timer->timer, &quota_timers, CLOCK_MONOTONIC);
-		bpf_timer_set_callback(&timer->timer, quota_period);
-	}
 	had = e->quota_ns;
+	/* So it is with each new cgroup. Nothing changes for anybody, and nobody's turn ends. */
+	if (!has && !had)
+		return;
+	timer = bpf_map_lookup_elem(&quota_timers, &slot);
+	/* A budget that nobody refills would stop the cgroup for good. */
+	if (has && !quota_has_timer(timer)) {
+		has = false;
+		stat_inc(STAT_REGISTRY_FULL);
+	}
 	e->quota_ns = 0;
 	e->period_ns = period_us * 1000;
 	e->burst_ns = has ? burst_us * 1000 : 0;

@@ -75,7 +75,7 @@ enum cohort_stat {
 	STAT_GANG_REFUSED,   /* turns of a set that could not begin: not all of its members had room */
 	STAT_GANG_STOPS,     /* vCPUs that could have gone on, stopped for their siblings' sake */
 	STAT_VCPUS_FOUND,
-	STAT_REGISTRY_FULL,    /* VMs, vCPUs or cgroups beyond what there is room for */
+	STAT_REGISTRY_FULL,    /* VMs, vCPUs or cgroups beyond what there is room for, and quotas without a timer */
 	STAT_SBCO_BALANCED,    /* vCPUs passed over for a sibling far back in another queue (order sbco) */
 	STAT_DEADLINES_MISSED, /* order sedf: periods that ended before their slice was used up */
 	NR_STATS,

@@ -55,6 +55,7 @@ typedef u64 __attribute__((may_alias)) aliasing_u64;
 #define PF_KTHREAD 0x00200000
 #define MAX_RT_PRIO 100
 #define ENOMEM 12
+#define EBUSY 16
 #define CLOCK_MONOTONIC 1
 
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))

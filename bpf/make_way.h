@@ -19,6 +19,9 @@
 /* Neighbours that are looked at for a runner who could make room. */
 #define MOVE_SCAN 8
 
+/* After this long what a pCPU was asked for does not count: its runner may be another, and the waiter have had his turn. */
+#define ASKED_STALE_NS 1000000ULL
+
 /*
  * A pCPU near, other than cpu, to which p may go so that somebody of that rank gets a turn: an idle one, unless somebody else is to run there next, or the one whose
  * runner is last of those whom the rank comes before by a turn. -1: there is none. It is p itself whose turn has ended and who looks for a worse runner (waiter is
@@ -73,6 +76,14 @@ VERIFIED_ONCE would_be_first(struct task_ctx *t, s32 cpu, u64 now)
 	return !search->pid || (!search->urgency && !order_before(&search->rank, &search->prev, 0));
 }
 
+/* Is that pCPU, which idles, nobody's? */
+static __always_inline bool is_free(s32 cpu, u64 now)
+{
+	struct cpu_ctx *c = cpu >= 0 ? cpu_get(cpu) : NULL;
+
+	return c && c->online && !c->taken && !c->kept_pid && !wish_is_fresh(c, now);
+}
+
 /* Does prev, t, whose turn goes on, go elsewhere so that the best waiter here, who may not go there, has a turn, if both gain? */
 static __noinline bool makes_room(const struct task_struct *prev, struct task_ctx *t, struct pick *best)
 {
@@ -82,6 +93,18 @@ static __noinline bool makes_room(const struct task_struct *prev, struct task_ct
 	if (!waiter)
 		return false;
 	to = room_for(prev, t, &best->rank, waiter, best->cpu);
+	if (to < 0) {
+		/* None that is near. One that idles is claimed, and so told to look, whether prev comes or not. */
+		to = scx_bpf_pick_idle_cpu(prev->cpus_ptr, 0);
+		if (to >= 0)
+			scx_bpf_kick_cpu(to, SCX_KICK_IDLE);
+		if (is_free(to, best->now) && !task_allowed_on(waiter, to))
+			t->placed = to + 1;
+		else
+			t->placed = 0;
+		bpf_task_release(waiter);
+		return t->placed;
+	}
 	bpf_task_release(waiter);
 	/* Not to lose its turn to somebody who waits there. */
 	if (to >= 0 && !is_idle(to) && !would_be_first(t, to, best->now))
@@ -90,16 +113,20 @@ static __noinline bool makes_room(const struct task_struct *prev, struct task_ct
 	return to >= 0;
 }
 
-/* cpu has nothing to do, and those that wait elsewhere may not come: is there a runner near who may, and would make room for one of them? */
+/*
+ * cpu has nothing to do, and those that wait elsewhere may not come: is there a runner near who may, and would make room for one of them? He is told where to: who is
+ * near this pCPU need not find it among those near his own.
+ */
 static void ask_for_runner(s32 cpu)
 {
 	struct cohort_neighbours *near = neighbours_of(cpu);
 	struct task_struct *p;
+	u64 now = now_ns();
 	struct cpu_ctx *c;
 	bool may = false;
 	s32 i, other;
 
-	if (!near)
+	if (!near || no_queue_is_marked())
 		return;
 	bpf_for(i, 0, MOVE_SCAN) {
 		other = neighbour(near, i);
@@ -113,8 +140,16 @@ static void ask_for_runner(s32 cpu)
 			continue;
 		may = task_allowed_on(p, cpu);
 		bpf_task_release(p);
-		if (may)
-			scx_bpf_kick_cpu(other, SCX_KICK_PREEMPT);
+		if (!may)
+			continue;
+		/* What it was asked for before, and has not looked at yet, comes first. */
+		if ((!c->makes_way_to && !c->takes_from) || elapsed_ns(now, c->asked_ns) > ASKED_STALE_NS) {
+			c->makes_way_to = cpu + 1;
+			c->makes_way_pid = c->curr_pid;
+			c->takes_from = 0;
+			c->asked_ns = now;
+		}
+		scx_bpf_kick_cpu(other, SCX_KICK_PREEMPT);
 	}
 }
 
@@ -123,9 +158,6 @@ static __always_inline u64 next_look_ns(u64 now)
 {
 	return now + slice_ns / 2;
 }
-
-/* After this long what a pCPU was asked for does not count: its runner may be another, and the waiter have had his turn. */
-#define ASKED_STALE_NS 1000000ULL
 
 /* Is that pCPU one for somebody of that rank: does it idle, and for nobody, or would he preempt its runner? */
 static bool is_for_rank(s32 cpu, struct rank *rank, u64 margin_ns, u64 now)
@@ -270,6 +302,9 @@ static __noinline bool makes_way(const struct task_struct *prev, struct task_ctx
 		return false;
 	to = c->makes_way_to - 1;
 	c->makes_way_to = 0;
+	/* By a pCPU that idles (ask_for_runner()), for who waits here and may not go there. A mark may be that of one who waits no more, or his gang keep him waiting. */
+	if (!c->takes_from && (!best->pid || !best->restricted || gang_may_refuse()))
+		return false;
 	if (!prev || !t || prev->pid != (s32)c->makes_way_pid || elapsed_ns(best->now, c->asked_ns) > ASKED_STALE_NS ||
 	    !task_allowed_on(prev, to) || !is_for_rank(to, &best->prev, wakeup_gran_ns, best->now) ||
 	    (!is_idle(to) && !would_be_first(t, to, best->now))) {

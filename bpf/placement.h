@@ -56,8 +56,8 @@ VERIFIED_ONCE core_has_sibling(struct task_ctx *t, s32 cpu)
 	return 0;
 }
 
-/* What speaks against queueing t there, if it may go there; ~0: it cannot. */
-VERIFIED_ONCE_U64 cost_of_place(struct task_ctx *t, struct rank *rank, s32 cpu, u64 now)
+/* What speaks against queueing t there, if it may go there; ~0: it cannot. Once that is more than another place's the rest is not asked for. */
+VERIFIED_ONCE_U64 cost_of_place(struct task_ctx *t, struct rank *rank, s32 cpu, u64 others, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
 	u64 cost;
@@ -68,6 +68,8 @@ VERIFIED_ONCE_U64 cost_of_place(struct task_ctx *t, struct rank *rank, s32 cpu, 
 	cost += (u64) !!c->taken << 24;
 	if (queue_is_marked(cpu))
 		cost += (u64)scx_bpf_dsq_nr_queued(cpu) << 2;
+	if (cost >= others)
+		return cost;
 	if (c->kept_pid || !would_preempt(c, rank, now))
 		cost += 2;
 	if (core_has_sibling(t, cpu))
@@ -76,9 +78,9 @@ VERIFIED_ONCE_U64 cost_of_place(struct task_ctx *t, struct rank *rank, s32 cpu, 
 }
 
 static __always_inline u64 placement_cost(const struct task_struct *p, struct task_ctx *t, struct rank *rank, s32 cpu,
-					  u64 now)
+					  u64 others, u64 now)
 {
-	return task_allowed_on(p, cpu) ? cost_of_place(t, rank, cpu, now) : ~0ULL;
+	return task_allowed_on(p, cpu) ? cost_of_place(t, rank, cpu, others, now) : ~0ULL;
 }
 
 /*
@@ -93,7 +95,7 @@ static s32 place(const struct task_struct *p, struct task_ctx *t, s32 prev, u64 
 	s32 i, cpu, best = prev;
 
 	order_rank(t, now, &rank);
-	best_cost = placement_cost(p, t, &rank, prev, now);
+	best_cost = placement_cost(p, t, &rank, prev, ~0ULL, now);
 	if (best_cost != ~0ULL && (placement == PLACEMENT_ANY || task_is_pinned(p)))
 		return prev;
 	near = neighbours_of(prev);
@@ -106,7 +108,7 @@ static s32 place(const struct task_struct *p, struct task_ctx *t, s32 prev, u64 
 		cpu = neighbour(near, i);
 		if (cpu < 0)
 			break;
-		cost = placement_cost(p, t, &rank, cpu, now);
+		cost = placement_cost(p, t, &rank, cpu, best_cost, now);
 		if (cost == ~0ULL)
 			continue;
 		/* A waiter more or less is no reason to leave a cache, four none to leave a node. */

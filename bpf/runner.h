@@ -25,6 +25,9 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
 
 	if (!c)
 		return;
+	/* Of a real-time task that becomes an ordinary one and goes on no switch tells. */
+	if (c->taken)
+		c->taken = 0;
 	if (guard_may_keep() && c->kept_pid) {
 		/* Its slice is that only after this operation (kernel.h). */
 		slice = keep_cut(p, c, slice, now);

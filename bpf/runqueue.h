@@ -161,7 +161,9 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 /* Nobody is in that queue, although it is marked: that of a pCPU that went offline stays so (pcpu_ops.h), and is not worth a look. */
 static __always_inline bool is_left_marked(s32 cpu)
 {
-	return nr_online < nr_cpus && scx_bpf_dsq_nr_queued(cpu) <= 0 && scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) <= 0;
+	struct cpu_ctx *c = nr_online < nr_cpus ? cpu_get(cpu) : NULL;
+
+	return c && !c->online && scx_bpf_dsq_nr_queued(cpu) <= 0 && scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) <= 0;
 }
 
 /* Look for somebody in other pCPUs' queues. An idle pCPU takes from the longest queue near it; a busy one only who deserves it much more. */
@@ -169,8 +171,9 @@ VERIFIED_ONCE best_remote_waiter(u64 margin_ns, struct pick *best)
 {
 	struct cohort_neighbours *near;
 	s32 i, from, queued, most = 0, longest = -1;
-	struct cpu_ctx *c;
+	struct cpu_ctx *c, *other;
 	u32 index, looked = 0, start;
+	u64 margin;
 
 	if (!best)
 		return 0;
@@ -197,10 +200,15 @@ VERIFIED_ONCE best_remote_waiter(u64 margin_ns, struct pick *best)
 			    is_left_marked(from))
 				continue;
 			looked++;
-			best_waiter(from, REMOTE_QUEUE_SCAN, margin_ns * (1 + distance(near, index)), best);
+			/* For as long as a task of a higher class has a pCPU, who waits there is to come to where he deserves it. */
+			other = cpu_get(from);
+			margin = other && other->taken ? 0 : margin_ns * (1 + distance(near, index));
+			best_waiter(from, REMOTE_QUEUE_SCAN, margin, best);
 		}
 		return 0;
 	}
+	if (no_queue_is_marked())
+		return 0;
 	bpf_for(i, 0, NEIGHBOURS) {
 		from = neighbour(near, i);
 		if (from < 0)
@@ -318,7 +326,7 @@ VERIFIED_ONCE take_any(s32 cpu, u64 now)
 	if (scx_bpf_dsq_move_to_local(OVERDUE_DSQ(cpu)))
 		return 1;
 	bpf_for(i, 0, MAX_CPUS) {
-		if (i >= nr_cpus)
+		if (i >= nr_cpus || (!i && no_queue_is_marked()))
 			break;
 		from = cpu + i;
 		if (from >= nr_cpus)

@@ -423,6 +423,20 @@ static __always_inline bool queue_is_marked(s32 cpu)
 	return READ_ONCE(queued_mask[(u32)cpu / 64 % (MAX_CPUS / 64)]) >> ((u32)cpu % 64) & 1;
 }
 
+/* Nobody waits anywhere. */
+static __always_inline bool no_queue_is_marked(void)
+{
+	u32 word;
+
+	for (word = 0; word < MAX_CPUS / 64; word++) {
+		if (word * 64 >= nr_cpus)
+			break;
+		if (READ_ONCE(queued_mask[word]))
+			return false;
+	}
+	return true;
+}
+
 /* The bit of a pCPU in a task's reach: on hosts of more than 64, one for several of them. */
 static __always_inline u64 reach_bit(s32 cpu)
 {

@@ -41,7 +41,10 @@ VERIFIED_ONCE keep_watch(s32 cpu, u64 now)
 	if (!time_before(now, end))
 		return 0;
 	timer->set_for_ns = end;
-	return !bpf_timer_start(&timer->timer, end - now, 0);
+	if (!bpf_timer_start(&timer->timer, end - now, 0))
+		return 1;
+	timer->set_for_ns = 0;
+	return 0;
 }
 
 VERIFIED_ONCE turn_watch(s32 cpu, u64 now)
@@ -61,7 +64,9 @@ VERIFIED_ONCE turn_watch(s32 cpu, u64 now)
 	    !time_before(timer->set_for_ns + slice_ns, now))
 		return 0;
 	timer->set_for_ns = end;
-	bpf_timer_start(&timer->timer, end - now, 0);
+	/* Memory may be short. The next one that looks tries again. */
+	if (bpf_timer_start(&timer->timer, end - now, 0))
+		timer->set_for_ns = 0;
 	/* From another pCPU, while this one came to be kept. */
 	if (c->kept_pid)
 		keep_watch(cpu, now);

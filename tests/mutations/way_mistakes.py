@@ -22,9 +22,27 @@ OF_WAYS = [
     Mutation(
         "nobody who runs is asked for by an idle pCPU",
         "make_way.h",
-        "if (may)\n\t\t\tscx_bpf_kick_cpu(other, SCX_KICK_PREEMPT);",
+        "c->asked_ns = now;\n\t\t}\n\t\tscx_bpf_kick_cpu(other, SCX_KICK_PREEMPT);",
+        "}",
+    ),
+    Mutation(
+        "an idle pCPU moves runners for nothing",
+        "make_way.h",
+        "if (!c->takes_from && (!best->pid || !best->restricted || gang_may_refuse()))\n\t\treturn false;",
         ";",
     ),
+    Mutation("who is asked to go is not told where to", "make_way.h", "c->makes_way_to = cpu + 1;", ";"),
+    Mutation(
+        "who makes room looks near its pCPU only", "make_way.h", "to = scx_bpf_pick_idle_cpu(prev->cpus_ptr, 0);", ";"
+    ),
+    Mutation(
+        "who waits where a real-time task is has to deserve another pCPU much more",
+        "runqueue.h",
+        "other && other->taken ? 0 : ",
+        "",
+    ),
+    Mutation("a new cgroup ends turns", "gate_quota.h", "if (!has && !had)\n\t\treturn;", ";"),
+    Mutation("who was put aside has waited for others", "aside.h", "t->unserved_ns = now;", ";"),
     Mutation(
         "whoever makes room does so for one who could go there himself",
         "make_way.h",

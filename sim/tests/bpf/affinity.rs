@@ -2,8 +2,10 @@
 //! Affinities that overlap in part, where who deserves a pCPU most, or cannot use the one that idles, gets it by way of others (`make_way.h`). Found by the survey of
 //! random trees; of each the smallest.
 
+use crate::common::*;
 use crate::maxmin::{settled, Levels};
 use crate::partition::{Cgroup, Mask, Partition, Task, Vm};
+use crate::spec::Spec;
 
 fn cgroup(parent: usize, weight: u32) -> Cgroup {
     Cgroup { parent, weight, quota: None }
@@ -118,4 +120,58 @@ fn a_neighbour_takes_its_turn_from_a_pinned_task_in_time() {
         vms: vec![vm(0, &[0, 0, 0, 0b1]), vm(0, &[0, 0])],
         tasks: vec![task(1, 238, 0), task(1, 100, 0b10)],
     });
+}
+
+/// On pCPU 12 of 24 one that may run everywhere keeps another from running who may run there alone, and `idle` loses its only task.
+fn on_two_of_many(idle: usize) {
+    let mut w = world(24);
+    let hogs: Vec<_> =
+        (0..24).filter(|cpu| *cpu != 12).map(|cpu| (cpu, w.spawn(Spec::busy().on(&[cpu])))).collect();
+    let runner = w.spawn(Spec::busy().weight(10_000).on(&[12]));
+    w.run(MS);
+    let waiter = w.spawn(Spec::busy().weight(1).on(&[12]));
+    w.run(MS);
+    w.set_affinity(runner, &(0..24).collect::<Vec<_>>());
+    w.run(48 * MS);
+    assert!(w.is_running(runner) && w.task(runner).cpu == 12);
+    for (_, hog) in hogs.iter().filter(|(cpu, _)| *cpu == idle) {
+        w.exit(*hog);
+    }
+    w.run(20 * MS);
+    let used = used_in(&mut w, 40 * MS, &[runner, waiter]);
+    assert!(used.iter().all(|ns| *ns > 38 * MS), "{used:?} with {idle}");
+    audit(&mut w);
+}
+
+#[test]
+fn who_keeps_another_from_running_goes_to_an_idle_pcpu_near() {
+    // pCPU 12 is among those near 6, and 6 not among those near 12; with 14 it is the other way round.
+    [6, 14].into_iter().for_each(on_two_of_many);
+}
+
+#[test]
+fn who_keeps_another_from_running_goes_to_an_idle_pcpu_wherever_that_is() {
+    [0, 2].into_iter().for_each(on_two_of_many);
+}
+
+#[test]
+fn an_idle_pcpu_moves_nobody_for_whose_pcpu_nobody_waits() {
+    let mut w = world(2);
+    let hog = w.spawn(Spec::busy().on(&[0]));
+    let second = w.spawn(Spec::busy().on(&[0]));
+    w.run(100 * MS);
+    // It has waited in a queue, which may keep its mark until its pCPU chooses anew.
+    w.exit(second);
+    w.set_affinity(hog, &[0, 1]);
+    w.spawn(Spec::cycle(100_000, 100_000));
+    w.run(100 * MS);
+    let (mut moves, mut cpu) = (0, w.task(hog).cpu);
+    for _ in 0..4_000 {
+        w.run(50_000);
+        let now = w.task(hog).cpu;
+        moves += u32::from(now != cpu);
+        cpu = now;
+    }
+    assert!(moves <= 4, "{moves} moves in 200 ms");
+    audit(&mut w);
 }

@@ -129,6 +129,21 @@ fn a_real_time_task_that_becomes_an_ordinary_one_gives_its_pcpu_back() {
 }
 
 #[test]
+fn who_waits_where_a_real_time_task_comes_does_not_wait_for_it() {
+    // Two on each pCPU, and then three on the one, and one where nobody has a turn any more.
+    let mut w = world(2);
+    let tasks: Vec<_> = (0..4).map(|_| w.spawn(Spec::busy())).collect();
+    w.run(200 * MS);
+    let waits =
+        *tasks.iter().find(|id| w.task(**id).cpu == 1 && !w.is_running(**id)).expect("one waits there");
+    w.rt_takes(1);
+    let before = w.task(waits).used_ns;
+    w.run(70 * MS);
+    assert!(w.task(waits).used_ns > before, "it waits for the real-time task");
+    audit(&mut w);
+}
+
+#[test]
 fn who_was_running_goes_on_after_an_interrupts_thread() {
     let mut w = world(2);
     let (_, vcpus) = busy_vm(&mut w, 1);

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests, and what they share")]
 
 mod affinity;
+mod aside;
 mod boost;
 mod calls;
 mod common;
