@@ -21,9 +21,9 @@ const RUNS: [(&str, &str, &str, &str, &str, &str); 10] = [
     ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "a4f516e8d50f65d1"),
     ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "7d76e1c4827a814f"),
     ("tlb-flush", "tas", "hypercall", "trapped", COHORT, BPF),
-    ("ebizzy", "queued", "ipi", "trapped", EEVDF, "0e37aa82f546941f"),
+    ("ebizzy", "queued", "ipi", "trapped", EEVDF, "73c695ff069ecf1c"),
     ("dbench", "queued", "ipi", "posted", COHORT, BPF),
-    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "2bede342362141cb"),
+    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "4141aa75e2e55490"),
     ("user-spin", "pv-ticket", "ipi", "trapped", COHORT, BPF),
 ];
 

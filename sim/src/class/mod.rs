@@ -96,6 +96,10 @@ impl Class for AnyClass {
         !matches!(self, Self::RoundRobin(_))
     }
 
+    fn has_spin_program(&self) -> bool {
+        matches!(self, Self::Ext(_))
+    }
+
     /// The scheduler of `bpf/` does, from cpu.max.
     fn has_quotas(&self) -> bool {
         matches!(self, Self::Ext(_))

@@ -5,7 +5,7 @@ use crate::error::SimError;
 use crate::kvm::exit;
 use crate::kvm::vcpu::{Place, Then};
 use crate::observe::{Spin, What};
-use crate::time::{Ns, Progress};
+use crate::time::{Ns, Progress, Speed};
 use crate::Host;
 
 use super::config::LockKind;
@@ -161,7 +161,8 @@ impl Vm {
                 self.pause_loop_exit(host, v);
                 return None;
             }
-            at_ns = at_ns.min(window.start(now_ns, speed));
+            // It is measured by a counter at the TSC's rate (Intel), or in PAUSEs, whose length the core's other threads do not change.
+            at_ns = at_ns.min(window.start(now_ns, Speed::FULL));
         }
         if let Some(wells_ns) = self.kvm.wells.window_ns() {
             let stalls = vcpu.stalls.get_or_insert(Progress::new(wells_ns));

@@ -177,12 +177,13 @@ impl<C: Class> Host<C> {
     /// Return true if the program has asked for that: its kick is an interrupt that comes while it still runs, with migration disabled. The body enables
     /// that, as its next step ([`Host::set_migration_disabled`]).
     pub fn on_spin(&mut self, task: TaskId, in_kernel: bool) -> bool {
+        // Neither the exit nor KVM looks at what the runner has used, or at a lazy wish to schedule.
+        if !self.class.has_spin_program() {
+            return false;
+        }
         let cpu = self.cpu_of(task);
         let before = self.needs_resched(task);
-        let ran = self.on_cpu(cpu, |host| {
-            host.class.update_curr(&mut host.core, cpu);
-            host.class.on_spin(&mut host.core, task, in_kernel)
-        });
+        let ran = self.on_cpu(cpu, |host| host.class.on_spin(&mut host.core, task, in_kernel));
         let preempted = ran && !before && self.needs_resched(task);
         if preempted {
             self.set_migration_disabled(task, true);

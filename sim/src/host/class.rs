@@ -87,6 +87,10 @@ pub trait Class {
     fn yield_to(&mut self, _core: &mut Core, _from: TaskId, _to: TaskId) -> bool {
         false
     }
+    /// Can a program be attached to pause-loop exits?
+    fn has_spin_program(&self) -> bool {
+        false
+    }
     /// A pause-loop exit of a running vCPU. Return true if a program is attached there that can be
     /// preempted.
     fn on_spin(&mut self, _core: &mut Core, _task: TaskId, _in_kernel: bool) -> bool {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Who is who: the stream of events has numbers only; observers are told names and belongings once, before the run.
 
+use std::collections::HashMap;
+
 use serde::{Serialize, Serializer};
 
 use crate::host::State;
@@ -49,8 +51,12 @@ impl Layout {
     /// As the host knows it; `vms` has the names that it does not know.
     pub fn of(host: &Host, vms: Vec<VmLayout>) -> Self {
         let core = &host.core;
+        let mut vm_of = HashMap::new();
+        for (vm, known) in core.vms.iter().enumerate() {
+            vm_of.entry(known.tgid).or_insert(vm as u32);
+        }
         let tasks = core.tasks.iter().enumerate().map(|(number, task)| {
-            let vm = core.vms.iter().position(|vm| vm.tgid == task.tgid).map(|vm| vm as u32);
+            let vm = vm_of.get(&task.tgid).copied();
             let name = match (task.vcpu, vm.and_then(|vm| vms.get(vm as usize))) {
                 (Some(vcpu), Some(vm)) => format!("{}/{}", vm.name, vcpu.id),
                 (None, Some(vm)) => format!("{}/vmm", vm.name),

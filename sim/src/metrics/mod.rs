@@ -103,10 +103,16 @@ impl Metrics {
 
     /// What was counted while the VM's program ran, as of `now_ns`.
     pub fn window(&mut self, now_ns: Ns, vm: VmId) -> Option<Window> {
-        let (marks, pcpus) = (std::mem::take(&mut self.marks), self.layout.pcpus);
-        let window = marks.window(vm, pcpus, || self.mark(now_ns, vm));
+        let pcpus = self.layout.pcpus;
+        self.with_marks(|marks, metrics| marks.window(vm, pcpus, || metrics.mark(now_ns, vm)))
+    }
+
+    /// Marks are made of all the rest.
+    fn with_marks<T>(&mut self, look: impl FnOnce(&mut Marks, &mut Self) -> T) -> T {
+        let mut marks = std::mem::take(&mut self.marks);
+        let result = look(&mut marks, self);
         self.marks = marks;
-        window
+        result
     }
 
     /// The figures as of `now_ns`; counting can go on.
@@ -126,12 +132,14 @@ impl Observer for Metrics {
     fn record(&mut self, now_ns: Ns, what: &What) {
         match *what {
             What::ProgramStart { vcpu, .. } => {
-                let mark = self.mark(now_ns, vcpu.vm);
-                self.marks.starts(vcpu.vm, mark);
+                self.with_marks(|marks, metrics| {
+                    marks.starts(vcpu.vm, || metrics.mark(now_ns, vcpu.vm));
+                });
             }
             What::ProgramEnd { vcpu, .. } => {
-                let mark = self.mark(now_ns, vcpu.vm);
-                self.marks.ends(vcpu.vm, mark);
+                self.with_marks(|marks, metrics| {
+                    marks.ends(vcpu.vm, || metrics.mark(now_ns, vcpu.vm));
+                });
             }
             _ => {
                 self.host.record(&self.layout, now_ns, what);

@@ -180,18 +180,19 @@ pub struct Marks {
     ends: BTreeMap<VmId, Mark>,
 }
 
-fn keep(marks: &mut BTreeMap<VmId, Mark>, vm: VmId, mark: Mark) {
+/// A mark is made only where there is room for it: it looks at all VMs.
+fn keep(marks: &mut BTreeMap<VmId, Mark>, vm: VmId, mark: impl FnOnce() -> Mark) {
     if marks.len() < MARKS_MAX {
-        marks.insert(vm, mark);
+        marks.insert(vm, mark());
     }
 }
 
 impl Marks {
-    pub fn starts(&mut self, vm: VmId, mark: Mark) {
+    pub fn starts(&mut self, vm: VmId, mark: impl FnOnce() -> Mark) {
         keep(&mut self.starts, vm, mark);
     }
 
-    pub fn ends(&mut self, vm: VmId, mark: Mark) {
+    pub fn ends(&mut self, vm: VmId, mark: impl FnOnce() -> Mark) {
         keep(&mut self.ends, vm, mark);
     }
 

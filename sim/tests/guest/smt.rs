@@ -48,6 +48,23 @@ fn who_works_beside_a_spinner_is_faster_than_beside_work() {
     assert_eq!(ends_ns(Some(750), "'20us'"), 120 * US);
 }
 
+/// A pause-loop window is of the TSC, which the core's other thread does not slow down.
+#[test]
+fn a_window_is_as_long_beside_one_that_works() {
+    let text = "[[thread]]
+         name = 'spinner'
+         steps = [{ compute = '10us' }, { lock = { name = 'l', hold = '10us' } }]
+         [[thread]]
+         name = 'holder'
+         steps = [{ lock = { name = 'l', hold = '100us' } }]";
+    let mut config = vm(2, text);
+    config.kvm.ple = Ple { mode: PleMode::Kernel, window_cycles: 10_000, grow: 1, ..Ple::default() };
+    let s = build(&core_with(2, None), turns_of_a_ms(), &[config], &[], 1).pin(&[0, 1]).until(MS);
+    let exits = s.list(|what| matches!(what, What::Ple { .. }).then_some(()));
+    // It spins from 20 us on, at half speed, until the lock is free.
+    assert_eq!(exits[..3].iter().map(|(at, ())| at / US).collect::<Vec<_>>(), [30, 40, 50]);
+}
+
 #[test]
 fn one_that_works_among_spinners_is_felt_as_such() {
     // Two spin from 20 us on: neither of them works beside the slow one.

@@ -8,6 +8,7 @@ use cohort_sim::kvm::{exit, Ipi, Ple, PleMode};
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::observe::What;
 use cohort_sim::scenario::VmConfig;
+use cohort_sim::CpuId;
 
 use crate::common::*;
 
@@ -113,6 +114,34 @@ fn intel_sees_the_kernels_loops_only_and_amd_those_with_pause() {
     // From 10 to 65 us, two vCPUs, every 10 us.
     assert_eq!(count(PleMode::Any, true), 10);
     assert_eq!(count(PleMode::Off, true), 0);
+}
+
+/// KVM does not look at what a spinner has used: with exits at which nobody is found to yield to its turns end as they do without.
+#[test]
+fn an_exit_that_finds_nobody_ends_no_turn() {
+    let text = "
+        [[thread]]
+        name = 'spinner'
+        vcpu = 0
+        steps = [{ compute = '10us' }, { lock = { name = 'l', hold = '10us' } }]
+        [[thread]]
+        name = 'holder'
+        vcpu = 1
+        steps = [{ lock = { name = 'l', hold = '50ms' } }]";
+    let turns = |mode| {
+        let config = with_ple(vm(2, text), mode);
+        let s = build(&MachineConfig::ideal(2), eevdf(), &[config], &[hog(0)], 1).pin(&[0, 1]).until(40 * MS);
+        let turns = s.list(|what| match what {
+            What::Switch { cpu: CpuId(0), prev, next, .. } => Some((*prev, *next)),
+            _ => None,
+        });
+        (turns, ples(&s).len(), yields(&s))
+    };
+    let (without, none, _) = turns(PleMode::Off);
+    let (with, some, asked) = turns(PleMode::Kernel);
+    assert!(none == 0 && some > 100 && asked.is_empty(), "{none}, {some}, {asked:?}");
+    assert!(without.len() > 4, "{without:?}");
+    assert_eq!(with, without);
 }
 
 /// Both vCPUs on one pCPU, ticks every 4 ms. The holder is preempted by the tick at 4 ms with 6 ms to go.
