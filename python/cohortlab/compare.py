@@ -40,6 +40,10 @@ class OpenPlace(Protocol):
 _MAY_CHANGE = {"accelerator", "emulator", "probe", "started"}
 
 
+class _NothingLeft(PlaceError):
+    """All has failed in this TLB mode; it need not in another."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """What to compare.
@@ -116,22 +120,33 @@ def run(
     """Carry out ``plan`` and fill ``results``; ``keep`` is called after every complete round.
 
     Ends early, with ``results.stopped`` set and all complete rounds in place, when the user interrupts, the place
-    fails, or the host under test crashes too often.
+    fails, the host under test crashes too often, or nothing is left to compare in any TLB mode.
 
     Raises:
         BadInput: the place refused, before anything was measured.
     """
     rounds = range(1, plan.rounds + 1)
-    progress.plan([s for tlb in plan.modes for n in rounds for turn in plan.turns for s in plan.steps(tlb, n, turn)])
+    steps = {tlb: [s for n in rounds for turn in plan.turns for s in plan.steps(tlb, n, turn)] for tlb in plan.modes}
+    progress.plan([step for of_mode in steps.values() for step in of_mode])
+    ended: list[str] = []
     try:
         for tlb in plan.modes:
-            _Mode(plan, tlb, progress, results, keep).run(open_place)
+            try:
+                _Mode(plan, tlb, progress, results, keep).run(open_place)
+            except _NothingLeft as error:
+                ended.append(one_line(str(error)))
+                for step in steps[tlb]:
+                    progress.skip(step)
     except KeyboardInterrupt:
         results.stopped = INTERRUPTED
     except (PlaceError, PlaceCrashed, OSError) as error:
         # An OSError is this machine's: a full disk, say. What was measured before it is as good.
         interrupted = _behind(error, KeyboardInterrupt) is not None
         results.stopped = INTERRUPTED if interrupted else one_line(str(error))
+    else:
+        # Where other modes are complete, `results.failed` says all there is to say.
+        if len(ended) == len(plan.modes):
+            results.stopped = ended[-1]
 
 
 class _Mode:
@@ -250,7 +265,7 @@ class _Mode:
         self.progress.note(f"{what} is out of the comparison: {reason}")
         self._fail(policy, turns, reason)
         if not any(self.left(other) for other in self.plan.policies):
-            raise PlaceError(f"no policy is left to compare; {policy.label}: {reason}")
+            raise _NothingLeft(f"no policy is left to compare; {policy.label}: {reason}")
 
     def alone(self, place: Place, vm: str, program: str) -> Measurement:
         """Measure with nothing else on the host: what then does not end in time is a machine that hangs.
@@ -276,7 +291,7 @@ class _Mode:
             for each in (each for turn in turns for each in self.plan.labels(turn)):
                 self.progress.skip(Step(self.tlb, number, ALONE, each))
         if not any(self.left(policy) for policy in self.plan.policies):
-            raise PlaceError(f"no program is left to compare; {name} fails alone: {reason}")
+            raise _NothingLeft(f"no program is left to compare; {name} fails alone: {reason}")
 
     def _fail(self, policy: Policy, turns: Sequence[Turn], reason: str) -> None:
         for turn in turns:

@@ -24,6 +24,7 @@ from cohortlab.results import ALONE, Results, read_parquet
 from cohortlab.scenario import TLB_MODES, Scenario, Turn
 from cohortlab.summary import Figure, Spread, figures
 from cohortlab.table import number
+from cohortlab.tomlmodel import parse_toml
 
 # The goal: as near as this.
 GOAL = 0.15
@@ -102,8 +103,15 @@ def read_lab(path: Path) -> Results:
 def compare(
     scenario: Scenario, lab_file: Path, *, rounds: int, kernel: str | None = None, hardware: str | None = None
 ) -> list[Fit]:
-    """Simulate what is in ``lab_file`` and return both, in the order of the file."""
+    """Simulate what is in ``lab_file`` and return both, in the order of the file.
+
+    Raises:
+        BadInput: the file is none of a lab, or not of this scenario.
+        PlaceError: a simulated run did not come to its end.
+    """
     lab = read_lab(lab_file)
+    if any(place.get("place") == "simulator" for place in lab.places.values()):
+        raise BadInput(f"--lab: {lab_file}: was simulated: must be measured, by `cohortlab compare --on lab`")
     if lab.scenario != scenario.name:
         raise BadInput(f'--lab: {lab_file}: is of scenario "{lab.scenario}", not "{scenario.name}"')
     try:
@@ -113,6 +121,7 @@ def compare(
     if set(lab.programs) != set(chosen.labels):
         has = ", ".join(lab.programs)
         raise BadInput(f"--lab: {lab_file}: has {has}: must be programs of {scenario.path}, or the same in all its VMs")
+    _check_machines(lab, lab_file, scenario)
     measured = figures(lab, chosen)
     if not measured:
         raise BadInput(f"--lab: {lab_file}: has no complete round")
@@ -124,6 +133,21 @@ def compare(
         raise PlaceError(f"{scenario.path}: {simulated.stopped}")
     found = {_what(figure, parts): figure for figure in figures(simulated, parts)}
     return [_fit(figure, found.get(_what(figure, chosen)), simulated) for figure in measured]
+
+
+def _check_machines(lab: Results, lab_file: Path, scenario: Scenario) -> None:
+    """Raise BadInput if the lab's host or VMs were others than the scenario's, whose name is the same."""
+    was = _machines(parse_toml(lab.scenario_text, lab_file))
+    now = _machines(parse_toml(scenario.text, scenario.path))
+    for field in was | now:
+        if was.get(field) != now.get(field):
+            raise BadInput(f"--lab: {lab_file}: its scenario had another {field}: must be that of {scenario.path}")
+
+
+def _machines(data: dict[str, Any]) -> dict[str, Any]:
+    """Return what a scenario's file says of host and VMs, by field; their programs are compared by their labels."""
+    vms = [{field: value for field, value in vm.items() if field != "programs"} for vm in data.get("vm", [])]
+    return {"host": data.get("host"), "guest": data.get("guest", {})} | {f"vm[{at}]": vm for at, vm in enumerate(vms)}
 
 
 def _what(figure: Figure, scenario: Scenario) -> tuple[str, str, str, Turn | None]:
@@ -168,13 +192,23 @@ def _as_in_the_lab(scenario: Scenario, lab: Results) -> Scenario:
     return scenario.with_ple(max(1, int(window))) if window.isdecimal() else scenario
 
 
+def _modes(scenario: Scenario, lab: Results) -> dict[str, Scenario]:
+    """Return the scenario in each of the lab's TLB modes.
+
+    Without ``--tlb`` each VM had its own there, and the results are called by that of the VM with programs.
+    """
+    own = scenario.program_vm.tlb
+    if lab.tlb_modes == (own,) and not re.search(r" --tlb[ =]", lab.command):
+        return {own: scenario}
+    return {tlb: scenario.with_tlb(tlb) for tlb in TLB_MODES if tlb in lab.tlb_modes}
+
+
 def _simulate(scenario: Scenario, lab: Results, rounds: int, kernel: str | None, hardware: str | None) -> Results:
     from cohortlab.sim.compared import simulate
 
     arguments = {row.policy: (row.scheduler, without_talk(row.policy_args)) for row in lab.rows if row.policy != ALONE}
     policies = tuple(Policy(label, *arguments[label]) for label in lab.policies if label in arguments)
-    chosen = _as_in_the_lab(scenario, lab)
-    modes: dict[str, Scenario] = {tlb: chosen.with_tlb(tlb) for tlb in TLB_MODES if tlb in lab.tlb_modes}
+    modes = _modes(_as_in_the_lab(scenario, lab), lab)
     plan = Plan(policies=policies, rounds=rounds, modes=modes, kernel=kernel, warm_up=False)
     return simulate(plan, "cohortlab fidelity", hardware)
 

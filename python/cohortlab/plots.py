@@ -15,6 +15,9 @@ from cohortlab.summary import Figure
 
 # Okabe and Ito's colours: told apart by colour-blind readers too. The kernel's own scheduler comes first: grey-blue.
 COLOURS = ("#56708a", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#0072b2")
+# Whoever comes after the last colour begins anew with the first, and has another kind of dots, or of line.
+MARKERS = ("o", "^", "s", "D", "v", "P")
+LINES = ("solid", "dashed", "dotted", "dashdot")
 # Where a logarithmic axis is labelled.
 TICKS = (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 25, 35, 50, 75, 100, 200, 400)
 # A neighbour this near its due has it, as far as can be measured.
@@ -56,6 +59,21 @@ def neighbour_of_due(found: Sequence[Figure], programs: Sequence[str], policies:
     return _svg(canvas)
 
 
+def colour_of(number: int) -> str:
+    """Return the colour of the policy, or the line, with this number, from 0."""
+    return COLOURS[number % len(COLOURS)]
+
+
+def marker_of(number: int) -> str:
+    """Return the shape of its dots."""
+    return MARKERS[number // len(COLOURS) % len(MARKERS)]
+
+
+def line_of(number: int) -> str:
+    """Return the style of its line."""
+    return LINES[number // len(COLOURS) % len(LINES)]
+
+
 def _reference(axes: Axes, name: str) -> None:
     """Draw a line at 1, the value to hold the dots against."""
     axes.axhline(1, color=INK, linewidth=1, zorder=1)
@@ -88,7 +106,7 @@ def _dots(
     shown: list[float] = []
     lane = 0.8 / len(policies)
     for number, policy in enumerate(policies):
-        colour = COLOURS[number % len(COLOURS)]
+        colour, marker = colour_of(number), marker_of(number)
         across: list[float] = []
         up: list[float] = []
         middles: list[float] = []
@@ -107,7 +125,9 @@ def _dots(
             medians.append(median(values))
         # All of a policy at once: each call costs as much as a hundred dots.
         if across:
-            axes.scatter(across, up, s=22, color=colour, alpha=0.75, linewidths=0, zorder=3, label=policy)
+            axes.scatter(
+                across, up, s=22, color=colour, marker=marker, alpha=0.75, linewidths=0, zorder=3, label=policy
+            )
             starts, ends = ([middle + side * 0.42 * lane for middle in middles] for side in (-1, 1))
             axes.hlines(medians, starts, ends, color=colour, linewidth=2.2, zorder=2)
         shown += up

@@ -198,6 +198,11 @@ class Scenario:
         """Return the turn with the program that is called so."""
         return next((turn for turn in self.turns if label in self.labels_of(turn)), None)
 
+    def vm_of(self, label: str) -> str | None:
+        """Return the VM whose program is called so."""
+        turn = self.turn_of(label) or ()
+        return next((vm for vm, _ in turn if self.label(turn, vm) == label), None)
+
     def with_tlb(self, tlb: Tlb) -> Scenario:
         """Return the scenario with every VM in TLB mode ``tlb``."""
         return dataclasses.replace(

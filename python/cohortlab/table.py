@@ -44,6 +44,12 @@ def number(value: float) -> str:
     return f"{value:.3f}"
 
 
+def digits(value: float) -> str:
+    """Return a figure with up to three significant digits, and all before its point: however great, no exponent."""
+    # 999.5 is 1000 already.
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
+
+
 def spread(values: Spread, unit: str) -> str:
     """Return "median [min–max] unit"."""
     return f"{number(values.median)} [{number(values.min)}–{number(values.max)}] {unit}"

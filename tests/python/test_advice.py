@@ -56,6 +56,25 @@ def test_more_than_chance_is_what_is_more_than_the_models_error_too() -> None:
     assert sure.startswith("That is of 3 simulated runs of each; the model itself was off by a factor of up to ")
 
 
+def test_who_gains_need_not_be_who_is_worst_off() -> None:
+    times = {
+        "eevdf": {"a": [3.0, 3.1, 2.9], "b": [2.0, 2.1, 1.9]},
+        "cohort": {"a": [3.0, 3.1, 2.9], "b": [0.5, 0.52, 0.48]},
+    }
+    alone = {"a": [1.0] * 3, "b": [1.0] * 3}
+    now, would, sure = advice.Advice("x", 3, times, alone).sentences()
+    assert now.startswith("Under eevdf, a loses most on this host: ")
+    assert would.startswith("cohort would do best of 2 policies: b would need 75 % less time (")
+    assert would.endswith(", and no other VM would lose anything.")
+    assert "3 simulated runs alone make the range of 95 % 7" in sure
+    # Who is worst off may be the one that pays.
+    times["cohort"]["a"] = [3.3, 3.41, 3.19]
+    assert advice.Advice("x", 3, times, alone).sentences()[1].endswith(", and a 10 % more.")
+    # Where both gain, it is told of the worst-off.
+    times["cohort"]["a"] = [2.0, 2.1, 1.9]
+    assert "policies: a would need 3" in advice.Advice("x", 3, times, alone).sentences()[1]
+
+
 @pytest.mark.parametrize("after", [[0.2, 0.21, 0.19], [1.0, 1.05, 0.95], [1.2, 2.2, 1.9], [3.0, 3.0, 3.0]])
 def test_there_are_three_sentences_and_the_models_error_is_in_the_last(after: list[float]) -> None:
     sentences = told(after)

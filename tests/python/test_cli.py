@@ -21,6 +21,7 @@ from cohortlab.places import PlaceCrashed, PlaceError
 from cohortlab.policies import KNOWN
 from cohortlab.results import read_parquet
 from cohortlab.sim.policy import FLAGS
+from cohortlab.workloads import WorkloadError
 
 Run = Callable[..., Any]
 
@@ -347,6 +348,23 @@ def test_a_policy_that_dies_exits_with_1(cohortlab: Run, path: Path, place: Any)
     ran = cohortlab("compare", path, "--rounds", 2)
     assert ran.code == 1
     assert "cohort failed (TLB flush by ipi; spin, serve): runnable task stall" in ran.out
+
+
+@pytest.mark.parametrize("failures", [2, 100])
+def test_a_tlb_mode_in_which_nothing_is_left_does_not_end_the_others(
+    cohortlab: Run, path: Path, place: Any, failures: int
+) -> None:
+    place.raises = {number: WorkloadError("no room") for number in range(failures)}
+    ran = cohortlab("compare", path, "--tlb", "ipi,hypercall", "--rounds", 2, "--no-warm-up", "--json")
+    assert ran.code == 1
+    whole, left = ({2}, {None}) if failures == 2 else ({0}, set())
+    found = json.loads(ran.out)
+    assert {o["rounds"] for o in found if o["tlb"] == "hypercall"} == whole
+    assert {o["error"] for o in found if o["tlb"] == "hypercall"} & {None} == left
+    reasons = {f"{program} fails alone: no room" for program in ("spin", "serve")}
+    assert {o["error"] for o in found if o["tlb"] == "ipi"} == reasons
+    assert ("no program is left to compare; serve fails alone: no room" in ran.err) == (failures == 100)
+    assert [entry[1] for entry in place.log if entry[0] == "open"] == ["ipi", "hypercall"]
 
 
 def test_interrupted_before_the_first_round_is_complete(cohortlab: Run, path: Path, place: Any) -> None:

@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.python.measured import as_measured
 from tests.python.two_vms import two_vms
 
 from cohortlab import fidelity
 from cohortlab import scenario as scenarios
+from cohortlab.errors import BadInput
 from cohortlab.results import read_parquet
 from cohortlab.sim import compared
 
 Run = Callable[..., Any]
+THIRD = '[[vm]]\nname = "b"\nvcpus = 1\nmemory_mb = 256\nload = "cpu-hog"\n'
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def lab(cohortlab: Run, path: Path) -> Path:
     assert cohortlab("compare", path, "--on", "sim", "--rounds", 1, "--policies", "eevdf", "--out", "lab").code == 0
-    return Path("lab/measurements.parquet")
+    return as_measured(Path("lab/measurements.parquet"))
 
 
 def test_the_guests_kernel_is_that_of_the_lab(path: Path, lab: Path) -> None:
@@ -68,3 +71,54 @@ def test_a_policy_that_was_made_to_say_more_is_simulated(
     monkeypatch.setattr(fidelity, "read_parquet", lambda _: results)
     (found,) = fidelity.compare(scenarios.load(path), lab, rounds=1)
     assert (found.sim is not None, found.why) == (True, "")
+
+
+def test_what_was_simulated_is_no_labs(cohortlab: Run, path: Path) -> None:
+    assert cohortlab("compare", path, "--on", "sim", "--rounds", 1, "--policies", "eevdf", "--out", "own").code == 0
+    ran = cohortlab("fidelity", path, "--lab", "own/measurements.parquet")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
+    assert "--lab: own/measurements.parquet: was simulated: must be measured" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ("pcpus = 2", "pcpus = 3", "host"),
+        ('name = "hog"\nvcpus = 2', 'name = "hog"\nvcpus = 1', "vm[1]"),
+        ('load = "cpu-hog"', 'load = "cpu-hog"\nstart_s = 1', "vm[1]"),
+        ('[[vm]]\nname = "work"', '[guest]\nple = false\n[[vm]]\nname = "work"', "guest"),
+        ('load = "cpu-hog"', f'load = "cpu-hog"\n{THIRD}', "vm[2]"),
+    ],
+)
+def test_another_host_of_the_same_name_is_refused(
+    cohortlab: Run, path: Path, lab: Path, old: str, new: str, field: str
+) -> None:
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    ran = cohortlab("fidelity", path, "--lab", lab)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
+    assert f"--lab: {lab}: its scenario had another {field}: must be that of {path}" in ran.err
+
+
+def test_words_and_programs_make_no_other_host(path: Path, lab: Path) -> None:
+    results = read_parquet(lab)
+    text = path.read_text().replace('"tlb-flush"', '"tlb-flush", "mmapfork"')
+    path.write_text(f"# A comment.\ndescription = 'a text'\n{text}")
+    fidelity._check_machines(results, lab, scenarios.load(path))
+    path.write_text(text.replace("vcpus = 2", "vcpus = 1"))
+    with pytest.raises(BadInput, match="another vm"):
+        fidelity._check_machines(results, lab, scenarios.load(path))
+
+
+def test_each_vm_has_its_own_tlb_mode_unless_the_lab_was_told_one(path: Path, lab: Path) -> None:
+    path.write_text(f'{path.read_text()}tlb = "kvm-pv"\n')
+    results, scenario = read_parquet(lab), scenarios.load(path)
+
+    def modes() -> dict[str, list[str]]:
+        return {mode: [vm.tlb for vm in chosen.vms] for mode, chosen in fidelity._modes(scenario, results).items()}
+
+    assert modes() == {"ipi": ["ipi", "kvm-pv"]}
+    results.command += " --tlb ipi"
+    assert modes() == {"ipi": ["ipi", "ipi"]}
+    results.tlb_modes = ("ipi", "hypercall")
+    assert modes() == {"ipi": ["ipi", "ipi"], "hypercall": ["hypercall", "hypercall"]}

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from tests.python.two_vms import two_vms
 
+from cohortlab.errors import BadInput
 from cohortlab.heldout.errors import Cell, orders, quantile, wasserstein
 from cohortlab.heldout.load import SHIPPED, load
+from cohortlab.heldout.predict import Alone
 from cohortlab.heldout.show import lines
 
 Run = Callable[..., Any]
@@ -135,6 +137,12 @@ def test_the_report_begins_with_what_is_held_out() -> None:
     assert "| parameters from | 0 | – | – | – | – | – |" in said
 
 
+def test_long_runs_are_shown_without_an_exponent() -> None:
+    alone = [Alone("2x2", "prog", 999.7, 1234.4), Alone("2x2", "short", 0.05, 0.0456)]
+    rows = ["| 2x2 | prog | 1,234 | 1,000 | +23% |", "| 2x2 | short | 0.0456 | 0.05 | -9% |"]
+    assert lines([], alone, 2)[-2:] == rows
+
+
 def test_the_command_says_the_same_twice(cohortlab: Run, split: Path) -> None:
     ran = cohortlab("held-out", split, "--json")
     assert ran.code == 0, ran.err
@@ -215,6 +223,10 @@ def test_rounds_of_two_runs_make_one_cell(cohortlab: Run, split: Path) -> None:
         ("rounds.toml", "[2.0, 8.0]", '["2.0", true]', "rounds.toml: measured[0].under"),
         ("rounds.toml", "[50.0, 12.5]", "[50.0, 0]", "rounds.toml: measured[1].under"),
         ("rounds.toml", '"dbench"', '"pbzip2"', 'measured[1].program: "pbzip2" is not in '),
+        ("rounds.toml", "rate = true", "", "rounds.toml: measured[1].rate: is missing: must be true, as in the"),
+        ("rounds.toml", "rate = true", "rate = false", "measured[1].rate: false is not allowed: must be true, as in "),
+        ("rounds.toml", "rate = true", 'rate = "yes"', 'measured[1].rate: "yes" is not allowed: must be true (more is'),
+        ("rounds.toml", "alone = [1.0", "rate = true\nalone = [1.0", "measured[0].rate: true is not allowed: must be"),
         ("rounds.toml", '"eevdf@long"', '"eevdf@other"', 'measured[0].under.eevdf@other: "eevdf@other" is not in '),
         ("rounds.toml", 'kernel = "7.3.4"', 'kernel = "2.4"', 'rounds.toml: kernel: kernel "2.4" is not known'),
         ("rounds.toml", "ple_window_us = 100", "ple_window_us = 0", "rounds.toml: ple_window_us: 0 is not allowed"),
@@ -245,6 +257,49 @@ def test_rounds_of_a_shape_are_of_one_kernel(cohortlab: Run, split: Path) -> Non
     ran = cohortlab("held-out", split)
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert 'more.toml: kernel: "6.18" is not allowed: must be "7.3.4", as in rounds.toml' in ran.err
+
+
+def test_files_are_beside_the_split_wherever_the_command_is_given(
+    split: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split.write_text(SPLIT.replace("seeds = 2", 'seeds = 2\nhardware = "own.toml"'))
+    (split.parent / "own.toml").write_text("[machine]\n")
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "small.toml").write_text(two_vms("tlb-flush", name="other"))
+    monkeypatch.chdir(elsewhere)
+    found = load(split)
+    assert found.groups[0].scenario.path == split.parent / "small.toml"
+    assert (found.groups[0].scenario.name, found.hardware) == ("small", str(split.parent / "own.toml"))
+
+
+def test_two_shapes_are_not_called_alike(split: Path) -> None:
+    (split.parent / "other").mkdir()
+    (split.parent / "other" / "small.toml").write_text(SCENARIO.replace("pcpus = 2", "pcpus = 3"))
+    (split.parent / "more.toml").write_text(ROUNDS.replace('"small.toml"', '"other/small.toml"'))
+    shape = '[[shape]]\nscenario = "other/small.toml"\nclass = "looked-at"\nwhy = "known"\n'
+    split.write_text(f'{SPLIT}{shape}[[rounds]]\nfile = "more.toml"\nclass = "looked-at"\nwhy = "known"\n')
+    with pytest.raises(BadInput) as refused:
+        load(split)
+    wrong = 'shape[1].scenario: "other/small.toml" is called "small": must be called otherwise than "small.toml"'
+    assert str(refused.value) == f"{split}: {wrong}"
+
+
+def test_a_scenario_that_nobody_knows_is_named(split: Path) -> None:
+    for path in (split, split.parent / "rounds.toml"):
+        path.write_text(path.read_text().replace('"small.toml"', '"smp-9x9"'))
+    with pytest.raises(BadInput, match=r'split\.toml: shape\[0\]\.scenario: "smp-9x9" does not exist: must be one of '):
+        load(split)
+
+
+def test_each_vm_has_its_own_tlb_mode_unless_the_lab_was_told_one(split: Path) -> None:
+    def modes() -> list[str]:
+        return [vm.tlb for vm in load(split).groups[0].scenario.vms]
+
+    (split.parent / "small.toml").write_text(f'{SCENARIO}tlb = "hypercall"\n')
+    assert modes() == ["ipi", "hypercall"]
+    for path, line in ((split, 'scenario = "small.toml"\n'), (split.parent / "rounds.toml", 'kernel = "7.3.4"\n')):
+        path.write_text(path.read_text().replace(line, f'{line}tlb = "kvm-pv"\n'))
+    assert modes() == ["kvm-pv", "kvm-pv"]
 
 
 def test_the_shipped_split_can_be_read() -> None:

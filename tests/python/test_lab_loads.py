@@ -22,6 +22,7 @@ from cohortlab.lab import programs, real
 from cohortlab.lab.programs import Programs
 from cohortlab.places import PlaceError
 from cohortlab.scenario import Scenario
+from cohortlab.workloads import WorkloadError
 
 Write = Callable[..., Path]
 
@@ -112,11 +113,39 @@ def test_a_load_that_is_wrong_says_why(write_scenario: Write, tmp_path: Path, mo
 
 def test_a_program_runs_over_and_over_whatever_its_line_ends_in(write_scenario: Write, tmp_path: Path) -> None:
     once = tmp_path / "once"
-    with_command(tmp_path, "spin", f"test ! -e {once} && touch {once} & wait $!  # fails the second time")
+    line = f"test ! -e {once} && touch {once} || {{ echo no room >&2; false; }} & wait $!  # fails the second time"
+    with_command(tmp_path, "spin", line)
+    guest = Shell()
+    again = programs_of(scenario.load(write_scenario()), {"work": guest}).again("work", "spin")
+    # Who ran beside it had the host for itself from then on.
+    with pytest.raises(WorkloadError, match=r"^spin in work, begun anew, ended with 1: no room$"), again:
+        assert guest.jobs[0].wait(60) == 1
+    assert once.exists()
+
+
+def test_a_program_that_exits_begins_anew_all_the_same(write_scenario: Write, tmp_path: Path) -> None:
+    times = tmp_path / "times"
+    with_command(tmp_path, "spin", f"echo once >>{times}; sleep 0.01; exit 0")
     guest = Shell()
     with programs_of(scenario.load(write_scenario()), {"work": guest}).again("work", "spin"):
-        assert guest.jobs[0].wait(60) == 0
-    assert once.exists()
+        deadline = time.monotonic() + 60
+        while not times.exists() or times.read_text().count("once") < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert guest.jobs[0].process.poll() == -9
+
+
+def test_what_fails_beside_is_not_told_in_the_place_of_what_went_wrong(write_scenario: Write, tmp_path: Path) -> None:
+    with_command(tmp_path, "spin", "exit 3")
+    guest = Shell()
+    again = programs_of(scenario.load(write_scenario()), {"work": guest}).again("work", "spin")
+
+    def goes_wrong() -> None:
+        assert guest.jobs[0].wait(60) == 3
+        raise PlaceError("the policy ended")
+
+    with pytest.raises(PlaceError, match="the policy ended"), again:
+        goes_wrong()
 
 
 LATE = """

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cohortlab.lab.policy import applying, undoing
+from cohortlab.lab.policy import PolicyRun, applying, undoing
 from cohortlab.lab.real import RealPlace
 from cohortlab.places import PlaceCrashed, PlaceError
 from cohortlab.policies import KernelSettings
@@ -97,3 +97,36 @@ def test_what_is_measured_while_another_scheduler_comes_is_void(loads: tuple[str
     refused = pytest.raises(PlaceCrashed, match="a sched_ext scheduler was loaded")
     with nullcontext() if counts else refused, RealPlace._nobody_else_comes(place):
         pass
+
+
+@pytest.mark.parametrize(
+    ("failure", "done"),
+    [
+        (None, ["stop", "settle"]),
+        (PlaceError("it ended by itself"), ["kill", "settle"]),
+        # Nothing is measured after it.
+        (KeyboardInterrupt(), ["kill"]),
+        (PlaceCrashed("the host is lost"), []),
+    ],
+)
+def test_the_next_policy_waits_until_this_one_is_cleared_away(
+    monkeypatch: pytest.MonkeyPatch, failure: BaseException | None, done: list[str]
+) -> None:
+    log: list[str] = []
+    policy = SimpleNamespace(stop=lambda: log.append("stop"), kill=lambda: log.append("kill"))
+    monkeypatch.setattr(PolicyRun, "start", lambda *_: policy)
+    place: Any = SimpleNamespace(
+        host=None,
+        folder_there="",
+        cohort_there="cohort",
+        _needs_cohort=lambda: None,
+        _crash_if_lost=nullcontext,
+        _nobody_else_comes=nullcontext,
+        _settle=lambda: log.append("settle"),
+        _collect_complaints=lambda: None,
+    )
+    ends = pytest.raises(type(failure)) if failure else nullcontext()
+    with ends, RealPlace._under_cohort(place, "cohort", ()):
+        if failure:
+            raise failure
+    assert log == done

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tests.python.two_vms import two_vms
 
 from cohortlab.errors import BadInput
-from cohortlab.reproduce import commands, load, outcome, report, runs, traced
+from cohortlab.reproduce import commands, draw, load, outcome, report, runs, traced
 from cohortlab.reproduce.commands import reproduce
 from cohortlab.reproduce.formula import Formula
 
@@ -303,6 +303,18 @@ def test_the_report_is_there_when_nobody_listens_any_more(
     monkeypatch.setattr(commands, "_show", closed)
     CliRunner().invoke(reproduce, ["all", "--rounds", "1", "--out", str(tmp_path / "out")])
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"report.md", "report.html"}
+
+
+def test_figures_have_no_exponent_however_great_they_are() -> None:
+    assert [report.number(value) for value in (None, 2.0, 999.7, 1234.5678)] == ["–", "2", "1,000", "1,235"]
+
+
+@pytest.mark.parametrize(("lines", "are_other_lines"), [(6, False), (7, True)])
+def test_lines_of_the_same_colour_have_another_style(lines: int, are_other_lines: bool) -> None:
+    of = {f"line {number}": f"run.{number}" for number in range(lines)}
+    measured = runs.Measured(histograms={(key, "shootdown"): [(1.0, 2), (2.0, 1)] for key in of.values()})
+    drawn = draw._cdf(load.CdfTable(title="a title", what="shootdown", of=of), measured)
+    assert ("stroke-dasharray" in drawn) == are_other_lines
 
 
 def test_a_run_that_fails_is_said_and_the_others_are_reported(papers: Path, tmp_path: Path) -> None:

@@ -10,16 +10,20 @@ import os
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from matplotlib.collections import PathCollection
 from rich.console import Console
 
+from cohortlab import plots
 from cohortlab.report import render, write_html
 from cohortlab.results import Crash, Results, Row, read_parquet, write_atomically, write_parquet
 from cohortlab.scenario import Scenario
 from cohortlab.summary import figures, means_over_ideal
-from cohortlab.table import number, print_results, remarks, stdout
+from cohortlab.table import digits, number, print_results, remarks, stdout
 
 
 def row(policy: str, program: str, value: float, turn: int, tlb: str = "ipi") -> Row:
@@ -229,6 +233,33 @@ def test_the_mean_is_over_programs_that_every_policy_has(results: Results, two: 
 )
 def test_number(value: float, text: str) -> None:
     assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (2.0, "2"),
+        (0.000245, "0.000245"),
+        (123.4, "123"),
+        (999.4, "999"),
+        (999.5, "1,000"),
+        (-999.7, "-1,000"),
+        (1234567.8, "1,234,568"),
+    ],
+)
+def test_digits(value: float, text: str) -> None:
+    assert digits(value) == text
+
+
+def test_policies_of_the_same_colour_have_other_dots() -> None:
+    policies = [f"policy {number}" for number in range(2 * len(plots.COLOURS))]
+    found: Any = [SimpleNamespace(program="spin", policy=policy) for policy in policies]
+    _, axes = plots._canvas(["spin"])
+    plots._dots(axes, found, ["spin"], policies, lambda _: [1.0, 2.0])
+    drawn = [dots for dots in axes.collections if isinstance(dots, PathCollection)]
+    looks = {(tuple(dots.get_facecolor()[0]), dots.get_paths()[0].vertices.tobytes()) for dots in drawn}
+    assert len(looks) == len(drawn) == len(policies)
 
 
 def test_a_pipe_is_written_to_and_a_link_stays_one(tmp_path: Path) -> None:

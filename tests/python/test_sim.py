@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from tests.python.measured import as_measured
 from tests.python.two_vms import two_vms
 
 from cohortlab import scenario as scenarios
@@ -175,11 +176,12 @@ def test_explain_draws_policies_one_below_the_other(cohortlab: Run, path: Path) 
 
 def test_fidelity_shows_both(cohortlab: Run, path: Path) -> None:
     assert cohortlab("compare", path, "--on", "sim", "--rounds", 2, "--out", "lab").code == 0
-    ran = cohortlab("fidelity", path, "--lab", "lab/measurements.parquet", "--rounds", 2, "--json")
+    lab = as_measured(Path("lab/measurements.parquet"))
+    ran = cohortlab("fidelity", path, "--lab", lab, "--rounds", 2, "--json")
     assert ran.code == 0, ran.err
     fits = json.loads(ran.out)
     assert [fit["error"] for fit in fits] == [0.0] * 4  # against itself
-    shown = cohortlab("fidelity", path, "--lab", "lab/measurements.parquet", "--rounds", 1)
+    shown = cohortlab("fidelity", path, "--lab", lab, "--rounds", 1)
     assert re.search(r"of 4 within 15%, [0-4] between two rounds of the lab;", shown.out)
 
 
@@ -416,7 +418,7 @@ def test_compare_several_programs(cohortlab: Run, pair: Path) -> None:
     kept = read_parquet(Path("out/measurements.parquet"))
     assert kept.places["ipi"]["hardware"] == "server"
     assert kept.places["ipi"]["kernel"].endswith("6.1: cfs")
-    fits = cohortlab("fidelity", pair, "--lab", "out/measurements.parquet", "--rounds", 1, "--json")
+    fits = cohortlab("fidelity", pair, "--lab", as_measured(Path("out/measurements.parquet")), "--rounds", 1, "--json")
     assert [fit["error"] for fit in json.loads(fits.out)] == [0.0] * 6
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.python.measured import as_measured
 
 from cohortlab import scenario as scenarios
 from cohortlab.places import Measurement
@@ -138,8 +139,27 @@ def test_who_runs_alone_is_the_one_that_is_named(models: Path) -> None:
     assert running("program=four", "alone=true") == {"a": "four"}
 
 
+@pytest.mark.parametrize(
+    ("program", "more", "said"),
+    [
+        ("b:three@two", (), "turns: three beside two, vtime, seed 1: "),
+        ("a:two", (), "turns: two beside three, vtime, seed 1: "),
+        ("b:three@two", ("--alone",), "turns: three alone, vtime, seed 1: "),
+        ("four", (), "turns: four beside four, vtime, seed 1: "),
+    ],
+)
+def test_what_is_explained_is_the_program_that_is_named(
+    cohortlab: Run, models: Path, program: str, more: tuple[str, ...], said: str
+) -> None:
+    ran = cohortlab("explain", models, "--program", program, "--policy", "vtime", "--ms", 5, "--out", "x.svg", *more)
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith(said)
+    assert said in Path("x.svg").read_text()
+
+
 def errors(cohortlab: Run, *args: Any) -> dict[str, float | None]:
-    ran = cohortlab("fidelity", *args, "--lab", "lab/measurements.parquet", "--rounds", 1, "--json")
+    lab = as_measured(Path("lab/measurements.parquet"))
+    ran = cohortlab("fidelity", *args, "--lab", lab, "--rounds", 1, "--json")
     assert ran.code == 0, ran.err
     return {fit["program"]: fit["error"] for fit in json.loads(ran.out)}
 
@@ -175,6 +195,6 @@ def test_fidelity_refuses_what_is_of_another_scenario(cohortlab: Run, models: Pa
     models.write_text(text.replace('"one", "two"', '"one"'))
     assert cohortlab(*compare).code == 0
     models.write_text(text)
-    ran = cohortlab("fidelity", models, "--lab", "lab/measurements.parquet")
+    ran = cohortlab("fidelity", models, "--lab", as_measured(Path("lab/measurements.parquet")))
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
     assert "--lab: lab/measurements.parquet: has " in ran.err

@@ -45,6 +45,7 @@ class ProgramTable(Model):
 class ShapeTable(Model):
     """A scenario in one TLB mode."""
 
+    # Files are looked for beside the split, from whatever folder the command is given.
     scenario: str = Field(min_length=1, description="the name of a scenario that comes with cohortlab, or a file")
     tlb: Tlb = Field("ipi", description=TLB_RULE)
     kind: Class = Field(alias="class", description=CLASS_RULE)
@@ -129,11 +130,16 @@ class Group:
 
 @dataclass(frozen=True)
 class Split:
-    """A checked file."""
+    """A checked file.
+
+    Attributes:
+        hardware: a name in hardware/, or the path of a file.
+    """
 
     path: Path
     file: File
     groups: tuple[Group, ...]
+    hardware: str
 
     def program(self, name: str) -> ProgramTable:
         return next(table for table in self.file.program if table.name == name)
@@ -149,8 +155,9 @@ def load(path: Path) -> Split:
     _unique(path, "policy", "label", [table.label for table in file.policy])
     _unique(path, "shape", "scenario", [(table.scenario, table.tlb) for table in file.shape])
     _unique(path, "rounds", "file", [table.file for table in file.rounds])
+    hardware = str(path.parent / file.hardware) if file.hardware.endswith(".toml") else file.hardware
     try:
-        hardwares.load(file.hardware)
+        hardwares.load(hardware)
     except BadInput:
         if file.hardware.endswith(".toml"):
             raise
@@ -176,8 +183,9 @@ def load(path: Path) -> Split:
             if value != was:
                 wrong = f"{shown(value)} is not allowed"
                 refuse(path.parent / rounds.file, (field,), wrong, f"{shown(was)}, as in {first.table.file}")
+        _has_own_name(path, file, group, groups)
         groups.append(group)
-    return Split(path, file, tuple(groups))
+    return Split(path, file, tuple(groups), hardware)
 
 
 def _unique(path: Path, table: str, field: str, values: Sequence[object]) -> None:
@@ -185,6 +193,26 @@ def _unique(path: Path, table: str, field: str, values: Sequence[object]) -> Non
         if value in values[:at]:
             text = value if isinstance(value, str) else " with flushes by ".join(map(str, value))  # type: ignore[call-overload]
             refuse(path, (table, at, field), f"{shown(text)} is named twice", "named once")
+
+
+def _has_own_name(path: Path, file: File, group: Group, others: Sequence[Group]) -> None:
+    """Check that no other shape's scenario is called as this one's: cells and reports know a shape by that."""
+    for other in others:
+        called = group.scenario.name, group.shape.tlb
+        if other.shape != group.shape and (other.scenario.name, other.shape.tlb) == called:
+            where = ("shape", file.shape.index(group.shape), "scenario")
+            wrong = f"{shown(group.shape.scenario)} is called {shown(group.scenario.name)}"
+            refuse(path, where, wrong, f"called otherwise than {shown(other.shape.scenario)}")
+
+
+def _scenario_file(split: Path, at: int, name: str) -> Path:
+    """Return the file of a shape's scenario: one that comes with cohortlab, or one beside the split."""
+    if name in scenarios.names():
+        return scenarios.SHIPPED / f"{name}.toml"
+    if "/" not in name and not name.endswith(".toml"):
+        allowed = f"one of {', '.join(scenarios.names())}, or a .toml file"
+        refuse(split, ("shape", at, "scenario"), f"{shown(name)} does not exist", allowed)
+    return split.parent / name
 
 
 def _group(split: Path, file: File, table: RoundsTable, policies: dict[str, Policy]) -> Group:
@@ -201,14 +229,17 @@ def _group(split: Path, file: File, table: RoundsTable, policies: dict[str, Poli
         _known(path, ("measured", at, "program"), measured.program, [p.name for p in file.program], split)
         for label in measured.under:
             _known(path, ("measured", at, "under", label), label, list(policies), split)
-    scenario = scenarios.load(Path(shape.scenario))
+    at_shape = file.shape.index(shape)
+    scenario = scenarios.load(_scenario_file(split, at_shape, shape.scenario))
     if (measured_vms := len(scenario.program_vms)) != 1:
         wrong = f"{shown(shape.scenario)} has programs in {measured_vms} VMs"
-        refuse(split, ("shape", file.shape.index(shape), "scenario"), wrong, "a scenario with programs in one VM")
+        refuse(split, ("shape", at_shape, "scenario"), wrong, "a scenario with programs in one VM")
     try:
         chosen = scenario.with_programs(tuple(programs), lambda name: fetch(scenario.path, name))
     except BadInput as error:
         raise BadInput(f"{path}: measured: {error}") from None
+    for at, measured in enumerate(rounds.measured):
+        _check_rate(path, at, measured, is_rate=chosen.workloads[measured.program].is_rate)
     used = dict.fromkeys(label for measured in rounds.measured for label in measured.under)
     try:
         version_of(rounds.kernel)
@@ -225,9 +256,22 @@ def _group(split: Path, file: File, table: RoundsTable, policies: dict[str, Poli
         shape,
         table,
         rounds,
-        chosen.with_tlb(rounds.tlb).with_ple(rounds.ple_window_us),
+        _in_mode(chosen, rounds.tlb).with_ple(rounds.ple_window_us),
         tuple(policy for label, policy in policies.items() if label in used),
     )
+
+
+def _check_rate(path: Path, at: int, measured: Measured, *, is_rate: bool) -> None:
+    """Check that a program's figure is what its workload makes of it: slowdowns would be upside down."""
+    if measured.rate != is_rate:
+        is_given = "rate" in measured.model_fields_set
+        wrong = f"{shown(measured.rate)} is not allowed" if is_given else "is missing"
+        refuse(path, ("measured", at, "rate"), wrong, f"{shown(is_rate)}, as in the workload {measured.program}")
+
+
+def _in_mode(scenario: Scenario, tlb: Tlb) -> Scenario:
+    """Return the scenario in a TLB mode; in its own, as `cohortlab compare` without ``--tlb``, each VM keeps its."""
+    return scenario if scenario.program_vm.tlb == tlb else scenario.with_tlb(tlb)
 
 
 def _field_of(error: Exception) -> str:

@@ -50,7 +50,7 @@ def predict(split: Split, seeds: int, say: Callable[[str], None]) -> tuple[list[
         wanted = {(shape, m.program, p) for m in group.file.measured for p in (ALONE, *m.under)}
         if not wanted <= simulated.keys():
             say(f"{shape}: {len(wanted) * seeds} runs")
-            simulated |= _simulate(group, split.file.hardware, seeds)
+            simulated |= _simulate(group, split.hardware, seeds)
         for measured in group.file.measured:
             sim_alone = median(simulated[shape, measured.program, ALONE])
             lab_alone = median(_seconds(measured.alone, rate=measured.rate))

@@ -10,6 +10,7 @@ from typing import Any
 from cohortlab.heldout.errors import CELL_MAX, MEAN_MAX, ORDER_MIN, RANGE, TIE, TIE_ERRORS, Cell, Order, orders
 from cohortlab.heldout.load import Class
 from cohortlab.heldout.predict import Alone
+from cohortlab.table import digits
 
 CLASSES: tuple[tuple[Class, str], ...] = (
     ("held-out", "held out"),
@@ -124,7 +125,8 @@ def _table(cells: Sequence[Cell]) -> list[str]:
 def _alone(alone: Sequence[Alone]) -> list[str]:
     said = ["| shape | program | simulator | lab | error |", "|---|---|---|---|---|"]
     for one in alone:
-        said.append(f"| {one.shape} | {one.program} | {one.sim_s:.3g} | {one.lab_s:.3g} | {one.error:+.0%} |")
+        sim_s, lab_s = digits(one.sim_s), digits(one.lab_s)
+        said.append(f"| {one.shape} | {one.program} | {sim_s} | {lab_s} | {one.error:+.0%} |")
     return said
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shlex
 import signal
+import threading
 import time
 from collections.abc import Sequence
 
@@ -85,6 +86,8 @@ class PolicyRun:
         self._job = job
         self._offset = 0
         self._last: dict[str, float] = {}
+        # Several programs end at the same time.
+        self._reading = threading.Lock()
 
     @classmethod
     def start(cls, host: Machine, name: str, args: Sequence[str], cohort: str = "cohort") -> PolicyRun:
@@ -133,16 +136,17 @@ class PolicyRun:
 
     def latest(self) -> dict[str, float]:
         """Return the counters it printed last (none yet: an empty dictionary)."""
-        text, offset = self._job.output("stdout", self._offset)
-        complete = text[: text.rfind("\n") + 1]
-        self._offset = offset - len(text[len(complete) :].encode())
-        for line in complete.splitlines():
-            try:
-                total = json.loads(line)["total"]
-            except (ValueError, KeyError, TypeError):
-                continue  # a line for people
-            self._last = {key: float(value) for key, value in total.items() if isinstance(value, int | float)}
-        return self._last
+        with self._reading:
+            text, offset = self._job.output("stdout", self._offset)
+            complete = text[: text.rfind("\n") + 1]
+            self._offset = offset - len(text[len(complete) :].encode())
+            for line in complete.splitlines():
+                try:
+                    total = json.loads(line)["total"]
+                except (ValueError, KeyError, TypeError):
+                    continue  # a line for people
+                self._last = {key: float(value) for key, value in total.items() if isinstance(value, int | float)}
+            return self._last
 
     def since(self, before: dict[str, float]) -> dict[str, float]:
         """Return by how much the counters grew since ``before``; wait for the line that covers the time till now."""

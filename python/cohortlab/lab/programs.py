@@ -58,8 +58,11 @@ def command(workload: Workload, line: str) -> str:
 
 
 def _over_and_over(line: str) -> str:
-    """Return what runs a command line until it fails; the line may end in & or in a comment."""
-    return f"while {{ {line}\n}} >/dev/null; do :; done"
+    """Return what runs a command line until it fails, and then ends with its exit code.
+
+    The line may end in & or in a comment, and may exit: each time it has a shell of its own.
+    """
+    return f"while :; do ( {line}\n) >/dev/null || exit; done"
 
 
 class Programs:
@@ -126,14 +129,23 @@ class Programs:
 
     @contextmanager
     def again(self, vm: str, name: str) -> Iterator[None]:
-        """Keep a program that has ended running, over and over, for the duration of the block."""
+        """Keep a program that has ended running, over and over, for the duration of the block.
+
+        Raises:
+            WorkloadError: it failed meanwhile, so that who ran beside it had the host for itself.
+        """
         workload = self._scenario.workloads[name]
         job = self._spawn(vm, _over_and_over(command(workload, workload.command or "")))
+        rc = None
         try:
             yield
+            rc = job.wait(0)
         finally:
             job.signal(9)
             job.wait(LOAD_END_S)
+        if rc is not None:
+            said = one_line(job.output("stderr")[0])[-_WORDS_MAX:]
+            raise WorkloadError(f"{name} in {vm}, begun anew, ended with {rc}: {said}")
 
     def _start(self, vm: Vm, name: str, running: ExitStack) -> None:
         workload = self._scenario.workloads[name]

@@ -7,8 +7,9 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -35,6 +36,22 @@ _QUIET_LOOKS = 2
 _LOOKS_MAX = 20
 
 
+@dataclass(frozen=True)
+class _Ran:
+    """A program's run that gave a figure.
+
+    Attributes:
+        guest, host: what each answered: with its files, sampled right before the run and right after it.
+        stats: the policy's counters before it.
+    """
+
+    value: float
+    wall_s: float
+    guest: Answer
+    host: Answer
+    stats: dict[str, float]
+
+
 class RealPlace(ABC):
     """All VMs of one scenario, running and idle, under a real kernel. On what, is for those who inherit to say."""
 
@@ -55,7 +72,6 @@ class RealPlace(ABC):
         self._guests: dict[str, Guest] = {}
         self._policy: PolicyRun | None = None
         self._programs = Programs(scenario, {})
-        self._reading = threading.Lock()
         # The host's CPUs that the guests may use; None: all.
         self._pcpus_used: range | None = None
         self._wants_probe = probe
@@ -198,9 +214,12 @@ class RealPlace(ABC):
                 self._settle()
         except PlaceCrashed:
             raise  # nothing is left to be stopped
-        except BaseException:
+        except BaseException as error:
             with self._crash_if_lost():
                 self._policy.kill()
+                # The other policies go on; after an interrupt nothing does.
+                if isinstance(error, Exception):
+                    self._settle()
             raise
         finally:
             self._policy = None
@@ -239,15 +258,19 @@ class RealPlace(ABC):
             return self._measure(vm, workload)
 
     def measure_together(self, turn: Mapping[str, str]) -> dict[str, Measurement]:
-        """Run programs at the same time, by VM; each begins anew until all have ended. Return the first figures."""
+        """Run programs at the same time, by VM; each begins anew until all have ended. Return the first figures.
+
+        Raises:
+            WorkloadError, WorkloadTimeout, PlaceError: as ``measure``; or a program failed that had begun anew.
+        """
 
         gone = threading.Event()
 
-        def later(vm: str, workload: str) -> Measurement:
+        def later(vm: str, workload: str) -> _Ran:
             # Python waits for this thread before it ends, also for one that sleeps.
             if gone.wait(self._starts_s[vm]):
                 raise PlaceError(f"{workload} in {vm} was not begun")
-            return self._measure(vm, workload)
+            return self._run(vm, workload)
 
         with self._crash_if_lost():
             for vm, workload in turn.items():
@@ -259,11 +282,19 @@ class RealPlace(ABC):
                 again.callback(gone.set)
                 self._programs.begin()
                 running = {pool.submit(later, vm, workload): vm for vm, workload in turn.items()}
+                counted: dict[str, Future[Measurement]] = {}
                 for ended in as_completed(running):
                     vm = running[ended]
-                    if ended.exception() is None and not all(other.done() for other in running):
+                    if ended.exception() is not None:
+                        continue
+                    if not all(other.done() for other in running):
                         again.enter_context(self._programs.again(vm, turn[vm]))
-                return {vm: future.result() for future, vm in running.items()}
+                    # Only now: a policy takes a second to say what it counted, in which its VMs would be idle, and the
+                    # kernel's own scheduler has nothing to say.
+                    counted[vm] = pool.submit(self._counted, ended.result())
+                for ended in running:
+                    ended.result()  # raises what it ended with, if that is no figure
+                return {vm: counted[vm].result() for vm in turn}
 
     @property
     def _starts_s(self) -> dict[str, float]:
@@ -271,36 +302,56 @@ class RealPlace(ABC):
         return {vm.name: vm.start_s for vm in self.scenario.vms}
 
     def _measure(self, vm: str, workload: str) -> Measurement:
+        return self._counted(self._run(vm, workload))
+
+    def _run(self, vm: str, workload: str) -> _Ran:
+        """Run a program once, and return at once when it has ended."""
         program, guest = self.scenario.workloads[workload], self._guests[vm]
-        cpu_stats = {guest.cpu_stat: name for name, guest in self._guests.items()}
         stats_before = self._stats()
         line = programs.command(program, program.command or "")
         op = {"exec": {"sh": line, "timeout_s": program.timeout_s}}
         # Last, hence furthest from the program: to read the probe takes longer than to read the files.
-        host_files = (*cpu_stats, *sampling.HOST_FILES, *([self._probe.socket] if self._probe else []))
+        host_files = (*self._cpu_stats, *sampling.HOST_FILES, *([self._probe.socket] if self._probe else []))
         inner, outer = guest.channel.call_sampled(
             op, sampling.GUEST_FILES, host_files, program.timeout_s + _ANSWER_TIMEOUT_S
         )
-        with self._reading:
-            if self._policy:
-                self._policy.check()
         ended = done(inner)
-        if ended.timed_out:
-            late = f"{workload} in {vm} did not end in {program.timeout_s} s"
-            raise WorkloadTimeout(f"{late}; {guest.last_words()}")
-        if ended.rc != 0:
-            said = one_line(ended.stderr or ended.stdout)[-300:]
-            raise WorkloadError(f"{workload} in {vm} ended with {ended.rc}: {said}")
+        try:
+            if ended.timed_out:
+                late = f"{workload} in {vm} did not end in {program.timeout_s} s"
+                raise WorkloadTimeout(f"{late}; {guest.last_words()}")
+            if ended.rc != 0:
+                said = one_line(ended.stderr or ended.stdout)[-300:]
+                raise WorkloadError(f"{workload} in {vm} ended with {ended.rc}: {said}")
+            value = program.figure(ended.stdout + ended.stderr, ended.wall_s)
+        except WorkloadError:
+            self._check_policy()  # if it has ended, that is the better reason
+            raise
+        return _Ran(value, ended.wall_s, inner, outer, stats_before)
+
+    def _counted(self, ran: _Ran) -> Measurement:
+        """Return a run's figure with what was counted meanwhile; wait until the policy has said what it counted."""
+        self._check_policy()
         return Measurement(
-            value=program.figure(ended.stdout + ended.stderr, ended.wall_s),
-            wall_s=ended.wall_s,
-            window_s=sampling.window_s(outer),
-            cpu_s=sampling.cpu_seconds(outer, cpu_stats),
-            stats=self._stats(stats_before),
-            guest=sampling.guest_counters(inner),
-            host=self._host_counters(outer),
-            why=self._probe.between(outer, self._pids()) if self._probe else {},
+            value=ran.value,
+            wall_s=ran.wall_s,
+            window_s=sampling.window_s(ran.host),
+            cpu_s=sampling.cpu_seconds(ran.host, self._cpu_stats),
+            stats=self._stats(ran.stats),
+            guest=sampling.guest_counters(ran.guest),
+            host=self._host_counters(ran.host),
+            why=self._probe.between(ran.host, self._pids()) if self._probe else {},
         )
+
+    def _check_policy(self) -> None:
+        """Raise PlaceError if the policy has ended."""
+        if self._policy:
+            self._policy.check()
+
+    @property
+    def _cpu_stats(self) -> dict[str, str]:
+        """The files that count the VMs' CPU time, and whose each is."""
+        return {guest.cpu_stat: name for name, guest in self._guests.items()}
 
     def _host_counters(self, answer: Answer) -> dict[str, float]:
         counted = sampling.host_counters(answer, self._pcpus_used)
@@ -309,11 +360,9 @@ class RealPlace(ABC):
 
     def _stats(self, since: dict[str, float] | None = None) -> dict[str, float]:
         """Return the policy's counters; those of the time since others were read, if these are given."""
-        # Several programs end at the same time.
-        with self._reading:
-            if self._policy is None:
-                return {}
-            return self._policy.latest() if since is None else self._policy.since(since)
+        if self._policy is None:
+            return {}
+        return self._policy.latest() if since is None else self._policy.since(since)
 
     def reset(self) -> None:
         """After PlaceCrashed: bring everything up again."""

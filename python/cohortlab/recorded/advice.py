@@ -66,24 +66,36 @@ class Advice:
 
     def sentences(self) -> tuple[str, str, str]:
         """Return what is, what would be best, and how sure that is."""
-        vm, best = self.worst_off, self.best
+        worst, best = self.worst_off, self.best
         now = (
-            f"Under {KERNEL}, {vm} loses most on this host: its work takes {self.slowdown(KERNEL, vm):.2f} times"
+            f"Under {KERNEL}, {worst} loses most on this host: its work takes {self.slowdown(KERNEL, worst):.2f} times"
             " as long as alone."
         )
         if best == KERNEL:
             return now, f"Of {len(self.times)} policies, none would do better.", self._sure(None)
+        vm = self._gainer()
         gain = self.gain(best, vm)
         expected = gain.percent[0]
         change = f"{vm} would need {abs(expected):.0f} % {'less' if expected >= 0 else 'more'} time"
         change = f"{change} ({saved(gain.percent)})"
         if not _is_noticed(gain.percent_of_runs[1]):
             return now, f"No policy would do noticeably better: with {best}, the best, {change}.", self._sure(gain)
-        return now, f"{best} would do best of {len(self.times)} policies: {change}{self._others()}.", self._sure(gain)
+        return now, f"{best} would do best of {len(self.times)} policies: {change}{self._others(vm)}.", self._sure(gain)
 
-    def _others(self) -> str:
-        """Return what the best policy does to the other VMs, the one that loses most."""
-        lost = {vm: -self.gain(self.best, vm).percent[0] for vm in self.alone if vm != self.worst_off}
+    def _gainer(self) -> str:
+        """Return whose gain from the best policy is told: the worst-off VM's, or if only others' are noticed, the most.
+
+        A policy may be the best, for all together, by what it does for others than the worst-off.
+        """
+        gains = {vm: self.gain(self.best, vm) for vm in self.alone}
+        noticed = [vm for vm, gain in gains.items() if _is_noticed(gain.percent_of_runs[1])]
+        if not noticed or self.worst_off in noticed:
+            return self.worst_off
+        return max(noticed, key=lambda vm: gains[vm].log)
+
+    def _others(self, told: str) -> str:
+        """Return what the best policy does to the VMs other than ``told``: the one that loses most."""
+        lost = {vm: -self.gain(self.best, vm).percent[0] for vm in self.alone if vm != told}
         if lost and max(lost.values()) > 100 * NOTHING:
             worst = max(lost, key=lambda vm: lost[vm])
             return f", and {worst} {lost[worst]:.0f} % more"

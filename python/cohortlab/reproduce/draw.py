@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
 
-from cohortlab.plots import COLOURS, FAINT, INK
+from cohortlab.plots import COLOURS, FAINT, INK, colour_of, line_of
 from cohortlab.reproduce.load import CdfTable
 from cohortlab.reproduce.outcome import Figure, Outcome, Own
 from cohortlab.reproduce.runs import Measured
@@ -74,7 +74,7 @@ def _cdf(table: CdfTable, measured: Measured) -> str:
             below += count
             xs.append(up_to_us)
             ys.append(below / total)
-        axes.step(xs, ys, where="post", color=COLOURS[number % len(COLOURS)], label=label)
+        axes.step(xs, ys, where="post", color=colour_of(number), linestyle=line_of(number), label=label)
     axes.set_xscale("log")
     axes.set_xlabel("µs")
     axes.set_ylim(0, 1.01)

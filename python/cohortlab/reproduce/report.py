@@ -10,6 +10,7 @@ import jinja2
 
 from cohortlab.reproduce.outcome import Figure, Finding, Outcome, score
 from cohortlab.results import write_atomically
+from cohortlab.table import digits
 
 UNEXPLAINED = "not explained yet"
 # Figures that ours is not compared with.
@@ -18,11 +19,7 @@ _GIVEN = {"parameter": "given", "expected": "expected, not measured"}
 
 def number(value: float | None) -> str:
     """Return a figure with three digits."""
-    if value is None:
-        return "–"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
+    return "–" if value is None else digits(value)
 
 
 def verdict(figure: Figure) -> str:

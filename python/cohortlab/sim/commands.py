@@ -101,6 +101,7 @@ def explain(
         except BadInput as error:
             raise BadInput(f"--program: {error}") from None
         program = None
+    vm = None if program is None else chosen.vm_of(program)
 
     def simulate(under: tuple[str, list[str]]) -> Result:
         return sim.run(chosen, program, *under, alone=alone, seed=seed, kernel=kernel, hardware=hardware, traces=traces)
@@ -128,7 +129,7 @@ def explain(
         if start_ns is None
         else picture.Window(start_ns, min(start_ns + length_ns, end_ns))
     )
-    picture.draw(results, window, [words.title(result) for result in results], out)
+    picture.draw(results, window, [words.title(result, vm) for result in results], out)
     if perfetto:
         write_atomically(perfetto, results[0].perfetto)
     if ftrace:
@@ -139,7 +140,7 @@ def explain(
         print(json.dumps([result.about for result in results] if beside else results[0].about, indent=2))
     else:
         for result in results:
-            words.tell(stdout(), result)
+            words.tell(stdout(), result, vm)
     written = [str(path) for path in (out, perfetto, ftrace, tables) if path is not None]
     cut = "; the traces end before the run does, at their greatest size" if any(r.is_truncated for r in results) else ""
     click.echo(f"written: {', '.join(written)}{cut}", err=True)

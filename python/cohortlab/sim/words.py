@@ -15,10 +15,15 @@ from cohortlab.table import number
 _MS = 1e6
 
 
-def title(result: Result) -> str:
-    """Return what ran, under what, and what came of it."""
+def title(result: Result, whose: str | None = None) -> str:
+    """Return what ran, under what, and what came of it.
+
+    Args:
+        whose: the VM whose program it is about; the first that runs one if not given.
+    """
     run = result.run
-    vm = next((vm.name for vm in run.scenario.program_vms if vm.name in run.running), run.scenario.program_vm.name)
+    running = (vm.name for vm in run.scenario.program_vms if vm.name in run.running)
+    vm = whose or next(running, run.scenario.program_vm.name)
     program = run.running.get(vm, "nothing")
     loads = [name for other, name in run.running.items() if other != vm]
     beside = f" beside {', '.join(loads)}" if loads else " alone"
@@ -32,10 +37,10 @@ def title(result: Result) -> str:
     return f"{run.scenario.name}: {program}{beside}, {run.policy}{args}, seed {run.seed}{figure}"
 
 
-def tell(console: Console, result: Result) -> None:
-    """Print the run's figures: a row for each, a column for each VM."""
+def tell(console: Console, result: Result, whose: str | None = None) -> None:
+    """Print the run's figures: a row for each, a column for each VM. ``whose``: as ``title`` has it."""
     vms = result.about["figures"]["vms"]
-    console.print(Text(title(result), style="bold"), soft_wrap=True)
+    console.print(Text(title(result, whose), style="bold"), soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     table.add_column("", no_wrap=True)
     for vm in vms:
