@@ -196,13 +196,14 @@ VERIFIED_ONCE best_remote_waiter(u64 margin_ns, struct pick *best)
 			if (i >= REMOTE_NEAR)
 				c->rotation++;
 			from = neighbour(near, index);
-			if (from < 0 || !queue_is_marked(from) || !queue_reaches(from, best->cpu) ||
-			    is_left_marked(from))
+			if (from < 0 || !queue_is_marked(from))
+				continue;
+			other = cpu_get(from);
+			if (!other || !reaches(other, best->cpu) || is_left_marked(from))
 				continue;
 			looked++;
 			/* For as long as a task of a higher class has a pCPU, who waits there is to come to where he deserves it. */
-			other = cpu_get(from);
-			margin = other && other->taken ? 0 : margin_ns * (1 + distance(near, index));
+			margin = other->taken ? 0 : margin_ns * (1 + distance(near, index));
 			best_waiter(from, REMOTE_QUEUE_SCAN, margin, best);
 		}
 		return 0;

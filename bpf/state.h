@@ -444,11 +444,14 @@ static __always_inline u64 reach_bit(s32 cpu)
 }
 
 /* May somebody who waits in that queue run on this pCPU? True may be wrong; false is not, but while somebody is just coming, of whom pCPUs are told. */
+static __always_inline bool reaches(const struct cpu_ctx *c, s32 cpu)
+{
+	return c && READ_ONCE(c->reach) & reach_bit(cpu);
+}
+
 static __always_inline bool queue_reaches(s32 queue, s32 cpu)
 {
-	struct cpu_ctx *c = cpu_get(queue);
-
-	return c && READ_ONCE(c->reach) & reach_bit(cpu);
+	return reaches(cpu_get(queue), cpu);
 }
 
 /* Somebody of that reach waits there. Marked before its reach is: when a queue is unmarked it is the other way round, and no mark is left without. */

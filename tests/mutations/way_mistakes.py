@@ -38,7 +38,7 @@ OF_WAYS = [
     Mutation(
         "who waits where a real-time task is has to deserve another pCPU much more",
         "runqueue.h",
-        "other && other->taken ? 0 : ",
+        "other->taken ? 0 : ",
         "",
     ),
     Mutation("a new cgroup ends turns", "gate_quota.h", "if (!has && !had)\n\t\treturn;", ";"),
