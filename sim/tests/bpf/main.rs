@@ -37,6 +37,7 @@ mod prefer;
 mod presets;
 mod puppets;
 mod quotas;
+mod real_time;
 mod registry;
 mod relaxed;
 mod rules;
