@@ -15,11 +15,11 @@ const BPF: &str = "";
 
 /// Program, locks, TLB flushes, interrupts, policy, fingerprint.
 const RUNS: [(&str, &str, &str, &str, &str, &str); 10] = [
-    ("hackbench", "tas", "ipi", "trapped", FLAT, "7c84b801d1991c39"),
+    ("hackbench", "tas", "ipi", "trapped", FLAT, "d76a0e4ffba7cc57"),
     ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, BPF),
     ("hackbench", "ticket", "ipi", "virtualized", CFS, "b593f8c7127ef200"),
-    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "a4f516e8d50f65d1"),
-    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "7d76e1c4827a814f"),
+    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "c23efffdefa2d296"),
+    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "ad7df344b1e47784"),
     ("tlb-flush", "tas", "hypercall", "trapped", COHORT, BPF),
     ("ebizzy", "queued", "ipi", "trapped", EEVDF, "73c695ff069ecf1c"),
     ("dbench", "queued", "ipi", "posted", COHORT, BPF),
