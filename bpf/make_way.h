@@ -113,15 +113,11 @@ static __noinline bool makes_room(const struct task_struct *prev, struct task_ct
 	return to >= 0;
 }
 
-/*
- * cpu has nothing to do, and those that wait elsewhere may not come: is there a runner near who may, and would make room for one of them? He is told where to: who is
- * near this pCPU need not find it among those near his own.
- */
+/* cpu has nothing to do, and those that wait elsewhere may not come: is there a runner near who may, and would make room for one of them? */
 static void ask_for_runner(s32 cpu)
 {
 	struct cohort_neighbours *near = neighbours_of(cpu);
 	struct task_struct *p;
-	u64 now = now_ns();
 	struct cpu_ctx *c;
 	bool may = false;
 	s32 i, other;
@@ -140,16 +136,8 @@ static void ask_for_runner(s32 cpu)
 			continue;
 		may = task_allowed_on(p, cpu);
 		bpf_task_release(p);
-		if (!may)
-			continue;
-		/* What it was asked for before, and has not looked at yet, comes first. */
-		if ((!c->makes_way_to && !c->takes_from) || elapsed_ns(now, c->asked_ns) > ASKED_STALE_NS) {
-			c->makes_way_to = cpu + 1;
-			c->makes_way_pid = c->curr_pid;
-			c->takes_from = 0;
-			c->asked_ns = now;
-		}
-		scx_bpf_kick_cpu(other, SCX_KICK_PREEMPT);
+		if (may)
+			scx_bpf_kick_cpu(other, SCX_KICK_PREEMPT);
 	}
 }
 
@@ -302,9 +290,6 @@ static __noinline bool makes_way(const struct task_struct *prev, struct task_ctx
 		return false;
 	to = c->makes_way_to - 1;
 	c->makes_way_to = 0;
-	/* By a pCPU that idles (ask_for_runner()), for who waits here and may not go there. A mark may be that of one who waits no more, or his gang keep him waiting. */
-	if (!c->takes_from && (!best->pid || !best->restricted || gang_may_refuse()))
-		return false;
 	if (!prev || !t || prev->pid != (s32)c->makes_way_pid || elapsed_ns(best->now, c->asked_ns) > ASKED_STALE_NS ||
 	    !task_allowed_on(prev, to) || !is_for_rank(to, &best->prev, wakeup_gran_ns, best->now) ||
 	    (!is_idle(to) && !would_be_first(t, to, best->now))) {

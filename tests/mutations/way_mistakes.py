@@ -22,16 +22,9 @@ OF_WAYS = [
     Mutation(
         "nobody who runs is asked for by an idle pCPU",
         "make_way.h",
-        "c->asked_ns = now;\n\t\t}\n\t\tscx_bpf_kick_cpu(other, SCX_KICK_PREEMPT);",
-        "}",
-    ),
-    Mutation(
-        "an idle pCPU moves runners for nothing",
-        "make_way.h",
-        "if (!c->takes_from && (!best->pid || !best->restricted || gang_may_refuse()))\n\t\treturn false;",
+        "if (may)\n\t\t\tscx_bpf_kick_cpu(other, SCX_KICK_PREEMPT);",
         ";",
     ),
-    Mutation("who is asked to go is not told where to", "make_way.h", "c->makes_way_to = cpu + 1;", ";"),
     Mutation(
         "who makes room looks near its pCPU only", "make_way.h", "to = scx_bpf_pick_idle_cpu(prev->cpus_ptr, 0);", ";"
     ),
