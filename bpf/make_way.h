@@ -19,9 +19,6 @@
 /* Neighbours that are looked at for a runner who could make room. */
 #define MOVE_SCAN 8
 
-/* After this long what a pCPU was asked for does not count: its runner may be another, and the waiter have had his turn. */
-#define ASKED_STALE_NS 1000000ULL
-
 /*
  * A pCPU near, other than cpu, to which p may go so that somebody of that rank gets a turn: an idle one, unless somebody else is to run there next, or the one whose
  * runner is last of those whom the rank comes before by a turn. -1: there is none. It is p itself whose turn has ended and who looks for a worse runner (waiter is
@@ -76,11 +73,9 @@ VERIFIED_ONCE would_be_first(struct task_ctx *t, s32 cpu, u64 now)
 	return !search->pid || (!search->urgency && !order_before(&search->rank, &search->prev, 0));
 }
 
-/* Is that pCPU, which idles, nobody's? */
-static __always_inline bool is_free(s32 cpu, u64 now)
+/* May somebody be sent to that pCPU: is it not another class's, and not spoken for? */
+static __always_inline bool may_be_had(const struct cpu_ctx *c, u64 now)
 {
-	struct cpu_ctx *c = cpu >= 0 ? cpu_get(cpu) : NULL;
-
 	return c && c->online && !c->taken && !c->kept_pid && !wish_is_fresh(c, now);
 }
 
@@ -98,7 +93,7 @@ static __noinline bool makes_room(const struct task_struct *prev, struct task_ct
 		to = scx_bpf_pick_idle_cpu(prev->cpus_ptr, 0);
 		if (to >= 0)
 			scx_bpf_kick_cpu(to, SCX_KICK_IDLE);
-		if (is_free(to, best->now) && !task_allowed_on(waiter, to))
+		if (to >= 0 && may_be_had(cpu_get(to), best->now) && !task_allowed_on(waiter, to))
 			t->placed = to + 1;
 		else
 			t->placed = 0;
@@ -147,13 +142,16 @@ static __always_inline u64 next_look_ns(u64 now)
 	return now + slice_ns / 2;
 }
 
+/* After this long what a pCPU was asked for does not count: its runner may be another, and the waiter have had his turn. */
+#define ASKED_STALE_NS 1000000ULL
+
 /* Is that pCPU one for somebody of that rank: does it idle, and for nobody, or would he preempt its runner? */
 static bool is_for_rank(s32 cpu, struct rank *rank, u64 margin_ns, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
 	struct rank runner;
 
-	if (!c || !c->online || c->taken || c->kept_pid || wish_is_fresh(c, now))
+	if (!may_be_had(c, now))
 		return false;
 	if (is_idle(cpu))
 		return true;
