@@ -126,6 +126,7 @@ VERIFIED_ONCE gate_recheck(u64 bits, u64 kick)
 			c = cpu_get(word * 64 + i);
 			if (!c || !(READ_ONCE(c->aside_of) & bits))
 				continue;
+			c->aside_look = 1;
 			if (!c->curr_pid && scx_bpf_test_and_clear_cpu_idle(word * 64 + i)) {
 				scx_bpf_kick_cpu(word * 64 + i, SCX_KICK_IDLE);
 				continue;
@@ -140,7 +141,10 @@ VERIFIED_ONCE gate_recheck(u64 bits, u64 kick)
 	return 0;
 }
 
-/* Let those that were put aside and may run again compete; and one that has been aside for too long. here: on that pCPU. */
+/*
+ * Let those that were put aside and may run again compete; and one that has been aside for too long. here: on that pCPU, which is told when a gate opens. Until
+ * then they are in nobody's way; what tells of no gate, that somebody has been aside for too long, is asked now and then.
+ */
 VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, bool here, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
@@ -152,9 +156,15 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, bool here, u64 now)
 
 	if (!c || !has_aside(cpu))
 		return 0;
+	if (here && !READ_ONCE(c->aside_look) && elapsed_ns(now, c->aside_looked_ns) < starve_ns)
+		return 0;
 	/* One at a time: the counts of where a task is are right if one moves it. */
 	if (atomic_cas(&c->aside_busy, 0, 1))
 		return 0;
+	/* Before the first gate is asked, or the word of one that opens meanwhile were lost. */
+	if (here)
+		atomic_cas(&c->aside_look, 1, 0);
+	c->aside_looked_ns = now;
 	c->aside_opens = 0;
 	came = READ_ONCE(c->aside_came);
 	bpf_for_each(scx_dsq, p, ASIDE_DSQ(cpu), 0) {
@@ -188,6 +198,8 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, bool here, u64 now)
 		c->aside_of = bits;
 	else
 		atomic_or(&c->aside_of, bits);
+	if (seen > scan)
+		c->aside_look = 1;
 	/* From elsewhere nobody knows whether another is on the way there. */
 	if (here && scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu)) <= 0)
 		mark_aside(cpu, false);

@@ -431,7 +431,10 @@ bool BPF_PROG(cohort_yield, struct task_struct *from, struct task_struct *to)
 
 	if (t)
 		service_is_given_up(t);
+	/* sched_yield(): the best of those that wait there goes first, once, even if it deserves the pCPU less. */
 	if (!to) {
+		if (t)
+			t->steps_back = true;
 		task_set_slice(from, 0);
 		return false;
 	}

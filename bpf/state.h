@@ -95,10 +95,12 @@ struct cpu_ctx {
 	u64 swept_ns;	     /* idle, it last looked at all queues, whoever waits there */
 	u64 asks_a_third_ns; /* when it may next look for one who makes way (make_way.h) */
 	u64 reach; /* where those in its queue may run, bits of reach_bit(); of one that has left until it is empty, or looked through */
-	u64 came;	  /* ... of those who have come since it was looked through */
-	u64 aside_of;	  /* whose quotas keep tasks aside here, see aside.h */
-	u32 aside_came;	  /* how many were put aside: written with the run queue locked */
-	u32 aside_busy;	  /* they are being looked at */
+	u64 came;	/* ... of those who have come since it was looked through */
+	u64 aside_of;	/* whose quotas keep tasks aside here, see aside.h */
+	u32 aside_came; /* how many were put aside: written with the run queue locked */
+	u32 aside_busy; /* they are being looked at */
+	u32 aside_look; /* a gate may have opened for them since they were */
+	u64 aside_looked_ns;
 	u32 aside_opens;  /* a gate may have opened for them, and nobody of ours is here to look */
 	u32 aside_asked;  /* to look at those of other pCPUs for which that is so */
 	u32 rotation;	  /* of the far pCPUs to look at */

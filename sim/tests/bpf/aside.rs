@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Who has used up a quota waits aside, and competes again when he may run.
 
+use cohort_sim::class::ext::Cost;
 use cohort_sim::host::NO_QUOTA;
 
 use crate::common::*;
@@ -117,6 +118,29 @@ fn who_was_put_aside_where_real_time_tasks_are_now_runs_elsewhere_however_many_h
     let used = used_in(&mut w, SECOND, &tasks);
     assert_near(used.iter().sum::<u64>() as f64 / SECOND as f64, 0.6, 0.05);
     assert!(used.iter().all(|ns| *ns > SECOND / 5), "{used:?}");
+}
+
+#[test]
+fn who_is_aside_is_not_looked_at_for_every_choice() {
+    let waiters = |aside: usize| {
+        let mut w = world(1);
+        let cgroup = w.new_cgroup(0, 100);
+        w.set_quota(cgroup, 1_000_000, 1_000, 0);
+        for _ in 0..aside {
+            w.spawn(Spec::busy().cgroup(cgroup));
+        }
+        for _ in 0..4 {
+            w.spawn(Spec::cycle(200_000, 100_000));
+        }
+        w.run(200 * MS);
+        let (costs, switches) = (w.costs(), w.stats().switches);
+        // The budget is empty all the time.
+        w.run(500 * MS);
+        let (costs, switches) = (w.costs().since(&costs), w.stats().switches - switches);
+        costs.total(Cost::IterNext) as f64 / switches as f64
+    };
+    let (one, many) = (waiters(1), waiters(200));
+    assert!(many < one + 4.0, "{many:.1} are looked at for a choice if 200 are aside, {one:.1} if one is");
 }
 
 #[test]

@@ -334,3 +334,23 @@ fn who_is_overdue_runs_for_a_moment() {
     assert!(mean_ms < 8.0, "a turn lasts {mean_ms:.1} ms on average");
     assert!(w.stats().starved > 0);
 }
+
+#[test]
+fn who_yields_lets_another_run_even_if_it_comes_first() {
+    let mut w = world(1);
+    let (heavy, light) = (w.spawn(Spec::busy().weight(10_000)), w.spawn(Spec::busy()));
+    for _ in 0..20 {
+        w.run(100 * MS);
+        until_it_runs(&mut w, heavy);
+        w.yield_now(heavy);
+        w.settle();
+        assert!(w.is_running(light), "at {}", w.now_ns);
+    }
+    w.exit(light);
+    w.run(MS);
+    let switches = w.stats().switches;
+    w.yield_now(heavy);
+    w.settle();
+    assert!(w.is_running(heavy));
+    assert_eq!(w.stats().switches, switches, "there is nobody to yield to");
+}
