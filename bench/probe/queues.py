@@ -141,12 +141,14 @@ class Lab:
 
 
 @contextmanager
-def busy(place: LabPlace, program: str) -> Iterator[None]:
-    """Let the first VM run the program again and again, and the others compute."""
+def busy(place: LabPlace, program: str, *, beside: bool = True) -> Iterator[None]:
+    """Let the first VM run the program again and again, and the others compute, or idle."""
     jobs: list[Job] = []
     loop = "while :; do :; done"
     try:
         for guest in place.guests.values():
+            if guest.config.name != "work" and not beside:
+                continue
             line = " ".join(f"sh -c '{loop}' &" for _ in range(guest.config.vcpus)) + " wait"
             if guest.config.name == "work" and program != "cpu-hog":
                 place.measure("work", program)  # with its setup

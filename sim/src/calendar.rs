@@ -285,16 +285,16 @@ mod tests {
                 let reach_ns = [0, 1, 50, 4_000, 1_000_000, 10_000_000_000][rng.below(6) as usize];
                 let at_ns = now_ns + rng.below(reach_ns + 1);
                 set.insert((at_ns, queue.made(), step));
-                queue.push(at_ns, Event::Wake(TaskId(step)));
+                queue.push(at_ns, Event::Migrate(TaskId(step)));
             } else {
-                let expected = set.pop_first().map(|(at_ns, _, task)| (at_ns, Event::Wake(TaskId(task))));
+                let expected = set.pop_first().map(|(at_ns, _, task)| (at_ns, Event::Migrate(TaskId(task))));
                 assert_eq!(queue.pop_until(Ns::MAX), expected);
                 now_ns = expected.map_or(now_ns, |(at_ns, _)| at_ns);
             }
             assert_eq!(queue.len(), set.len());
         }
         while let Some((at_ns, _, task)) = set.pop_first() {
-            assert_eq!(queue.pop_until(at_ns), Some((at_ns, Event::Wake(TaskId(task)))));
+            assert_eq!(queue.pop_until(at_ns), Some((at_ns, Event::Migrate(TaskId(task)))));
         }
         assert!(queue.is_empty());
     }
@@ -303,7 +303,7 @@ mod tests {
     fn what_is_ahead_is_what_comes_on_the_next_day() {
         let mut queue = EventQueue::default();
         for task in 0..2_000 {
-            queue.push(u64::from(task) * 7_907 % 100_000, Event::Wake(TaskId(task)));
+            queue.push(u64::from(task) * 7_907 % 100_000, Event::Migrate(TaskId(task)));
         }
         let (mut day, mut next, mut seen) = (queue.day(), Vec::new(), 0);
         while let Some((_, event)) = queue.pop_until(Ns::MAX) {
@@ -320,13 +320,13 @@ mod tests {
     fn what_is_not_due_stays() {
         let mut queue = EventQueue::default();
         for at_ns in (0..1_000).rev() {
-            queue.push(at_ns * 10, Event::Wake(TaskId(at_ns as u32)));
+            queue.push(at_ns * 10, Event::Migrate(TaskId(at_ns as u32)));
         }
-        assert_eq!(queue.pop_until(0), Some((0, Event::Wake(TaskId(0)))));
+        assert_eq!(queue.pop_until(0), Some((0, Event::Migrate(TaskId(0)))));
         assert_eq!(queue.pop_until(9), None);
-        queue.push(5, Event::Wake(TaskId(7)));
+        queue.push(5, Event::Migrate(TaskId(7)));
         assert_eq!(queue.next_ns(), Some(5));
-        assert_eq!(queue.pop_until(9), Some((5, Event::Wake(TaskId(7)))));
+        assert_eq!(queue.pop_until(9), Some((5, Event::Migrate(TaskId(7)))));
         assert_eq!(queue.pop_until(9), None);
         assert_eq!(queue.len(), 999);
     }

@@ -13,8 +13,6 @@ pub enum Event {
     Resched(CpuId),
     /// A slice that is exact to the ns has ended (hrtick); void if the pCPU's turn is another one.
     SliceEnd { cpu: CpuId, turn: u32 },
-    /// A task's sleep that the host itself keeps has ended.
-    Wake(TaskId),
     /// The stopper thread moves a running task off a pCPU that it may no longer use.
     Migrate(TaskId),
     /// A pCPU that is going offline hands on what it was given.
@@ -23,8 +21,6 @@ pub enum Event {
     Watchdog,
     /// A timer of the class's own; void if it was set anew since.
     ClassTimer { id: u32, generation: u32 },
-    /// The fair class's periodic balancing of a pCPU.
-    Balance(CpuId),
     /// An interrupt arrives at the pCPU where this task runs; `what` is the bodies' business. See [`crate::body::Bodies::interrupt`].
     Interrupt { task: TaskId, what: u32 },
     /// A timer of the bodies; see [`crate::body::Bodies::event`]. `id` is a task, a vCPU, a device: the bodies' business.

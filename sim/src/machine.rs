@@ -48,6 +48,9 @@ pub struct Costs {
     /// A switch from one host task to another, registers and kernel path: `perf bench sched pipe` on current x86 servers is 1-2 us for the
     /// round trip of two switches and two wake-ups.
     pub context_switch_ns: Ns,
+    /// ... and under a sched_ext scheduler what all its programs take for each task that is put on a pCPU, beside what the kernel's own scheduler would. 0:
+    /// some hundred ns on hardware, not measured there.
+    pub bpf_switch_ns: Ns,
     /// Refilling private caches after coming from another core of the same last-level cache.
     pub refill_cache_ns: Ns,
     /// ... from another last-level cache of the same socket.
@@ -94,6 +97,7 @@ impl Default for Costs {
     fn default() -> Self {
         Self {
             context_switch_ns: 500,
+            bpf_switch_ns: 0,
             refill_cache_ns: 5_000,
             refill_socket_ns: 15_000,
             refill_remote_ns: 40_000,
@@ -120,6 +124,7 @@ impl Costs {
     pub fn free() -> Self {
         Self {
             context_switch_ns: 0,
+            bpf_switch_ns: 0,
             refill_cache_ns: 0,
             refill_socket_ns: 0,
             refill_remote_ns: 0,

@@ -15,15 +15,15 @@ const BPF: &str = "";
 
 /// Program, locks, TLB flushes, interrupts, policy, fingerprint.
 const RUNS: [(&str, &str, &str, &str, &str, &str); 10] = [
-    ("hackbench", "tas", "ipi", "trapped", FLAT, "d76a0e4ffba7cc57"),
+    ("hackbench", "tas", "ipi", "trapped", FLAT, "7781df7580a243fe"),
     ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, BPF),
-    ("hackbench", "ticket", "ipi", "virtualized", CFS, "b593f8c7127ef200"),
-    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "c23efffdefa2d296"),
-    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "ad7df344b1e47784"),
+    ("hackbench", "ticket", "ipi", "virtualized", CFS, "9e20aa2dae4fd5f4"),
+    ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "e9bd06ad16276ef1"),
+    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "00319e57956e10c1"),
     ("tlb-flush", "tas", "hypercall", "trapped", COHORT, BPF),
-    ("ebizzy", "queued", "ipi", "trapped", EEVDF, "73c695ff069ecf1c"),
+    ("ebizzy", "queued", "ipi", "trapped", EEVDF, "c4242622fb8be223"),
     ("dbench", "queued", "ipi", "posted", COHORT, BPF),
-    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "4141aa75e2e55490"),
+    ("dbench", "preemptable-ticket", "ipi", "posted", EEVDF, "825e0f14a03ec823"),
     ("user-spin", "pv-ticket", "ipi", "trapped", COHORT, BPF),
 ];
 

@@ -117,6 +117,19 @@ def test_who_is_left_a_wake_up_is_by_kernel(kernel: str, wakelist: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kernel", "newidle"),
+    [("5.15.9", "migration-cost"), ("5.16", "cost"), ("6.17", "cost"), ("6.18", "random"), ("7.1", "rate")],
+)
+def test_who_goes_idle_looks_for_a_task_as_its_kernel_has_it(kernel: str, newidle: str) -> None:
+    assert policy.guest_of(kernel, 2)["newidle"] == policy.fair_class(kernel)["newidle"] == newidle
+
+
+@pytest.mark.parametrize(("kernel", "weigh"), [("4.15", False), ("5.6.19", False), ("5.7", None), ("7.3", None)])
+def test_sleepers_are_load_since_5_7(kernel: str, weigh: bool | None) -> None:
+    assert policy.fair_class(kernel).get("sleepers_weigh") is weigh
+
+
+@pytest.mark.parametrize(
     ("kernel", "asks_kernel_only", "lazy_tlb"),
     [
         ("4.13.16", False, "asked"),
@@ -230,6 +243,11 @@ def test_kvm_and_guests_know_preempted_vcpus_and_poll_as_their_kernels_do(
     # What is not said is the simulator's own.
     assert (kvm["tells_preempted"], kvm["halt_poll"].get("max_ns", 200_000)) == (tells, 1_000 * polls_us)
     assert (guest["heeds_preempted"], guest["yield_forfeits"]) == (heeds, forfeits)
+
+
+def test_who_halts_seems_to_be_preempted_until_5_18() -> None:
+    told = [policy.kvm_of(kernel)["tells_always"] for kernel in ("4.15", "5.18.19", "5.19", "7.3")]
+    assert told == [True, True, False, False]
 
 
 def test_a_kvm_that_flushes_tells_who_is_preempted_whatever_its_version() -> None:

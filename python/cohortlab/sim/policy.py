@@ -137,6 +137,8 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
     mode = settings.cgroup_mode
     slice_ns = 1000 * (settings.base_slice_us or 0)
     changed: dict[str, Any] = {"newidle": _newidle(version), "idle_search": _idle_search(version)}
+    if version < (5, 7, 0):
+        changed["sleepers_weigh"] = False
     if not settings.vm_cgroups:
         changed["groups"] = False
     if UNFAIR in settings.boosts:
@@ -209,7 +211,8 @@ def kvm_of(kernel: str, settings: KernelSettings | None = None) -> dict[str, Any
     ``yields_to_woken``: it yields to who was woken, too (d73eb57b80b9); ``kick_yields``: kicking a halted vCPU is a
     wish to yield to it (266e85a5ec9f); ``lone_yields_not``: kvm_sched_yield() looks first whether the pCPU has another
     task (72b268a8e930); ``asks_kernel_only``: who was preempted in user mode is not asked (199b5763d329);
-    ``tells_preempted``: guests are told which of their vCPUs are preempted (0b9f6c4615c9). ``shrink`` is the default
+    ``tells_preempted``: guests are told which of their vCPUs are preempted (0b9f6c4615c9); ``tells_always``: also of
+    those that halt or are in the middle of an exit. ``shrink`` is the default
     of halt_poll_ns_shrink; before 4.3 nobody polls by default.
     """
     version = version_of(kernel)
@@ -220,6 +223,7 @@ def kvm_of(kernel: str, settings: KernelSettings | None = None) -> dict[str, Any
         "kick_yields": version >= (5, 4, 0),
         "lone_yields_not": version >= (5, 13, 0),
         "tells_preempted": version >= (4, 10, 0),
+        "tells_always": version < (5, 19, 0),
         "halt_poll": {"shrink": 0 if version < (6, 11, 0) else 2} | _polling(version),
     }
 
@@ -251,7 +255,8 @@ def guest_of(kernel: str, vcpus: int) -> dict[str, Any]:
     ``yield_forfeits``: who yields gives up the rest of its slice. ``heeds_preempted``: whether a vCPU that KVM says is
     preempted is spun for, and woken on. ``retains_tick``: an idle vCPU keeps its tick until that has woken it once.
     ``lazy_tlb``: which idle vCPUs are asked to flush (94b1b03b519b, where there is PCID; 145f573b89a6; 209954cbc7d0).
-    ``wakelist``: which wake-ups are left to the vCPU where the task will run.
+    ``wakelist``: which wake-ups are left to the vCPU where the task will run. ``newidle``: what decides whether a vCPU
+    that goes idle looks for a task.
     """
     version = version_of(kernel)
     # 1 + log2, of at most 8 (get_update_sysctl_factor()).
@@ -267,6 +272,7 @@ def guest_of(kernel: str, vcpus: int) -> dict[str, Any]:
         "retains_tick": version >= (7, 0, 0),
         "lazy_tlb": next((until for before, until in _LAZY_TLB if version < before), "late"),
         "wakelist": next((until for before, until in _WAKELIST if version < before), "idle"),
+        "newidle": _newidle(version),
     }
     if version >= (6, 6, 0):
         return made | {"slice_ns": _normalized_slice_ns(version) * factor}

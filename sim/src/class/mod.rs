@@ -96,6 +96,13 @@ impl Class for AnyClass {
         !matches!(self, Self::RoundRobin(_))
     }
 
+    fn programs_ns(&self, core: &Core) -> Ns {
+        match self {
+            Self::Ext(_) => core.machine.costs.bpf_switch_ns,
+            Self::RoundRobin(_) | Self::Fair(_) => 0,
+        }
+    }
+
     fn has_spin_program(&self) -> bool {
         matches!(self, Self::Ext(_))
     }

@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use crate::class::fair::Idling;
 use crate::class::Class as _;
 use crate::cpuset::CpuSet;
 use crate::error::SimError;
@@ -253,6 +254,7 @@ fn idle_task(v: u32, rng: Rng) -> Task {
         deadline_ns: 0,
         left_ns: None,
         delayed: false,
+        ran_ns: 0,
         waits_since_ns: 0,
         space: NO_SPACE,
         background: true,
@@ -273,7 +275,9 @@ fn make_vm(config: &VmConfig, kind: &Kind<'_>, id: VmId, threads: Vec<Vcpu>, see
     let guest = &config.guest;
     let vcpus = config.vcpus;
     let rng = |stream, entity: u32| Rng::derive(seed, stream, u64::from(id.0) << 32 | u64::from(entity));
-    let mut cpus: Vec<Cpu> = (0..vcpus).map(|v| Cpu::new(v, v)).collect();
+    let looking_ns = Ns::from(vcpus) * guest.costs.newidle_vcpu_ns;
+    let idling = |v| Idling::new(looking_ns, rng(Stream::Vcpu, v));
+    let mut cpus: Vec<Cpu> = (0..vcpus).map(|v| Cpu::new(v, v, idling(v))).collect();
     for cpu in &mut cpus {
         cpu.told_kernel = true;
     }

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::class::fair::Newidle;
 use crate::error::SimError;
 use crate::time::Ns;
 
@@ -19,6 +20,10 @@ pub struct GuestConfig {
     pub lazy_tlb: LazyTlb,
     pub send_ipi: SendIpi,
     pub wakelist: Wakelist,
+    /// Whether a vCPU that goes idle looks for a task, as a host's pCPU ([`crate::class::fair::FairConfig`]).
+    pub newidle: Newidle,
+    /// Who has run more recently than that is not moved (`sysctl_sched_migration_cost`).
+    pub migration_cost_ns: Ns,
     /// The timer tick of a busy vCPU; 4 ms is HZ=250. 0: none.
     pub tick_ns: Ns,
     /// A vCPU that goes idle keeps its tick until that has woken it (idle_call_stop_or_retain_tick(), f4c31b07b136, 7.0, where there is no cpuidle driver).
@@ -69,6 +74,8 @@ impl Default for GuestConfig {
             lazy_tlb: LazyTlb::Spared,
             send_ipi: SendIpi::Shorthand,
             wakelist: Wakelist::None,
+            newidle: Newidle::Cost,
+            migration_cost_ns: 500_000,
             tick_ns: 4_000_000,
             retains_tick: false,
             slice_ns: 3_000_000,
@@ -215,6 +222,8 @@ pub struct GuestCosts {
     pub page_ns: Ns,
     /// Entering idle, up to HLT.
     pub idle_ns: Ns,
+    /// What it has cost at most to look at one vCPU for a task to take over, when another goes idle (`max_newidle_lb_cost`, divided by the vCPUs). An estimate.
+    pub newidle_vcpu_ns: Ns,
 }
 
 impl Default for GuestCosts {
@@ -232,6 +241,7 @@ impl Default for GuestCosts {
             flush_ns: 500,
             page_ns: 100,
             idle_ns: 300,
+            newidle_vcpu_ns: 2_000,
         }
     }
 }
@@ -250,6 +260,7 @@ impl GuestCosts {
             flush_ns: 0,
             page_ns: 0,
             idle_ns: 0,
+            newidle_vcpu_ns: 0,
         }
     }
 }
@@ -257,7 +268,7 @@ impl GuestCosts {
 impl GuestConfig {
     /// Everything free, no tick: for schedules computed by hand.
     pub fn ideal() -> Self {
-        Self { tick_ns: 0, costs: GuestCosts::free(), ..Self::default() }
+        Self { tick_ns: 0, migration_cost_ns: 0, costs: GuestCosts::free(), ..Self::default() }
     }
 
     /// `field` is the path of this configuration, for messages.
@@ -275,6 +286,7 @@ impl GuestConfig {
         within("housekeeping_work_ns", self.housekeeping_work_ns, 0, LONGEST_NS)?;
         within("slice_ns", self.slice_ns, 1_000, LONGEST_NS)?;
         within("latency_ns", self.latency_ns, 1_000, LONGEST_NS)?;
+        within("migration_cost_ns", self.migration_cost_ns, 0, LONGEST_NS)?;
         within("wakeup_gran_ns", self.wakeup_gran_ns, 0, LONGEST_NS)?;
         within("lock_hint_ns", self.lock_hint_ns, 0, LONGEST_NS)?;
         within("spin_threshold_ns", self.spin_threshold_ns, 1, LONGEST_NS)?;
@@ -292,6 +304,7 @@ impl GuestConfig {
             ("costs.flush_ns", costs.flush_ns),
             ("costs.page_ns", costs.page_ns),
             ("costs.idle_ns", costs.idle_ns),
+            ("costs.newidle_vcpu_ns", costs.newidle_vcpu_ns),
         ] {
             within(name, value, 0, 1_000_000_000)?;
         }

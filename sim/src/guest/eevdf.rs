@@ -118,7 +118,7 @@ impl Vm {
         let eligible = cpu.queue.iter().take_while(|task| known(*task).vruntime_ns * count <= sum_ns);
         let best = eligible.min_by_key(|task| known(*task).deadline_ns);
         match (mine, best) {
-            (Some(mine), Some(best)) if known(mine).deadline_ns <= known(best).deadline_ns => Some(mine),
+            (Some(mine), Some(best)) if known(mine).deadline_ns < known(best).deadline_ns => Some(mine),
             (mine, None) => mine.or_else(|| cpu.queue.iter().next()),
             (_, best) => best,
         }

@@ -372,12 +372,14 @@ impl Vm {
             Op::LockRq => self.lock(host, v, self.cpus[v].rq_lock),
             Op::UnlockRq => self.unlock(host, v, self.cpus[v].rq_lock),
             Op::Schedule | Op::Preempt | Op::Switch | Op::Return { .. } => self.scheduler_op(host, v, op),
-            Op::Wake(_) | Op::Enqueue { .. } | Op::Resched(_) => self.scheduler_op(host, v, op),
+            Op::Wake(_) | Op::WakeSync(_) | Op::Enqueue { .. } | Op::Resched(_) => {
+                self.scheduler_op(host, v, op);
+            }
             Op::LeaveWake { .. } | Op::TakeWakes | Op::WakeAll => self.wakelist_op(host, v, op),
             Op::Tick | Op::SliceEnd | Op::TellSlice | Op::Timers | Op::SetTimer | Op::IoDone => {
                 self.interrupt_op(host, v, op);
             }
-            Op::Answer(_) | Op::Ack { .. } => self.interrupt_op(host, v, op),
+            Op::Answer(_) | Op::Ack { .. } | Op::KickIdle => self.interrupt_op(host, v, op),
             Op::SendIpis(_) | Op::SchedYield | Op::WaitAnswers(_) | Op::Call { .. } | Op::CallEnd => {
                 self.call_op(host, v, op);
             }

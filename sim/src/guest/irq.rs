@@ -79,7 +79,9 @@ impl Vm {
                 let cpu = &mut self.cpus[v];
                 if std::mem::take(&mut cpu.tick_due) {
                     let work = Op::Work(self.guest.costs.tick_work_ns);
-                    cpu.irq.first(&[Op::LockRq, work, Op::Tick, Op::UnlockRq, Op::SetTimer, Op::Timers]);
+                    let steps =
+                        [Op::LockRq, work, Op::Tick, Op::UnlockRq, Op::KickIdle, Op::SetTimer, Op::Timers];
+                    cpu.irq.first(&steps);
                 } else if std::mem::take(&mut cpu.slice_due) {
                     cpu.irq.first(&[Op::LockRq, Op::SliceEnd, Op::UnlockRq, Op::TellSlice, Op::Timers]);
                 } else if let Some(task) = cpu.expired.pop_front() {
@@ -87,6 +89,7 @@ impl Vm {
                 }
             }
             Op::Tick => self.tick(host, v),
+            Op::KickIdle => self.kick_idle(v),
             Op::SliceEnd => self.slice_ends(host, v),
             Op::TellSlice => self.tell_slice(host, v),
             Op::SetTimer => {

@@ -15,6 +15,7 @@
 //! | [`build`] | from a scenario to all this |
 
 mod ahead;
+mod balance;
 pub mod build;
 mod cfs;
 pub mod config;

@@ -34,8 +34,9 @@ pub enum Op {
     Return {
         kernel: bool,
     },
-    /// try_to_wake_up()
+    /// try_to_wake_up(); by one that is about to sleep (WF_SYNC: pipes and sockets).
     Wake(u32),
+    WakeSync(u32),
     Enqueue {
         task: u32,
         cpu: u32,
@@ -49,6 +50,8 @@ pub enum Op {
     TakeWakes,
     WakeAll,
     Tick,
+    /// Behind the tick: nohz_balancer_kick().
+    KickIdle,
     SliceEnd,
     TellSlice,
     Timers,

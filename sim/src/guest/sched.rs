@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The guest's scheduler: a fair queue for each vCPU, wake-ups that choose one, idle and periodic balancing. After kernel/sched/{core,fair}.c, as far
+//! The guest's scheduler: a fair queue for each vCPU, and wake-ups that choose one; balancing is in `balance.rs`. After kernel/sched/{core,fair}.c, as far
 //! as it matters where a task runs, for how long, which run queue's lock is taken and when a vCPU interrupts another.
 
 use crate::observe::What;
@@ -33,8 +33,8 @@ impl Vm {
                 task.kernel = kernel;
                 self.tell_mode(host, v);
             }
-            Op::Wake(task) if self.tasks[task as usize].state == State::Sleeping => {
-                let cpu = self.select_cpu(task, v);
+            Op::Wake(task) | Op::WakeSync(task) if self.tasks[task as usize].state == State::Sleeping => {
+                let cpu = self.select_cpu(task, v, matches!(op, Op::WakeSync(_)));
                 if self.is_left_to(cpu, v, task) {
                     let (work, cpu) = (Op::Work(self.half_wake_ns()), cpu as u32);
                     self.frame(v).first(&[Op::IrqOff, work, Op::LeaveWake { task, cpu }, Op::IrqOn]);
@@ -58,7 +58,7 @@ impl Vm {
     }
 
     /// rq_clock_task(): without steal time if the kernel is built for that, and is told it (update_rq_clock_task()).
-    fn clock_ns(&self, host: &Host, v: usize) -> Ns {
+    pub(super) fn clock_ns(&self, host: &Host, v: usize) -> Ns {
         let leaves_out = self.guest.paravirt_time_accounting && self.kvm.steal_time;
         let steal_ns = if leaves_out { host.run_delay_ns(self.thread(v)) } else { 0 };
         host.now_ns().saturating_sub(steal_ns)
@@ -72,6 +72,7 @@ impl Vm {
         let cpu = &mut self.cpus[v];
         let delta_ns = clock_ns.saturating_sub(cpu.charged_ns);
         cpu.charged_ns = cpu.charged_ns.max(clock_ns);
+        self.tasks[cpu.current as usize].ran_ns = clock_ns;
         if eevdf {
             if !idle {
                 self.eevdf_ran(v, delta_ns);
@@ -106,8 +107,9 @@ impl Vm {
         self.is_idle_task(cpu.current) && cpu.queue.is_empty() && cpu.wakelist.is_empty()
     }
 
-    /// select_task_rq_fair(), as if all vCPUs shared a cache: where it was, where the waker is, or an idle one.
-    fn select_cpu(&self, task: u32, waker: usize) -> usize {
+    /// select_task_rq_fair(), as if all vCPUs shared a cache: where it was, where the waker is, or an idle one. `sync`: the waker is about to sleep, and does
+    /// not count.
+    fn select_cpu(&self, task: u32, waker: usize, sync: bool) -> usize {
         let task = &self.tasks[task as usize];
         if let Some(pin) = task.pin {
             return pin as usize;
@@ -117,7 +119,8 @@ impl Vm {
         if task.delayed || self.is_available_idle(prev) {
             return prev;
         }
-        let target = if self.load(waker) < self.load(prev) { waker } else { prev };
+        let here = self.load(waker) - usize::from(sync && !self.is_idle_task(self.cpus[waker].current));
+        let target = if sync && here == 0 || here < self.load(prev) { waker } else { prev };
         let vcpus = self.cpus.len();
         let idle = (0..vcpus).map(|step| (target + step) % vcpus).find(|v| self.is_available_idle(*v));
         idle.unwrap_or(target)
@@ -157,6 +160,11 @@ impl Vm {
     pub(crate) fn put(&mut self, task: u32, to: usize) -> bool {
         let current = self.cpus[to].current;
         let idle = self.is_idle_task(current);
+        let known = &mut self.tasks[task as usize];
+        if known.cpu as usize != to {
+            // migrate_task_rq_fair()
+            known.ran_ns = 0;
+        }
         if self.is_eevdf() {
             self.eevdf_join(to, task);
             self.tasks[task as usize].on_rq = true;
@@ -172,7 +180,7 @@ impl Vm {
         idle || known.vruntime_ns + self.guest.wakeup_gran_ns < current_ns
     }
 
-    fn take(&mut self, task: u32, from: usize) {
+    pub(super) fn take(&mut self, task: u32, from: usize) {
         if self.is_eevdf() {
             self.eevdf_move_off(from, task);
             self.tasks[task as usize].on_rq = false;
@@ -215,7 +223,7 @@ impl Vm {
         let mut next = goes_on.or_else(|| self.take_next(v));
         let mut pulled = None;
         if next.is_none() {
-            pulled = self.pull(host, v, 0);
+            pulled = self.balance_newidle(host, v);
             next = self.take_next(v);
         }
         let next = next.unwrap_or(v as u32);
@@ -247,35 +255,13 @@ impl Vm {
             if !self.guest.retains_tick {
                 self.cpus[v].tick.cancel();
             }
-        } else if self.is_idle_task(prev) {
-            self.arm_tick(host, v);
+        } else {
+            self.cpus[v].idling.ends(host.now_ns(), false);
+            if self.is_idle_task(prev) {
+                self.arm_tick(host, v);
+            }
         }
         self.tell_mode(host, v);
-    }
-
-    /// Idle and periodic balancing: take a waiting task from the vCPU where most are, if there are at least two more than the `mine` here. Return that vCPU,
-    /// and whether it was to switch before.
-    fn pull(&mut self, host: &Host, v: usize, mine: usize) -> Option<(usize, bool)> {
-        let movable = |task: &u32| {
-            let task = &self.tasks[*task as usize];
-            task.pin.is_none() && !task.delayed
-        };
-        // A vCPU where only pinned tasks wait is passed over, whatever its load (LBF_ALL_PINNED).
-        let others = (0..self.cpus.len()).filter(|other| *other != v && self.load(*other) > mine + 1);
-        let waiting = others.filter_map(|other| Some((other, self.cpus[other].queue.iter().find(movable)?)));
-        let busiest = waiting.max_by_key(|(other, _)| (self.load(*other), std::cmp::Reverse(*other)));
-        let (busiest, task) = busiest?;
-        let was_urgent = self.cpus[busiest].urgent;
-        self.charge(host, busiest);
-        self.take(task, busiest);
-        if !self.is_eevdf() {
-            self.cfs_move(task, busiest, v);
-        }
-        if self.put(task, v) {
-            self.wants(v);
-        }
-        self.counters.steals += 1;
-        Some((busiest, was_urgent))
     }
 
     /// switch_mm_irqs_off(): idle borrows the space that is loaded; one that was lazy meanwhile makes up for the flushes it was spared.
@@ -316,9 +302,10 @@ impl Vm {
         self.cpus[v].urgent |= self.cpus[v].need_resched;
         self.charge(host, v);
         if self.is_idle_task(self.cpus[v].current) {
+            self.idle_tick(v);
             return;
         }
-        if let Some((from, was_urgent)) = self.pull(host, v, self.load(v)) {
+        if let Some((from, was_urgent)) = self.balance_busy(host, v) {
             self.tell_if_urgent(v, from, was_urgent);
         }
         if self.is_slice_over(v) {

@@ -92,10 +92,14 @@ impl Vm {
 
     /// Release the lock, wake these, and back to user mode.
     fn leave_and_wake(&mut self, v: usize, lock: u32, tasks: impl DoubleEndedIterator<Item = u32>) {
+        self.leave_with(v, lock, tasks.map(Op::Wake));
+    }
+
+    fn leave_with(&mut self, v: usize, lock: u32, wakes: impl DoubleEndedIterator<Item = Op>) {
         let frame = self.frame(v);
         frame.first(&[Op::ToUser]);
-        for task in tasks.rev() {
-            frame.first(&[Op::Wake(task)]);
+        for wake in wakes.rev() {
+            frame.first(&[wake]);
         }
         frame.first(&[Op::Unlock(lock)]);
     }
@@ -299,7 +303,7 @@ impl Vm {
             Op::PipePutDone(_) => {
                 pipe.filled += 1;
                 let reader = pipe.readers.pop_front();
-                self.leave_and_wake(v, lock, reader.into_iter());
+                self.leave_with(v, lock, reader.into_iter().map(Op::WakeSync));
             }
             Op::PipeGet(_) if pipe.filled == 0 => {
                 pipe.readers.push_back(current);
@@ -310,7 +314,7 @@ impl Vm {
                 pipe.filled -= 1;
                 let low = pipe.filled <= pipe.low_water;
                 let writers = if low { std::mem::take(&mut pipe.writers) } else { VecDeque::new() };
-                self.leave_and_wake(v, lock, writers.into_iter());
+                self.leave_with(v, lock, writers.into_iter().map(Op::WakeSync));
             }
         }
     }

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use crate::class::fair::Idling;
 use crate::events::Timer;
 use crate::rng::Rng;
 use crate::time::Ns;
@@ -43,6 +44,8 @@ pub struct Task {
     pub deadline_ns: Ns,
     pub left_ns: Option<Ns>,
     pub delayed: bool,
+    /// When it ran last, by the guest's clock (exec_start); 0: never.
+    pub ran_ns: Ns,
     /// When it began to wait for a mutex.
     pub waits_since_ns: Ns,
     pub space: u32,
@@ -89,6 +92,12 @@ pub struct Cpu {
     pub protected_until_ns: Ns,
     pub delayed: usize,
     pub rq_lock: u32,
+    /// For balancing: how long it idles, another vCPU has asked it to look for a task, and it has failed to take one so often (nr_balance_failed); when it,
+    /// busy, looks next.
+    pub idling: Idling,
+    pub kicked: bool,
+    pub failed: u32,
+    pub balance_ns: Ns,
     /// Tasks that others have woken, and that this one is to put on its queue (`rq->ttwu_pending`).
     pub wakelist: VecDeque<u32>,
 
@@ -117,7 +126,7 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    pub fn new(idle: u32, rq_lock: u32) -> Self {
+    pub fn new(idle: u32, rq_lock: u32, idling: Idling) -> Self {
         Self {
             current: idle,
             irq: Frame::with_room(),
@@ -134,6 +143,10 @@ impl Cpu {
             protected_until_ns: 0,
             delayed: 0,
             rq_lock,
+            idling,
+            kicked: false,
+            failed: 0,
+            balance_ns: 0,
             wakelist: VecDeque::new(),
             calls: Default::default(),
             answers_left: 0,

@@ -176,6 +176,10 @@ impl Vm {
         if why == Stop::Preempted {
             self.sched_out(now_ns, v);
         }
+        if self.kvm.tells_always {
+            self.vcpus[v].seen_preempted = self.kvm.steal_time && self.kvm.tells_preempted;
+            self.look_at_owners();
+        }
         let shrunk = self.kvm.ple.shrunk(self.vcpus[v].window_size);
         let vcpu = &mut self.vcpus[v];
         vcpu.run = None;

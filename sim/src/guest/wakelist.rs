@@ -47,7 +47,7 @@ impl Vm {
                 self.frame(v).first(&[Op::LockRq, work, Op::WakeAll, Op::UnlockRq, Op::TellSlice]);
             }
             Op::WakeAll => {
-                for task in std::mem::take(&mut self.cpus[v].wakelist) {
+                while let Some(task) = self.cpus[v].wakelist.pop_front() {
                     self.tasks[task as usize].state = State::Sleeping;
                     self.enqueue(host, v, task, v as u32);
                 }

@@ -78,7 +78,11 @@ pub trait Class {
     fn has_ticks(&self) -> bool {
         true
     }
-    /// Events of the class's own: [`Event::Watchdog`], [`Event::Balance`], [`Event::ClassTimer`], which says itself on which pCPU it is.
+    /// What its programs take for each task that is put on a pCPU.
+    fn programs_ns(&self, _core: &Core) -> Ns {
+        0
+    }
+    /// Events of the class's own: [`Event::Watchdog`], [`Event::ClassTimer`], which says itself on which pCPU it is.
     fn event(&mut self, _core: &mut Core, _event: Event) {}
 
     /// sched_yield().

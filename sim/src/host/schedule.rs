@@ -138,6 +138,7 @@ impl<C: Class> Host<C> {
 
     /// The task has the pCPU: what it costs before its own work begins, and the ticks.
     fn begin_turn(&mut self, cpu: CpuId, id: TaskId) -> Run {
+        let switch_ns = self.core.machine.costs.context_switch_ns + self.class.programs_ns(&self.core);
         let core = &mut self.core;
         let now_ns = core.now_ns;
         let task = &mut core.tasks[id.index()];
@@ -155,7 +156,7 @@ impl<C: Class> Host<C> {
         let after_other_ns =
             core.machine.refill_after_other_ns(task.footprint_per_mille, task.turn_ns, others_ns);
         task.refill_left_ns = task.refill_left_ns.max(after_other_ns);
-        let from_ns = now_ns + core.machine.costs.context_switch_ns + task.refill_left_ns;
+        let from_ns = now_ns + switch_ns + task.refill_left_ns;
         state.from_ns = from_ns;
         if !state.tick_armed && self.class.has_ticks() {
             core.arm_tick(cpu);
@@ -225,10 +226,9 @@ impl<C: Class> Host<C> {
                     });
                 }
             }
-            Event::Wake(task) => self.wake(task, None),
             Event::Migrate(task) => self.stopper_moves(task),
             Event::Push(cpu) => self.push_away(cpu),
-            Event::Watchdog | Event::Balance(_) => self.class.event(&mut self.core, event),
+            Event::Watchdog => self.class.event(&mut self.core, event),
             Event::ClassTimer { .. } => {
                 self.class.event(&mut self.core, event);
                 self.class.finish(&mut self.core);

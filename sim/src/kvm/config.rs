@@ -28,6 +28,8 @@ pub struct KvmConfig {
     pub steal_time: bool,
     /// ... the latter since KVM of 4.10.
     pub tells_preempted: bool,
+    /// ... and until 5.18 it says so of each that has no pCPU, also of one that halts or is in the middle of an exit (kvm_arch_vcpu_put()).
+    pub tells_always: bool,
     /// KVM_FEATURE_PV_SCHED_YIELD: who calls a preempted vCPU yields to it. Off in QEMU's named CPU models.
     pub sched_yield: bool,
     /// kvm_sched_yield() yields to nobody while its pCPU has no other task (single_task_running(), since 5.13).
@@ -51,6 +53,7 @@ impl Default for KvmConfig {
             halt_poll: HaltPoll::default(),
             steal_time: true,
             tells_preempted: true,
+            tells_always: false,
             sched_yield: false,
             lone_yields_not: true,
             kick_yields: true,

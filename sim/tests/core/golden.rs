@@ -125,6 +125,6 @@ fn whole_runs_are_what_they_were() {
     assert_ne!(found[2], found[3], "a yield forfeits in one and not in the other");
     assert_eq!(
         found,
-        ["f0c7f399e91c3fd4", "b0b68fab43538cc3", "cd828ead5bf6f550", "edb3144a9d8fb9a6", "c131e3caf13a41fd"]
+        ["f0c7f399e91c3fd4", "a129dc1310629c4e", "beaa66c108e3f2d7", "42851ae8fb768443", "ff7530dd65e56b40"]
     );
 }

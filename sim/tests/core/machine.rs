@@ -2,6 +2,7 @@
 //! What the machine costs, computed by hand.
 
 use cohort_sim::bodies::Program;
+use cohort_sim::class::fair::FairConfig;
 use cohort_sim::host::TaskSpec;
 use cohort_sim::machine::{Costs, MachineConfig};
 use cohort_sim::{CpuId, SimError};
@@ -23,6 +24,20 @@ fn a_switch_costs_before_the_work_begins() {
     let times: Vec<u64> = turns.borrow().iter().map(|turn| turn.0).collect();
     // Work of 10 us, 1.5 us after each start; the sleep begins when it ends.
     assert_eq!(times, [0, 11_500, 101_500, 113_000]);
+}
+
+#[test]
+fn so_do_the_programs_of_a_sched_ext_scheduler() {
+    let costs = Costs { context_switch_ns: 500, bpf_switch_ns: 1_000, ..Costs::free() };
+    let machine = MachineConfig { costs, ..MachineConfig::ideal(1) };
+    for (class, switch_ns) in [(ext(&machine), 1_500), (fair(FairConfig::default()), 500)] {
+        let mut s = sim(&machine, class, 1);
+        let turns = record(&mut s);
+        spawn(&mut s, TaskSpec::default(), Program::OnDemand { run_ns: 10 * US });
+        s.run_until(MS).unwrap();
+        let times: Vec<u64> = turns.borrow().iter().map(|turn| turn.0).collect();
+        assert_eq!(times, [0, switch_ns + 10 * US]);
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail as the test does")]
 
+mod balance;
 mod cfs;
 mod common;
 mod eevdf;

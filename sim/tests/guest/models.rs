@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The models that come with the project: they end, whatever the number of vCPUs; loads do not.
 
-use cohort_sim::class::fair::{Fair, FairConfig};
+use cohort_sim::class::fair::{Fair, FairConfig, Newidle};
 use cohort_sim::class::AnyClass;
 use cohort_sim::guest::{GuestConfig, Scheduler};
 use cohort_sim::kvm::KvmConfig;
@@ -139,6 +139,7 @@ fn alone_they_take_as_long_as_in_the_lab() {
                 hrtick: true,
                 lag_by_tick: true,
                 paid_leave: true,
+                newidle: Newidle::Rate,
                 yield_forfeits: true,
                 scheduler: Scheduler::EevdfDelay,
                 lazy_preemption: true,

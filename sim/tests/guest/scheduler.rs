@@ -338,3 +338,26 @@ fn a_preemptible_kernel_lets_others_go_first_where_its_lock_is_released() {
         assert_eq!(second(false, irqs_off), (6_500 * US, Some(2)), "{irqs_off}");
     }
 }
+
+#[test]
+fn until_5_18_a_halted_vcpu_seemed_to_be_preempted() {
+    // Who is woken was on vCPU 1, which halts; vCPU 2 has never run.
+    let text = "
+        [[thread]]
+        name = 'waker'
+        steps = [{ compute = '1500us' }, { signal = 'c' }, { compute = '100us' }]
+        [[thread]]
+        name = 'woken'
+        steps = [{ compute = '10us' }, { wait = 'c' }, { done = 'woken' }]";
+    for (tells_always, expected) in [(false, 1), (true, 2)] {
+        let mut config = vm(3, text);
+        config.kvm.tells_always = tells_always;
+        let s =
+            build(&MachineConfig::ideal(3), turns_of_a_ms(), &[config], &[], 1).pin(&[0, 1, 2]).until(4 * MS);
+        let on = s.list(|what| match what {
+            What::Progress { vcpu, .. } => Some(vcpu.id),
+            _ => None,
+        });
+        assert_eq!(on, [(1_500 * US, expected)]);
+    }
+}

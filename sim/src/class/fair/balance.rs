@@ -64,7 +64,7 @@ impl Balance {
         self.domains = vec![[Domain::default(); LEVELS]; cpus];
         self.forget_ns = vec![0; cpus];
         let pcpus = domains(core, CpuId(0)).iter().flatten().map(|(_, size)| *size).sum();
-        self.idling = core.machine.all().map(|cpu| Idling::new(core, cpu, pcpus)).collect();
+        self.idling = core.machine.all().map(|cpu| Idling::of_cpu(core, cpu, pcpus)).collect();
         self.kicked = vec![None; cpus];
     }
 
@@ -130,6 +130,10 @@ impl Fair {
 
     /// `detach_task()` and `attach_task()`: it may preempt, also if it is new and never ran (it does not come with WF_FORK).
     pub(super) fn move_task(&mut self, core: &mut Core, task: TaskId, to: CpuId) {
+        // What both runners have had counts in the averages by which it leaves and comes (update_curr()).
+        let from = core.task(task).cpu;
+        self.charge(core, from);
+        self.charge(core, to);
         self.dequeue_task(core, task, false);
         core.set_task_cpu(task, to);
         self.enqueue_task(core, task, false);
@@ -155,7 +159,7 @@ impl Fair {
     fn is_hot(&self, core: &Core, task: TaskId, to: CpuId, level: usize) -> bool {
         let id = self.of_task[task.index()];
         let entity = self.entity(id);
-        let (ran_ns, is_next) = (entity.exec_start_ns, self.rq(entity.rq).next == Some(id));
+        let (ran_ns, is_next) = (entity.exec_start_ns, self.rq(entity.home).next == Some(id));
         let just_ran = ran_ns > 0 && core.now_ns - ran_ns < MIGRATION_COST_NS;
         level != SMT && (just_ran || is_next && self.nr_running(to) > 0)
     }

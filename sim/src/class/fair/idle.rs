@@ -7,6 +7,7 @@ use crate::host::Core;
 use crate::ids::{CpuId, TaskId};
 
 use super::balance::{domains, Find};
+use super::newidle::looking_ns;
 use super::Fair;
 
 /// Overloaded pCPUs of a domain that a pCPU going idle looks at: the kernel stops when looking has cost as much as idling lasts on average.
@@ -26,7 +27,7 @@ impl Fair {
         }
         let (rule, now_ns) = (self.config.newidle, core.now_ns);
         let is_long = |fair: &Self, pcpus| {
-            kicked.is_some() || fair.balance.idling[cpu.index()].is_long(core, pcpus, rule)
+            kicked.is_some() || fair.balance.idling[cpu.index()].is_long(looking_ns(core, pcpus), rule)
         };
         let domains = domains(core, cpu);
         let first_size = domains.iter().flatten().map(|(_, size)| *size).next().unwrap_or(0);

@@ -231,8 +231,45 @@ impl Fair {
         load as u64
     }
 
-    /// `cpu_load()`: sleepers included, as far as they are not forgotten.
+    /// `cpu_load()`: sleepers included, as far as they are not forgotten; in older kernels `weighted_cpuload()`.
     pub(super) fn cpu_load(&self, cpu: CpuId) -> u64 {
-        self.rq(cpu.0).avg.load
+        let rq = self.rq(cpu.0);
+        if self.config.sleepers_weigh {
+            rq.avg.load
+        } else {
+            load_of(rq.load)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::bodies::{Program, Simple};
+    use crate::class::fair::{FairConfig, Variant};
+    use crate::class::AnyClass;
+    use crate::host::{Host, TaskSpec};
+    use crate::machine::MachineConfig;
+    use crate::Simulation;
+
+    use super::*;
+
+    #[test]
+    fn who_sleeps_was_no_load_in_older_kernels() {
+        for sleepers_weigh in [true, false] {
+            let config = FairConfig { sleepers_weigh, ..FairConfig::of(Variant::Cfs) };
+            let host = Host::new(&MachineConfig::ideal(1), AnyClass::Fair(Fair::new(config)), 1).unwrap();
+            let mut s = Simulation::new(host, Simple::default());
+            let task = s.host.spawn(TaskSpec::default());
+            s.bodies.add(task, Program::OnDemand { run_ns: 300 * MS });
+            s.host.wake(task, None);
+            let load = |s: &Simulation<Simple>| {
+                let AnyClass::Fair(fair) = &s.host.class else { panic!("it is the fair class") };
+                fair.cpu_load(CpuId(0))
+            };
+            s.run_until(299 * MS).unwrap();
+            assert!(load(&s) > 900, "{}", load(&s));
+            s.run_until(301 * MS).unwrap();
+            assert_eq!(load(&s) > 900, sleepers_weigh, "{}", load(&s));
+        }
     }
 }

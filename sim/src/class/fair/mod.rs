@@ -28,7 +28,7 @@ use crate::tree::Forest;
 
 use self::balance::Balance;
 use self::group::TaskGroup;
-pub use self::newidle::Newidle;
+pub use self::newidle::{Idling, Newidle};
 use self::queue::{Entity, Rq};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -117,6 +117,9 @@ pub struct FairConfig {
     pub balance: bool,
     /// When that is tried.
     pub newidle: Newidle,
+    /// Who sleeps counts in a pCPU's load until it is forgotten (cpu_load() since b0fb1eb4f04a, 5.5, and 11f10e5420f6, 5.7), and not only who is runnable:
+    /// before, that was an average too (runnable_load_avg, 3.8 and later), which is left out.
+    pub sleepers_weigh: bool,
     /// ... and periodically, between busy ones.
     pub periodic_balance: bool,
 }
@@ -144,6 +147,7 @@ impl Default for FairConfig {
             group_weight: GroupWeight::Auto,
             balance: true,
             newidle: Newidle::Random,
+            sleepers_weigh: true,
             periodic_balance: true,
         }
     }

@@ -58,7 +58,12 @@ impl Worth {
     }
 }
 
-/// What a pCPU remembers of being idle.
+/// What it costs to look at so many pCPUs.
+pub fn looking_ns(core: &Core, pcpus: u32) -> Ns {
+    Ns::from(pcpus) * core.machine.costs.newidle_pcpu_ns
+}
+
+/// What a pCPU, or a guest's vCPU, remembers of being idle.
 #[derive(Clone, Debug)]
 pub struct Idling {
     since_ns: Option<Ns>,
@@ -71,9 +76,13 @@ pub struct Idling {
 
 impl Idling {
     /// `pcpus`: of all its domains.
-    pub fn new(core: &Core, cpu: CpuId, pcpus: u32) -> Self {
-        let cost_ns = Ns::from(pcpus) * core.machine.costs.newidle_pcpu_ns;
+    pub fn of_cpu(core: &Core, cpu: CpuId, pcpus: u32) -> Self {
         let dice = Rng::derive(core.seed, Stream::Cpu, DICE + u64::from(cpu.0));
+        Self::new(looking_ns(core, pcpus), dice)
+    }
+
+    /// `cost_ns`: of looking everywhere.
+    pub fn new(cost_ns: Ns, dice: Rng) -> Self {
         Self {
             since_ns: None,
             avg_ns: 2 * MIGRATION_COST_NS,
@@ -99,9 +108,8 @@ impl Idling {
         self.avg_ns = ((avg + (idle - avg) / 8).max(0) as Ns).min(self.avg_max_ns);
     }
 
-    /// Is it idle for long enough to look at so many pCPUs after what was looked at?
-    pub fn is_long(&self, core: &Core, pcpus: u32, rule: Newidle) -> bool {
-        let cost_ns = Ns::from(pcpus) * core.machine.costs.newidle_pcpu_ns;
+    /// Is it idle for long enough to look for that long?
+    pub fn is_long(&self, cost_ns: Ns, rule: Newidle) -> bool {
         let least_ns = if rule == Newidle::MigrationCost { MIGRATION_COST_NS } else { 0 };
         self.avg_ns >= cost_ns.max(least_ns)
     }
@@ -138,7 +146,7 @@ mod tests {
     }
 
     fn idling() -> Idling {
-        Idling::new(&core(2), CpuId(0), 2)
+        Idling::of_cpu(&core(2), CpuId(0), 2)
     }
 
     #[test]
@@ -192,10 +200,10 @@ mod tests {
     #[test]
     fn a_large_machine_remembers_idling_for_as_long_as_looking_takes() {
         let core = core(1_024);
-        let mut idling = Idling::new(&core, CpuId(0), 1_024);
+        let mut idling = Idling::of_cpu(&core, CpuId(0), 1_024);
         idling.begins(0);
         idling.ends(1_000_000_000, false);
-        assert!(idling.is_long(&core, 1_024, Newidle::Cost));
+        assert!(idling.is_long(looking_ns(&core, 1_024), Newidle::Cost));
         assert_eq!(idling.avg_ns, 2 * 1_024 * 2_000);
     }
 
@@ -206,9 +214,9 @@ mod tests {
         for (avg_ns, expected) in [(499_999, [false, false, true]), (500_000, [true, false, true])] {
             idling.avg_ns = avg_ns;
             let found = [
-                idling.is_long(&small, 2, Newidle::MigrationCost),
-                idling.is_long(&large, 1_024, Newidle::MigrationCost),
-                idling.is_long(&small, 2, Newidle::Cost),
+                idling.is_long(looking_ns(&small, 2), Newidle::MigrationCost),
+                idling.is_long(looking_ns(&large, 1_024), Newidle::MigrationCost),
+                idling.is_long(looking_ns(&small, 2), Newidle::Cost),
             ];
             assert_eq!(found, expected);
         }
