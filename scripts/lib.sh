@@ -5,7 +5,8 @@
 
 set -euo pipefail
 
-repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# With a CDPATH, a relative `cd` may go elsewhere, and prints where.
+repo=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$repo"
 logs=build/logs
 stamps=build/stamps

@@ -123,7 +123,7 @@ pub struct Run {
     #[arg(long, help_heading = "Statistics")]
     pub json: bool,
 
-    /// Only check whether this host can run the scheduler; print what stands in the way, all of it
+    /// Only check whether this host can run the scheduler, and read the file of --sets; print what stands in the way, all of it
     #[arg(long, conflicts_with_all = ["stats", "json"])]
     pub check: bool,
 

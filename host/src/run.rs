@@ -59,11 +59,10 @@ pub fn run(args: &Run, host: &Host) -> Result<(), Failure> {
     if let Some(interval) = args.monitor {
         return monitor::watch(host, interval, args.json, &Stops::listen_twice()?);
     }
-    let refusals = host.refusals();
     if args.check {
-        return check(&refusals);
+        return check(&obstacles(args, host));
     }
-    if let Some(refusal) = refusals.into_iter().next() {
+    if let Some(refusal) = host.refusals().into_iter().next() {
         return Err(Failure::refused(refusal));
     }
     let axes = args.policy.axes()?;
@@ -94,6 +93,12 @@ pub fn run(args: &Run, host: &Host) -> Result<(), Failure> {
         reporter.finish();
     }
     result
+}
+
+/// Everything for which a run with these flags would be refused: the host's part, then the file of `--sets`.
+fn obstacles(args: &Run, host: &Host) -> Vec<String> {
+    let sets = args.policy.sets.clone().and_then(|path| Teller::from_file(path).err());
+    host.refusals().into_iter().chain(sets.map(|failure| failure.line)).collect()
 }
 
 /// Print every obstacle but the last, which becomes the failure.
@@ -339,6 +344,26 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+    use crate::checks::tests::FakeHost;
+    use crate::cli;
+
+    #[test]
+    fn a_check_refuses_the_sets_that_a_run_refuses() {
+        let (host, dir) = (FakeHost::good(), tempfile::tempdir().unwrap());
+        let path = dir.path().join("sets");
+        let line = ["cohort", "run", "--check", "--policy", "partial", "--sets", path.to_str().unwrap()];
+        let args = match cli::parse(line.map(Into::into)).unwrap().command {
+            cli::Command::Run(args) => args,
+            _ => unreachable!(),
+        };
+        let told = || obstacles(&args, &host.host());
+        assert!(told()[0].starts_with("--sets: cannot read"), "{:?}", told());
+        fs::write(&path, "web: x\n").unwrap();
+        assert!(told()[0].contains("line 1: vCPUs \"x\""), "{:?}", told());
+        assert_eq!(check(&told()).unwrap_err().status, 2);
+        fs::write(&path, "web: 0,1\n").unwrap();
+        assert_eq!(check(&told()), Ok(()));
+    }
 
     #[test]
     #[ignore = "the next test runs it, in a process of its own"]
@@ -359,8 +384,9 @@ mod tests {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap() == "ready"));
-        let pid = child.id().to_string();
-        let term = || assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        // The shell's own kill: the program is not on every machine.
+        let kill = format!("kill -TERM {}", child.id());
+        let term = || assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
         // One that comes with the first, as from a terminal and whoever started us, is the first.
         term();
         term();

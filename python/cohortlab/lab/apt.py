@@ -81,6 +81,8 @@ class Apt:
             # A mirror that cannot be reached is a warning otherwise, and what it has counts as not existing.
             'APT::Update::Error-Mode "any";\n'
             'APT::Architecture "amd64";\n#clear APT::Architectures;\n'
+            # The machine's own suite need not be one of ours, and apt refuses a name that it does not know.
+            "#clear APT::Default-Release;\n"
         )
         _run(["apt-get", "-qq", "-c", str(self.config), "update"])
 
