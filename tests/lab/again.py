@@ -16,14 +16,16 @@ from cohortlab.places import PlaceCrashed
 
 # The emulator crashes now and then with two levels of guests.
 ATTEMPTS = 4
-# A test that fails is void if others on this machine kept its lab waiting for so much of the time.
+# A test that fails is void if others on this machine kept its lab waiting for so much of the time; and so is a window
+# of measurement, whatever came out.
 DISTURBED = 0.1
-# ... and a window is, whatever came out, if anybody kept it waiting for so much. The emulator's own threads do that for
-# 11 to 19 % of a time in which both its pCPUs are busy, on a machine of two CPUs that does nothing else.
-WINDOW_DISTURBED = 0.25
-# So many tests of a session may fail once, if they pass the next time: over two hundred measure on a machine whose
-# noise nobody bounds. Each is told of, and counted. One that fails twice, or one more, fails the session.
-SECOND_CHANCES = 2
+# One test in so many of a session may fail once, if it passes the next time, and so many at least: they measure on a
+# machine whose noise nobody bounds, and the more measure, the more meet it. Each is told of, and counted. One that
+# fails twice, or one more, fails the session.
+TESTS_PER_CHANCE, CHANCES_MIN = 50, 2
+# So many may lose a machine once whose kernel blames what ran in it, however many tests there are: noise kills no
+# kernel.
+DEATHS = 2
 
 # So many tests of a session may lose a machine to a crash that nothing explains: the goal is none in fifty boots. A
 # scheduler that hangs its host now and then is not to pass as an emulator that crashes.
@@ -37,8 +39,11 @@ T = TypeVar("T")
 
 # Why tests were run again and labs booted again.
 repeated: list[str] = []
-# The tests that have failed once.
+# How many of this session may fail once.
+chances = CHANCES_MIN
+# The tests that have failed once, and those whose host has died once.
 _failed: set[str] = set()
+_died: set[str] = set()
 # The tests that have lost a machine.
 _lost: list[str] = []
 
@@ -57,11 +62,21 @@ def say(text: str, fraction: float | None = None) -> None:
     print(f"lab: {text}", flush=True)
 
 
+def set_chances(tests: int) -> None:
+    """Let as many fail once as may in a session of so many tests of the lab."""
+    global chances
+    chances = max(CHANCES_MIN, tests // TESTS_PER_CHANCE)
+
+
 def second_chance(test: str) -> bool:
     """Return whether a test that has failed may try once more."""
-    if test in _failed or len(_failed) >= SECOND_CHANCES:
+    return _may_once(test, _failed, chances)
+
+
+def _may_once(test: str, those: set[str], most: int) -> bool:
+    if test in _failed | _died or len(those) >= most:
         return False
-    _failed.add(test)
+    those.add(test)
     return True
 
 
@@ -72,7 +87,7 @@ def may_be_lost(test: str, console: str) -> bool:
         console: what the host's kernel has said since the test began.
     """
     if DIED.search(console):
-        return second_chance(test)
+        return _may_once(test, _died, DEATHS)
     _lost.append(test)
     return len(_lost) <= LOSSES
 

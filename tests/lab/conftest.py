@@ -16,14 +16,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from again import ATTEMPTS, DISTURBED, Elsewhere, booted, may_be_lost, repeat, repeated, say, second_chance, until_up
+from again import (
+    ATTEMPTS,
+    DISTURBED,
+    Elsewhere,
+    booted,
+    may_be_lost,
+    repeat,
+    repeated,
+    say,
+    second_chance,
+    set_chances,
+    until_up,
+)
 from disturbance import Disturbance
 from ground import ended_after
 
 from cohortlab import scenario as scenarios
 from cohortlab.lab import guest as guests
-from cohortlab.lab.agent import AgentError, Job, Machine
-from cohortlab.lab.bringup import Lab, bring_up
+from cohortlab.lab.agent import AgentError, Channel, Job, Machine
+from cohortlab.lab.bringup import bring_up
 from cohortlab.lab.guest import Guest, GuestConfig
 from cohortlab.lab.place import LabPlace
 from cohortlab.lab.policy import sched_ext_state
@@ -35,22 +47,24 @@ DAMAGE = re.compile(r"BUG|WARNING|Oops|\bstall|lockup|blocked for more than|hung
 # Locks, wake-ups and TLB flushes for some ten seconds on a busy lab.
 WORK = "hackbench -g 2 -l 1500 -f 5 && stress-ng --quiet --tlb-shootdown 1 --tlb-shootdown-ops 500"
 WORK_TIMEOUT_S = 180
+# So long may `cohort run` take to end.
+STOP_S = 30
 # Small enough for the memory that the host has beside its scenario.
 EXTRA_GUEST_MB = 192
 
 Boot = Callable[..., AbstractContextManager[LabPlace]]
-BareBoot = Callable[..., Lab]
+BareBoot = Callable[..., "BareHost"]
 
 # A mark in a kernel's log is there once.
 _marks = itertools.count()
-# The tests that had a lab.
+# The tests of the lab that were run.
 used: set[str] = set()
 # The lab that tests share, by its kernel.
 held: dict[str | None, LabPlace] = {}
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how often that was, after a session that has had a lab."""
+    """Print how often that was, after a session with tests of the lab."""
     if used:
         terminalreporter.line(f"lab: {len(repeated)} tests or boots were repeated")
         for why in repeated:
@@ -102,7 +116,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests that share a lab one after the other, by kernel, and then those that would have it closed."""
+    """Run the tests that share a lab one after the other, by kernel, and then those that would have it closed.
+
+    The more tests of the lab there are, the more of them may fail once.
+    """
+    set_chances(sum(item.get_closest_marker("lab") is not None for item in items))
 
     def shared(item: pytest.Item) -> tuple[bool, str]:
         callspec = getattr(item, "callspec", None)
@@ -127,20 +145,50 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             bring_up_again(lab)
 
 
-def boot_again(lab: LabPlace) -> None:
+class BareHost(Machine):
+    """A host without guests of the lab's own. Whoever holds this object has the new host after a reset.
+
+    Attributes:
+        emulator, guests: as those of a ``LabPlace``.
+    """
+
+    def __init__(self, ready: Callable[[Machine], object], **options: Any) -> None:
+        """``ready`` is done to the host after each boot."""
+        self.guests: dict[str, Guest] = {}
+        self._ready = ready
+        self._options = {"pcpus": 2, "ple": True, **options}
+        super().__init__("host", until_up(self._booted))
+
+    def _booted(self) -> Channel:
+        self.emulator = bring_up([], fresh=True, progress=say, **self._options).emulator
+        try:
+            self._ready(self.emulator.host)
+        except (AgentError, TimeoutError) as error:
+            self.close()
+            raise PlaceCrashed(f"the host is not ready: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+        return self.emulator.host.channel
+
+    def reset(self) -> None:
+        """Boot it anew."""
+        self.close()
+        self.channel = self._booted()
+
+    def close(self) -> None:
+        self.emulator.close()
+
+
+def boot_again(lab: LabPlace | BareHost) -> None:
     """Boot the lab after a crash, in which it may crash as well: the tests that follow need it."""
     until_up(lab.reset, "booting again")
 
 
 @pytest.fixture(scope="session")
 def bare() -> BareBoot:
-    """Boots of a host alone: ``lab = bare(files=...)``, to be closed by who asks."""
-
-    def lab(**options: Any) -> Lab:
-        options = {"pcpus": 2, "ple": True, **options}
-        return until_up(lambda: bring_up([], fresh=True, progress=say, **options))
-
-    return lab
+    """Boots of a host alone: ``host = bare(ready, files=...)``, to be closed by who asks."""
+    return BareHost
 
 
 def bring_up_again(lab: LabPlace) -> None:
@@ -159,15 +207,20 @@ def up_again() -> Callable[[LabPlace], None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Void a test in which the emulated host died, as `compare` voids a round: say so, boot again, run it again.
+    """Void a test of the lab in which the emulated host died, as `compare` voids a round: boot again, run it again.
 
-    A test that fails while this machine was elsewhere for long is void as well.
+    A test that fails while this machine was elsewhere for long is void as well. Its lab is known if a fixture has it; a
+    test that boots one in its own body boots another. A host alone is booted for each try: what the test has done to it
+    would still be there.
     """
-    lab = pyfuncitem.funcargs.get("place")
-    if lab is None and "boot" not in pyfuncitem.funcargs:
+    if not pyfuncitem.get_closest_marker("lab"):
         return None
-    if pyfuncitem.get_closest_marker("lab"):
-        used.add(pyfuncitem.nodeid)
+    used.add(pyfuncitem.nodeid)
+    labs = (value for value in pyfuncitem.funcargs.values() if isinstance(value, LabPlace | BareHost))
+    lab = next(labs, None)
+    if isinstance(lab, LabPlace) and not lab.guests:
+        # Its last boot, for a test before, was given up.
+        boot_again(lab)
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     for attempt in range(1, ATTEMPTS + 1):
         disturbance = Disturbance(lab) if lab else None
@@ -183,10 +236,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             console = lab.emulator.console_text()[said:] if lab else str(failure)
             may_repeat = isinstance(failure, (AssertionError, AgentError, TimeoutError, PlaceCrashed))
             again = attempt < ATTEMPTS and may_repeat and is_void(pyfuncitem, failure, console if lost else None, part)
-            if lab is not None and (lost or crashed):
+            if lab is not None and (lost or crashed or (again and isinstance(lab, BareHost))):
                 # Also for the tests that follow.
                 boot_again(lab)
-                if "bench" in arguments:
+                if "bench" in arguments and isinstance(lab, LabPlace):
                     arguments["bench"] = Bench(lab)
             if not again:
                 raise
@@ -217,7 +270,7 @@ def is_void(test: pytest.Function, failure: Exception, console: str | None, part
     return True
 
 
-def answers(lab: LabPlace) -> bool:
+def answers(lab: LabPlace | BareHost) -> bool:
     """Return whether the host and all its guests are alive."""
     try:
         for machine in (lab.emulator.host, *(guest.machine for guest in lab.guests.values())):
@@ -282,9 +335,12 @@ class Bench:
         finally:
             job.signal(signal.SIGCONT)
             job.signal(signal.SIGTERM)
-            if job.wait(30) is None:
+            stuck = job.wait(STOP_S) is None
+            if stuck:
                 job.signal(signal.SIGKILL)
             self.until(lambda: self.state() == "disabled", "the kernel schedules again")
+        # Only of a block that has ended well: what else went wrong comes first.
+        assert not stuck, f"cohort run did not end within {STOP_S} s of SIGTERM: {job.output('stderr')[0][-600:]}"
 
     def extra_guest(self, name: str, vcpus: int) -> Guest:
         """Start one more guest than the scenario has, to be killed; do not wait for its boot."""

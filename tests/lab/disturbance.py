@@ -6,8 +6,11 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cohortlab.lab.place import LabPlace
+if TYPE_CHECKING:
+    from cohortlab.lab.place import LabPlace
+    from conftest import BareHost
 
 # The columns of /proc/stat with the time in which this machine's CPUs worked, and in which it, itself a VM, had none.
 _BUSY = (1, 2, 3, 6, 7)
@@ -17,7 +20,7 @@ _STEAL = (8,)
 class Disturbance:
     """Begins when it is made."""
 
-    def __init__(self, place: LabPlace) -> None:
+    def __init__(self, place: LabPlace | BareHost) -> None:
         self._emulator = place.emulator.clock()
         self._begin = time.monotonic()
         self._busy_s, self._stolen_s = _spent_s(_BUSY), _spent_s(_STEAL)

@@ -9,17 +9,22 @@ import re
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from cohortlab.lab.probe import ProbeRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
+    from cohortlab.lab.agent import Machine
     from conftest import Bench
 
 TRACING = "/sys/kernel/tracing/events"
 Sample = dict[str, Any]
 Vcpu = dict[str, Any]
+# What two have counted of the same agrees within such a part.
+EXACT = 0.02
 # An agent knows its jobs by name.
 _numbers = itertools.count()
 
@@ -148,3 +153,16 @@ def returning(bench: Bench, name: str, function: str) -> Iterator[str]:
 def grown(before: dict[str, Any], after: dict[str, Any], counter: str) -> int:
     """Return by how much a counter grew, of a vCPU or summed over those of a VM."""
     return after.get("total", after)[counter] - before.get("total", before)[counter]
+
+
+def close_to(wanted: float, slack: float = 0) -> object:
+    """Return what is equal to a figure within 2 %, or within ``slack``."""
+    return pytest.approx(wanted, rel=EXACT, abs=slack)
+
+
+def spent_ns(host: Machine, pid: int) -> int:
+    """Return the time that the programs of a probe, by its process, have taken so far, if the kernel measures it."""
+    texts = host.check(f"cat /proc/{pid}/fdinfo/* 2>/dev/null || true")
+    times_ns = re.findall(r"run_time_ns:\s+(\d+)", texts)
+    assert times_ns, "no program of the probe is found"
+    return sum(map(int, times_ns))

@@ -15,8 +15,9 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from ground import end
+from ground import RR_MS, end
 from provoked import TRUTH, put
+from recorder import recorder
 
 from cohortlab.lab import programs
 from cohortlab.lab.agent import Job
@@ -31,8 +32,7 @@ from cohortlab.sim.result import Result, Traces
 WINDOW_S = 10
 # Of a hundred a second, those at which a sibling waited.
 LOOKS_MIN = 100
-RR_MS = "/proc/sys/kernel/sched_rr_timeslice_ms"
-# Of a busy machine's lab: until loads run, and until a recorder does.
+# Of a busy machine's lab, until loads run.
 PATIENCE_S = 300
 _BUSY = 0.9
 _numbers = itertools.count()
@@ -205,11 +205,8 @@ def probed(place: LabPlace, scenario: Scenario) -> Figures:
 
 def recorded(place: LabPlace, to: Path) -> Figures:
     """Record as long a window, for what the probe does not count by itself."""
-    name = f"record-{next(_numbers)}"
-    job = place.host.spawn(name, f"exec nice -n -20 cohort record --seconds {WINDOW_S} --out /tmp/{name}.rec")
-    assert job.wait(PATIENCE_S + WINDOW_S) == 0, job.output("stderr")[0]
-    to.write_bytes(place.host.get(f"/tmp/{name}.rec"))
-    place.host.check(f"rm /tmp/{name}.rec")
+    with recorder(place.host, f"nice -n -20 cohort record --seconds {WINDOW_S}", to):
+        pass
     return of_recording(to)
 
 

@@ -7,7 +7,9 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _a_session_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(again, "chances", again.CHANCES_MIN)
     monkeypatch.setattr(again, "_failed", set())
+    monkeypatch.setattr(again, "_died", set())
     monkeypatch.setattr(again, "_lost", [])
 
 
@@ -16,6 +18,19 @@ def test_a_test_may_fail_once_and_two_of_a_session() -> None:
     assert not again.second_chance("a"), "twice"
     assert again.second_chance("b")
     assert not again.second_chance("c"), "a third one"
+
+
+@pytest.mark.parametrize(("tests", "may_fail"), [(1, 2), (149, 2), (150, 3), (230, 4)])
+def test_one_in_fifty_may_fail_once_where_there_are_many(tests: int, may_fail: int) -> None:
+    again.set_chances(tests)
+    assert sum(again.second_chance(str(test)) for test in range(tests)) == min(tests, may_fail)
+
+
+def test_however_many_tests_there_are_no_more_than_two_may_kill_their_host() -> None:
+    again.set_chances(1000)
+    assert [again.may_be_lost(test, "Oops: int3") for test in "abc"] == [True, True, False]
+    assert not again.second_chance("a"), "it has had one"
+    assert again.second_chance("c"), "those who fail are counted by themselves"
 
 
 def test_two_machines_may_be_lost_for_no_reason() -> None:

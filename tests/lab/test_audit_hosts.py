@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 import pytest
 from audit import has_cgroup_modes, hits, report
 
 from cohortlab.lab import binaries
 from cohortlab.lab.agent import Machine
-from cohortlab.lab.bringup import Lab
 from cohortlab.lab.command import MACHINE
+
+if TYPE_CHECKING:
+    from conftest import BareBoot, BareHost
 
 pytestmark = [pytest.mark.lab, pytest.mark.long]
 
@@ -27,35 +31,24 @@ ALL = set(GUESTS)
 
 
 @pytest.fixture(scope="module")
-def host(bare: Callable[..., Lab]) -> Iterator[Machine]:
+def host(bare: BareBoot) -> Iterator[BareHost]:
     files = {"cohort": binaries.find("cohort")}
-    emulator = bare(files=files, pcpus=4, ple=False, spare_mb=512, extra_cmdline="isolcpus=2,3").emulator
-    try:
-        yield emulator.host
-    finally:
-        emulator.close()
+    options = {"pcpus": 4, "ple": False, "spare_mb": 512, "extra_cmdline": "isolcpus=2,3"}
+    with closing(bare(start_guests, files=files, **options)) as host:
+        yield host
 
 
-@pytest.fixture(scope="module")
-def guests(host: Machine) -> Iterator[dict[str, int]]:
-    """The process numbers of the guests by name."""
-    jobs = {
-        name: host.spawn(
+def start_guests(host: Machine) -> None:
+    for name, (pcpus, vcpus, told) in GUESTS.items():
+        host.spawn(
             f"bad-{name}",
             f"exec taskset -c {pcpus} {QEMU} -name {name},debug-threads=on -smp {vcpus} {told}",
         )
-        for name, (pcpus, vcpus, told) in GUESTS.items()
-    }
-    try:
-        made = "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c anon_inode:kvm-vcpu:"
-        host.check(f"until [ $({made}) = 9 ]; do sleep 1; done", 300)
-        yield {name: job.pid for name, job in jobs.items()}
-    finally:
-        for job in jobs.values():
-            job.signal(9)
+    made = "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c anon_inode:kvm-vcpu:"
+    host.check(f"until [ $({made}) = 9 ]; do sleep 1; done", 300)
 
 
-def test_all_of_it_is_found(host: Machine, guests: dict[str, int]) -> None:
+def test_all_of_it_is_found(host: Machine) -> None:
     told = ("pv-tlb-flush", "pv-unhalt", "pv-ipi", "pv-sched-yield")
     wanted = dict.fromkeys(told, ALL) | {
         "hint-dedicated": {"promised"},
@@ -74,9 +67,10 @@ def test_all_of_it_is_found(host: Machine, guests: dict[str, int]) -> None:
     assert host.run("cohort audit --fail-on critical").rc == 1
 
 
-def test_what_libvirt_needs_and_is_off(host: Machine, guests: dict[str, int]) -> None:
+def test_what_libvirt_needs_and_is_off(host: Machine) -> None:
     folder = "/run/libvirt/qemu"
-    status = f"<domstatus pid='{guests['narrow']}'><domain><name>shop</name><vcpu>3</vcpu></domain></domstatus>"
+    pid = host.check("pgrep -f '[n]ame narrow,'").strip()
+    status = f"<domstatus pid='{pid}'><domain><name>shop</name><vcpu>3</vcpu></domain></domstatus>"
     knob = "/proc/sys/kernel/sched_schedstats"
     host.check(f'mkdir -p {folder} && echo "{status}" >{folder}/shop.xml && echo 0 >{knob}')
     try:

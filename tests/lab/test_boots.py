@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pauses import exits_of
 
 from cohortlab.lab import kernels
 from cohortlab.lab.agent import AgentError
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from conftest import Boot
 
 pytestmark = [pytest.mark.lab, pytest.mark.long]
+
+# Many times as many as any pause filter lets pass.
+PAUSES = 2_000_000
 
 
 def test_a_crashed_host_is_told_and_comes_up_again(boot: Boot, up_again: Callable[[LabPlace], None]) -> None:
@@ -33,14 +38,22 @@ def test_a_crashed_host_is_told_and_comes_up_again(boot: Boot, up_again: Callabl
 
 def test_a_killed_guest_is_told(boot: Boot) -> None:
     with boot() as place:
-        place.guests["pv"].kill()
-        with pytest.raises(PlaceCrashed, match="pv"), place.background("pv", "cpu-hog"):
+        pv = place.guests["pv"]
+        pv.kill()
+        assert pv.job.wait(30) == -signal.SIGKILL
+        # All guests are told of, each with what became of its QEMU.
+        died = "pv: its QEMU was killed by signal 9"
+        with pytest.raises(PlaceCrashed, match=died), place.background("pv", "cpu-hog"):
             pass
 
 
-def test_ple_off_is_off(boot: Boot) -> None:
+def test_ple_off_is_off(boot: Boot, tmp_path: Path) -> None:
     with boot(ple=False) as place:
         assert place.description["ple"] == "off"
+        found, counted = exits_of(place, PAUSES, tmp_path)
+        # Not even of a kernel that spins.
+        assert found == 0, counted
+        assert counted, "the others are counted"
 
 
 def test_an_older_kernel(boot: Boot) -> None:

@@ -6,34 +6,20 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from pauses import exits_of
 
 from cohortlab.lab import guest as guests
-from cohortlab.lab.agent import AgentError, Machine
+from cohortlab.lab.agent import AgentError
 from cohortlab.lab.place import LabPlace
 from cohortlab.places import PlaceError
 
 pytestmark = pytest.mark.lab
-
-KVM_EXIT = "/sys/kernel/tracing/events/kvm/kvm_exit"
-# SVM's and VMX's numbers of the exit that PAUSE causes.
-PAUSE_EXITS = (0x77, 40)
-
-
-def exits(host: Machine) -> dict[int, int]:
-    """Return how often each exit reason was counted."""
-    counts: dict[int, int] = {}
-    for line in host.read(f"{KVM_EXIT}/hist").splitlines():
-        if line.startswith("{"):
-            words = line.replace(":", " ").replace("}", " ").split()
-            counts[int(words[2])] = int(words[4])
-    return counts
 
 
 def test_host_and_guests_run_the_same_stock_kernel(place: LabPlace) -> None:
@@ -93,26 +79,10 @@ def test_a_spin_exits_when_its_window_is_over(place: LabPlace, tmp_path: Path) -
         least, most = 3, pauses // int(said[2]) + 500
     elif place.description["accelerator"] == "kvm":
         pytest.skip("how many PAUSEs a real processor counts is not known here")
-    guest, host = place.guests["work"].machine, place.emulator.host
-    guest.put("/tmp/spin", spinner(tmp_path, pauses))
-    host.check(f"echo 'hist:keys=exit_reason' >{KVM_EXIT}/trigger")
-    try:
-        guest.check("/tmp/spin")
-        counted = exits(host)
-    finally:
-        host.check(f"echo '!hist:keys=exit_reason' >{KVM_EXIT}/trigger")
-    found = sum(counted.get(reason, 0) for reason in PAUSE_EXITS)
+    found, counted = exits_of(place, pauses, tmp_path)
     # The kernels of both levels spin now and then, too.
     assert least <= found, counted
     assert most is None or found <= most, counted
-
-
-def spinner(folder: Path, pauses: int) -> bytes:
-    """Return a program that executes so many PAUSEs."""
-    source, program = folder / "spin.c", folder / "spin"
-    source.write_text(f"int main(void) {{ for (long i = 0; i < {pauses}; i++) __builtin_ia32_pause(); return 0; }}\n")
-    subprocess.run(["gcc", "-O2", "-static", "-o", program, source], check=True)
-    return program.read_bytes()
 
 
 def test_nothing_of_the_labs_own_weighs_in_what_the_kernel_balances_by(place: LabPlace) -> None:

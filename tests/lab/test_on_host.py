@@ -6,14 +6,19 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 import portable
 import pytest
+from ground import NOBODY
 
 from cohortlab.lab import binaries
 from cohortlab.lab.agent import Job, Machine
-from cohortlab.lab.bringup import Lab
+
+if TYPE_CHECKING:
+    from conftest import BareBoot, BareHost
 
 pytestmark = [pytest.mark.lab, pytest.mark.long]
 
@@ -28,20 +33,12 @@ SPARE_MB = 2560
 
 
 @pytest.fixture(scope="module")
-def lab(bare: Callable[..., Lab], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def host(bare: BareBoot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareHost]:
     disk = portable.make(tmp_path_factory.mktemp("portable"))
     files = {"cohort": binaries.find("cohort")}
-    lab = bare(files=files, disks=[disk], spare_mb=SPARE_MB)
-    try:
-        lab.emulator.host.check(portable.PREPARE)
-        yield lab
-    finally:
-        lab.emulator.close()
-
-
-@pytest.fixture
-def host(lab: Lab) -> Machine:
-    return lab.emulator.host
+    options = {"files": files, "disks": [disk], "spare_mb": SPARE_MB}
+    with closing(bare(lambda host: host.check(portable.PREPARE), **options)) as host:
+        yield host
 
 
 def state(host: Machine) -> dict[str, str]:
@@ -169,7 +166,7 @@ def test_if_its_agent_is_killed_as_well_the_next_one_removes_what_is_left(host: 
 @pytest.mark.parametrize(
     ("prefix", "said"),
     [
-        ("setpriv --reuid 65534 --regid 65534 --clear-groups", "run as root"),
+        (NOBODY, "run as root"),
         ("unshare --mount sh -c 'umount /sys/fs/cgroup && exec \"$@\"' sh", "needs cgroup v2"),
         ("unshare --mount sh -c 'mount -t tmpfs none /dev && exec \"$@\"' sh", "/dev/kvm does not exist"),
         (

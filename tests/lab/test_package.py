@@ -12,15 +12,19 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cohortlab.lab import cache
 from cohortlab.lab.agent import Machine
 from cohortlab.lab.apt import Apt, unpack
-from cohortlab.lab.bringup import Lab
+
+if TYPE_CHECKING:
+    from conftest import BareBoot, BareHost
 
 pytestmark = [pytest.mark.lab, pytest.mark.long]
 
@@ -44,6 +48,8 @@ exec env container=lab unshare --pid --fork --cgroup --mount --mount-proc sh -c 
 """
 # Where the lab's own programs are, there is a cohort, too.
 PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
+# Begins a command that runs where systemd is, whose number is another after each boot.
+ENTER = f'{PATH} nsenter -t "$(pgrep -x systemd | head -n 1)" -p -m -C'
 FILES = (
     "/usr/bin/cohort",
     "/usr/lib/systemd/system/cohort.service",
@@ -85,12 +91,10 @@ class Host:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        pid = machine.check("pgrep -x systemd | head -n 1").strip()
-        self.enter = f"{PATH} nsenter -t {pid} -p -m -C"
 
     def sh(self, command: str) -> str:
         """Run a command as one that systemd had started."""
-        return self.machine.check(f"{self.enter} {command}").strip()
+        return self.machine.check(f"{ENTER} {command}").strip()
 
     def shown(self, name: str) -> str:
         return self.sh(f"systemctl show --value -p {name} cohort")
@@ -115,19 +119,22 @@ def package() -> Path:
 
 
 @pytest.fixture
-def host(bare: Callable[..., Lab], package: Path) -> Iterator[Host]:
-    files = {"systemd.tar": systemd(), "cohort.deb": package}
-    lab = bare(files=files).emulator
-    try:
-        lab.host.check(UNPACK)
-        lab.host.spawn("systemd", START)
-        lab.host.check("until pgrep -x systemd; do sleep 0.2; done")
-        host = Host(lab.host)
-        # Only it sees its /run.
-        lab.host.check(f"until {host.enter} systemctl --quiet is-active basic.target; do sleep 0.5; done")
-        yield host
-    finally:
-        lab.close()
+def machine(bare: BareBoot, package: Path) -> Iterator[BareHost]:
+    with closing(bare(start_systemd, files={"systemd.tar": systemd(), "cohort.deb": package})) as machine:
+        yield machine
+
+
+def start_systemd(machine: Machine) -> None:
+    machine.check(UNPACK)
+    machine.spawn("systemd", START)
+    machine.check("until pgrep -x systemd; do sleep 0.2; done")
+    # Only it sees its /run.
+    machine.check(f"until {ENTER} systemctl --quiet is-active basic.target; do sleep 0.5; done")
+
+
+@pytest.fixture
+def host(machine: BareHost) -> Host:
+    return Host(machine)
 
 
 def test_installed_run_upgraded_and_removed(host: Host) -> None:

@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -78,6 +79,19 @@ def test_labs_take_turns(tmp_path: Path) -> None:
     third.join(60)
     assert got
     os.close(got[0])
+
+
+def test_what_nobody_has_used_for_long_is_removed_but_for_the_last(tmp_path: Path) -> None:
+    for name, age_s in (("root-a", 10), ("root-b", 20), ("root-old", 9_000), ("root-older", 10_000), ("other", 10_000)):
+        (cache.root() / name).mkdir()
+        os.utime(cache.root() / name, (time.time() - age_s,) * 2)
+    cache.tidy("root-", 1)
+    assert {path.name for path in cache.root().iterdir()} >= {"root-a", "root-b", "other"}
+    assert not list(cache.root().glob("root-old*"))
+    os.utime(cache.root() / "root-b", (0, 0))
+    cache.built("root-b", lambda _: None)
+    cache.tidy("root-", 0)
+    assert (cache.root() / "root-b").exists(), "it was asked for just now"
 
 
 # Kernels and initramfs

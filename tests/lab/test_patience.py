@@ -327,10 +327,10 @@ def test_a_host_whose_emulator_ends_says_what_it_printed(
 
 
 def failing(times: int) -> tuple[list[int], pytest.Function]:
-    """Return a test of the lab that fails so often at first, and when it was run."""
+    """Return a test of the lab, with no lab of its own, that fails so often at first, and when it was run."""
     ran: list[int] = []
 
-    def obj(boot: object) -> None:
+    def obj() -> None:
         ran.append(len(ran))
         assert len(ran) > times, "as measured"
 
@@ -340,16 +340,18 @@ def failing(times: int) -> tuple[list[int], pytest.Function]:
             name=f"fails {times}",
             nodeid=f"fails {times}",
             obj=obj,
-            funcargs={"boot": None},
-            get_closest_marker=lambda name: None,
-            _fixtureinfo=SimpleNamespace(argnames=("boot",)),
+            funcargs={},
+            get_closest_marker=lambda name: name == "lab",
+            _fixtureinfo=SimpleNamespace(argnames=()),
             config=SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=lambda name: None)),
         ),
     )
 
 
 def test_two_tests_of_a_session_may_fail_once_and_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(again, "chances", 2)
     monkeypatch.setattr(again, "_failed", set())
+    monkeypatch.setattr(again, "_died", set())
     monkeypatch.setattr(conftest, "repeat", (repeated := []).append)
     ran, test = failing(2)
     with pytest.raises(AssertionError, match="as measured"):

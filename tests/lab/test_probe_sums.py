@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from ground import LOOP, SUMMED_KERNELS, Cgroups
-from probe import Probe, grown, woken
+from probe import EXACT, Probe, close_to, grown, woken
 from provoked import TRUTH, put
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.lab, pytest.mark.long, SUMMED_KERNELS]
 
 MS = 1_000_000
-EXACT = 0.02
 # On one vCPU, from which its guest cannot move it.
 LOOPS = f"taskset -c {{}} sh -c {shlex.quote(LOOP)}"
 # A quota of half a pCPU, and how much of a period two vCPUs that want all they can get are then without one.
@@ -41,10 +40,6 @@ WAKES_US, WAKES_S = 10_000, 8
 RHYTHMS_US = {0: (3_000, 8_000), 1: (9_500, 16_000)}
 # An agent knows its jobs by name.
 _numbers = itertools.count()
-
-
-def close_to(wanted: float, slack: float = 0) -> object:
-    return pytest.approx(wanted, rel=EXACT, abs=slack)
 
 
 def timer(us: int, seconds: float) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from disturbance import Disturbance
 from ground import LOOP, SUMMED_KERNELS, Cgroups
-from probe import Probe, counted, grown, returning
+from probe import EXACT, Probe, close_to, counted, grown, returning
 from provoked import TRUTH, Alone, Window, alone, put, spans
 
 from cohortlab.lab import sampling
@@ -27,7 +27,6 @@ S = 1_000_000_000
 MS = 1_000_000
 # Of /proc/stat.
 TICK_NS = 10 * MS
-EXACT = 0.02
 # So often, and for so many ms each time, a vCPU's pCPU is taken from it, and not.
 BURSTS, ON_MS, OFF_MS = 100, 60, 40
 # So often where nobody else may run meanwhile, the lab's agent and the probe's reader included.
@@ -43,10 +42,6 @@ VMS = 1100
 IN_TICKS = 0.3
 USER = f"sh -c {shlex.quote(LOOP)}"
 KERNEL = "dd if=/dev/zero of=/dev/null bs=16M"
-
-
-def close_to(wanted: float, slack: float = 0) -> object:
-    return pytest.approx(wanted, rel=EXACT, abs=slack)
 
 
 def test_an_idle_vms_vcpus_are_halted(bench: Bench) -> None:

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from again import booted, repeat, say, until_up
+from again import DIED, booted, repeat, say, until_up
 from side_by_side import Figures, Rule, probed, recorded, simulated, table, under
 
 from cohortlab import scenario as scenarios
+from cohortlab.lab.agent import AgentError
 from cohortlab.lab.place import LabPlace
+from cohortlab.places import PlaceCrashed
 from cohortlab.scenario import Scenario
 
 pytestmark = [pytest.mark.lab, pytest.mark.long]
@@ -25,8 +27,10 @@ EXACT = 0.02
 TIMES = ("ran", "ready", "co-stop", "stacked", "halted")
 # A pCPU that only one vCPU wants is where the host does its own work: so much of it at most, in the lab.
 HOSTS_OWN = 0.08
-# Preemptions of those who never enter the guest's kernel meet it in a tick; of those who never leave it, all.
-IN_TICKS = 0.05
+# Preemptions of those who never enter the guest's kernel meet it in a tick: a tenth of the time on a slow machine. Of
+# those who never leave it, all.
+IN_TICKS = 0.3
+NOT_IN_KERNEL = 0.05
 # Round robin's turns begin at ticks, and the host's own threads take a few.
 TURNS = 0.08
 # A machine that does other things meanwhile keeps the lab waiting, and sets figures apart that are the same. And turns
@@ -52,6 +56,7 @@ def times(*others: str) -> dict[str, float]:
 
 
 PINNED = {"migrations": 0.0, "in kernel": IN_TICKS}
+IN_KERNEL = {"migrations": 0.0, "in kernel": NOT_IN_KERNEL}
 # The second vCPU of "work" is alone on pCPU 1: what the host takes from it there it does not wait for behind siblings.
 FIRST = {"ran, vCPU 0": EXACT, "ready, vCPU 0": EXACT, "stacked": EXACT, "halted": EXACT}
 FIRST |= {"co-stop": HOSTS_OWN / 2, "skew": HOSTS_OWN}
@@ -60,12 +65,16 @@ CASES = {
     "turns": (
         Case(
             Rule(turn_ms=12),
-            {"work": FIRST | PINNED | {"far": FAR}, "user": times("skew") | PINNED, "kernel": times("skew") | PINNED},
+            {
+                "work": FIRST | PINNED | {"far": FAR},
+                "user": times("skew") | PINNED,
+                "kernel": times("skew") | IN_KERNEL,
+            },
             {"user": TURN_BY_TURN, "kernel": TURN_BY_TURN},
         ),
         Case(
             Rule(args=("--cgroup-mode", "smp")),
-            {"work": FIRST | PINNED, "user": times("skew") | PINNED, "kernel": times("skew") | PINNED},
+            {"work": FIRST | PINNED, "user": times("skew") | PINNED, "kernel": times("skew") | IN_KERNEL},
             # How often is left open: the timer that ends a turn comes late in the lab, or not at all.
             {},
         ),
@@ -120,7 +129,13 @@ def test_both_places_count_the_same(name: str, tmp_path: Path) -> None:
         for case in CASES[name]:
             wrong: list[str] = []
             for left in reversed(range(TRIES)):
-                wrong = tried(place, scenario, case, tmp_path)
+                try:
+                    wrong = tried(place, scenario, case, tmp_path)
+                except (PlaceCrashed, AgentError, TimeoutError) as crash:
+                    # What the kernel says by itself of a scheduler is no bad luck.
+                    if not left or DIED.search(str(crash)):
+                        raise
+                    wrong = [str(crash)]
                 if not wrong or not left:
                     break
                 repeat(f"{name} has failed once: {wrong[0]}")

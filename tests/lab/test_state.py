@@ -111,7 +111,7 @@ def test_a_damaged_folder_is_no_state(tmp_path: Path) -> None:
         saved.remove()
         damage()
         with pytest.raises(PlaceCrashed, match="cannot be read"):
-            saved.restore(COMMAND, dataclasses.replace(BOOT, share=True), lambda *_: None)
+            saved.restore(COMMAND, dataclasses.replace(BOOT, share=True, memory_mb=0), lambda *_: None)
         saved.remove()
         assert not saved.folder.exists()
 

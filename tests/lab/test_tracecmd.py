@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from ground import Cgroups
+from ground import Cgroups, end
 from probe import counted
 from test_probe import PAUSE_EXITS
-from test_record import between_stops, kernel_says
+from test_record import kernel_says, ran_and_ready, spans
 
 from cohortlab import scenario as scenarios
 from cohortlab.lab.place import LabPlace
@@ -76,6 +76,7 @@ def test_a_trace_of_trace_cmd_adds_up(traced: LabPlace, tmp_path: Path) -> None:
             # Nobody leaves his guest while the trace begins and ends, so both are of the same time.
             host.check(f"kill -STOP {everybody}; sleep 1")
             trace = host.spawn("trace", f"cd /tmp && exec trace-cmd record -b 16384 {EVENTS} -o /tmp/trace.dat")
+            ground.callback(end, trace)
             enabled = "/sys/kernel/tracing/events/kvm/kvm_exit/enable"
             bench.until(
                 lambda: host.read(enabled).startswith("1") and host.read("/sys/kernel/tracing/tracing_on")[0] == "1",
@@ -110,16 +111,19 @@ def test_a_trace_of_trace_cmd_adds_up(traced: LabPlace, tmp_path: Path) -> None:
     # The text does not say which VM a thread is of; their number is known.
     assert [len(vm["vcpus"]) for vm in about["end"]["vms"]] == [2, 2]
     events = recording.events.to_pylist()
-    kernel = {tid: [now - then for now, then in zip(after[tid], before[tid], strict=True)] for tid in before}
+    stayed = before.keys() & after.keys()
+    kernel = {tid: [now - then for now, then in zip(after[tid], before[tid], strict=True)] for tid in stayed}
     places = [
         (at, vcpu, row["tid"]) for at, vm in enumerate(about["end"]["vms"]) for vcpu, row in enumerate(vm["vcpus"])
     ]
-    # Beside it, to be looked at: how long they ran and were ready.
+    # All were stopped before the trace began: what it has of a vCPU is of the time between the stops.
     known = [(at, vcpu, kernel[tid]) for at, vcpu, tid in places if tid in kernel]
     assert len(known) == 2
     for at, vcpu, (ran_ns, ready_ns, _) in known:
-        got = between_stops([event for event in events if (event["vm"], event["vcpu"]) == (at, vcpu)])
+        got = ran_and_ready(spans([event for event in events if (event["vm"], event["vcpu"]) == (at, vcpu)]))
         print(f"VM {at}, vCPU {vcpu}: traced {got}, kernel {ran_ns, ready_ns}")
+        assert got[0] == pytest.approx(ran_ns, rel=EXACT, abs=2e6)
+        assert got[1] == pytest.approx(ready_ns, rel=EXACT, abs=20e6)
 
     done = CliRunner().invoke(import_recording, [str(text), "--out", str(tmp_path / "out"), "--hardware", "lab"])
     assert done.exit_code == 0, done.output

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from ground import Cgroups
+from ground import Cgroups, end
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 from probe import Probe
 from test_tracecmd import EVENTS, PATIENCE_S, traced
@@ -39,9 +39,11 @@ SHIFT_S = 0.001
 TRACING_ON = "/sys/kernel/tracing/tracing_on"
 
 
-def trace(bench: Bench, machine: Machine, options: str, event: str) -> Job:
-    """Start trace-cmd on the host or in a guest; return when it records."""
+def trace(ground: Cgroups, machine: Machine, options: str, event: str) -> Job:
+    """Start trace-cmd on the host or in a guest; return when it records. It ends with the block at the latest."""
+    bench = ground.bench
     job = machine.spawn("merged-trace", f"cd /tmp && exec trace-cmd record {options}")
+    ground.callback(end, job)
     enabled = f"/sys/kernel/tracing/events/{event}/enable"
     bench.until(
         lambda: machine.read(enabled).startswith("1") and machine.read(TRACING_ON).startswith("1"),
@@ -86,9 +88,9 @@ def test_a_hosts_trace_merged_with_its_guests(traced: LabPlace, tmp_path: Path) 
         work = guest.machine.spawn("merged-work", "hackbench -g 2 -l 100000 -f 5")
         try:
             # The guest's lies within the host's.
-            of_host = trace(bench, host, f"-C tsc2nsec -b 16384 {EVENTS} -o trace.dat", "kvm/kvm_exit")
+            of_host = trace(ground, host, f"-C tsc2nsec -b 16384 {EVENTS} -o trace.dat", "kvm/kvm_exit")
             of_guest = trace(
-                bench, guest.machine, "-C x86-tsc -b 8192 -e sched_switch -o trace-work.dat", "sched/sched_switch"
+                ground, guest.machine, "-C x86-tsc -b 8192 -e sched_switch -o trace-work.dat", "sched/sched_switch"
             )
             host.check(f"sleep {TRACED_S}")
             ended(bench, of_guest)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from ground import KERNELS, Ground
 from provoked import TRUTH, put
+from recorder import recorder
 
 from cohortlab.recorded.recording import Recording, load
 
@@ -23,7 +24,6 @@ pytestmark = [pytest.mark.lab, pytest.mark.long, KERNELS]
 NS_PER_MS = 1_000_000
 VMS = ("work", "pv", "hyper")
 RECORD_S = 10
-PATIENCE_S = 300
 SLICE_MS, BOOST_MS = 5.0, 1.5
 # By ticks alone half of all would end later than that, whatever else the machine does.
 TICK_MS = 4.0
@@ -75,11 +75,8 @@ def _on_time(stays_ms: list[float], due_ms: float) -> None:
 
 
 def _recorded(bench: Bench, to: Path) -> Recording:
-    job = bench.host.spawn("record-turns", f"exec cohort record --seconds {RECORD_S} --out /tmp/turns.rec")
-    bench.until(lambda: job.wait(0) is not None, "the recorder ends", PATIENCE_S)
-    assert job.wait(0) == 0, job.output("stderr")[0]
-    to.write_bytes(bench.host.get("/tmp/turns.rec"))
-    bench.host.check("rm /tmp/turns.rec")
+    with recorder(bench.host, f"cohort record --seconds {RECORD_S}", to):
+        pass
     return load(to)
 
 

@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 import pytest
 from ground import NOBODY
 
 from cohortlab.lab import binaries
 from cohortlab.lab.agent import Machine
-from cohortlab.lab.bringup import Lab
+
+if TYPE_CHECKING:
+    from conftest import BareBoot, BareHost
 
 pytestmark = [pytest.mark.lab, pytest.mark.long]
 
@@ -28,13 +32,10 @@ KERNELS_BTF_ALONE = (
 
 
 @pytest.fixture(scope="module")
-def host(bare: Callable[..., Lab]) -> Iterator[Machine]:
-    emulator = bare(files={"cohort": binaries.find("cohort")}).emulator
-    try:
-        emulator.host.check(f"mkdir -m 777 {FOLDER}")
-        yield emulator.host
-    finally:
-        emulator.close()
+def host(bare: BareBoot) -> Iterator[BareHost]:
+    files = {"cohort": binaries.find("cohort")}
+    with closing(bare(lambda host: host.check(f"mkdir -m 777 {FOLDER}"), files=files)) as host:
+        yield host
 
 
 def hiding(command: str) -> str:

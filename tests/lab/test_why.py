@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from again import booted, say
+from probe import spent_ns
 
 from cohortlab import scenario as scenarios
 from cohortlab import why
@@ -24,6 +24,9 @@ S = 1_000_000_000
 EXACT = 0.02
 SHARES = ("run", "ready", "costop", "stacked", "halted")
 TRIES = 3
+# So much of the pCPUs' time may the probe's programs take: 0.4 to 0.9 % were seen (docs/measurements.md). The kernel's
+# own measuring is in it, dear on an emulated processor; another processor has another ratio.
+PART_MAX = 0.02
 
 
 @pytest.mark.parametrize("policy", ["eevdf", "cohort"])
@@ -54,12 +57,6 @@ def test_the_probe_takes_little_of_what_is_measured(place: LabPlace) -> None:
     knob, run = "/proc/sys/kernel/bpf_stats_enabled", place._probe
     assert run is not None
 
-    def spent_ns() -> int:
-        texts = place.host.check(f"cat /proc/{run.pid}/fdinfo/* 2>/dev/null || true")
-        times_ns = re.findall(r"run_time_ns:\s+(\d+)", texts)
-        assert times_ns, "no program of the probe is found"
-        return sum(map(int, times_ns))
-
     def own_ns() -> int:
         return int(place.host.read(f"/proc/{run.pid}/schedstat").split()[0])
 
@@ -69,15 +66,16 @@ def test_the_probe_takes_little_of_what_is_measured(place: LabPlace) -> None:
         # This machine may be busy with other things, which can only make it dearer.
         for _ in range(TRIES):
             with place.policy("eevdf"), place.background("pv", "cpu-hog"):
-                before_ns, own_before_ns = spent_ns(), own_ns()
+                before_ns, own_before_ns = spent_ns(place.host, run.pid), own_ns()
                 measured = place.measure("work", "hackbench")
-                parts.append((spent_ns() - before_ns) / (measured.why["work"]["window_ns"] * place.pcpus))
+                took_ns = spent_ns(place.host, run.pid) - before_ns
+                parts.append(took_ns / (measured.why["work"]["window_ns"] * place.pcpus))
                 reads_ms.append((own_ns() - own_before_ns) / 2e6)
     finally:
         place.host.check(f"echo 0 >{knob}")
     print("ms to read it:", *(f"{ms:.0f}" for ms in reads_ms))
     print("the probe's part of the pCPUs' time:", *(f"{part:.2%}" for part in parts))
-    assert 0 < min(parts) < 0.01
+    assert 0 < min(parts) < PART_MAX
 
 
 def wrong_by(counted: dict[str, dict[str, float]]) -> dict[str, float]:
