@@ -4,10 +4,11 @@
     build/venv/bin/python bench/tables.py [--short | --by-policy] [--settled] FOLDER...
 
 FOLDER is what `cohortlab compare --out FOLDER` wrote; with --short, the tables have nothing but slowdown ÷ ideal. With
---by-policy it is one table: a row for each policy, a column for each folder, the geometric mean of slowdown ÷ ideal
-over its programs and, in brackets, the worst. With --settled, rounds alone in which the program's VM waited for a pCPU
-for more than a tenth of its vCPUs' time are left out, if it has no more vCPUs than there are pCPUs: the host's kernel
-was still clearing away the scheduler before, which `cohortlab compare` did not always wait for.
+--by-policy it is one table: a row for each policy, a column for each folder and TLB mode, the geometric mean of
+slowdown ÷ ideal over the programs that all have and, in brackets, the worst. With --settled, rounds alone in which the
+program's VM waited for a pCPU for more than a tenth of its vCPUs' time are left out, if it has no more vCPUs than there
+are pCPUs: the host's kernel was still clearing away the scheduler before, which `cohortlab compare` did not always wait
+for.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import geometric_mean, mean, median
+from statistics import mean, median
 
 from cohortlab import scenario as scenarios
 from cohortlab.results import ALONE, Results, Row, read_parquet
-from cohortlab.summary import Figure, figures, means_over_ideal
+from cohortlab.summary import Figure, Spread, complete, figures, means_over_ideal
+from cohortlab.table import number
 
 # What the tables call them.
 NAMES = {
@@ -73,19 +75,30 @@ def without_disturbed(rows: Sequence[Row], pcpus: int) -> list[Row]:
 
 
 def _print_by_policy(all_read: Sequence[tuple[Results, Sequence[Figure]]]) -> None:
-    print("\n| policy | " + " | ".join(f"`{Path(results.scenario).stem}`" for results, _ in all_read) + " |")
-    print("|---|" + "---|" * len(all_read))
+    columns = [
+        (results, tlb, complete(results, [figure for figure in found if figure.tlb == tlb]))
+        for results, found in all_read
+        for tlb in results.tlb_modes
+    ]
+    heads = [
+        f"`{Path(results.scenario).stem}`" + (f", {tlb}" if len(results.tlb_modes) > 1 else "")
+        for results, tlb, _ in columns
+    ]
+    print(f"\n| policy | {' | '.join(heads)} |")
+    print("|---|" + "---|" * len(columns))
     for policy in dict.fromkeys(policy for results, _ in all_read for policy in results.policies):
         cells = []
-        for _, found in all_read:
-            over = [figure.over_ideal for figure in found if figure.policy == policy]
-            cells.append(f"{geometric_mean(over):.2f} ({max(over):.2f})" if over else "–")
+        for _, _, found in columns:
+            # Over the same programs for all: who failed on the worst of them would look best.
+            means, programs = means_over_ideal(found)
+            over = [f.over_ideal for f in found if f.policy == policy and f.program in programs]
+            cells.append(f"{means[policy]:.2f} ({max(over):.2f})" if policy in means else "–")
         print(f"| `{policy}` | {' | '.join(cells)} |")
 
 
 def _print(results: Results, found: Sequence[Figure], tlb: str, *, short: bool) -> None:
     place = results.places.get(tlb, {})
-    about = ", ".join(f"{key} {place[key]}" for key in ("kernel", "emulator", "ple", "ple_window") if key in place)
+    about = ", ".join(f"{key} {place[key]}" for key in ("kernel", "emulator", "ple") if key in place)
     print(f"\n`{results.command}`: flush by {tlb}, {results.rounds} rounds, {len(results.crashes)} void; {about}\n")
     shown = ["÷ ideal"] if short else ["", "÷ ideal", "neighbour"]
     names = [NAMES.get(policy, policy) for policy in results.policies]
@@ -95,12 +108,12 @@ def _print(results: Results, found: Sequence[Figure], tlb: str, *, short: bool) 
     for program in dict.fromkeys(figure.program for figure in found):
         cells = {figure.policy: figure for figure in found if figure.program == program}
         first = next(iter(cells.values()))
-        line = [f"{program}, {first.unit}"] + ([] if short else [str(first.alone)])
+        line = [f"{program}, {first.unit}"] + ([] if short else [_spread(first.alone)])
         line.append(f"{first.ideal_slowdown:.2f}")
         for policy in results.policies:
             line += _cells(cells[policy], short=short) if policy in cells else ["–"] * len(shown)
         print(f"| {' | '.join(line)} |")
-    means, _ = means_over_ideal(found)
+    means, _ = means_over_ideal(complete(results, found))
     blank = [] if short else [""]
     last = [word for p in results.policies for word in [*blank, f"{means[p]:.2f}" if p in means else "–", *blank]]
     print(f"| geometric mean | {'' if short else ' | '}| {' | '.join(last)} |")
@@ -111,12 +124,16 @@ def _print(results: Results, found: Sequence[Figure], tlb: str, *, short: bool) 
     print("\nRounds from their own median: " + ", ".join(f"{NAMES.get(p, p)} {off[p]:.0%}" for p in off))
 
 
+def _spread(values: Spread) -> str:
+    return f"{number(values.median)} [{number(values.min)}–{number(values.max)}]"
+
+
 def _cells(figure: Figure, *, short: bool) -> list[str]:
     over = f"{figure.over_ideal:.2f}"
     if short:
         return [over]
     due = figure.neighbour_of_due
-    return [str(figure.value), over, "–" if due is None else f"{due:.2f}"]
+    return [_spread(figure.value), over, "–" if due is None else f"{due:.2f}"]
 
 
 if __name__ == "__main__":

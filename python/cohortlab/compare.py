@@ -37,7 +37,7 @@ class OpenPlace(Protocol):
 
 
 # What a place says of itself that may be otherwise after a crash.
-_MAY_CHANGE = {"accelerator", "emulator", "probe", "started"}
+_MAY_CHANGE = {"accelerator", "emulator", "ple", "ple_window_us", "probe", "started", "timers"}
 
 
 class _NothingLeft(PlaceError):
@@ -273,12 +273,14 @@ class _Mode:
         Unless the same program did so before, on a machine that has been booted since: then it is the program.
         """
         try:
-            return place.measure(vm, program)
+            measured = place.measure(vm, program)
         except WorkloadTimeout as error:
             self._hung[vm, program] += 1
             if self._hung[vm, program] > 1:
-                raise WorkloadError(f"{error}, the second time") from None
+                raise WorkloadError(f"{error}, twice in a row") from None
             raise PlaceCrashed(str(error)) from None
+        del self._hung[vm, program]
+        return measured
 
     def drop_alone(self, vm: str, program: str, error: WorkloadError) -> None:
         """Take a program that fails alone out of the comparison: there is nothing to compare with."""

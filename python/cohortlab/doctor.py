@@ -18,7 +18,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from cohortlab import kvm
+from cohortlab import kvm, memory
 from cohortlab.places import PlaceError
 from cohortlab.table import stdout
 
@@ -91,7 +91,7 @@ class _Machine:
         self.has_sched_ext = (root / "sys/kernel/sched_ext/state").exists()
         self.has_btf = (root / "sys/kernel/btf/vmlinux").exists()
         self.is_new_enough = _version(release) >= OLDEST_KERNEL
-        self.memory_mb = _memory_mb(root / "proc/meminfo")
+        self.memory_mb = memory.left_mb(root / "proc/meminfo")
         self.cache = _cache_folder()
         self.free_mb = _free_mb(self.cache)
         self.no_tools = [name for name in IMAGE_TOOLS if shutil.which(name, path=_SBIN) is None]
@@ -272,11 +272,6 @@ def _simulator() -> Conclusion:
 def _version(release: str) -> tuple[int, int]:
     found = re.match(r"(\d+)\.(\d+)", release)
     return (int(found[1]), int(found[2])) if found else (0, 0)
-
-
-def _memory_mb(meminfo: Path) -> int:
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", _read(meminfo), re.MULTILINE)
-    return int(found[1]) // 1024 if found else 0
 
 
 def _free_mb(folder: Path) -> int:

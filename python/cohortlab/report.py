@@ -15,7 +15,7 @@ import matplotlib as mpl
 from cohortlab import plots, why
 from cohortlab.results import Results, write_atomically
 from cohortlab.scenario import Scenario
-from cohortlab.summary import Figure, means_over_ideal
+from cohortlab.summary import Figure, complete, means_over_ideal
 from cohortlab.table import TLB_COUNTERS, number, percent, ratio, remarks, spread, why_rows
 
 
@@ -25,6 +25,8 @@ class _Mode:
 
     tlb: str
     groups: Sequence[tuple[str, Sequence[Figure]]]
+    # Of these no round is missing: alone they are compared.
+    whole: Sequence[Figure]
     over_ideal: str
     neighbour_of_due: str
     means: tuple[dict[str, float], list[str]]
@@ -75,6 +77,7 @@ def _embedded(picture: Path) -> str:
 
 def _mode(results: Results, tlb: str, every: Sequence[Figure]) -> _Mode:
     found = [figure for figure in every if figure.tlb == tlb]
+    whole = complete(results, found)
     programs = [name for name in results.programs if any(figure.program == name for figure in found)]
     policies = [name for name in results.policies if any(figure.policy == name for figure in found)]
     # svg.fonttype "none" keeps text as text: small, selectable, in the page's own font. The salt keeps the
@@ -85,9 +88,10 @@ def _mode(results: Results, tlb: str, every: Sequence[Figure]) -> _Mode:
         return _Mode(
             tlb=tlb,
             groups=[(name, [f for f in found if f.program == name]) for name in programs],
+            whole=whole,
             over_ideal=plots.over_ideal(found, programs, policies),
             neighbour_of_due=plots.neighbour_of_due(found, programs, policies),
-            means=means_over_ideal(found),
+            means=means_over_ideal(whole),
             place=results.places.get(tlb, {}),
             **_why(found, programs),
         )

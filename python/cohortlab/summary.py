@@ -11,7 +11,7 @@ from typing import Any
 from cohortlab import why
 from cohortlab.ideal import due, ideal_slowdown
 from cohortlab.results import ALONE, Results, Row
-from cohortlab.scenario import Scenario
+from cohortlab.scenario import Scenario, Turn
 
 
 @dataclass(frozen=True)
@@ -144,14 +144,21 @@ def _labelled(rows: Iterable[Row], scenario: Scenario) -> Iterator[tuple[str, Ro
     """
     rounds: list[list[Row]] = []
     for row in rows:
-        if not rounds or row.order == 0 or row.order < rounds[-1][-1].order:
+        # Those alone may be missing, and of one policy all rows have the same order.
+        begins = not rounds or row.order == 0 or row.order < rounds[-1][-1].order
+        if begins or _turn_of([*rounds[-1], row], scenario) is None:
             rounds.append([])
         rounds[-1].append(row)
     for together in rounds:
-        tasks = {(row.vm, row.program) for row in together}
-        turn = next((turn for turn in scenario.turns if tasks.issubset(turn)), None)
+        turn = _turn_of(together, scenario)
         if turn is not None:
             yield from ((scenario.label(turn, row.vm), row) for row in together)
+
+
+def _turn_of(rows: Iterable[Row], scenario: Scenario) -> Turn | None:
+    """Return the turn in which all these programs run."""
+    tasks = {(row.vm, row.program) for row in rows}
+    return next((turn for turn in scenario.turns if tasks.issubset(turn)), None)
 
 
 def _figure(
@@ -201,6 +208,11 @@ def _per_second(rows: Sequence[Row]) -> dict[str, float]:
 def _host_per_second(rows: Sequence[Row]) -> dict[str, float]:
     names = sorted({name for row in rows for name in row.host})
     return {name: median(row.host.get(name, 0.0) / row.window_s for row in rows) for name in names}
+
+
+def complete(results: Results, found: Iterable[Figure]) -> list[Figure]:
+    """Return the figures but for those of programs that failed under their policy: of these, rounds are missing."""
+    return [figure for figure in found if (figure.tlb, figure.policy, figure.program) not in results.failed]
 
 
 def means_over_ideal(found: Sequence[Figure]) -> tuple[dict[str, float], list[str]]:

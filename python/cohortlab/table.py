@@ -13,7 +13,7 @@ from rich.text import Text
 
 from cohortlab import why
 from cohortlab.results import ALONE, Results
-from cohortlab.summary import Figure, Spread, means_over_ideal
+from cohortlab.summary import Figure, Spread, complete, means_over_ideal
 
 # Columns of a terminal from which on the tables are set with more space; also the width where there is no terminal.
 WIDE = 100
@@ -120,6 +120,7 @@ def remarks(results: Results, found: Sequence[Figure]) -> list[str]:
 
 
 def _main_table(results: Results, tlb: str, found: Sequence[Figure], *, narrow: bool) -> Table:
+    whole = complete(results, found)
     rounds = max(figure.rounds for figure in found)
     title = f"{results.scenario}, TLB flush by {tlb}, {rounds} round{'s' if rounds > 1 else ''}: median [min–max]"
     table = _table(title, ("program", "policy"), ("figure", "slowdown", "÷ ideal", "neighbour", "of due"), narrow)
@@ -129,11 +130,14 @@ def _main_table(results: Results, tlb: str, found: Sequence[Figure], *, narrow: 
             continue
         ideal = f"ideal {group[0].ideal_slowdown:.2f}"
         table.add_row(program, ALONE, spread(group[0].alone, group[0].unit), ideal, "", "", "", style="dim")
-        best = min(figure.over_ideal for figure in group)
+        best = min((figure.over_ideal for figure in group if figure in whole), default=None)
         for figure in group:
-            table.add_row("", *_cells(figure, is_best=len(group) > 1 and figure.over_ideal == best))
+            cells = _cells(figure, is_best=len(group) > 1 and figure.over_ideal == best)
+            if figure not in whole and figure.rounds < results.rounds:
+                cells[1] = f"{cells[1]} ({figure.rounds} of {results.rounds} rounds)"
+            table.add_row("", *cells)
         table.add_section()
-    means, over = means_over_ideal(found)
+    means, over = means_over_ideal(whole)
     if len(over) > 1:
         heading = "geometric mean" if len(over) == len(results.programs) else f"mean of {len(over)}"
         for policy, mean in means.items():

@@ -308,13 +308,23 @@ def test_a_program_that_hangs_alone_is_a_crash(run: Run, place: Any) -> None:
     assert results.stopped is None
 
 
+def test_a_program_that_hangs_alone_now_and_then_stays_in(run: Run, place: Any) -> None:
+    hangs = WorkloadTimeout("spin: did not end")
+    # After the first time it is warmed up, with all others, and then measured.
+    place.raises = {0: hangs, 3: hangs}
+    results = run(rounds=1, warm_up=True)
+    assert [crash.reason for crash in results.crashes] == ["spin: did not end"] * 2
+    assert len(results.rows) == PER_ROUND
+    assert results.failed == {}
+
+
 def test_a_program_that_hangs_alone_again_is_out_and_the_others_go_on(run: Run, place: Any) -> None:
     hangs = WorkloadTimeout("spin: did not end")
     place.raises = {0: hangs, 1: hangs}
     results = run(rounds=1, warm_up=True)
     assert [crash.reason for crash in results.crashes] == ["spin: did not end"]
     assert {row.program for row in results.rows} == {"serve"}
-    assert set(results.failed.values()) == {"spin fails alone: spin: did not end, the second time"}
+    assert set(results.failed.values()) == {"spin fails alone: spin: did not end, twice in a row"}
     assert results.stopped is None
 
 

@@ -241,3 +241,29 @@ def test_a_late_load_that_ended_is_told_afterwards(write_scenario: Write, monkey
     with pytest.raises(PlaceError, match=said), place.background("hog-1", "burn"):
         place.measure("work", "spin")
     assert ("measure", "work") in log
+
+
+def test_vms_of_one_rhythm_sleep_at_the_same_time(tmp_path: Path) -> None:
+    """Whenever each was started: one waits for as long as the other needs to be asleep when it begins."""
+    files = [tmp_path / name for name in ("first", "second")]
+    jobs = []
+    try:
+        for file in files:
+            file.write_text("0\n")
+            jobs.append(ShellJob(programs.rhythm(str(file), 0, 0.4, 0.4)))
+            time.sleep(0.4)
+        time.sleep(0.8)
+        seen = []
+        until = time.monotonic() + 2.4
+        while time.monotonic() < until:
+            seen.append([file.read_text().strip() for file in files])
+            time.sleep(0.01)
+    finally:
+        for job in jobs:
+            job.signal(9)
+            job.wait(10)
+    # A file is empty for a moment while it is written.
+    looks = [look for look in seen if "" not in look]
+    apart = sum(first != second for first, second in looks)
+    assert {first for first, _ in looks} == {"0", "1"}
+    assert apart < len(looks) / 2, f"apart at {apart} of {len(looks)} looks"

@@ -22,7 +22,7 @@ from cohortlab import plots
 from cohortlab.report import render, write_html
 from cohortlab.results import Crash, Results, Row, read_parquet, write_atomically, write_parquet
 from cohortlab.scenario import Scenario
-from cohortlab.summary import figures, means_over_ideal
+from cohortlab.summary import complete, figures, means_over_ideal
 from cohortlab.table import digits, number, print_results, remarks, stdout
 
 
@@ -217,6 +217,33 @@ def test_the_mean_is_over_programs_that_every_policy_has(results: Results, two: 
     lacking = [figure for figure in found if (figure.program, figure.policy) != ("serve", "cohort@<u>")]
     means, programs = means_over_ideal(lacking)
     assert (means, programs) == ({"eevdf": pytest.approx(2.5), "cohort@<u>": pytest.approx(1.25)}, ["spin"])
+
+
+def test_rounds_whose_measurement_alone_is_left_out_count(results: Results, two: Scenario) -> None:
+    """As `bench/tables.py --settled` leaves them out; of one policy all rows have the same order."""
+    policies = {"alone": 0, "eevdf": 1}
+    rows = [row for row in results.rows if row.tlb == "ipi" and row.policy in policies]
+    results.rows = [
+        dataclasses.replace(row, order=policies[row.policy]) for row in rows if row.policy == "eevdf" or row.round == 1
+    ]
+    assert {figure.program: figure.rounds for figure in figures(results, two)} == {"spin": 3, "serve": 3}
+
+
+def test_who_failed_midway_is_shown_and_not_compared(results: Results, two: Scenario) -> None:
+    gone = ("ipi", "cohort@<u>", "spin")
+    results.failed[gone] = "hangs"
+    results.rows = [row for row in results.rows if (row.tlb, row.policy, row.program) != gone or row.round == 1]
+    found = figures(results, two)
+    whole = [figure for figure in complete(results, found) if figure.tlb == "ipi"]
+    assert means_over_ideal(whole)[1] == ["serve"]
+    out = io.StringIO()
+    print_results(Console(width=160, color_system=None, file=out), results, found)
+    html = render(results, two, found)
+    for text in (out.getvalue(), html):
+        assert text.count("(1 of 3 rounds)") == 1
+    # Its one round was the better one.
+    (group,) = (part for part in html.split('<tbody class="group">') if "(1 of 3 rounds)" in part)
+    assert '<td class="best">2.50</td>' in group
 
 
 @pytest.mark.parametrize(

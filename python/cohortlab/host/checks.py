@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from cohortlab import kvm
+from cohortlab import kvm, memory
 from cohortlab.errors import BadInput
 from cohortlab.places import PlaceError
 from cohortlab.policies import KERNEL, Policy
@@ -83,12 +83,10 @@ def _cpus(scenario: Scenario) -> None:
 
 def _memory(scenario: Scenario) -> None:
     needed_mb = sum(vm.memory_mb + _PER_GUEST_MB for vm in scenario.vms)
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            available_mb = int(line.split()[1]) // 1024
-            if needed_mb > available_mb:
-                what = f"{scenario.path}: the guests need {needed_mb} MB of memory"
-                raise PlaceError(f"{what}, this host has {available_mb} MB left: give the VMs less memory_mb")
+    left_mb = memory.left_mb()
+    if 0 < left_mb < needed_mb:
+        what = f"{scenario.path}: the guests need {needed_mb} MB of memory"
+        raise PlaceError(f"{what}, this host has {left_mb} MB left: give the VMs less memory_mb")
 
 
 def _scheduler() -> None:

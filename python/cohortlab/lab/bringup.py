@@ -8,15 +8,16 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cohortlab import kvm
+from cohortlab import kvm, memory
 from cohortlab.lab import binaries, command, guest, image, kernels, sampling, state
 from cohortlab.lab.agent import AgentError
 from cohortlab.lab.command import Boot, Command
-from cohortlab.lab.emulator import Emulator
+from cohortlab.lab.emulator import Emulator, TooLittleMemory, check_memory
 from cohortlab.lab.guest import Guest, GuestConfig
 from cohortlab.lab.patience import OwnTime, boot_times
 from cohortlab.lab.qemu import Qemu
 from cohortlab.lab.state import State
+from cohortlab.lab.turn import Turn
 from cohortlab.places import PlaceCrashed, PlaceError, PlaceFailed, ProgressFn
 
 # What the host needs beside its guests: itself, page cache of the root, the payload, and per guest QEMU.
@@ -55,6 +56,7 @@ def bring_up(
     keep: bool = False,
     extra_cmdline: str = "",
     share: bool = False,
+    turn: Turn | None = None,
     fresh: bool = False,
     packages: Mapping[str, str] | None = None,
     root_files: Mapping[str, Path] | None = None,
@@ -68,7 +70,8 @@ def bring_up(
     ``root_files`` are what the image has beside its own. The rest is explained at ``Boot``.
     """
     memory_mb = _HOST_MB + spare_mb + sum(config.memory_mb + _PER_GUEST_MB for config in configs)
-    _check_memory(memory_mb)
+    # How much is left is known when it is our turn.
+    check_memory(memory_mb, memory.whole_mb())
     agent = binaries.find("cohort-lab-agent")
     progress("the lab's image (built once)", None)
     disk = image.image(packages, root_files)
@@ -92,13 +95,14 @@ def bring_up(
         extra_cmdline=extra_cmdline,
         keep=keep,
         share=share,
+        turn=turn,
     )
     if accel == "auto":
         boot = replace(boot, accel="tcg")
         if kvm.probe().nested:
             try:
                 return up(configs, replace(boot, accel="kvm"), progress, fresh)
-            except (PlaceFailed, WindowTooLong):
+            except (PlaceFailed, WindowTooLong, TooLittleMemory):
                 raise
             except (PlaceError, PlaceCrashed) as error:
                 progress(f"nested KVM does not do here ({error}): going on in software", None)
@@ -123,9 +127,9 @@ def up(configs: Sequence[GuestConfig], boot: Boot, progress: ProgressFn, fresh: 
             progress(f"the saved state does not do: {why}", None)
             saved.remove()
     lab = _booted(configs, boot, how, progress)
-    # First: what is left of earlier boots of this machine may be what fills the disk.
-    state.tidy()
     try:
+        # First: what is left of earlier boots of this machine may be what fills the disk.
+        state.tidy()
         saved.save(lab.emulator, lab.guests)
         state.tidy()
     except PlaceCrashed as why:
@@ -167,7 +171,9 @@ def _booted(configs: Sequence[GuestConfig], boot: Boot, how: Command, progress: 
         guest.prepare_cgroups(emulator.host)
         progress(f"booting {len(configs)} guests", None)
         guests = [guest.start(emulator.host, config) for config in configs]
-        wait_for(guests, emulator.clock, f"{boot.accel}, {how.qemu.name}, {boot.pcpus} pCPUs")
+        below = boot.guest_kernel or boot.kernel
+        where = f"{boot.accel}, {how.qemu.name}, Linux {boot.kernel.release}, {boot.pcpus} pCPUs, Linux {below.release}"
+        wait_for(guests, emulator.clock, where)
     except (AgentError, TimeoutError) as error:
         words = emulator.last_words()
         emulator.close()
@@ -193,12 +199,3 @@ def wait_for(guests: Sequence[Guest], clock: Callable[[], OwnTime], where: str) 
         pool.shutdown(wait=False, cancel_futures=True)
     if took_s:
         times.add(what, max(took_s))
-
-
-def _check_memory(needed_mb: int) -> None:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            available_mb = int(line.split()[1]) // 1024
-            if needed_mb > available_mb:
-                what = f"the lab's host and guests need {needed_mb} MB of memory"
-                raise PlaceError(f"{what}, this machine has {available_mb} MB left: give the VMs less memory_mb")

@@ -33,4 +33,5 @@ def emulator(or_else: bool) -> None:
     root = image.image()
     vmlinux.bootable(kernels.kernel(None).vmlinuz)
     chosen = qemu.choose(root, "tcg")
+    why_not = why_not or chosen.why_not
     print(f"the lab's emulator is {chosen.name}" + (f", since {why_not}" if why_not else ""))

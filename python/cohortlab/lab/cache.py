@@ -7,10 +7,15 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from cohortlab.places import PlaceError
+
+# Nobody is about to boot from what was not asked for in so long.
+_LEFT_S = 3600
 
 
 def folder() -> Path:
@@ -29,13 +34,17 @@ def root() -> Path:
     return path
 
 
-def built(name: str, build: Callable[[Path], None]) -> Path:
+def built(name: str, build: Callable[[Path], None], *, durable: bool = True) -> Path:
     """Return the cached folder ``name``; if there is none, let ``build(folder)`` fill it first.
+
+    ``durable``: it is of use after the machine's next boot.
 
     The folder appears under its name only when ``build`` has returned, and two processes do not build it twice.
     """
     path = root() / name
     if path.is_dir():
+        with suppress(OSError):  # it is another user's
+            os.utime(path)
         return path
     # One lock for each: building the emulator takes minutes, for which nobody else should have to wait.
     with (root() / f".lock-{name}").open("w") as lock:
@@ -50,7 +59,21 @@ def built(name: str, build: Callable[[Path], None]) -> Path:
         try:
             build(building)
             building.chmod(0o755)
+            if durable:
+                # Or after a power cut there may be a folder of that name, with files of which nothing was written yet.
+                os.sync()
             building.rename(path)
         finally:
             shutil.rmtree(building, ignore_errors=True)
     return path
+
+
+def tidy(prefix: str, kept: int) -> None:
+    """Remove folders of that kind which nobody has asked for in the last hour, but the ``kept`` last used."""
+    used = {}
+    for path in root().glob(f"{prefix}*"):
+        with suppress(OSError):  # somebody else has just removed it
+            used[path] = path.stat().st_mtime
+    for path in sorted(used, key=lambda one: -used[one])[kept:]:
+        if time.time() - used[path] > _LEFT_S:
+            shutil.rmtree(path, ignore_errors=True)

@@ -136,6 +136,10 @@ def cli(
         for line in booted.emulator.new_complaints():
             print(f"host's console: {line}", file=sys.stderr)
         return code
+    except PlaceCrashed:
+        if booted.state is not None:
+            booted.state.remove()  # whatever is wrong may be in it
+        raise
     finally:
         if not keep:
             booted.emulator.close()

@@ -12,6 +12,7 @@ from cohortlab.lab import qemu as qemus
 from cohortlab.lab.image import Image
 from cohortlab.lab.kernels import Kernel, guest_initramfs, initramfs
 from cohortlab.lab.qemu import Qemu
+from cohortlab.lab.turn import Turn
 from cohortlab.places import PlaceError
 
 PAYLOAD = "/run/cohort-lab"
@@ -48,6 +49,7 @@ class Boot:
         extra_cmdline: more of the host's kernel command line.
         keep: the lab outlives this process.
         share: do not wait for another lab on this machine to end.
+        turn: that of labs of which this is one; None: it has one of its own.
     """
 
     image: Image
@@ -65,6 +67,7 @@ class Boot:
     extra_cmdline: str = ""
     keep: bool = False
     share: bool = False
+    turn: Turn | None = None
 
 
 @dataclass(frozen=True)

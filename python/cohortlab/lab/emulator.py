@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -13,7 +14,9 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
+from cohortlab import memory
 from cohortlab.lab import cache, control, evidence, lastwords, turn
 from cohortlab.lab.agent import AgentError, Connection, Machine
 from cohortlab.lab.command import Boot, Command
@@ -32,11 +35,19 @@ _LOOK_S = 2
 # scheduler under test may starve it, and the kernel's watchdog needs 30 s to end that.
 _SILENCE_S = 120
 _PING_S = 5
+_AGENT = "agent.sock"
 _CONSOLE = "console.log"
 _ERRORS = "emulator.err"
 _MEMORY = "memory"
+# Locked by the emulator for as long as it lives, and by who talks to its agent.
+_ALIVE = "alive"
+_CLIENT = "client"
 # A folder is filled, and its emulator started, within this time.
 _FILLED_S_MAX = 3600
+
+
+class TooLittleMemory(PlaceError):
+    """What the lab needs is not left: that is no reason to try another accelerator."""
 
 
 class Emulator:
@@ -47,12 +58,21 @@ class Emulator:
         self.qemu = qemu
         self._complained = 0
         self._evidence_at: Path | None = None
+        self._evidence_asked = False
+        self._evidence_lock = threading.Lock()
+        # When the first of the pings was sent that are not answered yet.
+        self._asked = 0.0
         self.console = folder / _CONSOLE
         self._process = process
         self._closing = threading.Event()
         self._up = process is None  # one that was left running is
         self._pid = process.pid if process else _emulator_in(folder)
-        self.connection = Connection(folder / "agent.sock", self.check)
+        self._client = _only_client(folder)
+        try:
+            self.connection = Connection(folder / _AGENT, self.check)
+        except BaseException:
+            self._client.close()
+            raise
         self.host = Machine("host", self.connection)
 
     @classmethod
@@ -60,11 +80,13 @@ class Emulator:
         """Boot, or go on from a folder that ``save`` has filled; return when the agent answers."""
         runs = cache.root() / "run"
         runs.mkdir(exist_ok=True)
-        _remove_dead(runs)
-        own_turn = turn.take(runs, progress, share=boot.share)
-        folder = Path(tempfile.mkdtemp(dir=runs))
-        process = None
+        take = boot.turn.take if boot.turn else turn.take
+        own_turn = take(runs, progress, share=boot.share)
+        folder = process = None
         try:
+            _remove_dead(runs)
+            check_memory(boot.memory_mb, memory.left_mb())
+            folder = Path(tempfile.mkdtemp(dir=runs))
             if state is not None:
                 shutil.copyfile(state / _CONSOLE, folder / _CONSOLE)
             process = _launch(command, folder, own_turn, boot.keep, state)
@@ -77,12 +99,14 @@ class Emulator:
             if process is not None:
                 process.kill()
                 process.wait()
-            shutil.rmtree(folder, ignore_errors=True)
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:
             os.close(own_turn)  # the emulator has it now
         try:
-            how = f"{boot.accel}, {command.qemu.name}, host of {boot.pcpus} pCPUs"
+            release = boot.kernel.release
+            how = f"{boot.accel}, {command.qemu.name}, Linux {release}, host of {boot.pcpus} pCPUs"
             emulator.wait_until_up(boot_times(), how if state is None else f"{how}, from a saved state")
         except BaseException:
             emulator.close()
@@ -92,7 +116,13 @@ class Emulator:
 
     @classmethod
     def attach(cls, folder: Path) -> Emulator:
-        """Return a first level that was started with ``keep``."""
+        """Return a first level that was started with ``keep``.
+
+        Raises:
+            PlaceError: there is none, or somebody else is at work with it.
+        """
+        if not (folder / _AGENT).exists():
+            raise PlaceError(f"{folder}: no lab runs there")
         try:
             emulator = cls(folder, None)
         except OSError as error:
@@ -131,11 +161,16 @@ class Emulator:
             raise PlaceCrashed(f"the lab's emulator ended; {self.last_words()}")
         if DEATH.search(self.console_text()):
             raise PlaceCrashed(f"the lab's host crashed; {self.last_words()}")
-        silence_s = time.monotonic() - self.connection.last_heard
+        silence_s = self._silence_s()
         if self._up and silence_s > _SILENCE_S:
             raise PlaceCrashed(
                 f"the lab's host does not answer for {silence_s:.0f} s; {self.last_words()}{self._evidence()}"
             )
+
+    def _silence_s(self) -> float:
+        """Return for how long a question is unanswered. Nobody asks while this process is stopped, by Ctrl-Z say."""
+        asked = self._asked
+        return time.monotonic() - asked if asked > self.connection.last_heard else 0.0
 
     def console_text(self) -> str:
         return self.console.read_text(errors="replace") if self.console.exists() else ""
@@ -150,6 +185,7 @@ class Emulator:
         """End the first level, if this process started it, and remove its files."""
         self._closing.set()
         self.connection.close()
+        self._client.close()
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -187,19 +223,46 @@ class Emulator:
 
     def _evidence(self) -> str:
         """Keep the state of an emulator that runs while its host hangs; return where it is, as the end of a message."""
-        self._evidence_at = self._evidence_at or evidence.take(self.folder, self.console_text())
+        with self._evidence_lock:
+            # Once: an emulator that does not answer is not asked again and again.
+            if not self._evidence_asked:
+                self._evidence_asked = True
+                self._evidence_at = evidence.take(self.folder, self.console_text())
         return f"; its processors' state: {self._evidence_at}" if self._evidence_at else ""
 
     def _keep_hearing(self) -> None:
         threading.Thread(target=self._ping_now_and_then, name="lab ping", daemon=True).start()
 
     def _ping_now_and_then(self) -> None:
-        """Keep ``last_heard`` young while the host lives, also when all callers wait for long commands."""
+        """Have the host say that it lives, also while all callers wait for long commands."""
         while not self._closing.wait(_PING_S):
+            if self._asked <= self.connection.last_heard:
+                self._asked = time.monotonic()
             try:
                 self.host.ping(_SILENCE_S)
             except (TimeoutError, AgentError, PlaceCrashed):
                 continue  # whoever calls next is told
+
+
+def check_memory(needed_mb: int, left_mb: int) -> None:
+    """Raise TooLittleMemory if the lab's host, with its guests, needs more than there is; 0: nothing tells."""
+    if 0 < left_mb < needed_mb:
+        what = f"the lab's host and guests need {needed_mb} MB of memory"
+        raise TooLittleMemory(f"{what}, this machine has {left_mb} MB left: give the VMs less memory_mb")
+
+
+def _only_client(folder: Path) -> IO[bytes]:
+    """Return what, while it is open, says that we are at work with that lab: its agent's port has one client.
+
+    Another one's connection would wait there, without a word.
+    """
+    client = (folder / _CLIENT).open("wb")
+    try:
+        fcntl.flock(client, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        client.close()
+        raise PlaceError(f"{folder}: another cohortlab is at work with this lab: wait until it has ended") from None
+    return client
 
 
 def _launch(command: Command, folder: Path, own_turn: int, keep: bool, state: Path | None) -> subprocess.Popen[bytes]:
@@ -210,7 +273,8 @@ def _launch(command: Command, folder: Path, own_turn: int, keep: bool, state: Pa
     if not keep:
         # The kernel ends it with us, however we end. (With the thread that started it, to be exact.)
         argv = ["setpriv", "--pdeathsig", "KILL", *argv]
-    with (folder / _ERRORS).open("wb") as err:
+    with (folder / _ERRORS).open("wb") as err, (folder / _ALIVE).open("wb") as alive:
+        fcntl.flock(alive, fcntl.LOCK_EX)
         process = subprocess.Popen(
             argv,
             cwd=folder,
@@ -218,14 +282,14 @@ def _launch(command: Command, folder: Path, own_turn: int, keep: bool, state: Pa
             stdout=err,
             stderr=err,
             env=os.environ | dict(command.qemu.env),
-            pass_fds=(own_turn,),
+            pass_fds=(own_turn, alive.fileno()),
             start_new_session=True,  # Ctrl-C is for us, who then clean up
         )
     try:
         (folder / "pid").write_text(f"{process.pid}\n")
         turn.announce(own_turn, f"process {process.pid}, started by {os.getpid()}, in {folder}")
         deadline = time.monotonic() + 20
-        while not (folder / "agent.sock").exists():
+        while not (folder / _AGENT).exists():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise PlaceFailed(f"the lab's emulator does not start: {_last_error(folder)}")
             time.sleep(0.02)
@@ -284,5 +348,15 @@ def _remove_dead(runs: Path) -> None:
         # One that is being filled has no emulator yet.
         with suppress(OSError):
             is_new = not (folder / "pid").exists() and time.time() - folder.stat().st_mtime < _FILLED_S_MAX
-            if folder.is_dir() and not is_new and _emulator_in(folder) is None:
+            if folder.is_dir() and not is_new and not _is_alive(folder):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_alive(folder: Path) -> bool:
+    """Return whether a folder's emulator runs, also one of another container: we may see its files alone."""
+    with (folder / _ALIVE).open("ab") as alive:
+        try:
+            fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return _emulator_in(folder) is not None

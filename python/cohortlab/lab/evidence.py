@@ -11,7 +11,7 @@ from cohortlab.lab import cache, control
 from cohortlab.places import PlaceCrashed, PlaceError
 
 # Where each processor is, and whether its timer is armed and its interrupts are open; twice, to see what moves.
-_QUESTIONS = ("info status", "info cpus", "info registers -a", "info lapic 0", "info lapic 1", "info pic")
+_QUESTIONS = ("info status", "info cpus", "info registers -a", "info pic")
 _APART_S = 0.5
 _KEPT = 10
 
@@ -20,9 +20,9 @@ def take(folder: Path, console: str) -> Path | None:
     """Write the state of the emulator that runs in ``folder`` into a file of the cache; None if it does not answer, or
     there is no room."""
     try:
-        answers = control.monitor(folder, _QUESTIONS)
+        answers = _answers(folder)
         time.sleep(_APART_S)
-        answers += control.monitor(folder, _QUESTIONS)
+        answers += _answers(folder)
         lost = cache.root() / "lost"
         lost.mkdir(exist_ok=True)
         for old in sorted(lost.glob("*.txt"))[: 1 - _KEPT]:
@@ -33,3 +33,9 @@ def take(folder: Path, console: str) -> Path | None:
         # That the host hangs is what has to be told, also where nothing can be written.
         return None
     return file
+
+
+def _answers(folder: Path) -> list[str]:
+    answers = control.monitor(folder, _QUESTIONS)
+    pcpus = "".join(answers).count("CPU #")
+    return answers + control.monitor(folder, [f"info lapic {number}" for number in range(pcpus)])

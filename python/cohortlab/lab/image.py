@@ -40,6 +40,8 @@ _LIBRARIES = "usr/lib/x86_64-linux-gnu"
 _PROGRAMS = ("usr/bin/qemu-system-x86_64", "usr/bin/busybox")
 _EMULATOR = (*_PROGRAMS, _LIBRARIES, "usr/lib64", "usr/share/qemu", "usr/share/seabios")
 _SPARE_MB = 64
+# So many images, with packages and files of programs, are kept.
+_KEPT = 8
 # Where programs and libraries are that are chosen among several packages', and where they are looked for.
 _ALTERNATIVES = (
     ("usr/bin", "usr/lib/jvm/*/bin/*"),
@@ -104,7 +106,10 @@ def image(packages: Mapping[str, str] | None = None, files: Mapping[str, Path] |
         shutil.rmtree(root)
         shutil.rmtree(folder / "apt")
 
-    return Image(cache.built(f"root-{SUITE}-{_key(recipe)}", build) / "root.ext4", folder / "root")
+    disk = cache.built(f"root-{SUITE}-{_key(recipe)}", build) / "root.ext4"
+    # Whoever edits a program's files makes one of 400 MB each time.
+    cache.tidy(f"root-{SUITE}-", _KEPT)
+    return Image(disk, folder / "root")
 
 
 def _content(path: Path) -> tuple[str, int]:

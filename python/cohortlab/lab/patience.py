@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -107,8 +108,8 @@ class BootTimes:
         """Remember one more. A file that cannot be written is no failure: the next boot is then waited for longer."""
         all_times = self._read()
         all_times[what] = [*all_times.get(what, []), round(took_s, 1)][-_KEPT:]
-        new = self._file.with_suffix(".new")
         # Two labs that end their boots at once may lose a time; they never see half a file.
+        new = self._file.with_suffix(f".new-{os.getpid()}")
         with contextlib.suppress(OSError):
             new.write_text(json.dumps(all_times, indent=1) + "\n")
             new.replace(self._file)

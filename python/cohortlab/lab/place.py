@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from cohortlab.lab import binaries, programs, sampling
 from cohortlab.lab.agent import Machine
@@ -14,7 +16,8 @@ from cohortlab.lab.emulator import Emulator
 from cohortlab.lab.qemu import Qemu
 from cohortlab.lab.real import RealPlace
 from cohortlab.lab.state import State
-from cohortlab.places import PlaceError, ProgressFn
+from cohortlab.lab.turn import Turn
+from cohortlab.places import PlaceCrashed, PlaceError, ProgressFn
 from cohortlab.scenario import Scenario
 
 
@@ -45,6 +48,24 @@ class LabPlace(RealPlace):
         self._lab: Emulator | None = None
         self._state: State | None = None
         self._qemu: Qemu | None = None
+        self._turn = Turn()
+
+    def __enter__(self) -> Self:
+        try:
+            return super().__enter__()
+        except BaseException as error:
+            if isinstance(error, PlaceCrashed):
+                self._forget_state()
+            self._turn.end()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            self._turn.end()
 
     @property
     def emulator(self) -> Emulator:
@@ -81,6 +102,7 @@ class LabPlace(RealPlace):
             files=files,
             packages=programs.packages(scenario),
             root_files=programs.files(scenario),
+            turn=self._turn,
             progress=self._progress,
         )
         self._lab, self._state = lab.emulator, lab.state
@@ -109,9 +131,13 @@ class LabPlace(RealPlace):
         return "wait for a CPU (no right to real-time)" if self.emulator.timers_wait else "on time"
 
     def reset(self) -> None:
-        if self._state is not None:
-            self._state.remove()  # whatever is wrong may be in it
+        self._forget_state()
         super().reset()
+
+    def _forget_state(self) -> None:
+        """Have the next lab boot: whatever is wrong with this one may be in the state that it came from."""
+        if self._state is not None:
+            self._state.remove()
 
     def _close(self) -> None:
         if self._lab is not None:

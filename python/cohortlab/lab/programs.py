@@ -57,6 +57,22 @@ def command(workload: Workload, line: str) -> str:
     return f"cd {shlex.quote(f'/{FILES}/{workload.name}')} || exit; {line}" if workload.files else line
 
 
+def rhythm(freeze: str, start_s: float, run_s: float, sleep_s: float) -> str:
+    """Return what writes 1 and 0 into a file in turn, from ``start_s`` on.
+
+    When it does is told by the host's clock: VMs of one rhythm sleep at the same time (docs/metrics.md), whoever was
+    started first, and stay together.
+    """
+    period_s = run_s + sleep_s
+
+    def sleep(left_s: str) -> str:
+        return f"sleep $(date +%s.%N | LC_ALL=C awk '{{ at = ($1 - {start_s}) % {period_s}; print ({left_s}) }}')"
+
+    run = sleep(f"at < {run_s} ? {run_s} - at : 0")
+    stop = sleep(f"at < {run_s} ? 0 : {period_s} - at")
+    return f"sleep {start_s}; while :; do {run}; echo 1 >{freeze}; {stop}; echo 0 >{freeze}; done"
+
+
 def _over_and_over(line: str) -> str:
     """Return what runs a command line until it fails, and then ends with its exit code.
 
@@ -172,9 +188,8 @@ class Programs:
         """Freeze the VM's cgroup now and then."""
         guest = self._guests[vm.name]
         freeze = f"{guest.cgroup}/cgroup.freeze"
-        turn = f"sleep {run_s}; echo 1 >{freeze}; sleep {sleep_s}; echo 0 >{freeze}"
         self._spawned += 1
-        job = guest.host.spawn(f"rhythm-{self._spawned}", f"sleep {vm.start_s}; while :; do {turn}; done")
+        job = guest.host.spawn(f"rhythm-{self._spawned}", rhythm(freeze, vm.start_s, run_s, sleep_s))
         try:
             yield
         finally:

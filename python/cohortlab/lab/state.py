@@ -29,6 +29,8 @@ from cohortlab.places import PlaceCrashed, PlaceError, ProgressFn
 VARIABLE = "COHORT_LAB_STATE"
 # A state is as large as what its host and guests use of their memory, some 500 MB: so many are kept.
 KEPT = 6
+# Whatever else needs room has it first.
+_FREE_MIN = 2 << 30
 # Emulators whose restored labs were tried: bench/emulator/snapshot.py.
 _TRIED = ("patched", "own")
 _ANSWER_S = 60
@@ -58,12 +60,15 @@ class State:
             PlaceCrashed: it could not be saved.
         """
 
+        if shutil.disk_usage(cache.root()).free < _FREE_MIN:
+            raise PlaceCrashed(f"{cache.root()}: there is no room for its state: must be {_FREE_MIN >> 30} GB or more")
+
         def write(folder: Path) -> None:
             emulator.save(folder)
             (folder / "guests.json").write_text(json.dumps({guest.config.name: guest.pid() for guest in guests}))
 
         try:
-            cache.built(self.name, write)
+            cache.built(self.name, write, durable=False)
         except OSError as error:
             raise PlaceCrashed(f"{self.folder}: cannot be written: {error.strerror}") from None
 

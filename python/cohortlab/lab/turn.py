@@ -8,41 +8,63 @@ import os
 import time
 from pathlib import Path
 
-from cohortlab.places import PlaceFailed, ProgressFn
+from cohortlab.places import ProgressFn
 
-_WAIT_S_MAX = 3600
 _LOOK_S = 0.5
 
 
+class Turn:
+    """The turn of labs that follow one another, such as boots after a crash: nobody comes in between."""
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+
+    def take(self, runs: Path, progress: ProgressFn, *, share: bool = False) -> int:
+        """Return a file descriptor as ``take`` does, at once if the turn is ours already."""
+        if self._descriptor is None:
+            self._descriptor = take(runs, progress, share=share)
+        return os.dup(self._descriptor)
+
+    def end(self) -> None:
+        """Let others have their turn, when all that inherited a descriptor have ended as well."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor = None
+
+
 def take(runs: Path, progress: ProgressFn, *, share: bool = False) -> int:
-    """Wait until no lab of this cache runs, then return a file descriptor that says that one does.
+    """Wait until no lab of this cache runs, however long, then return a file descriptor that says that one does.
 
     The turn lasts until every process that inherited the descriptor has ended. With ``share``, do not wait.
     """
     descriptor = os.open(runs / "turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    begin = time.monotonic()
     told = False
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if share:
-                return descriptor
-        else:
-            return descriptor
-        if not told:
-            progress(f"waiting for another lab on this machine to end ({_holder(descriptor)})", None)
-            told = True
-        if time.monotonic() - begin > _WAIT_S_MAX:
-            os.close(descriptor)
-            raise PlaceFailed(f"another lab runs on this machine since {_WAIT_S_MAX} s: end it, or set COHORT_CACHE")
-        time.sleep(_LOOK_S)
+    try:
+        while not _is_ours(descriptor) and not share:
+            if not told:
+                progress(f"waiting for another lab on this machine to end ({_holder(descriptor)})", None)
+                told = True
+            time.sleep(_LOOK_S)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def announce(descriptor: int, who: str) -> None:
-    """Write who has the turn, for those who wait."""
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, who.encode(), 0)
+    """Write who has the turn, for those who wait. One that shares another's has none."""
+    if _is_ours(descriptor):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, who.encode(), 0)
+
+
+def _is_ours(descriptor: int) -> bool:
+    """Take the lock, if nobody has it; return whether it is ours now."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _holder(descriptor: int) -> str:

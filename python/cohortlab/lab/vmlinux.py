@@ -25,6 +25,8 @@ NAME = "kernel"
 # The note of an ELF kernel that says where PVH enters it.
 _PVH_NOTE = (b"Xen\0", 18)
 _PT_NOTE = 4
+# So many are kept.
+_KEPT = 12
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ def bootable(vmlinuz: Path) -> Bootable:
         make_disk(root, folder / "kernel.ext4")
 
     folder = cache.built(f"vmlinux-{hashlib.sha256(content).hexdigest()[:12]}", build)
+    # Whoever builds kernels of his own has one more each time.
+    cache.tidy("vmlinux-", _KEPT)
     return Bootable(folder / "root" / NAME, folder / "kernel.ext4")
 
 

@@ -159,8 +159,13 @@ def _finding(table: FindingTable, measured: Measured) -> Finding:
         return Finding(table, None, "", _missing(str(error.args[0]), measured))
     if math.isnan(found):
         return Finding(table, None, "", NO_NUMBER)
-    numbers = ", ".join(f"{name} {measured.figures[name]:.4g}" for name in formula.names)
+    numbers = ", ".join(f"{name} {_digits(measured.figures[name])}" for name in formula.names)
     return Finding(table, bool(found), numbers)
+
+
+def _digits(value: float) -> str:
+    """Return up to four significant digits, and all before the point: a reader compares, and does not add exponents."""
+    return f"{value:,.0f}" if abs(value) >= 9999.5 else f"{value:.4g}"
 
 
 def _missing(name: str, measured: Measured) -> str:
