@@ -222,18 +222,18 @@ def distances(
 
 
 @pytest.mark.long
-def test_how_far_siblings_are_from_each_other_in_a_queue_of_four(bench: Bench, tmp_path: Path) -> None:
-    # They have turns one after the other: for a quarter of the time the one is three turns from its own. The third
-    # VM has one vCPU. Looks are 10 ms apart, and come at each 2 ms of four turns as often.
+def test_how_far_siblings_are_from_each_other_in_a_queue_of_five(bench: Bench, tmp_path: Path) -> None:
+    # They have turns one after the other: for a fifth of the time the one is four turns from its own. Looks are 10 ms
+    # apart, and come at each 2 ms of five turns as often.
     with one_queue(bench, ("pv", "hyper")):
         looks, far = distances(bench, 30, tmp_path / "far.rec")
     assert looks > 1000
     # Nearer than that no queue of the lab's host is to round robin: its other threads have turns as well, now and then.
-    assert far / looks == pytest.approx(0.25, abs=0.04)
+    assert far / looks == pytest.approx(0.2, abs=0.04)
 
 
 @pytest.mark.long
-def test_in_a_queue_of_two_nobody_is_far(bench: Bench, tmp_path: Path) -> None:
+def test_in_a_queue_of_three_nobody_is_far(bench: Bench, tmp_path: Path) -> None:
     with one_queue(bench, ("hyper",)) as (ground, _):
         looks, far = distances(bench, 10, tmp_path / "far.rec", alone=ground)
     assert looks > 300
