@@ -71,7 +71,7 @@ def bring_up(
     """
     memory_mb = _HOST_MB + spare_mb + sum(config.memory_mb + _PER_GUEST_MB for config in configs)
     # How much is left is known when it is our turn.
-    check_memory(memory_mb, memory.whole_mb())
+    check_memory(memory_mb, memory.whole_mb(), "in all")
     agent = binaries.find("cohort-lab-agent")
     progress("the lab's image (built once)", None)
     disk = image.image(packages, root_files)

@@ -75,5 +75,9 @@ def tidy(prefix: str, kept: int) -> None:
         with suppress(OSError):  # somebody else has just removed it
             used[path] = path.stat().st_mtime
     for path in sorted(used, key=lambda one: -used[one])[kept:]:
-        if time.time() - used[path] > _LEFT_S:
-            shutil.rmtree(path, ignore_errors=True)
+        # Under its lock nobody builds it meanwhile, nor finds a part of it.
+        with suppress(OSError), (root() / f".lock-{path.name}").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if time.time() - path.stat().st_mtime > _LEFT_S:
+                gone = path.rename(root() / f".building-{path.name}~gone")
+                shutil.rmtree(gone, ignore_errors=True)

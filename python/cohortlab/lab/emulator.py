@@ -85,7 +85,9 @@ class Emulator:
         folder = process = None
         try:
             _remove_dead(runs)
-            check_memory(boot.memory_mb, memory.left_mb())
+            check_memory(boot.memory_mb, memory.left_mb(), "left")
+            if gone := [file for file in command.files if not file.exists()]:
+                raise PlaceFailed(f"{gone[0]}: was removed while this lab waited for its turn: start it again")
             folder = Path(tempfile.mkdtemp(dir=runs))
             if state is not None:
                 shutil.copyfile(state / _CONSOLE, folder / _CONSOLE)
@@ -244,11 +246,11 @@ class Emulator:
                 continue  # whoever calls next is told
 
 
-def check_memory(needed_mb: int, left_mb: int) -> None:
-    """Raise TooLittleMemory if the lab's host, with its guests, needs more than there is; 0: nothing tells."""
-    if 0 < left_mb < needed_mb:
+def check_memory(needed_mb: int, there_mb: int, how: str) -> None:
+    """Raise TooLittleMemory if the lab's host, with its guests, needs more than there is ``how``; 0: nothing tells."""
+    if 0 < there_mb < needed_mb:
         what = f"the lab's host and guests need {needed_mb} MB of memory"
-        raise TooLittleMemory(f"{what}, this machine has {left_mb} MB left: give the VMs less memory_mb")
+        raise TooLittleMemory(f"{what}, this machine has {there_mb} MB {how}: give the VMs less memory_mb")
 
 
 def _only_client(folder: Path) -> IO[bytes]:

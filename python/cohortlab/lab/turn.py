@@ -11,6 +11,8 @@ from pathlib import Path
 from cohortlab.places import ProgressFn
 
 _LOOK_S = 0.5
+# How often who waits is told so.
+_TELL_S = 600
 
 
 class Turn:
@@ -38,12 +40,14 @@ def take(runs: Path, progress: ProgressFn, *, share: bool = False) -> int:
     The turn lasts until every process that inherited the descriptor has ended. With ``share``, do not wait.
     """
     descriptor = os.open(runs / "turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    told = False
+    tell = time.monotonic()
     try:
         while not _is_ours(descriptor) and not share:
-            if not told:
-                progress(f"waiting for another lab on this machine to end ({_holder(descriptor)})", None)
-                told = True
+            if time.monotonic() >= tell:
+                progress(
+                    f"waiting for another lab on this machine to end, or to be ended ({_holder(descriptor)})", None
+                )
+                tell += _TELL_S
             time.sleep(_LOOK_S)
     except BaseException:
         os.close(descriptor)
