@@ -26,17 +26,17 @@ SAMPLES = 20
 APART_S = 0.5
 PATIENCE_S = 120
 DEBUG = "/sys/kernel/debug/sched"
-LOOK = (
-    f"mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug; cat {DEBUG}/debug;"
-    f' for cpu in {DEBUG}/domains/cpu*; do echo "cost $(cat $cpu/domain0/max_newidle_lb_cost)"; done'
-)
+LOOK = f"mountpoint -q /sys/kernel/debug || mount -t debugfs none /sys/kernel/debug; cat {DEBUG}/debug"
 
 
 def seen(guest: Machine) -> tuple[list[float], list[float]]:
     """Return each vCPU's average time of idling and greatest cost of a look, in us."""
     text = guest.check(LOOK, PATIENCE_S)
-    idle = [int(ns) / 1e3 for ns in re.findall(r"^  \.avg_idle +: (\d+)", text, re.MULTILINE)]
-    return idle, [int(ns) / 1e3 for ns in re.findall(r"^cost (\d+)$", text, re.MULTILINE)]
+    idle, cost = (
+        [int(ns) / 1e3 for ns in re.findall(rf"^  \.{name} +: (\d+)", text, re.MULTILINE)]
+        for name in ("avg_idle", "max_idle_balance_cost")
+    )
+    return idle, cost
 
 
 def row(program: str, beside: str, guest: Machine) -> str:
