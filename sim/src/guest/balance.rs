@@ -4,18 +4,15 @@
 //! kernel/sched/fair.c, as the host's (class/fair/balance.rs, idle.rs, newidle.rs): a task moves only if it has not run a moment ago, and only up to the
 //! average.
 
-use crate::time::{Ns, MS};
+use crate::class::fair::{busy_interval_ticks, IMBALANCE_PERCENT};
+use crate::time::Ns;
 use crate::Host;
 
 use super::task::Task;
 use super::vm::Vm;
 
-/// busy_factor: a busy vCPU balances that much less often than every ms for each vCPU, and half as often as long as all is balanced.
-const BUSY_FACTOR: Ns = 16;
 /// cache_nice_tries: after more failures than that hot tasks move, too.
 const HOT_FAILURES: u32 = 1;
-/// imbalance_pct
-const IMBALANCE_PERCENT: usize = 117;
 
 /// Who is there to be moved.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -82,16 +79,14 @@ impl Vm {
             let all: usize = (0..vcpus).map(|other| self.load(other)).sum();
             let most = self.load(from);
             let imbalance = (most * vcpus).saturating_sub(all).min(all.saturating_sub(mine * vcpus));
-            if imbalance == 0 || mine > 1 && most * 100 <= mine * IMBALANCE_PERCENT {
+            if imbalance == 0 || mine > 1 && most as u64 * 100 <= mine as u64 * IMBALANCE_PERCENT {
                 found = Find::Nobody;
             } else if vcpus >> self.cpus[v].failed.min(31) > imbalance {
                 found = Find::NotNow(from);
             }
         }
-        // get_sd_balance_interval()
-        let factor = if found == Find::Nobody { 2 * BUSY_FACTOR } else { BUSY_FACTOR };
         let tick_ns = self.guest.tick_ns;
-        let ticks = (vcpus as Ns * MS * factor).div_ceil(tick_ns).saturating_sub(1).max(1);
+        let ticks = busy_interval_ticks(vcpus as Ns, found == Find::Nobody, tick_ns);
         // Between two ticks: it is due at the tick, however late that comes.
         self.cpus[v].balance_ns = now_ns + ticks * tick_ns - tick_ns / 2;
         self.move_found(host, v, found, true)

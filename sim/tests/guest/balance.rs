@@ -115,12 +115,7 @@ fn who_writes_to_a_pipe_is_about_to_sleep() {
         );
         let mut config = vm(2, &text);
         config.guest.costs.newidle_vcpu_ns = MS;
-        let s = ran(config, 40 * MS);
-        let on = s.list(|what| match what {
-            What::Progress { vcpu, .. } => Some(vcpu.id),
-            _ => None,
-        });
-        on[0].1
+        done_on(&ran(config, 40 * MS))[0].1
     };
     assert_eq!(woken_on("{ send = 'p' }", "{ recv = 'p' }"), 0);
     assert_eq!(woken_on("{ signal = 'c' }", "{ wait = 'c' }"), 1);

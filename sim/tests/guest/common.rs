@@ -142,7 +142,15 @@ impl Sim {
     }
 }
 
+/// When the `done` steps of all programs were, and on which vCPU each.
+pub fn done_on(s: &Sim) -> Vec<(u64, u32)> {
+    s.list(|what| match what {
+        What::Progress { vcpu, .. } => Some(vcpu.id),
+        _ => None,
+    })
+}
+
 /// When the `done` steps of all programs were.
 pub fn done(s: &Sim) -> Vec<u64> {
-    s.list(|what| matches!(what, What::Progress { .. }).then_some(())).iter().map(|(at, ())| *at).collect()
+    done_on(s).iter().map(|(at, _)| *at).collect()
 }

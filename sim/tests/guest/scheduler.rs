@@ -281,11 +281,7 @@ fn a_preempted_vcpu_is_not_taken_for_idle() {
         let s = build(&MachineConfig::ideal(3), turns_of_a_ms(), &[config], &[hog(1)], 1)
             .pin(&[0, 1, 2])
             .until(4 * MS);
-        let done = s.list(|what| match what {
-            What::Progress { vcpu, .. } => Some(vcpu.id),
-            _ => None,
-        });
-        done[0]
+        done_on(&s)[0]
     };
     assert_eq!(woken(true, Heeds::All), (1_500 * US, 2));
     assert_eq!(woken(false, Heeds::All), (2_000 * US, 1));
@@ -354,10 +350,6 @@ fn until_5_18_a_halted_vcpu_seemed_to_be_preempted() {
         config.kvm.tells_always = tells_always;
         let s =
             build(&MachineConfig::ideal(3), turns_of_a_ms(), &[config], &[], 1).pin(&[0, 1, 2]).until(4 * MS);
-        let on = s.list(|what| match what {
-            What::Progress { vcpu, .. } => Some(vcpu.id),
-            _ => None,
-        });
-        assert_eq!(on, [(1_500 * US, expected)]);
+        assert_eq!(done_on(&s), [(1_500 * US, expected)]);
     }
 }

@@ -13,7 +13,7 @@ use super::newidle::{Idling, MIGRATION_COST_NS};
 use super::Fair;
 
 /// imbalance_pct of a cache's domain: 17 % more load elsewhere is imbalance.
-pub(super) const IMBALANCE_PERCENT: u64 = 117;
+pub(crate) const IMBALANCE_PERCENT: u64 = 117;
 /// busy_factor: a busy pCPU balances that much less often than every ms for each of its domain's pCPUs, and twice as seldom as long as all is balanced.
 const BUSY_FACTOR: Ns = 16;
 pub(super) const LEVELS: usize = 4;
@@ -82,6 +82,12 @@ pub(super) fn domains(core: &Core, cpu: CpuId) -> [Option<(u32, u32)>; LEVELS] {
         let (size, below) = (sizes[level], if level == 0 { 1 } else { sizes[level - 1] });
         (size > below).then(|| (cpu.0 / size * size, size))
     })
+}
+
+/// get_sd_balance_interval() of a busy CPU: after how many ticks it looks again, on a host or in a guest.
+pub(crate) fn busy_interval_ticks(cpus: Ns, balanced: bool, tick_ns: Ns) -> Ns {
+    let factor = if balanced { 2 * BUSY_FACTOR } else { BUSY_FACTOR };
+    (cpus * MS * factor).div_ceil(tick_ns).saturating_sub(1).max(1)
 }
 
 /// Who is there to be moved.
@@ -217,10 +223,9 @@ impl Fair {
             let due = self.balance.domains[cpu.index()][level].next_jiffy <= jiffy;
             let Some((first, size)) = domain.filter(|_| due) else { continue };
             let balanced = self.balance_domain(core, cpu, level, (first, size));
-            // get_sd_balance_interval(), of the pCPUs that are online.
+            // Of the pCPUs that are online.
             let online = core.online.around(first, size, CpuId(first)).count() as Ns;
-            let factor = if balanced { 2 * BUSY_FACTOR } else { BUSY_FACTOR };
-            let interval = (online * MS * factor).div_ceil(self.tick_ns).saturating_sub(1).max(1);
+            let interval = busy_interval_ticks(online, balanced, self.tick_ns);
             self.balance.domains[cpu.index()][level].next_jiffy = jiffy + interval;
         }
     }

@@ -27,6 +27,7 @@ use crate::time::Ns;
 use crate::tree::Forest;
 
 use self::balance::Balance;
+pub(crate) use self::balance::{busy_interval_ticks, IMBALANCE_PERCENT};
 use self::group::TaskGroup;
 pub use self::newidle::{Idling, Newidle};
 use self::queue::{Entity, Rq};
