@@ -7,20 +7,32 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Newest first. The scheduler needs clang 16 at least.
-const CLANGS: [&str; 5] = ["clang-19", "clang-18", "clang-17", "clang-16", "clang"];
+/// What `bpf/` needs, and `cohortlab doctor` asks for.
+const OLDEST_CLANG: u32 = 16;
 
-/// The compiler for BPF: CLANG, or the newest that is there.
+/// The compiler for BPF: CLANG, or the one that is tried here, or the newest.
 pub fn clang() -> Result<PathBuf, Box<dyn Error>> {
-    if let Some(path) = env::var_os("CLANG") {
-        return Ok(path.into());
+    if let Some(path) = env::var_os("CLANG").map(PathBuf::from) {
+        return match major(&path) {
+            None => Err(format!("CLANG: {} is no clang that runs", path.display()).into()),
+            Some(found) if found < OLDEST_CLANG => {
+                Err(format!("CLANG: {} is clang {found}: {OLDEST_CLANG} or newer is needed", path.display())
+                    .into())
+            }
+            Some(_) => Ok(path),
+        };
     }
-    let works = |name: &&&str| {
-        let status = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        status.is_ok_and(|s| s.success())
-    };
-    let found = CLANGS.iter().find(works);
-    found.map(PathBuf::from).ok_or_else(|| "no clang found: install clang 16 or newer, or set CLANG".into())
+    let newest_first = (OLDEST_CLANG..=30).rev().map(|n| format!("clang-{n}"));
+    let mut names = ["clang-19".to_string()].into_iter().chain(newest_first).chain(["clang".to_string()]);
+    let found = names.find(|name| major(Path::new(name)).is_some_and(|found| found >= OLDEST_CLANG));
+    let missing = || format!("no clang found: install clang {OLDEST_CLANG} or newer, or set CLANG");
+    found.map(PathBuf::from).ok_or_else(|| missing().into())
+}
+
+/// The first number of that clang's version.
+fn major(clang: &Path) -> Option<u32> {
+    let said = Command::new(clang).arg("-dumpversion").stderr(Stdio::null()).output().ok()?;
+    String::from_utf8(said.stdout).ok()?.split('.').next()?.trim().parse().ok()
 }
 
 /// What a static libelf needs beyond itself differs between distributions; see which one is here.

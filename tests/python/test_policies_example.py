@@ -11,7 +11,7 @@ import pytest
 
 REPO = Path(__file__).parents[2]
 GUIDE = (REPO / "docs/policies.md").read_text()
-CLANGS = ("clang-19", "clang-18", "clang-17", "clang-16", "clang")
+CLANGS = ("clang-19", *(f"clang-{n}" for n in range(30, 15, -1)), "clang")
 
 
 def with_example(bpf: Path) -> None:
