@@ -122,6 +122,24 @@ def _print(results: Results, found: Sequence[Figure], tlb: str, *, short: bool) 
         for policy in means
     }
     print("\nRounds from their own median: " + ", ".join(f"{NAMES.get(p, p)} {off[p]:.0%}" for p in off))
+    if slower := _slower_than_others(found, results.policies[-1]):
+        print(f"\n{NAMES.get(results.policies[-1], results.policies[-1])} is slower than another: {'; '.join(slower)}")
+
+
+def _slower_than_others(found: Sequence[Figure], ours: str) -> list[str]:
+    """Say for which programs ``ours`` has more of the ideal slowdown than another policy, as the table rounds it."""
+    lines = []
+    for figure in found:
+        if figure.policy != ours:
+            continue
+        others = [
+            f"{NAMES.get(other.policy, other.policy)} {other.over_ideal:.2f}"
+            for other in found
+            if other.program == figure.program and round(other.over_ideal, 2) < round(figure.over_ideal, 2)
+        ]
+        if others:
+            lines.append(f"{figure.program} {figure.over_ideal:.2f} ({', '.join(others)})")
+    return lines
 
 
 def _spread(values: Spread) -> str:

@@ -58,6 +58,11 @@ WRONG = {
         'command = "serve"\ntimeout_s = 0',
         "timeout_s: 0 is not allowed: must be an integer from 1 to 3600",
     ),
+    "setup's time-out of 2 hours": (
+        'command = "serve"',
+        'command = "serve"\nsetup_timeout_s = 7200',
+        "setup_timeout_s: 7200 is not allowed: must be an integer from 1 to 3600",
+    ),
 }
 
 
