@@ -18,7 +18,8 @@ from typing import Protocol
 
 from cohortlab import __version__
 from cohortlab.errors import BadInput, one_line
-from cohortlab.places import Measurement, Place, PlaceCrashed, PlaceError, PlaceFailed, ProgressFn
+from cohortlab.lab import kinds
+from cohortlab.places import LATER, Measurement, Place, PlaceCrashed, PlaceError, PlaceFailed, ProgressFn
 from cohortlab.policies import KERNEL, Policy
 from cohortlab.progress import Progress, Step
 from cohortlab.results import ALONE, Crash, Results, Row
@@ -207,12 +208,22 @@ class _Mode:
             self._crashed(crash, 0, 1)
 
     def _describe(self, place: Place) -> None:
-        """Keep what the place says of itself; of what it says otherwise after a crash, both."""
+        """Keep what the place says of itself; of what it says otherwise after a crash, both.
+
+        Raises:
+            PlaceFailed: it has another emulator than before.
+        """
+        before = [name for other in self.results.places.values() for name in kinds.of_place(other)]
+        for name in kinds.of_place(place.description):
+            if before and name not in before:
+                raise PlaceFailed(
+                    f"the emulator was {before[0]} and is now {name}: they are not compared; run it again"
+                )
         kept = self.results.places.setdefault(self.tlb, dict(place.description))
         for name in _MAY_CHANGE & place.description.keys():
             now, was = place.description[name], kept.get(name, "")
-            if now not in was.split(", later "):
-                kept[name] = f"{was}, later {now}" if was else now
+            if now not in was.split(LATER):
+                kept[name] = f"{was}{LATER}{now}" if was else now
 
     def _warm_up(self, place: Place) -> None:
         with place.policy(KERNEL):

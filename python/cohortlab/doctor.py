@@ -205,17 +205,20 @@ class _Machine:
         return f"{active} is loaded" if active else "no scheduler is loaded"
 
     def _emulator(self) -> Finding:
-        """Tell which emulator the lab would use, as far as that can be told before the lab's image is there."""
-        from cohortlab.lab import qemu, qemu_build
+        """Tell which emulator the lab would use, as far as that can be told before the lab's image is there.
+
+        And what it costs, if it is not the best.
+        """
+        from cohortlab.lab import kinds, qemu, qemu_build
 
         wanted = os.environ.get(qemu.VARIABLE)
         if wanted:
-            return Finding("emulator", True, f"{qemu.VARIABLE}={wanted}")
+            cost = "" if self.kvm.nested else next((kinds.COSTS[kind] for kind in qemu.KINDS if kind == wanted), "")
+            return Finding("emulator", True, f"{qemu.VARIABLE}={wanted}" + (f": {cost}" if cost else ""))
         if self.kvm.nested:
             return Finding("emulator", True, "not needed: the lab runs under KVM")
         built = qemu_build.built() is not None
-        found = "QEMU, patched" if built else "Debian's QEMU, at best with one byte cured: " + qemu.COSTS["cured"]
-        return Finding("emulator", built, found, "make emulator")
+        return Finding("emulator", built, "QEMU, patched" if built else kinds.UNPATCHED, "make emulator")
 
     def _timers(self) -> Finding:
         """Tell whether the emulator's main loop may be a real-time thread."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -17,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cohortlab.compare import INTERRUPTED, Plan
-from cohortlab.errors import BadInput
+from cohortlab.errors import BadInput, one_line
+from cohortlab.lab import kinds
 from cohortlab.places import PlaceError
 from cohortlab.policies import Policy, without_talk
 from cohortlab.results import ALONE, Results, read_parquet
@@ -101,9 +102,17 @@ def read_lab(path: Path) -> Results:
 
 
 def compare(
-    scenario: Scenario, lab_file: Path, *, rounds: int, kernel: str | None = None, hardware: str | None = None
+    scenario: Scenario,
+    lab_file: Path,
+    *,
+    rounds: int,
+    kernel: str | None = None,
+    hardware: str | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> list[Fit]:
     """Simulate what is in ``lab_file`` and return both, in the order of the file.
+
+    ``say`` is told in a line what ought to be known of the file.
 
     Raises:
         BadInput: the file is none of a lab, or not of this scenario.
@@ -122,6 +131,7 @@ def compare(
         has = ", ".join(lab.programs)
         raise BadInput(f"--lab: {lab_file}: has {has}: must be programs of {scenario.path}, or the same in all its VMs")
     _check_machines(lab, lab_file, scenario)
+    _check_emulator(lab, lab_file, say)
     measured = figures(lab, chosen)
     if not measured:
         raise BadInput(f"--lab: {lab_file}: has no complete round")
@@ -142,6 +152,20 @@ def _check_machines(lab: Results, lab_file: Path, scenario: Scenario) -> None:
     for field in was | now:
         if was.get(field) != now.get(field):
             raise BadInput(f"--lab: {lab_file}: its scenario had another {field}: must be that of {scenario.path}")
+
+
+def _check_emulator(lab: Results, lab_file: Path, say: Callable[[str], None]) -> None:
+    """Raise BadInput if not all rounds are of one emulator; ``say`` it if that is not known."""
+    named = {tlb: kinds.of_place(lab.places.get(tlb, {})) for tlb in dict.fromkeys(row.tlb for row in lab.rows)}
+    by_name: dict[str, list[str]] = {}
+    for tlb, names in named.items():
+        for name in names:
+            by_name.setdefault(name, []).append(tlb)
+    if len(by_name) > 1:
+        found = " and ".join(f'"{name}" with flushes by {", ".join(modes)}' for name, modes in by_name.items())
+        raise BadInput(one_line(f"--lab: {lab_file}: emulator: is {found}: must be the same in all rounds"))
+    if not all(named.values()):
+        say(f"{lab_file}: not every round's emulator is named: whether they are of one is not known")
 
 
 def _machines(data: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,9 @@ from typing import Protocol
 # ``progress(text, fraction)``: what is happening now; fraction of the present step in 0..1 or None if unknown.
 ProgressFn = Callable[[str, float | None], None]
 
+# Between what a place said of itself and what it said otherwise after a crash, in a result.
+LATER = ", later "
+
 
 class PlaceError(Exception):
     """The place cannot do what was asked, for a reason the user can act on (one line, with the remedy)."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import jinja2
 import matplotlib as mpl
 
 from cohortlab import plots, why
+from cohortlab.lab import kinds
 from cohortlab.results import Results, write_atomically
 from cohortlab.scenario import Scenario
 from cohortlab.summary import Figure, complete, means_over_ideal
@@ -92,9 +93,15 @@ def _mode(results: Results, tlb: str, every: Sequence[Figure]) -> _Mode:
             over_ideal=plots.over_ideal(found, programs, policies),
             neighbour_of_due=plots.neighbour_of_due(found, programs, policies),
             means=means_over_ideal(whole),
-            place=results.places.get(tlb, {}),
+            place=_told(results.places.get(tlb, {})),
             **_why(found, programs),
         )
+
+
+def _told(place: Mapping[str, str]) -> dict[str, str]:
+    """Return what is said of a place: with its emulator's name, what that one costs."""
+    cost = kinds.cost(place)
+    return {**place, "emulator": f"{place['emulator']}: {cost}"} if cost else dict(place)
 
 
 def _why(found: Sequence[Figure], programs: Sequence[str]) -> dict[str, Any]:

@@ -59,7 +59,15 @@ DEBIANS = {
     },
 }
 FAULTS: dict[str, dict[str, set[str]]] = {
-    "patched": {},
+    "patched": {
+        "next_rip": {
+            # LMSW asks for CR0's selective intercept only if it changes more than TS and MP.
+            "lmsw_selective_unchanged",
+            # With a prefix they have two bytes, and are taken for INT 3 and INT 4.
+            "int3_prefixed",
+            "into_prefixed",
+        },
+    },
     "cured": DEBIANS,
     "stock": DEBIANS,
 }

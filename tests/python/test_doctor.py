@@ -16,6 +16,7 @@ import pytest
 
 from cohortlab import doctor, kvm
 from cohortlab.doctor import Findings, examine
+from cohortlab.lab import kinds, qemu, qemu_build
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -67,6 +68,33 @@ def test_no_kvm_means_emulation(machine: Path) -> None:
     assert concluded["lab"]["ok"] is True
     assert concluded["lab"]["how"].startswith("yes, under emulation (slower), because ")
     assert concluded["cohort run"]["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("wanted", "built", "costs"),
+    [
+        (None, True, []),
+        (None, False, [kinds.COSTS["cured"], "stock", "die within minutes"]),
+        ("patched", True, []),
+        ("cured", True, [kinds.COSTS["cured"]]),
+        ("stock", True, [kinds.COSTS["stock"]]),
+        ("/some/qemu", True, []),
+    ],
+)
+def test_the_emulator_is_named_with_what_it_costs(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, wanted: str | None, built: bool, costs: list[str]
+) -> None:
+    monkeypatch.delenv(qemu.VARIABLE, raising=False)
+    if wanted:
+        monkeypatch.setenv(qemu.VARIABLE, wanted)
+    monkeypatch.setattr(qemu_build, "built", lambda: machine if built else None)
+    found = findings(machine)[0]["emulator"]
+    assert found["ok"] == built
+    assert [text for text in costs if text not in found["found"]] == []
+    assert costs or found["found"] == (f"COHORT_EMULATOR={wanted}" if wanted else "QEMU, patched")
+    # The processor is real, and so is what an exit costs.
+    monkeypatch.setattr(kvm, "probe", lambda device: kvm.Kvm(True, True, True, ""))
+    assert "costs" not in findings(machine)[0]["emulator"]["found"]
 
 
 @pytest.mark.parametrize(("limit", "may"), [(0, False), (1, True), (resource.RLIM_INFINITY, True)])

@@ -15,7 +15,7 @@ from tests.python.two_vms import two_vms
 from cohortlab import fidelity
 from cohortlab import scenario as scenarios
 from cohortlab.errors import BadInput
-from cohortlab.results import read_parquet
+from cohortlab.results import read_parquet, write_parquet
 from cohortlab.sim import compared
 
 Run = Callable[..., Any]
@@ -78,6 +78,57 @@ def test_what_was_simulated_is_no_labs(cohortlab: Run, path: Path) -> None:
     ran = cohortlab("fidelity", path, "--lab", "own/measurements.parquet")
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
     assert "--lab: own/measurements.parquet: was simulated: must be measured" in ran.err
+
+
+def in_two_modes(lab: Path, *emulators: str) -> Path:
+    """Have the lab's file say that it has the same rounds in as many TLB modes, each with such an emulator."""
+    results = read_parquet(lab)
+    (was,) = results.tlb_modes
+    results.tlb_modes = scenarios.TLB_MODES[: len(emulators)]
+    place = results.places.pop(was)
+    results.rows = [dataclasses.replace(row, tlb=tlb) for tlb in results.tlb_modes for row in results.rows]
+    for tlb, emulator in zip(results.tlb_modes, emulators, strict=True):
+        results.places[tlb] = place | ({"emulator": emulator} if emulator else {})
+    results.command += f" --tlb {','.join(results.tlb_modes)}"
+    write_parquet(results, lab)
+    return lab
+
+
+PATCHED = "QEMU 10.0.13 patched (f5a5fc624a4e)"
+
+
+@pytest.mark.parametrize(
+    ("emulators", "said"),
+    [
+        ((PATCHED, "QEMU 10.0.13 cured"), f'"{PATCHED}" with flushes by ipi and "QEMU 10.0.13 cured" with flushes by '),
+        ((PATCHED, PATCHED.replace("f5", "9a")), "9aa5fc624a4e"),
+        (
+            (f"{PATCHED}, later QEMU 10.0.13 cured",),
+            '"QEMU 10.0.13 cured" with flushes by ipi: must be the same in all',
+        ),
+    ],
+)
+def test_rounds_of_two_emulators_are_refused(
+    cohortlab: Run, path: Path, lab: Path, emulators: tuple[str, ...], said: str
+) -> None:
+    ran = cohortlab("fidelity", path, "--lab", in_two_modes(lab, *emulators))
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
+    assert f'--lab: {lab}: emulator: is "{PATCHED}" with flushes by ' in ran.err
+    assert said in ran.err
+
+
+@pytest.mark.parametrize(
+    ("emulators", "is_said"),
+    [((PATCHED, PATCHED), False), ((PATCHED, ""), True), (("unknown",), True), (("QEMU 9.2.0",), False)],
+)
+def test_rounds_of_one_emulator_are_compared_and_of_an_unknown_one_it_is_said(
+    path: Path, lab: Path, emulators: tuple[str, ...], is_said: bool
+) -> None:
+    said: list[str] = []
+    fits = fidelity.compare(scenarios.load(path), in_two_modes(lab, *emulators), rounds=1, say=said.append)
+    assert len(fits) == len(emulators)
+    assert bool(said) == is_said
+    assert all(line.startswith(f"{lab}: not every round's emulator is named") for line in said)
 
 
 @pytest.mark.parametrize(

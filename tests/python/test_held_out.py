@@ -259,6 +259,79 @@ def test_rounds_of_a_shape_are_of_one_kernel(cohortlab: Run, split: Path) -> Non
     assert 'more.toml: kernel: "6.18" is not allowed: must be "7.3.4", as in rounds.toml' in ran.err
 
 
+PATCHED = "QEMU 10.0.13 patched (f5a5fc624a4e)"
+CURED = "QEMU 10.0.13 cured"
+ABOUT = 'about = "made up"'
+
+
+def with_more(split: Path, first: str, second: str) -> None:
+    """Have the split name two files of rounds, of two shapes, with such lines about where they come from."""
+    (split.parent / "rounds.toml").write_text(ROUNDS.replace(ABOUT, first))
+    (split.parent / "other.toml").write_text(two_vms("tlb-flush", name="other"))
+    (split.parent / "more.toml").write_text(ROUNDS.replace(ABOUT, second).replace('"small.toml"', '"other.toml"'))
+    shape = '[[shape]]\nscenario = "other.toml"\nclass = "looked-at"\nwhy = "known"\n'
+    split.write_text(f'{SPLIT}{shape}[[rounds]]\nfile = "more.toml"\nclass = "looked-at"\nwhy = "known"\n')
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (
+            f'about = "{PATCHED}; PLE off."',
+            f'about = "{CURED}; PLE off."',
+            f'more.toml: about: "{CURED}" is not allowed: must be "{PATCHED}", as in rounds.toml',
+        ),
+        (
+            f'{ABOUT}\nemulator = "{PATCHED}"',
+            f'{ABOUT}\nemulator = "{PATCHED.replace("f5", "9a")}"',
+            f'emulator: "{PATCHED.replace("f5", "9a")}" is not allowed: must be "{PATCHED}", as in rounds.toml',
+        ),
+        (
+            f'about = "{PATCHED}, later {CURED}; PLE off."',
+            ABOUT,
+            f'rounds.toml: about: names "{PATCHED}" and "{CURED}": must be of one emulator',
+        ),
+        (
+            ABOUT,
+            f'{ABOUT}\nemulator = "{CURED}, later {PATCHED}"',
+            f'more.toml: emulator: names "{CURED}" and "{PATCHED}": must be of one emulator',
+        ),
+        (ABOUT, f'{ABOUT}\nemulator = ""', 'more.toml: emulator: "" is not allowed: must be its name, as the lab'),
+    ],
+)
+def test_rounds_of_two_emulators_are_refused(cohortlab: Run, split: Path, first: str, second: str, said: str) -> None:
+    with_more(split, first, second)
+    ran = cohortlab("held-out", split)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
+    assert said in ran.err
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "unnamed"),
+    [
+        (f'about = "{PATCHED}; PLE off."', f'{ABOUT}\nemulator = "{PATCHED}"', []),
+        (f'about = "{CURED}"', f'about = "not {CURED}"\nemulator = "{CURED}"', []),
+        (f'about = "{CURED}"', ABOUT, ["more.toml"]),
+        (ABOUT, ABOUT, ["rounds.toml", "more.toml"]),
+    ],
+)
+def test_rounds_of_one_emulator_are_read_and_of_an_unknown_one_it_is_said(
+    cohortlab: Run, split: Path, first: str, second: str, unnamed: list[str]
+) -> None:
+    with_more(split, first, second)
+    ran = cohortlab("held-out", split, "--json")
+    assert ran.code == 0, ran.err
+    said = [f"{', '.join(unnamed)}: name no emulator: whether it is the others' is not known"] if unnamed else []
+    assert [line for line in ran.err.splitlines() if "emulator" in line] == said
+
+
+@pytest.mark.parametrize("name", ["lab.toml", "family-25.toml"])
+def test_the_shipped_rounds_are_of_one_emulator_which_they_name(name: str) -> None:
+    found = load(SHIPPED.parent / name)
+    assert found.unnamed == ()
+    assert {group.file.emulators for group in found.groups} == {(PATCHED,)}
+
+
 def test_files_are_beside_the_split_wherever_the_command_is_given(
     split: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from matplotlib.collections import PathCollection
 from rich.console import Console
 
 from cohortlab import plots
+from cohortlab.lab import kinds
 from cohortlab.report import render, write_html
 from cohortlab.results import Crash, Results, Row, read_parquet, write_atomically, write_parquet
 from cohortlab.scenario import Scenario
@@ -167,6 +168,25 @@ def test_report_stands_alone_and_shows_every_figure(results: Results, two: Scena
     # What comes from outside is text, not markup.
     assert "<u>" not in html
     assert "Oops &lt;int3&gt;" in html
+
+
+@pytest.mark.parametrize(
+    ("emulator", "accelerator", "cost"),
+    [
+        ("QEMU 10.0.13 patched (f5a5fc624a4e)", "tcg", ""),
+        ("QEMU 10.0.13 cured", "tcg", kinds.COSTS["cured"]),
+        ("QEMU 10.0.13 stock", "tcg", kinds.COSTS["stock"]),
+        ("QEMU 10.0.13 stock", "kvm", ""),
+        ("unknown", "tcg", ""),
+    ],
+)
+def test_report_says_what_another_emulator_than_the_patched_one_costs(
+    results: Results, two: Scenario, emulator: str, accelerator: str, cost: str
+) -> None:
+    results.places["ipi"] |= {"emulator": emulator, "accelerator": accelerator}
+    html = render(results, two, figures(results, two))
+    assert f"<dt>emulator</dt><dd>{emulator}{f': {cost}' if cost else ''}</dd>" in html
+    assert results.places["ipi"]["emulator"] == emulator, "in the file of figures it is the name alone"
 
 
 def test_report_contains_its_picture(results: Results, two: Scenario, tmp_path: Path) -> None:

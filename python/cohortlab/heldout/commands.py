@@ -26,6 +26,8 @@ def held_out(split: Path, seeds: int | None, as_json: bool) -> None:
     from cohortlab.heldout.predict import predict
     from cohortlab.heldout.show import for_machines, lines
 
+    if found.unnamed:
+        click.echo(f"{', '.join(found.unnamed)}: name no emulator: whether it is the others' is not known", err=True)
     count = seeds or found.file.seeds
     cells, alone = predict(found, count, lambda text: click.echo(text, err=True))
     if as_json:

@@ -13,6 +13,7 @@ from pydantic import Field, Strict
 from cohortlab import scenario as scenarios
 from cohortlab import shipped
 from cohortlab.errors import BadInput
+from cohortlab.lab import kinds
 from cohortlab.places import PlaceError
 from cohortlab.policies import ALL, Policy, parse_policies
 from cohortlab.scenario import TLB_RULE, Scenario, Tlb
@@ -108,9 +109,16 @@ class RoundsFile(Model):
     tlb: Tlb = Field("ipi", description=TLB_RULE)
     kernel: str = Field(pattern=r"^\d+\.\d+(\.\d+)?$", description='a version of Linux, as "7.3.4"')
     ple_window_us: int = Field(ge=1, le=10_000, description="an integer from 1 to 10000")
+    # Files of older versions name it in ``about`` alone, if at all.
+    emulator: str | None = Field(None, min_length=1, description="its name, as the lab's results have it")
     measured: Annotated[tuple[Measured, ...], Strict(False)] = Field(
         min_length=1, description="one or more [[measured]] tables"
     )
+
+    @property
+    def emulators(self) -> tuple[str, ...]:
+        """What measured, as ``emulator`` or else ``about`` names it; empty if neither does."""
+        return kinds.of_place({"emulator": self.emulator}) if self.emulator else kinds.named_in(self.about)
 
 
 @dataclass(frozen=True)
@@ -140,6 +148,11 @@ class Split:
     file: File
     groups: tuple[Group, ...]
     hardware: str
+
+    @property
+    def unnamed(self) -> tuple[str, ...]:
+        """The files that do not say which emulator their rounds are of."""
+        return tuple(group.table.file for group in self.groups if not group.file.emulators)
 
     def program(self, name: str) -> ProgramTable:
         return next(table for table in self.file.program if table.name == name)
@@ -183,6 +196,7 @@ def load(path: Path) -> Split:
             if value != was:
                 wrong = f"{shown(value)} is not allowed"
                 refuse(path.parent / rounds.file, (field,), wrong, f"{shown(was)}, as in {first.table.file}")
+        _has_same_emulator(path.parent / rounds.file, group, groups)
         _has_own_name(path, file, group, groups)
         groups.append(group)
     return Split(path, file, tuple(groups), hardware)
@@ -193,6 +207,18 @@ def _unique(path: Path, table: str, field: str, values: Sequence[object]) -> Non
         if value in values[:at]:
             text = value if isinstance(value, str) else " with flushes by ".join(map(str, value))  # type: ignore[call-overload]
             refuse(path, (table, at, field), f"{shown(text)} is named twice", "named once")
+
+
+def _has_same_emulator(path: Path, group: Group, others: Sequence[Group]) -> None:
+    """Check that all rounds are of one emulator: one hardware is simulated for them, and their errors have one mean."""
+    field = "emulator" if group.file.emulator else "about"
+    mine = group.file.emulators
+    if len(mine) > 1:
+        refuse(path, (field,), f"names {' and '.join(map(shown, mine))}", "of one emulator")
+    first = next((other for other in others if other.file.emulators), group)
+    if mine and mine != first.file.emulators:
+        as_there = f"{shown(first.file.emulators[0])}, as in {first.table.file}"
+        refuse(path, (field,), f"{shown(mine[0])} is not allowed", as_there)
 
 
 def _has_own_name(path: Path, file: File, group: Group, others: Sequence[Group]) -> None:

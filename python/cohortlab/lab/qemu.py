@@ -22,25 +22,17 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 from cohortlab.errors import one_line
 from cohortlab.lab import cache, ignne, qemu_build
 from cohortlab.lab.image import Image
+from cohortlab.lab.kinds import COSTS, Kind
 from cohortlab.places import PlaceError, PlaceFailed
 
-Kind = Literal["patched", "cured", "stock", "own"]
 KINDS: tuple[Kind, ...] = get_args(Kind)[:-1]
 # Names the one to use, or is the path of a binary; by default it is the best that is there.
 VARIABLE = "COHORT_EMULATOR"
-
-# What the lab loses with each but the first.
-COSTS: Mapping[Kind, str] = {
-    "patched": "",
-    "own": "",
-    "cured": "a VM exit costs ten times as much as with the patched one, and every PAUSE of a guest exits",
-    "stock": "hosts of two CPUs die within minutes, many while they boot",
-}
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,14 @@ def fidelity(
     """Simulate what the lab has measured, and show both side by side with the relative error."""
     from cohortlab import fidelity as comparing
 
-    fits = comparing.compare(scenarios.load(scenario), lab_file, rounds=rounds, kernel=kernel, hardware=hardware)
+    fits = comparing.compare(
+        scenarios.load(scenario),
+        lab_file,
+        rounds=rounds,
+        kernel=kernel,
+        hardware=hardware,
+        say=lambda text: click.echo(text, err=True),
+    )
     if as_json:
         print(json.dumps([fit.for_machines() for fit in fits], indent=2))
         return
