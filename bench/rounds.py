@@ -30,10 +30,11 @@ def main(folder: str, wanted: str | None, *, settled: bool) -> None:
     place = results.places[tlb]
     print("# SPDX-License-Identifier: GPL-2.0-only")
     left_out = "Without the rounds alone in which a scheduler was still being cleared away.\n" if settled else ""
-    print(f'about = """\n{command}\n{place["emulator"]}; PLE {place["ple"]}.\n{left_out}"""')
+    print(f'about = """\n{command}\nPLE {place["ple"]}.\n{left_out}"""')
     print(f'scenario = "{results.scenario}"')
     if tlb != "ipi":
         print(f'tlb = "{tlb}"')
+    print(f'emulator = "{place["emulator"]}"')
     print(
         f'kernel = "{kernel_of(results) or place["kernel"]}"\nple_window_us = {round(int(place["ple_window_us"]), -1)}'
     )
