@@ -244,13 +244,14 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 			return;
 		best_waiter(cpu, QUEUE_SCAN, 0, best);
 		ask_a_third(prev, t, best);
-		if (scx_bpf_dsq_nr_queued(cpu) <= 0 && scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) <= 0) {
+		if (!best->waiting && scx_bpf_dsq_nr_queued(cpu) <= 0 && !has_overdue(c, cpu)) {
 			queue_unmark(cpu);
 			/* Somebody may have come in between. */
 			if (scx_bpf_dsq_nr_queued(cpu) > 0)
 				queue_mark(cpu, EVERYWHERE);
 		}
 	}
+	c->crowded = best->waiting > QUEUE_SCAN;
 	fate = fate_of(prev, t, best, steps_back);
 	if (fate == LEAVES)
 		t = NULL;

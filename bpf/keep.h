@@ -72,7 +72,7 @@ VERIFIED_ONCE keep_holds(s32 cpu, bool prev_queued, u64 now)
 	v = vcpu_at(c->kept_vcpu);
 	/* A timer that cannot be set would leave the pCPU idle for as long as nothing else happens there. */
 	if (!prev_queued && v && v->pid == (s32)c->kept_pid && v->state == VCPU_ASLEEP && !wish_is_fresh(c, now) &&
-	    scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) <= 0 && !has_aside(cpu) && keep_watch(cpu, now))
+	    !has_overdue(c, cpu) && !has_aside(cpu) && keep_watch(cpu, now))
 		return 1;
 	keep_end(cpu, now);
 	return 0;

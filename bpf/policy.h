@@ -38,10 +38,10 @@ struct order {
 	/* A VM's threads compete as one, and each cgroup with its tasks: t->leaf is theirs. */
 	bool of_vms;
 
-	/* t's place now. Left out: its virtual time. */
+	/* t's place now; *r is zero but for `own`. Left out: its virtual time. */
 	void (*rank)(struct task_ctx *t, u64 now, struct rank *r);
 
-	/* The place of the one that runs on c, from what begin() has left there. Left out: curr_vtime. */
+	/* The same for the one that runs on c, from what begin() has left there. Left out: curr_vtime. */
 	void (*rank_of_runner)(const struct cpu_ctx *c, u64 now, struct rank *r);
 
 	/* Does a deserve the pCPU more than b, by a margin of virtual time? Left out: if its own time is less. */

@@ -26,6 +26,12 @@
  */
 #define PULL_MARGIN 3
 
+/*
+ * ... and how often it looks, in parts of a turn. Where tasks sleep and wake in quick succession each of them makes their pCPU choose, and others' virtual times
+ * do not come to be turns apart meanwhile.
+ */
+#define PULL_LOOKS 8
+
 /* Tasks looked at when the whole queue is searched, at most; what is moved away makes room for the next time. */
 #define SEARCH_MAX 1024
 
@@ -47,6 +53,7 @@ struct pick {
 	s32 pid;   /* 0: nobody yet */
 	s32 queue; /* the pCPU in whose queue it waits, or NO_QUEUE */
 	u32 urgency;
+	u32 waiting;	 /* in the pCPU's own queue, as the search has found them: QUEUE_SCAN + 1 stands for more */
 	bool restricted; /* some pCPUs are forbidden to it */
 	bool anybody;	 /* even where a sibling is: nothing that can run waits for an idle pCPU */
 	bool sweeps;	 /* whatever is known of where those in a queue may run */
@@ -125,7 +132,7 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 	struct task_struct *p;
 	struct task_ctx *t;
 	struct rank rank;
-	u32 seen = 0, urgency, gate;
+	u32 seen = 0, moved = 0, urgency, gate;
 
 	if (!best)
 		return 0;
@@ -139,8 +146,10 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 		if (gate) {
 			if (gate == GATE_ASIDE && queue == best->cpu && !best->looks_only &&
 			    goes_aside(t, queue, best->now) &&
-			    scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, ASIDE_DSQ(queue), 0))
+			    scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, ASIDE_DSQ(queue), 0)) {
 				now_aside(t, best->now);
+				moved++;
+			}
 			continue;
 		}
 		order_rank(t, best->now, &rank);
@@ -155,6 +164,8 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 		best->urgency = urgency;
 		best->restricted = !t->everywhere;
 	}
+	if (queue == best->cpu)
+		best->waiting = seen - moved;
 	return 0;
 }
 
@@ -182,6 +193,9 @@ VERIFIED_ONCE best_remote_waiter(u64 margin_ns, struct pick *best)
 	if (!near || !c || !near->n)
 		return 0;
 	if (best->pid) {
+		if (elapsed_ns(best->now, c->looked_around_ns) < slice_ns / PULL_LOOKS)
+			return 0;
+		c->looked_around_ns = best->now;
 		start = c->rotation;
 		bpf_for(i, 0, NEIGHBOURS) {
 			if (i >= near->n || looked >= REMOTE_NEAR + REMOTE_FAR)
@@ -346,7 +360,8 @@ VERIFIED_ONCE take_any(s32 cpu, u64 now)
 /* How long a task runs: less where many wait. */
 static __always_inline u64 slice_for(s32 cpu)
 {
-	s32 queued = queue_is_marked(cpu) ? scx_bpf_dsq_nr_queued(cpu) : 0;
+	struct cpu_ctx *c = cpu_get(cpu);
+	s32 queued = c && c->crowded ? scx_bpf_dsq_nr_queued(cpu) : 0;
 
 	return queued > QUEUE_SCAN ? slice_ns * QUEUE_SCAN / queued : slice_ns;
 }
@@ -356,6 +371,14 @@ static void queue_insert(struct task_struct *p, struct task_ctx *t, s32 cpu, u64
 {
 	scx_bpf_dsq_insert_vtime(p, cpu, slice_ns, order_key(t), enq_flags);
 	queue_mark(cpu, t->reach ?: EVERYWHERE);
+}
+
+/* Does somebody wait in this pCPU's queue of the overdue? Only the pCPU itself puts them there; others may take them. */
+static __always_inline bool has_overdue(struct cpu_ctx *c, s32 cpu)
+{
+	if (c->has_overdue && scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) <= 0)
+		c->has_overdue = 0;
+	return c->has_overdue;
 }
 
 /*
@@ -375,7 +398,7 @@ VERIFIED_ONCE search_overdue(s32 cpu, u32 scan, u64 now)
 		return 0;
 	c->searched_ns = now;
 	is_long = scx_bpf_dsq_nr_queued(cpu) > QUEUE_SCAN;
-	is_all = scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) <= 0;
+	is_all = !has_overdue(c, cpu);
 	bpf_for_each(scx_dsq, p, cpu, 0) {
 		if (seen++ >= scan)
 			break;
@@ -383,6 +406,7 @@ VERIFIED_ONCE search_overdue(s32 cpu, u32 scan, u64 now)
 		reach |= t && t->reach ? t->reach : EVERYWHERE;
 		if (!is_long || !t || !is_overdue(t, now))
 			continue;
+		c->has_overdue = 1;
 		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, OVERDUE_SLICE_NS);
 		scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, OVERDUE_DSQ(cpu), 0);
 	}
@@ -392,9 +416,9 @@ VERIFIED_ONCE search_overdue(s32 cpu, u32 scan, u64 now)
 }
 
 /* Every other choice is one of the overdue, if there are any. Is the next one? */
-static __always_inline bool overdue_is_next(const struct cpu_ctx *c, s32 cpu)
+static __always_inline bool overdue_is_next(struct cpu_ctx *c, s32 cpu)
 {
-	return !c->overdue_last && scx_bpf_dsq_nr_queued(OVERDUE_DSQ(cpu)) > 0;
+	return !c->overdue_last && has_overdue(c, cpu);
 }
 
 /* Take the one that is overdue for longest, if it is time for that. */

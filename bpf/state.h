@@ -88,6 +88,8 @@ struct cpu_ctx {
 	/* Whose turn a kernel thread interrupted, and when that turn ends. */
 	u32 resume_pid;
 	u32 overdue_last; /* the last choice was an overdue task */
+	u32 has_overdue;  /* somebody may be in its queue of the overdue (runqueue.h) */
+	u32 crowded;	  /* more wait in its queue than a choice looks at, as the last one has found */
 	u64 resume_end_ns;
 	u32 interrupted;     /* kernel threads are at work that woke here, and nobody has been chosen since */
 	u32 lets_out;	     /* so often has the end of the present turn been put off */
@@ -101,11 +103,12 @@ struct cpu_ctx {
 	u32 aside_busy; /* they are being looked at */
 	u32 aside_look; /* a gate may have opened for them since they were */
 	u64 aside_looked_ns;
-	u32 aside_opens;  /* a gate may have opened for them, and nobody of ours is here to look */
-	u32 aside_asked;  /* to look at those of other pCPUs for which that is so */
-	u32 rotation;	  /* of the far pCPUs to look at */
-	u32 settle_vm;	  /* for which the gang has something to do at the end of this operation; 0: none */
-	u32 makes_way_to; /* the runner is asked to go to that pCPU, minus one; 0: it is not */
+	u32 aside_opens;      /* a gate may have opened for them, and nobody of ours is here to look */
+	u32 aside_asked;      /* to look at those of other pCPUs for which that is so */
+	u64 looked_around_ns; /* busy, it last looked at others' queues */
+	u32 rotation;	      /* of the far pCPUs to look at */
+	u32 settle_vm;	      /* for which the gang has something to do at the end of this operation; 0: none */
+	u32 makes_way_to;     /* the runner is asked to go to that pCPU, minus one; 0: it is not */
 	u32 makes_way_pid;
 	u32 takes_from;	 /* somebody in the queue of that pCPU, minus one, is to run here instead; 0: nobody */
 	u64 asked_ns;	 /* when it was told either */

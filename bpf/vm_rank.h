@@ -24,7 +24,6 @@ static __always_inline void rank_of_leaf(u32 leaf, u64 own, u64 weight, u64 now,
 {
 	struct entity_ctx *e = entity_get(leaf);
 
-	__builtin_memset(r, 0, sizeof(*r));
 	r->own = own;
 	r->own_turn_us = scale_by_weight(slice_ns, weight ?: WEIGHT_DEFAULT) / 1000;
 	if (!leaf || !e)

@@ -108,4 +108,23 @@ OF_WAYS = [
     ),
     Mutation("nobody hears that a gate has opened", "aside.h", "\t\t\tc->aside_look = 1;\n", ""),
     Mutation("who yields and comes first goes on", "cohort.bpf.c", "\t\t\tt->steps_back = true;\n", "\t\t\t;\n"),
+    Mutation("those found overdue are forgotten", "runqueue.h", "\t\tc->has_overdue = 1;\n", ""),
+    Mutation(
+        "a queue is crowded for no choice",
+        "cohort.bpf.c",
+        "c->crowded = best->waiting > QUEUE_SCAN;",
+        "c->crowded = 0;",
+    ),
+    Mutation(
+        "a busy pCPU looks at others' queues for every choice",
+        "runqueue.h",
+        "\t\tc->looked_around_ns = best->now;\n",
+        "",
+    ),
+    Mutation(
+        "a busy pCPU never looks at others' queues",
+        "runqueue.h",
+        "if (elapsed_ns(best->now, c->looked_around_ns) < slice_ns / PULL_LOOKS)",
+        "if (c)",
+    ),
 ]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What a decision costs, in counts that do not depend on the machine, on hosts of 2 to 1,024 pCPUs. `--nocapture` prints the table of docs/policies.md.
 
-use cohort_sim::class::ext::Cost;
+use cohort_sim::class::ext::{Cost, Costs, OpKind};
 use cohort_sim::policies::PRESETS;
 
 use crate::common::MS;
@@ -21,12 +21,13 @@ struct PerSwitch {
     moves: f64,
 }
 
-/// Twice as many vCPUs as pCPUs, in VMs of four. Half of them compute; the others work for 2 ms and sleep for 1 ms.
-fn measure(pcpus: usize, knobs: Knobs) -> PerSwitch {
+/// All that is counted while twice as many vCPUs as pCPUs run, in VMs of so many, and how many switches that was. Half of them compute; the others work for 2 ms and
+/// sleep for 1 ms.
+fn counted(pcpus: usize, vcpus: usize, knobs: Knobs) -> (Costs, f64) {
     let mut w = World::new(Config { knobs, ..Config::cpus(pcpus) });
-    for vm in 0..(pcpus / 2).max(2) {
-        let number = w.new_vm(4);
-        for id in 0..4 {
+    for vm in 0..(2 * pcpus / vcpus).max(2) {
+        let number = w.new_vm(vcpus);
+        for id in 0..vcpus {
             let spec = if vm % 2 == 0 { Spec::busy() } else { Spec::cycle(2 * MS, MS) };
             w.spawn(spec.vcpu(number, id));
         }
@@ -34,9 +35,13 @@ fn measure(pcpus: usize, knobs: Knobs) -> PerSwitch {
     w.run(300 * MS);
     let (costs, switches) = (w.costs(), w.stats().switches);
     w.run(200 * MS);
-    let (costs, switches) = (w.costs().since(&costs), w.stats().switches - switches);
-    let each =
-        |counts: &[Cost]| counts.iter().map(|cost| costs.total(*cost)).sum::<u64>() as f64 / switches as f64;
+    (w.costs().since(&costs), (w.stats().switches - switches) as f64)
+}
+
+/// In VMs of four.
+fn measure(pcpus: usize, knobs: Knobs) -> PerSwitch {
+    let (costs, switches) = counted(pcpus, 4, knobs);
+    let each = |counts: &[Cost]| counts.iter().map(|cost| costs.total(*cost)).sum::<u64>() as f64 / switches;
     PerSwitch {
         look_ups: each(&[Cost::Array, Cost::Hash, Cost::Storage]),
         waiters: each(&[Cost::IterNext]),
@@ -112,6 +117,43 @@ fn a_partition_that_idles_does_not_look_at_who_waits_in_another() {
     );
 }
 
+/// Its own queue is gone through for each choice, and once more to take somebody out of it; others' now and then.
+#[test]
+fn who_sleeps_and_wakes_all_the_time_does_not_make_a_pcpu_look_at_others_as_often() {
+    let mut w = World::new(Config { knobs: presets::knobs(&PRESETS[0]), ..Config::cpus(2) });
+    for cpu in 0..2 {
+        for _ in 0..3 {
+            w.spawn(Spec::cycle(200_000, 100_000).on(&[cpu]));
+        }
+        let vm = w.new_vm(2);
+        for id in 0..2 {
+            w.spawn(Spec::busy().vcpu(vm, id));
+        }
+    }
+    w.run(100 * MS);
+    let (costs, switches) = (w.costs(), w.stats().switches);
+    w.run(200 * MS);
+    let (costs, switches) = (w.costs().since(&costs), w.stats().switches - switches);
+    let queues = costs.total(Cost::IterNew) as f64 / switches as f64;
+    assert!(queues < 2.2, "{queues:.2} queues are gone through for each switch");
+}
+
+/// Whatever a VM's vCPUs share is written by all of them: not more often for each of many.
+#[test]
+fn vcpus_of_a_large_vm_write_to_what_they_share_as_often_as_those_of_a_small_one() {
+    let atomics = |vcpus: usize| {
+        let (costs, switches) = counted(128, vcpus, Knobs::default());
+        costs.total(Cost::Atomic) as f64 / switches
+    };
+    let few = atomics(4);
+    for vcpus in [64, 128] {
+        let many = atomics(vcpus);
+        println!("{vcpus} vCPUs: {many:.2} atomic operations for each switch; 4: {few:.2}");
+        // Two VMs that each fill the host change places more often than many do. It does not grow with them.
+        assert!(many < 1.5 * few, "{many:.2} with {vcpus} vCPUs, {few:.2} with 4");
+    }
+}
+
 #[test]
 fn a_decision_costs_no_more_on_a_large_host() {
     let mut done = Vec::new();
@@ -131,5 +173,24 @@ fn nor_on_one_of_a_thousand_pcpus() {
     println!("|---|---:|---:|---:|---:|---:|");
     for preset in PRESETS {
         compare(preset, &[2, 24], &[512, 1_024]);
+    }
+}
+
+/// What to look at if a decision is to cost less.
+#[test]
+#[ignore = "a table, for each operation, of `PRESET` (cohort) on `PCPUS` (2)"]
+fn by_operation() {
+    let name = std::env::var("PRESET").unwrap_or_else(|_| "cohort".into());
+    let pcpus = std::env::var("PCPUS").map_or(2, |pcpus| pcpus.parse().expect("PCPUS is a number"));
+    let preset = PRESETS.iter().find(|preset| preset[0] == name).expect("PRESET is one of policies.h");
+    let (costs, switches) = counted(pcpus, 4, presets::knobs(preset));
+    use OpKind::{Dispatch, Enqueue, Quiescent, Running, SelectCpu, Stopping, Tick, Timer};
+    let kinds = [SelectCpu, Enqueue, Dispatch, Running, Stopping, Quiescent, Tick, Timer];
+    println!("for each switch | all | {kinds:?}");
+    for cost in Cost::ALL {
+        if costs.total(*cost) > 0 {
+            let of = kinds.map(|kind| format!("{:.2}", costs.of(kind, *cost) as f64 / switches));
+            println!("{} | {:.2} | {}", cost.name(), costs.total(*cost) as f64 / switches, of.join(" | "));
+        }
     }
 }

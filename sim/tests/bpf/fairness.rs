@@ -321,8 +321,24 @@ fn a_vm_that_is_too_deep_for_an_entity_of_its_own_is_a_task_of_what_it_is_in() {
 }
 
 #[test]
+fn turns_are_shorter_where_many_wait() {
+    let mean_ms = |tasks: usize| {
+        let mut w = world(1);
+        (0..tasks).for_each(|_| {
+            w.spawn(Spec::busy());
+        });
+        w.run(1_000 * MS);
+        let before = w.stats().switches;
+        w.run(4_000 * MS);
+        4_000.0 / (w.stats().switches - before) as f64
+    };
+    let (few, many) = (mean_ms(20), mean_ms(65));
+    assert_near(many / few, 0.5, 0.05);
+}
+
+#[test]
 fn who_is_overdue_runs_for_a_moment() {
-    // All are: a turn of a long queue is half as long, and every other one is a moment.
+    // All are: every other turn is a moment.
     let knobs = Knobs { starve_ns: Some(2 * MS), ..Knobs::default() };
     let mut w = world_with(1, knobs);
     let all: Vec<TaskId> = (0..64).map(|_| w.spawn(Spec::busy())).collect();
