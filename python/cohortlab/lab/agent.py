@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 # How often a waiting caller looks whether the machine behind the agent still lives.
 _LOOK_S = 0.5
-# How much of a file is asked for at a time.
+# How much of a file is asked for or sent at a time: all of a program in one piece may take longer than an answer may.
 _PART_BYTES = 1 << 19
 
 
@@ -214,11 +214,15 @@ class Machine:
 
     def put(self, path: str, program: bytes) -> None:
         """Write an executable file."""
-        self.write(f"{path}.base64", base64.b64encode(program).decode())
+        text = base64.b64encode(program).decode()
+        part, coded, new, whole = (shlex.quote(f"{path}{end}") for end in (".part", ".base64", ".new", ""))
+        self.check(f"rm -f {coded}")
+        for at in range(0, len(text), _PART_BYTES):
+            self.write(f"{path}.part", text[at : at + _PART_BYTES])
+            self.check(f"cat {part} >>{coded}")
         # Not written in place: it may be running.
-        coded, new, whole = (shlex.quote(f"{path}{end}") for end in (".base64", ".new", ""))
         self.check(f"base64 -d {coded} >{new} && chmod +x {new} && mv {new} {whole}")
-        self.check(f"rm {coded}")
+        self.check(f"rm {coded} {part}")
 
     def get(self, path: str, timeout_s: float = 300) -> bytes:
         """Return what a file has."""
