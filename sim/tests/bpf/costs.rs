@@ -21,6 +21,13 @@ struct PerSwitch {
     moves: f64,
 }
 
+/// What is counted from now on, and how many switches that is.
+fn during(w: &mut World, ns: u64) -> (Costs, f64) {
+    let (costs, switches) = (w.costs(), w.stats().switches);
+    w.run(ns);
+    (w.costs().since(&costs), (w.stats().switches - switches) as f64)
+}
+
 /// All that is counted while twice as many vCPUs as pCPUs run, in VMs of so many, and how many switches that was. Half of them compute; the others work for 2 ms and
 /// sleep for 1 ms.
 fn counted(pcpus: usize, vcpus: usize, knobs: Knobs) -> (Costs, f64) {
@@ -33,9 +40,7 @@ fn counted(pcpus: usize, vcpus: usize, knobs: Knobs) -> (Costs, f64) {
         }
     }
     w.run(300 * MS);
-    let (costs, switches) = (w.costs(), w.stats().switches);
-    w.run(200 * MS);
-    (w.costs().since(&costs), (w.stats().switches - switches) as f64)
+    during(&mut w, 200 * MS)
 }
 
 /// In VMs of four.
@@ -105,10 +110,8 @@ fn a_partition_that_idles_does_not_look_at_who_waits_in_another() {
         w.run(50 * MS);
         passing.into_iter().for_each(|id| w.exit(id));
         w.run(400 * MS);
-        let (costs, switches) = (w.costs(), w.stats().switches);
-        w.run(100 * MS);
-        let (costs, switches) = (w.costs().since(&costs), w.stats().switches - switches);
-        costs.total(Cost::IterNext) as f64 / switches as f64
+        let (costs, switches) = during(&mut w, 100 * MS);
+        costs.total(Cost::IterNext) as f64 / switches
     };
     let (alone, beside) = (waiters(32, 0), waiters(32, 32));
     assert!(
@@ -131,10 +134,8 @@ fn who_sleeps_and_wakes_all_the_time_does_not_make_a_pcpu_look_at_others_as_ofte
         }
     }
     w.run(100 * MS);
-    let (costs, switches) = (w.costs(), w.stats().switches);
-    w.run(200 * MS);
-    let (costs, switches) = (w.costs().since(&costs), w.stats().switches - switches);
-    let queues = costs.total(Cost::IterNew) as f64 / switches as f64;
+    let (costs, switches) = during(&mut w, 200 * MS);
+    let queues = costs.total(Cost::IterNew) as f64 / switches;
     assert!(queues < 2.2, "{queues:.2} queues are gone through for each switch");
 }
 
