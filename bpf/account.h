@@ -37,8 +37,10 @@ static __always_inline u64 waited_ns(const struct task_ctx *t, u64 now)
 /* t has a pCPU. */
 static __always_inline void service_begins(struct task_ctx *t, u64 now)
 {
-	if (!t->unserved_ns)
+	if (!t->unserved_ns) {
 		t->unserved_ns = t->queued_ns;
+		t->unserved_ran_ns = 0;
+	}
 	t->runs_from_ns = now;
 }
 
@@ -57,7 +59,9 @@ static __always_inline void service_is_given_up(struct task_ctx *t)
 /* It has none any more. */
 static __always_inline void service_ends(struct task_ctx *t, bool is_taken_away, u64 now)
 {
-	if (!is_taken_away || elapsed_ns(now, t->runs_from_ns) >= TURN_REST_MIN_NS)
+	/* Moments add up: whoever has many runs, though a kernel thread interrupts each. */
+	t->unserved_ran_ns += elapsed_ns(now, t->runs_from_ns);
+	if (!is_taken_away || t->unserved_ran_ns >= TURN_REST_MIN_NS)
 		t->unserved_ns = 0;
 }
 

@@ -150,20 +150,21 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, bool here, u64 now)
 	struct cpu_ctx *c = cpu_get(cpu);
 	struct task_struct *p;
 	struct task_ctx *t;
-	u32 seen = 0, came;
+	u32 seen = 0, came, queued;
 	u64 bits = 0;
 	s32 idle;
 
 	if (!c || !has_aside(cpu))
 		return 0;
-	if (here && !READ_ONCE(c->aside_look) && elapsed_ns(now, c->aside_looked_ns) < starve_ns)
+	if (here && !READ_ONCE(c->aside_look) && !c->aside_rest && elapsed_ns(now, c->aside_looked_ns) < starve_ns)
 		return 0;
 	/* One at a time: the counts of where a task is are right if one moves it. */
 	if (atomic_cas(&c->aside_busy, 0, 1))
 		return 0;
+	queued = scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu));
 	/* Before the first gate is asked, or the word of one that opens meanwhile were lost. */
-	if (here)
-		atomic_cas(&c->aside_look, 1, 0);
+	if (here && (atomic_cas(&c->aside_look, 1, 0) || !c->aside_rest))
+		c->aside_rest = queued;
 	c->aside_looked_ns = now;
 	c->aside_opens = 0;
 	came = READ_ONCE(c->aside_came);
@@ -176,6 +177,9 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, bool here, u64 now)
 		/* Whom a gang keeps waiting waits in the queue: aside it would count as asleep, and no gang would ever let it run. */
 		if (gate_for(t, cpu, now) == GATE_ASIDE) {
 			bits |= limit_bits(t);
+			/* Of more than are looked at the next ones have their turn next time. Whoever is moved is newer than this walk, which does not meet it again. */
+			if (queued > scan)
+				scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, ASIDE_DSQ(cpu), 0);
 			continue;
 		}
 		order_wake(t, cpu, now, true);
@@ -198,7 +202,9 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, bool here, u64 now)
 		c->aside_of = bits;
 	else
 		atomic_or(&c->aside_of, bits);
-	if (seen > scan)
+	if (here)
+		c->aside_rest = seen > scan && c->aside_rest > scan ? c->aside_rest - scan : 0;
+	else if (seen > scan)
 		c->aside_look = 1;
 	/* From elsewhere nobody knows whether another is on the way there. */
 	if (here && scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu)) <= 0)

@@ -99,7 +99,8 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	bool woken, waited;
 	s32 cpu;
 
-	if (!t) {
+	/* Who is nearly gone cannot be found where it waits. */
+	if (!t || p->exit_state) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, slice_ns, enq_flags);
 		return;
 	}
@@ -112,9 +113,9 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	cpu = scx_bpf_task_cpu(p);
 
 	/* Once it has used a slice it queues like everybody. */
-	if (woken && (p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1) {
+	if (woken && (p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1 && may_interrupt(t, cpu, now)) {
 		arrive(p, t, cpu, now, false);
-		run_kthread(p, t, cpu, enq_flags);
+		run_kthread(p, t, cpu, enq_flags, now);
 		return;
 	}
 	/* One that may run nowhere else, or whose pCPU was looking for somebody just now, was not asked where it wants to go. */
@@ -489,9 +490,10 @@ struct sched_ext_ops cohort_ops = {
 	.exit = (void *)cohort_exit,
 	/*
 	 * ops.enqueue also for those that may not migrate now. The kernel would put them where they stay, for which it takes everybody whom
-	 * ops.cpu_release puts back too: that program runs as that task, with migration disabled.
+	 * ops.cpu_release puts back too: that program runs as that task, with migration disabled. And for those that exit: two of them that tear down what is large
+	 * would have the pCPU in turn, by the kernel's word, and nobody else.
 	 */
-	.flags = SCX_OPS_ENQ_LAST | SCX_OPS_ENQ_MIGRATION_DISABLED,
+	.flags = SCX_OPS_ENQ_LAST | SCX_OPS_ENQ_MIGRATION_DISABLED | SCX_OPS_ENQ_EXITING,
 	.timeout_ms = 30000,
 	.name = "cohort",
 };

@@ -231,6 +231,11 @@ static bool quota_has_timer(struct quota_timer *timer)
 	return !bpf_timer_set_callback(&timer->timer, quota_period);
 }
 
+/* Whoever writes cpu.max ends others' turns so often at most, in parts of a turn: a user may have been given that file. */
+#define QUOTA_KICKS 8
+
+VARIABLE u64 quota_kicked_ns;
+
 /* cpu.max of a cgroup is now this. */
 static void quota_set(struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burst_us)
 {
@@ -238,6 +243,8 @@ static void quota_set(struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burs
 	struct entity_ctx *e = cgroup_entity(cgrp);
 	u32 slot = cgroup_slot(cgroup_id(cgrp));
 	struct quota_timer *timer;
+	u64 now = now_ns();
+	bool may_kick;
 
 	if (!e)
 		return;
@@ -264,7 +271,10 @@ static void quota_set(struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burs
 	if (!has && had)
 		atomic_add(&nr_quotas, -1);
 	atomic_add(&tree_generation, 1);
-	gate_recheck(~0ULL, SCX_KICK_PREEMPT);
+	may_kick = elapsed_ns(now, quota_kicked_ns) >= slice_ns / QUOTA_KICKS;
+	if (may_kick)
+		quota_kicked_ns = now;
+	gate_recheck(limit_bit(slot), may_kick ? SCX_KICK_PREEMPT : SCX_KICK_IDLE);
 }
 
 /* The cgroup goes. */

@@ -174,6 +174,9 @@ struct cohort_neighbours {
 	unsigned short cpu[64];
 };
 
-/* --stats counters that are not per VM live in the per-pCPU array `stats`, indexed by enum cohort_stat. */
+/*
+ * --stats counters that are not per VM live in the per-pCPU array `stats`, indexed by enum cohort_stat. Behind them is LAYOUT_NUMBER, which host/build/headers.rs
+ * makes of the text of this file: so nobody reads a scheduler of another version, and takes one field or counter for another.
+ */
 
 #endif

@@ -48,6 +48,7 @@ typedef u64 __attribute__((may_alias)) aliasing_u64;
 #define SCX_KICK_PREEMPT (1ULL << 1)
 #define SCX_PICK_IDLE_CORE (1ULL << 0)
 #define SCX_OPS_ENQ_LAST (1ULL << 1)
+#define SCX_OPS_ENQ_EXITING (1ULL << 2)
 #define SCX_OPS_ENQ_MIGRATION_DISABLED (1ULL << 4)
 #define SCX_TASK_QUEUED (1U << 0)
 #define SCX_DSQ_ITER_REV (1ULL << 16)
@@ -72,6 +73,11 @@ typedef u64 __attribute__((may_alias)) aliasing_u64;
 /* What user space sets before loading, and what the scheduler changes itself. Natively each thread has its own, so they need marks. */
 #define KNOB const volatile
 #define VARIABLE
+
+/* Of the object that user space reads (intf.h). Without it nobody does. */
+#ifndef LAYOUT_NUMBER
+#define LAYOUT_NUMBER 0
+#endif
 
 /* Each object of the kernel's build is compiled for one value of that knob, because Linux 6.18 counts stack and calls of what its verifier drops as well. */
 #define COMPILED_FOR(knob) ONLY_##knob

@@ -73,6 +73,7 @@ struct sched_entity {
 struct task_struct {
 	struct sched_entity se;
 	u32 flags;
+	s32 exit_state; /* not 0: it is gone but for its last switch, and may be found by its pid no more */
 	s32 pid;
 	s32 tgid;
 	s32 prio; /* below MAX_RT_PRIO: real-time or deadline, the kernel's stopper included */

@@ -15,6 +15,9 @@
 #include "kernel_types.h"
 #pragma GCC diagnostic pop
 
+/* Nobody reads this scheduler from outside. */
+#define LAYOUT_NUMBER 0
+
 #define SEC(name)
 #define __ksym
 #define __weak
@@ -44,7 +47,41 @@ long native_map_delete(const void *map, u32 type, u32 key_size, u32 value_size, 
 void *native_task_storage(const void *map, struct task_struct *owner, u32 value_size, u64 flags);
 void *native_cgrp_storage(const void *map, struct cgroup *owner, u32 value_size, u64 flags);
 
-#define bpf_map_lookup_elem(map, k) native_map_lookup(__native_map(map), (k))
+/*
+ * An array map as this place in the source knows it: of the simulation that has the thread. Looked up without a call, as in the kernel, whose verifier writes it
+ * in line: a decision has a hundred look-ups.
+ */
+struct native_array {
+	u64 epoch; /* of the simulation */
+	char *memory;
+	u64 stride;
+	u64 copy; /* bytes of a pCPU's own values; 0: all share them */
+	u64 entries;
+};
+
+/* Of the simulation that has this thread; the pCPU that executes, and look-ups since the model looked last. */
+extern _Thread_local u64 native_epoch, native_cpu, native_array_lookups;
+
+void native_array_find(const void *map, u32 type, u32 key_size, u32 value_size, u32 max_entries,
+		       struct native_array *array);
+
+static inline void *native_array_at(const struct native_array *array, u32 key)
+{
+	native_array_lookups++;
+	return key < array->entries ? array->memory + native_cpu * array->copy + key * array->stride : 0;
+}
+
+#define __native_is_hash(map) (__native_uint(map, type) == BPF_MAP_TYPE_HASH)
+#define bpf_map_lookup_elem(map, k)                                                 \
+	({                                                                          \
+		static _Thread_local struct native_array ___array;                  \
+		u32 ___key;                                                         \
+		__builtin_memcpy(&___key, (k), sizeof(___key));                     \
+		if (!__native_is_hash(map) && ___array.epoch != native_epoch)       \
+			native_array_find(__native_map(map), &___array);            \
+		__native_is_hash(map) ? native_map_lookup(__native_map(map), (k)) : \
+					native_array_at(&___array, ___key);         \
+	})
 #define bpf_map_update_elem(map, k, from, flags) native_map_update(__native_map(map), (k), (from), (flags))
 #define bpf_map_delete_elem(map, k) native_map_delete(__native_map(map), (k))
 #define bpf_task_storage_get(map, task, from, flags) native_task_storage((map), (task), sizeof(*(map)->value), (flags))

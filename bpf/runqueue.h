@@ -290,7 +290,7 @@ static __always_inline bool queue_has_some(s32 cpu)
 	return queue_is_marked(cpu);
 }
 
-/* How many gangs in one queue may refuse their best before the rest of it is left alone. */
+/* How many gangs in one queue may refuse their best, or other pCPUs have been faster, before the rest of it is left alone. */
 #define REFUSALS_MAX 8
 
 /* Take somebody who waits in that queue. */
@@ -307,8 +307,6 @@ VERIFIED_ONCE take_any_of(s32 queue, struct pick *best)
 			break;
 		if (take(best->pid, queue, best->cpu, slice_ns))
 			return 1;
-		if (!gang_may_refuse())
-			break;
 	}
 	best->pid = 0;
 	return 0;

@@ -47,15 +47,17 @@ static bool boost_is_in_vain(const struct vcpu_ctx *target, s32 there, u64 now)
 	return found;
 }
 
-/* Where a waiting vCPU can be boosted: where it waits; on the spinner's pCPU if it would ask there in vain and may come. -1: nowhere. */
+/*
+ * Where a waiting vCPU can be boosted: where it waits; if it would ask there in vain, on the spinner's pCPU, if it may come. -1: nowhere. Whoever is asked in vain has lost
+ * his turn all the same if somebody else there is a moment behind, and a guest can spin as often as it likes.
+ */
 static s32 boost_place(s32 spinner_cpu, const struct vcpu_ctx *target, u64 now)
 {
 	s32 cpu = vcpu_cpu(target);
 
-	if ((boost & BOOST_MIGRATE) && cpu >= 0 && cpu != spinner_cpu && vcpu_allowed_on(target, spinner_cpu) &&
-	    boost_is_in_vain(target, cpu, now))
-		return spinner_cpu;
-	return cpu;
+	if (!(boost & BOOST_MIGRATE) || cpu < 0 || cpu == spinner_cpu || !boost_is_in_vain(target, cpu, now))
+		return cpu;
+	return vcpu_allowed_on(target, spinner_cpu) ? spinner_cpu : -1;
 }
 
 /* Ask that vCPU `index` of a VM runs next. Return the pCPU asked, or -1. */

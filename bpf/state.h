@@ -92,6 +92,7 @@ struct cpu_ctx {
 	u32 crowded;	  /* more wait in its queue than a choice looks at, as the last one has found */
 	u64 resume_end_ns;
 	u32 interrupted;     /* kernel threads are at work that woke here, and nobody has been chosen since */
+	u64 interrupted_ns;  /* ... since, or last */
 	u32 lets_out;	     /* so often has the end of the present turn been put off */
 	u64 searched_ns;     /* the whole queue was last looked through */
 	u64 swept_ns;	     /* idle, it last looked at all queues, whoever waits there */
@@ -102,6 +103,7 @@ struct cpu_ctx {
 	u32 aside_came; /* how many were put aside: written with the run queue locked */
 	u32 aside_busy; /* they are being looked at */
 	u32 aside_look; /* a gate may have opened for them since they were */
+	u32 aside_rest; /* so many have not been looked at since one may have */
 	u64 aside_looked_ns;
 	u32 aside_opens;      /* a gate may have opened for them, and nobody of ours is here to look */
 	u32 aside_asked;      /* to look at those of other pCPUs for which that is so */
@@ -143,19 +145,20 @@ struct {
 
 /* A task. */
 struct task_ctx {
-	u64 vtime;	   /* own virtual run time; orders the tasks of one entity */
-	u64 charged_ns;	   /* of its run time, see run_clock(), so much is counted; 0: not running */
-	u64 paid_until_ns; /* ... and virtual time is charged for so much */
-	u64 turn;	   /* what this turn adds to entity_ctx.turns */
-	u64 runs_since;	   /* what it adds to entity_ctx.uncharged of those whose quotas it is under */
-	u64 queued_ns;	   /* waiting for a pCPU since; 0: not waiting */
-	u64 unserved_ns;   /* ... or since then, but for moments; 0: no pCPU was taken from it so soon */
-	u64 runs_from_ns;  /* it got its pCPU; 0: it gives it away */
-	u64 waited_ns;	   /* last had to wait for a pCPU */
-	u64 kvm;	   /* VM whose vCPU it is; 0: none known */
-	u64 kvm_vcpu;	   /* ... and the vCPU: addresses may be used again, rarely both */
-	u32 leaf;	   /* the entity that it is part of; 0: the root cgroup */
-	u32 vm;		   /* number in vms of the VM it belongs to; 0: a host task */
+	u64 vtime;	     /* own virtual run time; orders the tasks of one entity */
+	u64 charged_ns;	     /* of its run time, see run_clock(), so much is counted; 0: not running */
+	u64 paid_until_ns;   /* ... and virtual time is charged for so much */
+	u64 turn;	     /* what this turn adds to entity_ctx.turns */
+	u64 runs_since;	     /* what it adds to entity_ctx.uncharged of those whose quotas it is under */
+	u64 queued_ns;	     /* waiting for a pCPU since; 0: not waiting */
+	u64 unserved_ns;     /* ... or since then, but for moments; 0: no pCPU was taken from it so soon */
+	u64 unserved_ran_ns; /* ... which are so long all together */
+	u64 runs_from_ns;    /* it got its pCPU; 0: it gives it away */
+	u64 waited_ns;	     /* last had to wait for a pCPU */
+	u64 kvm;	     /* VM whose vCPU it is; 0: none known */
+	u64 kvm_vcpu;	     /* ... and the vCPU: addresses may be used again, rarely both */
+	u32 leaf;	     /* the entity that it is part of; 0: the root cgroup */
+	u32 vm;		     /* number in vms of the VM it belongs to; 0: a host task */
 	u32 vm_generation;
 	s32 vcpu;    /* vcpu_id; -1: not a vCPU */
 	u32 vcpu_at; /* its index in the map vcpus */
@@ -285,7 +288,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, NR_STATS);
+	__uint(max_entries, NR_STATS + 1); /* the last one is no counter, see LAYOUT_NUMBER */
 	__type(key, u32);
 	__type(value, u64);
 } stats SEC(".maps");

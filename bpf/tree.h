@@ -299,25 +299,32 @@ static void tree_remove_cgroup(struct cgroup *cgrp)
 	bpf_map_delete_elem(&cgroup_slots, &id);
 }
 
-/* p may run on those pCPUs. */
+/* p may run on those pCPUs. The kernel's number of them counts those that are offline. */
 static void task_may_run_on(struct task_struct *p, struct task_ctx *t, const struct cpumask *mask)
 {
+	bool lacks = false;
+	struct cpu_ctx *c;
 	u64 reach = 0;
 	s32 i;
 
-	t->everywhere = p->nr_cpus_allowed >= nr_online;
-	if (!t->everywhere) {
+	if (p->nr_cpus_allowed < nr_cpus) {
 		bpf_for(i, 0, MAX_CPUS) {
 			if (i >= nr_cpus)
 				break;
+			c = cpu_get(i);
 			if (bpf_cpumask_test_cpu(i, mask))
 				reach |= reach_bit(i);
+			else if (c && c->online)
+				lacks = true;
 		}
 	}
 	/* One pCPU of several is that of a section that forbids migration, for a while. */
-	if (t->everywhere || (p->nr_cpus_allowed > 1 && task_is_pinned(p) && !(reach & (reach - 1))))
+	if (p->nr_cpus_allowed > 1 && task_is_pinned(p) && !(reach & (reach - 1))) {
 		reach = EVERYWHERE;
-	t->reach = reach;
+		lacks = p->nr_cpus_allowed < nr_online;
+	}
+	t->everywhere = !lacks;
+	t->reach = lacks ? reach : EVERYWHERE;
 }
 
 /* t is part of that entity from now on. Not while t's run time is being charged. */

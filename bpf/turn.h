@@ -79,7 +79,8 @@ static int turn_over(void *map, int *key, struct turn_timer *timer)
 	u64 now = now_ns();
 
 	timer->set_for_ns = 0;
-	if (c && c->kept_pid) {
+	/* It is kept; or it idles or is about to, and who came from another pCPU may have been inserted after its last look. */
+	if (c && (c->kept_pid || (!c->curr_pid && scx_bpf_dsq_nr_queued(*key) > 0))) {
 		scx_bpf_kick_cpu(*key, SCX_KICK_IDLE);
 		return 0;
 	}

@@ -30,6 +30,16 @@ static __always_inline void keep_challenge(struct task_ctx *t, struct cpu_ctx *c
 }
 
 /*
+ * p comes from another pCPU, whose turn it had: nobody holds this one's lock. Its runner may leave it between our look and the insertion, and it idles then, for it has
+ * looked in vain. A kick takes effect after the insertion; the kernel drops it at once where somebody runs and goes on.
+ */
+static __always_inline void tell_of_stranger(struct task_struct *p, s32 cpu, const struct cpu_ctx *c)
+{
+	if (cpu != scx_bpf_task_cpu(p))
+		scx_bpf_kick_cpu(cpu, c->curr_pid ? SCX_KICK_IDLE : SCX_KICK_ANY);
+}
+
+/*
  * Make somebody look at p, which is about to be queued on cpu: an idle pCPU, or the one whose runner deserves it less. last: nobody else can run there
  * (SCX_ENQ_LAST).
  */
@@ -55,8 +65,10 @@ static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, bool last
 			scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 			other = guard_may_keep() ? cpu_get(idle) : NULL;
 			/* One that is kept looks later. */
-			if (!other || !other->kept_pid)
+			if (!other || !other->kept_pid) {
+				tell_of_stranger(p, cpu, c);
 				return;
+			}
 		}
 	}
 	/*
@@ -78,13 +90,36 @@ static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, bool last
 		return;
 	}
 	turn_watch(cpu, now);
+	tell_of_stranger(p, cpu, c);
+}
+
+/* Kernel threads that wake less often than this are not asked what they have had. */
+#define INTERRUPTS_APART_NS 1000000ULL
+
+/*
+ * May a kernel thread that wakes have this pCPU at once? Those that wake while another is at work follow one another, and nobody else is chosen: when that has
+ * lasted for a turn they queue like everybody. So does one that often interrupts somebody, and has had more than he has.
+ */
+VERIFIED_ONCE may_interrupt(struct task_ctx *t, s32 cpu, u64 now)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+	struct rank rank, runner;
+
+	if (!t || !c)
+		return 1;
+	if (c->interrupted)
+		return elapsed_ns(now, c->interrupted_ns) <= slice_ns;
+	if (elapsed_ns(now, c->interrupted_ns) > INTERRUPTS_APART_NS || !rank_of_runner(c, now, &runner))
+		return 1;
+	order_rank(t, now, &rank);
+	return !order_before(&runner, &rank, lag_ns);
 }
 
 /*
  * A pinned kernel thread that wakes does a little work for the kernel, at once; whoever it interrupts goes on after it. One that finds another at work comes
  * after that one, or else the first would have the rest of the turn that it has interrupted.
  */
-static void run_kthread(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 enq_flags)
+static void run_kthread(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 enq_flags, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
 
@@ -95,6 +130,7 @@ static void run_kthread(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 
 	}
 	if (c) {
 		c->interrupted = 1;
+		c->interrupted_ns = now;
 		if (c->curr_pid && c->curr_pid != c->resume_pid) {
 			c->resume_pid = c->curr_pid;
 			c->resume_end_ns = c->turn_end_ns;

@@ -60,6 +60,8 @@ fn build() -> Result<(), Box<dyn Error>> {
         .extra_warnings(false)
         .warnings_into_errors(true)
         .flags(sources::flags(&depfile))
+        // The scheduler's variables are the thread's own: in a library, the module of Python, one call finds all of them.
+        .flag_if_supported("-ftls-model=local-dynamic")
         .opt_level(2)
         .try_compile_intermediates()?;
     for object in &objects {

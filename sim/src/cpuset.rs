@@ -3,10 +3,22 @@
 
 use crate::ids::CpuId;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct CpuSet {
     words: Vec<u64>,
     len: u32,
+}
+
+impl Clone for CpuSet {
+    fn clone(&self) -> Self {
+        Self { words: self.words.clone(), len: self.len }
+    }
+
+    /// Into the memory that it has.
+    fn clone_from(&mut self, other: &Self) {
+        self.words.clone_from(&other.words);
+        self.len = other.len;
+    }
 }
 
 impl PartialEq for CpuSet {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::SimError;
 use crate::ids::{CpuId, TaskId};
-use crate::time::{Ns, Speed};
+use crate::time::{quotient, Ns, Speed};
 
 /// pCPUs that a host has at most. The scheduler of `bpf/` itself knows fewer (MAX_CPUS in intf.h).
 pub const CPUS_MAX: usize = 8192;
@@ -302,15 +302,19 @@ impl Machine {
         }
     }
 
+    /// A task loses something to other processes that had its pCPU.
+    pub fn loses_to_others(&self) -> bool {
+        self.costs.refill_after_other_ns > 0
+    }
+
     /// What a task of this footprint has to refill where other processes have run for so long since: no more than it can have touched in its last turn, than
     /// they can have pushed out, and than half of its last turn. For who refills works as well: a program whose memory is more than it gets to touch in a turn
     /// becomes slow, and does not stand still.
     pub fn refill_after_other_ns(&self, footprint_per_mille: u32, turn_ns: Ns, others_ns: Ns) -> Ns {
         let whole_ns = self.costs.refill_after_other_ns.saturating_mul(Ns::from(footprint_per_mille)) / 1000;
         let full_turn_ns = self.costs.refill_turn_ns.max(1);
-        let lost_ns = u128::from(whole_ns) * u128::from(turn_ns.min(others_ns).min(full_turn_ns))
-            / u128::from(full_turn_ns);
-        lost_ns.min(u128::from(turn_ns / 2)) as Ns
+        let product = u128::from(whole_ns) * u128::from(turn_ns.min(others_ns).min(full_turn_ns));
+        quotient(product, full_turn_ns).min(u128::from(turn_ns / 2)) as Ns
     }
 
     /// What a task loses that last ran on `from` and goes on on `to`.

@@ -323,7 +323,8 @@ impl Outcome {
         let task = |(index, t): (usize, &crate::host::Task)| TaskTotals {
             run_ns: host.run_ns(index.into()),
             wait_ns: host.run_delay_ns(index.into()),
-            wait_max_ns: t.wait_max_ns,
+            // The present wait may be the longest.
+            wait_max_ns: t.wait_max_ns.max(host.run_delay_ns(index.into()) - t.wait_ns),
             switches: t.switches,
             migrations: t.migrations,
         };

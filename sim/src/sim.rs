@@ -16,15 +16,13 @@ const INSTANT_MAX: u64 = 1_000_000;
 pub struct Simulation<B: Bodies> {
     pub host: Host,
     pub bodies: B,
-    in_instant: u64,
-    handled: u64,
     /// Of the queue of events, as of the last look ahead.
     day: u64,
 }
 
 impl<B: Bodies> Simulation<B> {
     pub fn new(host: Host, bodies: B) -> Self {
-        Self { host, bodies, in_instant: 0, handled: 0, day: 0 }
+        Self { host, bodies, day: 0 }
     }
 
     /// Let time pass until then, that instant included, or until all programs have ended, if the run ends with them.
@@ -33,21 +31,19 @@ impl<B: Bodies> Simulation<B> {
         self.settle()?;
         while let Some((at_ns, event)) = self.host.core.events.pop_until(until_ns.min(self.host.core.stop_ns))
         {
-            if at_ns != self.host.core.now_ns {
-                self.in_instant = 0;
-            }
-            self.host.core.now_ns = at_ns;
-            self.handled += 1;
+            self.host.core.reaches(at_ns);
             if self.host.core.events.day() != self.day {
                 self.look_ahead();
             }
-            if self.handled > self.host.core.events_max {
+            if self.host.core.handled > self.host.core.events_max {
                 let max = self.host.core.events_max;
                 return Err(SimError::Limit(format!(
                     "at {at_ns} ns: more than {max} events; allow more or simulate less"
                 )));
             }
+            self.host.core.alone_until_ns = until_ns;
             self.handle(event);
+            self.host.core.alone_until_ns = 0;
             self.settle()?;
         }
         self.host.core.now_ns = self.host.core.now_ns.max(until_ns.min(self.host.core.stop_ns));
@@ -61,7 +57,7 @@ impl<B: Bodies> Simulation<B> {
 
     /// How many events have been handled.
     pub fn events(&self) -> u64 {
-        self.handled
+        self.host.core.handled
     }
 
     /// A day of the calendar has begun: have fetched from memory what the next ones need.
@@ -101,8 +97,8 @@ impl<B: Bodies> Simulation<B> {
             if let Some(switch) = self.host.core.notices.pop_front() {
                 self.notify(switch);
             } else if let Some(cpu) = self.host.next_pending() {
-                self.in_instant += 1;
-                if self.in_instant > INSTANT_MAX {
+                self.host.core.in_instant += 1;
+                if self.host.core.in_instant > INSTANT_MAX {
                     return Err(SimError::Limit(format!(
                         "at {} ns: {INSTANT_MAX} schedules without time passing; something yields for ever",
                         self.host.core.now_ns

@@ -8,6 +8,15 @@ pub const US: Ns = 1_000;
 pub const MS: Ns = 1_000_000;
 pub const SEC: Ns = 1_000_000_000;
 
+/// A quotient, rounded down. Most products fit 64 bits, whose division is several times faster than that of 128.
+#[inline]
+pub fn quotient(product: u128, by: u64) -> u128 {
+    match u64::try_from(product) {
+        Ok(product) => u128::from(product / by),
+        Err(_) => product / u128::from(by),
+    }
+}
+
 /// How fast a hardware thread works, relative to one that has its core to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Speed(u32);
@@ -88,5 +97,20 @@ impl Progress {
 
     pub const fn is_done(&self) -> bool {
         self.left_ns == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quotient_is_the_same_on_both_sides_of_64_bits() {
+        let edge = u128::from(u64::MAX);
+        for product in [0, 1, 1 << 40, edge - 1, edge, edge + 1, edge * 3, edge * edge] {
+            for by in [1, 3, 1 << 20, u64::MAX] {
+                assert_eq!(quotient(product, by), product / u128::from(by), "{product} by {by}");
+            }
+        }
     }
 }

@@ -119,6 +119,20 @@ fn a_run_ends_with_the_millisecond_in_which_its_last_program_does() {
     assert_eq!(run(end_ns - 1).programs[0].end_ns, None);
 }
 
+/// A guest that has never been in user mode told no change of its mode.
+#[test]
+fn a_guest_that_does_only_its_own_work_is_preempted_in_its_kernel() {
+    let text = r#"{
+        "name": "own-work", "seed": 1, "duration_ns": 1000000000, "machine": {"cores_per_socket": 1}, "policy": {"class": "fair"},
+        "vms": [{"name": "vm", "vcpus": 1, "guest": {"housekeeping_period_ns": 100000000, "housekeeping_work_ns": 50000000}}],
+        "tasks": [{"name": "hog"}]
+    }"#;
+    let figures = run(&scenario(text), Watch::figures()).expect("a run").figures.unwrap();
+    let host = &figures.vms[0].host;
+    assert!(host.preemptions > 0);
+    assert_eq!(host.preemptions_kernel, host.preemptions);
+}
+
 #[test]
 fn what_is_wrong_is_named() {
     for (right, wrong, said) in [

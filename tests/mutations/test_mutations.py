@@ -15,6 +15,7 @@ from subprocess import PIPE, STDOUT
 
 import pytest
 from tests.mutations.core_mistakes import OF_OPERATIONS
+from tests.mutations.hostile_mistakes import OF_HOSTS
 from tests.mutations.mistakes import MUTATIONS as OF_CORE
 from tests.mutations.mutation import OWN_FILES, Mutation
 from tests.mutations.policy_mistakes import OF_POLICIES, OF_SETS
@@ -23,7 +24,7 @@ from tests.python.test_policies_example import with_example
 
 from cohortlab.sim.policy import BOOST, PRESETS, TABLES
 
-MUTATIONS = [*OF_CORE, *OF_OPERATIONS, *OF_WAYS, *OF_POLICIES]
+MUTATIONS = [*OF_CORE, *OF_OPERATIONS, *OF_WAYS, *OF_HOSTS, *OF_POLICIES]
 REPO = Path(__file__).parents[2]
 WORK = Path(os.environ.get("CARGO_TARGET_DIR", REPO / "build" / "target")).absolute() / "mutations"
 

@@ -103,8 +103,8 @@ OF_WAYS = [
     Mutation(
         "those put aside are looked at for every choice",
         "aside.h",
-        "if (here && !READ_ONCE(c->aside_look) && elapsed_ns(now, c->aside_looked_ns) < starve_ns)",
-        "if (!c)",
+        "if (here && !READ_ONCE(c->aside_look) && !c->aside_rest &&",
+        "if (!c &&",
     ),
     Mutation("nobody hears that a gate has opened", "aside.h", "\t\t\tc->aside_look = 1;\n", ""),
     Mutation("who yields and comes first goes on", "cohort.bpf.c", "\t\t\tt->steps_back = true;\n", "\t\t\t;\n"),

@@ -256,6 +256,7 @@ fn idle_task(v: u32, rng: Rng) -> Task {
         delayed: false,
         ran_ns: 0,
         waits_since_ns: 0,
+        signalled: 0,
         space: NO_SPACE,
         background: true,
         code: Rc::new([]),

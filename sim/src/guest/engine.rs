@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! How a vCPU's time passes: the loop that takes one operation after another until one takes time.
 
+use crate::body::Run;
 use crate::error::SimError;
 use crate::kvm::exit;
 use crate::kvm::vcpu::{Place, Then};
@@ -21,43 +22,44 @@ const INSTANT_TASK_MAX: usize = 64;
 const PV_LOOKS: Ns = 128;
 
 impl Vm {
-    /// Let the vCPU do all that takes no time, up to what does.
+    /// Let the vCPU do all that takes no time, up to what does; and that too, as long as nobody else does anything meanwhile.
     pub(crate) fn advance(&mut self, host: &mut Host, v: usize) {
-        let now_ns = host.now_ns();
         loop {
             let Some(run) = self.vcpus[v].run else { return };
-            if self.vcpus[v].comes_back || self.hangs(host, now_ns) {
+            if self.vcpus[v].comes_back || self.hangs(host, host.now_ns()) {
                 return;
             }
-            if !self.vcpus[v].settled {
-                if run.from_ns > now_ns {
-                    return self.arm(host, v, run.from_ns);
-                }
-                self.vcpus[v].settled = true;
-                self.sched_in(host, v);
-            }
-            match self.vcpus[v].place {
-                Place::Blocked => return,
-                Place::Poll => {
-                    if let Some(at_ns) = self.poll(host, v) {
-                        return self.arm(host, v, at_ns);
-                    }
-                }
-                Place::Exit => {
-                    let work = &mut self.vcpus[v].exit.work;
-                    work.stop(now_ns);
-                    if !work.is_done() {
-                        let end_ns = work.start(now_ns, run.speed);
-                        return self.arm(host, v, end_ns);
-                    }
-                    self.exit_done(host, v);
-                }
-                Place::Guest => {
-                    if let Some(at_ns) = self.guest_code(host, v) {
-                        return self.arm(host, v, at_ns);
-                    }
+            if let Some(at_ns) = self.step(host, v, run) {
+                if !self.passes(host, v, at_ns) {
+                    return self.arm(host, v, at_ns);
                 }
             }
+        }
+    }
+
+    /// One step of the vCPU's thread. Returns when it will be done, if it takes time; Ns::MAX: when somebody else does something.
+    fn step(&mut self, host: &mut Host, v: usize, run: Run) -> Option<Ns> {
+        let now_ns = host.now_ns();
+        if !self.vcpus[v].settled {
+            if run.from_ns > now_ns {
+                return Some(run.from_ns);
+            }
+            self.vcpus[v].settled = true;
+            self.sched_in(host, v);
+        }
+        match self.vcpus[v].place {
+            Place::Blocked => Some(Ns::MAX),
+            Place::Poll => self.poll(host, v),
+            Place::Exit => {
+                let work = &mut self.vcpus[v].exit.work;
+                work.stop(now_ns);
+                if !work.is_done() {
+                    return Some(work.start(now_ns, run.speed));
+                }
+                self.exit_done(host, v);
+                None
+            }
+            Place::Guest => self.guest_code(host, v),
         }
     }
 
@@ -142,7 +144,6 @@ impl Vm {
             self.patience_ends(host, v, &spin);
             return None;
         }
-        let window_ns = self.pause_window_ns(v, &spin);
         let speed = self.vcpus[v].run?.speed;
         let mut at_ns = Ns::MAX;
         match self.waits_early(who, &spin) {
@@ -153,9 +154,12 @@ impl Vm {
             Some(rounds_ns) => at_ns = now_ns + speed.time_for(rounds_ns),
             None => {}
         }
+        // A window that there is is this loop's.
+        if self.vcpus[v].window.is_none() {
+            self.vcpus[v].window = self.pause_window_ns(v, &spin).map(Progress::new);
+        }
         let vcpu = &mut self.vcpus[v];
-        if let Some(window_ns) = window_ns {
-            let window = vcpu.window.get_or_insert(Progress::new(window_ns));
+        if let Some(window) = &mut vcpu.window {
             window.stop(now_ns);
             if window.is_done() {
                 self.pause_loop_exit(host, v);

@@ -106,10 +106,15 @@ pub enum Op {
         round: u64,
     },
     BarrierWake(u32),
-    ConditionTake(u32),
+    /// `other`: a signal that came after the task's own last one.
+    ConditionTake {
+        condition: u32,
+        other: bool,
+    },
     ConditionWait {
         condition: u32,
         round: u64,
+        other: bool,
     },
     ConditionGive {
         condition: u32,

@@ -57,7 +57,7 @@ impl Vm {
                 let lock = self.pipes[pipe as usize].lock;
                 frame.first(&[kernel, syscall, Op::Lock(lock), Op::PipeGet(pipe)]);
             }
-            Some(Inst::Wait(at)) => frame.first(&[Op::ConditionTake(at)]),
+            Some(Inst::Wait { condition, other }) => frame.first(&[Op::ConditionTake { condition, other }]),
             Some(Inst::Signal { condition, all }) => frame.first(&[Op::ConditionGive { condition, all }]),
             Some(Inst::Io { device, host }) => {
                 task.io_ns = (device.draw(rng), host.draw(rng));
@@ -158,7 +158,7 @@ impl Vm {
             pipe.filled = 0;
         }
         for condition in self.conditions.iter_mut().filter(|condition| condition.waiters.is_empty()) {
-            condition.count = 0;
+            condition.signals.clear();
         }
         for pool in &mut self.pools {
             pool.left = pool.all;

@@ -316,14 +316,16 @@ impl Vm {
         self.arm_tick(host, v);
     }
 
-    /// sched_yield(): behind the first of those that wait.
+    /// sched_yield(): behind the first of those that wait. Whoever is alone on its run queue loses nothing (yield_task_fair()).
     pub(crate) fn yield_task(&mut self, host: &Host, v: usize) {
         self.charge(host, v);
-        if self.is_eevdf() {
-            self.eevdf_yield(v);
-        } else if let Some(first_ns) = self.cpus[v].queue.first_ns() {
-            let task = &mut self.tasks[self.cpus[v].current as usize];
-            task.vruntime_ns = task.vruntime_ns.max(first_ns + 1);
+        if let Some(first_ns) = self.cpus[v].queue.first_ns() {
+            if self.is_eevdf() {
+                self.eevdf_yield(v);
+            } else {
+                let task = &mut self.tasks[self.cpus[v].current as usize];
+                task.vruntime_ns = task.vruntime_ns.max(first_ns + 1);
+            }
         }
         self.frame(v).first(&[Op::Schedule]);
     }

@@ -51,7 +51,8 @@ pub struct Barrier {
 /// for all who had come to wait by then, also for who is on the way to sleep, and for nobody who comes later (as the sequence that a futex's waiter has read).
 #[derive(Clone, Debug, Default)]
 pub struct Condition {
-    pub count: u64,
+    /// Signals that nobody has taken yet, the oldest first: which of the VM's each is.
+    pub signals: VecDeque<u64>,
     pub round: u64,
     pub waiters: VecDeque<u32>,
     pub lock: u32,
@@ -73,6 +74,14 @@ pub struct Pipe {
 pub struct Pool {
     pub all: u64,
     pub left: u64,
+}
+
+impl Condition {
+    /// Take the oldest signal that came after this one. Return false if there is none.
+    fn take(&mut self, after: u64) -> bool {
+        let at = self.signals.partition_point(|signal| *signal <= after);
+        self.signals.remove(at).is_some()
+    }
 }
 
 impl Vm {
@@ -128,21 +137,20 @@ impl Vm {
                 let (lock, woken) = (known.lock, std::mem::take(&mut known.leaving));
                 self.leave_and_wake(v, lock, woken.into_iter());
             }
-            Op::ConditionTake(at) => {
-                let known = &mut self.conditions[at as usize];
-                if known.count > 0 {
-                    known.count -= 1;
-                } else {
+            Op::ConditionTake { condition, other } => {
+                let after = self.takes_after(current, other);
+                let known = &mut self.conditions[condition as usize];
+                if !known.take(after) {
                     let (lock, round) = (known.lock, known.round);
-                    self.enter_locked(v, lock, Op::ConditionWait { condition: at, round });
+                    self.enter_locked(v, lock, Op::ConditionWait { condition, round, other });
                 }
             }
-            Op::ConditionWait { condition, round } => {
+            Op::ConditionWait { condition, round, other } => {
+                let after = self.takes_after(current, other);
                 let known = &mut self.conditions[condition as usize];
                 let lock = known.lock;
-                if known.round != round || known.count > 0 {
-                    // What was signalled is another's if a broadcast was for this one.
-                    known.count -= u64::from(known.round == round);
+                // What was signalled is another's if a broadcast was for this one.
+                if known.round != round || known.take(after) {
                     self.leave_and_wake(v, lock, std::iter::empty());
                 } else {
                     known.waiters.push_back(current);
@@ -154,7 +162,9 @@ impl Vm {
                 if all {
                     known.round += 1;
                 } else {
-                    known.count += 1;
+                    self.signalled += 1;
+                    self.tasks[current as usize].signalled = self.signalled;
+                    known.signals.push_back(self.signalled);
                 }
                 if !known.waiters.is_empty() {
                     let lock = known.lock;
@@ -175,6 +185,15 @@ impl Vm {
             Op::Io => self.io(host, v),
             Op::Yield => self.yield_task(host, v),
             _ => {}
+        }
+    }
+
+    /// Signals up to this one are not for the task; those that count are numbered from 1.
+    fn takes_after(&self, task: u32, other: bool) -> u64 {
+        if other {
+            self.tasks[task as usize].signalled
+        } else {
+            0
         }
     }
 

@@ -48,6 +48,8 @@ pub struct Task {
     pub ran_ns: Ns,
     /// When it began to wait for a mutex.
     pub waits_since_ns: Ns,
+    /// Which of the VM's signals its last one was; 0: it has made none.
+    pub signalled: u64,
     pub space: u32,
     pub background: bool,
 

@@ -56,6 +56,8 @@ pub struct Vm {
     pub mutexes: Vec<Mutex>,
     pub barriers: Vec<Barrier>,
     pub conditions: Vec<Condition>,
+    /// How many signals its tasks have made, of all conditions.
+    pub(super) signalled: u64,
     pub pipes: Vec<Pipe>,
     /// Rounds that tasks have together.
     pub(super) pools: Vec<Pool>,
@@ -103,6 +105,7 @@ impl Vm {
             mutexes: Vec::new(),
             barriers: Vec::new(),
             conditions: Vec::new(),
+            signalled: 0,
             pipes: Vec::new(),
             pools: Vec::new(),
             memory: Default::default(),
@@ -193,10 +196,28 @@ impl Vm {
     /// The vCPU's own timer.
     pub(crate) fn fired(&mut self, now_ns: Ns, v: usize, generation: u32) {
         if self.vcpus[v].timer.fires(generation) {
-            self.pause(now_ns, v);
-            self.vcpus[v].comes_back = false;
+            self.comes_due(now_ns, v);
             self.poke(v);
         }
+    }
+
+    fn comes_due(&mut self, now_ns: Ns, v: usize) {
+        self.pause(now_ns, v);
+        self.vcpus[v].comes_back = false;
+    }
+
+    /// If nothing else happens before, let time pass to when the vCPU's timer would fire, and return true: the same comes of it as of [`Vm::arm`] and
+    /// [`Vm::fired`], without the queue of events.
+    pub(crate) fn passes(&mut self, host: &mut Host, v: usize, at_ns: Ns) -> bool {
+        // Its core's other threads hear in between whether it spins.
+        let alone = self.todo.is_none() && !host.core.machine.feels_spinners();
+        if at_ns == Ns::MAX || !alone || !host.core.passes(at_ns) {
+            return false;
+        }
+        // As after any timer, those that were set before are void.
+        self.vcpus[v].timer.arm();
+        self.comes_due(at_ns, v);
+        true
     }
 
     pub(crate) fn arm(&mut self, host: &mut Host, v: usize, at_ns: Ns) {

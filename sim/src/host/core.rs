@@ -22,7 +22,7 @@ use super::vcpu::Vm;
 #[derive(Clone, Debug)]
 pub struct Cpu {
     pub curr: Option<TaskId>,
-    /// Whose data are in its caches.
+    /// Whose data are in its caches; kept where that matters ([`Machine::loses_to_others`]).
     pub(super) recent: Recent,
     pub online: bool,
     /// A higher class has it: real-time, deadline, the stopper. The class modelled runs nothing there.
@@ -134,7 +134,12 @@ pub struct Core {
     pub(crate) error: Option<SimError>,
     /// Why the ext class was left for the fair one, if it was.
     pub ejected: Option<SimError>,
-    /// An end to runs that would never end by themselves: events handled at most.
+    /// While a body hears of an event, which is then all that is to be done at this instant: to when the run goes on. Otherwise 0.
+    pub(crate) alone_until_ns: Ns,
+    /// Schedules at this instant.
+    pub(crate) in_instant: u64,
+    /// Events handled, and an end to runs that would never end by themselves: how many at most.
+    pub(crate) handled: u64,
     pub events_max: u64,
     /// Picks and switches made: what speed is measured in.
     pub decisions: u64,
@@ -190,9 +195,38 @@ impl Core {
             paces: VecDeque::new(),
             error: None,
             ejected: None,
+            alone_until_ns: 0,
+            in_instant: 0,
+            handled: 0,
             events_max: u64::MAX,
             decisions: 0,
         })
+    }
+
+    /// It is the time of an event.
+    pub(crate) fn reaches(&mut self, at_ns: Ns) {
+        if at_ns != self.now_ns {
+            self.in_instant = 0;
+        }
+        self.now_ns = at_ns;
+        self.handled += 1;
+    }
+
+    /// The body that hears of an event sets a timer for later: if that would be the next event, let its time come at once, and return true. All is then as
+    /// if the body had returned, nothing had been left to do, and it had heard of the timer.
+    pub(crate) fn passes(&mut self, at_ns: Ns) -> bool {
+        let settled = self.pending.is_empty() && self.notices.is_empty() && self.paces.is_empty();
+        let within = at_ns > self.now_ns && at_ns <= self.alone_until_ns.min(self.stop_ns);
+        if !settled || !within || self.error.is_some() || self.handled >= self.events_max {
+            return false;
+        }
+        // At the same time, who was made before comes first.
+        if self.events.next_ns().is_some_and(|next_ns| next_ns <= at_ns) {
+            return false;
+        }
+        self.events.count();
+        self.reaches(at_ns);
+        true
     }
 
     pub fn task(&self, id: TaskId) -> &Task {

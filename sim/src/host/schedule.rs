@@ -116,7 +116,7 @@ impl<C: Class> Host<C> {
             }
         }
         core.observers.tell(now_ns, || What::Switch { cpu, prev, why, next });
-        if let Some(id) = prev {
+        if let Some(id) = prev.filter(|_| core.machine.loses_to_others()) {
             let (task, state) = (&mut core.tasks[id.index()], &mut core.cpus[at]);
             task.turn_ns = now_ns - began_ns;
             state.recent.leaves(core.machine.whose(task.tgid, id), state.busy_ns);
@@ -152,10 +152,12 @@ impl<C: Class> Host<C> {
         }
         task.warm_on = Some(cpu);
         let state = &mut core.cpus[cpu.index()];
-        let others_ns = state.recent.others_ns(core.machine.whose(task.tgid, id), state.busy_ns);
-        let after_other_ns =
-            core.machine.refill_after_other_ns(task.footprint_per_mille, task.turn_ns, others_ns);
-        task.refill_left_ns = task.refill_left_ns.max(after_other_ns);
+        if core.machine.loses_to_others() {
+            let others_ns = state.recent.others_ns(core.machine.whose(task.tgid, id), state.busy_ns);
+            let after_other_ns =
+                core.machine.refill_after_other_ns(task.footprint_per_mille, task.turn_ns, others_ns);
+            task.refill_left_ns = task.refill_left_ns.max(after_other_ns);
+        }
         let from_ns = now_ns + switch_ns + task.refill_left_ns;
         state.from_ns = from_ns;
         if !state.tick_armed && self.class.has_ticks() {

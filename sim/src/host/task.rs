@@ -88,7 +88,7 @@ pub struct Task {
     pub footprint_per_mille: u32,
     pub warm_on: Option<CpuId>,
     pub refill_left_ns: Ns,
-    /// How long its last turn was.
+    /// How long its last turn was; kept where it loses something to others ([`crate::machine::Machine::loses_to_others`]).
     pub turn_ns: Ns,
 
     pub run_ns: Ns,

@@ -60,11 +60,34 @@ struct Vm {
     /// Running threads, the VMM's others included.
     threads: u32,
     totals: VmTotals,
+    waits: VmWaits,
+    skew: Waits,
+}
+
+/// Its vCPUs' waits that are over.
+#[derive(Clone, Debug, Default)]
+struct VmWaits {
     after_wakeup: Waits,
     after_preemption: Waits,
     in_kernel: Waits,
     as_holder: Waits,
-    skew: Waits,
+}
+
+impl VmWaits {
+    /// `task` is what it was while it waited.
+    fn add(&mut self, task: &Task, waited_ns: Ns) {
+        if task.preempted {
+            self.after_preemption.add(waited_ns);
+        } else {
+            self.after_wakeup.add(waited_ns);
+        }
+        if task.preempted_in_kernel {
+            self.in_kernel.add(waited_ns);
+        }
+        if task.preempted_as_holder {
+            self.as_holder.add(waited_ns);
+        }
+    }
 }
 
 pub struct HostMetrics {
@@ -81,9 +104,10 @@ pub struct HostMetrics {
 }
 
 impl HostMetrics {
-    pub fn new(layout: &Layout) -> Self {
+    /// `inside`: each change of a guest's mode is told, and every vCPU begins in its kernel.
+    pub fn new(layout: &Layout, inside: bool) -> Self {
         let (bases, count) = layout.vcpu_bases();
-        let mut vcpus = vec![Vcpu::default(); count];
+        let mut vcpus = vec![Vcpu { kernel: inside, ..Vcpu::default() }; count];
         for (number, task) in layout.tasks.iter().enumerate() {
             if let Some(vcpu) = task.vcpu {
                 vcpus[bases[vcpu.vm.index()] + vcpu.id as usize].task = Some(TaskId::from(number));
@@ -228,17 +252,7 @@ impl HostMetrics {
             totals.ready_ns += waited_ns;
             let state = &mut self.vms[vm];
             state.waiting -= 1;
-            if before.preempted {
-                state.after_preemption.add(waited_ns);
-            } else {
-                state.after_wakeup.add(waited_ns);
-            }
-            if before.preempted_in_kernel {
-                state.in_kernel.add(waited_ns);
-            }
-            if before.preempted_as_holder {
-                state.as_holder.add(waited_ns);
-            }
+            state.waits.add(&before, waited_ns);
             state.totals.ipis_preempted += before.ipis;
             state.totals.ipi_wait_ns += before.ipis * waited_ns - before.ipis_sent_ns;
             if before.cpu != cpu {
@@ -361,7 +375,7 @@ impl HostMetrics {
     fn counts(&self, layout: &Layout, vm: usize, now_ns: Ns) -> VmCounts {
         let vcpus: Vec<_> =
             self.vcpus_of(layout, vm).iter().map(|vcpu| self.vcpu_totals(vcpu, now_ns)).collect();
-        let Vm { totals, after_wakeup, in_kernel, .. } = &self.vms[vm];
+        let Vm { totals, waits: VmWaits { after_wakeup, in_kernel, .. }, .. } = &self.vms[vm];
         VmCounts {
             vcpus: layout.vms[vm].vcpus,
             run_ns: vcpus.iter().map(|vcpu| vcpu.run_ns).sum(),
@@ -408,16 +422,17 @@ impl HostMetrics {
             let of_vm: Vec<_> =
                 self.vcpus_of(layout, vm).iter().map(|vcpu| self.vcpu_totals(vcpu, now_ns)).collect();
             let lag = self.lags.as_mut().map(|lags| lags.extremes(vm, now_ns));
+            let waits = self.waits_till_now(layout, vm, now_ns);
             let state = &self.vms[vm];
             vms.push(VmTotals {
                 run_ns: of_vm.iter().map(|vcpu| vcpu.run_ns).sum(),
                 ready_ns: of_vm.iter().map(|vcpu| vcpu.ready_ns).sum(),
                 lag_behind_ns: lag.map(|(behind_ns, _)| behind_ns),
                 lag_ahead_ns: lag.map(|(_, ahead_ns)| ahead_ns),
-                wait_after_wakeup: state.after_wakeup.summary(),
-                wait_after_preemption: state.after_preemption.summary(),
-                wait_in_kernel: state.in_kernel.summary(),
-                wait_as_holder: state.as_holder.summary(),
+                wait_after_wakeup: waits.after_wakeup.summary(),
+                wait_after_preemption: waits.after_preemption.summary(),
+                wait_in_kernel: waits.in_kernel.summary(),
+                wait_as_holder: waits.as_holder.summary(),
                 skew: state.skew.summary(),
                 distances: distance.cases,
                 distances_far: distance.far,
@@ -426,6 +441,16 @@ impl HostMetrics {
             vcpus.push(of_vm);
         }
         (host, vms, vcpus)
+    }
+
+    /// A VM's waits, with those that go on: the longest of all may be one of these.
+    fn waits_till_now(&self, layout: &Layout, vm: usize, now_ns: Ns) -> VmWaits {
+        let mut waits = self.vms[vm].waits.clone();
+        let tasks = self.vcpus_of(layout, vm).iter().filter_map(|vcpu| self.tasks.get(vcpu.task?.index()));
+        for task in tasks.filter(|task| task.doing == Doing::Waits) {
+            waits.add(task, now_ns - task.since_ns);
+        }
+        waits
     }
 
     /// With the present turn or wait.

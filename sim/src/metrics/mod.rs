@@ -89,7 +89,7 @@ impl Metrics {
     }
 
     fn with(layout: Layout, inside: bool) -> Self {
-        let (host, guest) = (HostMetrics::new(&layout), GuestMetrics::new(&layout, inside));
+        let (host, guest) = (HostMetrics::new(&layout, inside), GuestMetrics::new(&layout, inside));
         Self { host, guest, layout, marks: Marks::default() }
     }
 

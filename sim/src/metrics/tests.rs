@@ -5,6 +5,7 @@ use super::layout::{TaskLayout, VmLayout};
 use super::*;
 use crate::ids::{CpuId, TaskId, VcpuId, VmId};
 use crate::observe::{Spin, Stop};
+use crate::time::MS;
 
 const V0: VcpuId = VcpuId { vm: VmId(0), id: 0 };
 const V1: VcpuId = VcpuId { vm: VmId(0), id: 1 };
@@ -232,6 +233,19 @@ fn who_waits_from_the_start_is_known() {
     let mut metrics = Metrics::new(layout);
     metrics.record(4, &switch(1, None, Stop::Preempted, Some(1)));
     assert_eq!(metrics.figures(9).vms[0].vcpus[1].ready_ns, 4);
+}
+
+#[test]
+fn a_wait_that_goes_on_is_one_of_those_that_are_told() {
+    let mut metrics = metrics(&[
+        (0, switch(0, None, Stop::Preempted, Some(0))),
+        (10 * MS, switch(0, Some(0), Stop::Preempted, Some(2))),
+    ]);
+    // Told before, it is not told twice.
+    for (end_ms, waited_ms) in [(500, 490), (1_000, 990)] {
+        let waits = metrics.figures(end_ms * MS).vms[0].host.wait_after_preemption.clone();
+        assert_eq!((waits.count, waits.max_ns), (1, waited_ms * MS));
+    }
 }
 
 #[test]

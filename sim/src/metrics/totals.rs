@@ -24,7 +24,7 @@ pub struct VmTotals {
     pub run_ns: Ns,
     pub ready_ns: Ns,
     pub costop_ns: Ns,
-    /// Its vCPUs' threads slept: a simulated one does so only when its guest has halted it.
+    /// Its vCPUs' threads slept: a simulated one does so when its guest has halted it, and while it is held ([`crate::guest::hold`]).
     pub halted_ns: Ns,
     pub stacked_ns: Ns,
     pub skew_max_ns: Ns,

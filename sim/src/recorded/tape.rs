@@ -36,7 +36,8 @@ impl Tape {
             tasks,
             bases,
             polled_ns: vec![None; count],
-            kernel: vec![false; count],
+            // So every vCPU begins.
+            kernel: vec![true; count],
             preempted_in_kernel: vec![false; count],
             events: Vec::new(),
         };

@@ -95,7 +95,8 @@ impl Step {
             Self::Lock { name, .. } | Self::Mutex { name, .. } | Self::Barrier { name, .. } => Some(name),
             Self::Touch { name, .. } => Some(name),
             Self::Acquire(name) | Self::Release(name) | Self::Send(name) | Self::Recv(name) => Some(name),
-            Self::Wait(name) | Self::Signal(name) | Self::Broadcast(name) | Self::Done(name) => Some(name),
+            Self::Wait(name) | Self::WaitOther(name) | Self::Signal(name) => Some(name),
+            Self::Broadcast(name) | Self::Done(name) => Some(name),
             _ => None,
         }
     }

@@ -33,7 +33,11 @@ pub enum Inst {
     },
     Send(u32),
     Recv(u32),
-    Wait(u32),
+    /// `other`: for a signal that came after the task's own last one.
+    Wait {
+        condition: u32,
+        other: bool,
+    },
     Signal {
         condition: u32,
         all: bool,

@@ -211,7 +211,12 @@ impl Code {
                 }
                 Step::Send(name) => Inst::Send(self.pipe(scope, name)),
                 Step::Recv(name) => Inst::Recv(self.pipe(scope, name)),
-                Step::Wait(name) => Inst::Wait(self.conditions.number(scope.name(name))),
+                Step::Wait(name) => {
+                    Inst::Wait { condition: self.conditions.number(scope.name(name)), other: false }
+                }
+                Step::WaitOther(name) => {
+                    Inst::Wait { condition: self.conditions.number(scope.name(name)), other: true }
+                }
                 Step::Signal(name) => {
                     Inst::Signal { condition: self.conditions.number(scope.name(name)), all: false }
                 }
@@ -301,7 +306,7 @@ mod tests {
         assert_eq!(
             &code.tasks[1].code[..],
             [
-                Inst::Wait(0),
+                Inst::Wait { condition: 0, other: false },
                 Inst::Loop { times: 3, end: 6 },
                 Inst::Compute(Dist::fixed(1_000)),
                 Inst::Loop { times: u64::MAX, end: 5 },

@@ -180,6 +180,8 @@ pub enum Step {
     Send(String),
     Recv(String),
     Wait(String),
+    /// ... for a signal that came after the task's own last one.
+    WaitOther(String),
     Signal(String),
     Broadcast(String),
     /// A request to a device, which takes this after the VMM's thread has worked on it.

@@ -274,10 +274,14 @@ fn events(task: &str, entries: &[(String, Json)], field: &str, steps: &mut Vec<S
                 None => Err(format!("{field}.{key}: is missing; allowed: a name")),
             };
             let (condition, mutex) = (name("ref")?, name("mutex")?);
-            if is("sync") {
+            let wait = if is("sync") {
+                // pthread_cond_signal(), then pthread_cond_wait(): one's own signal is not for oneself.
                 steps.push(Step::Signal(condition.clone()));
-            }
-            steps.extend([Step::Release(mutex.clone()), Step::Wait(condition), Step::Acquire(mutex)]);
+                Step::WaitOther(condition)
+            } else {
+                Step::Wait(condition)
+            };
+            steps.extend([Step::Release(mutex.clone()), wait, Step::Acquire(mutex)]);
         } else if is("signal") {
             steps.push(Step::Signal(text(json, &field)?));
         } else if is("broad") {

@@ -20,6 +20,7 @@ mod guard;
 mod halted;
 mod held;
 mod histories;
+mod hostile;
 mod kernel;
 mod lending;
 mod lifecycle;

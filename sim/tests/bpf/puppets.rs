@@ -8,7 +8,7 @@ use cohort_sim::{Bodies, Ns, Progress, Run, TaskId, VcpuId};
 
 /// Run time without end.
 pub const FOREVER: Ns = Ns::MAX;
-/// What do_exit() costs before the last schedule().
+/// What it takes to exit, as a rule.
 const EXIT_NS: Ns = 50_000;
 /// What kvm_vcpu_on_spin() tries before it gives up.
 const YIELD_TRIES: u32 = 3;
@@ -21,6 +21,8 @@ pub struct Puppet {
     pub vcpu: Option<VcpuId>,
     pub run_ns: Ns,
     pub sleep_ns: Option<Ns>,
+    /// What do_exit() costs before the last schedule().
+    pub exit_ns: Ns,
     left: Progress,
     turn: u32,
     pub wants_sleep: bool,
@@ -38,6 +40,7 @@ impl Puppet {
             vcpu,
             run_ns,
             sleep_ns,
+            exit_ns: EXIT_NS,
             left,
             turn: 0,
             wants_sleep: false,
@@ -108,7 +111,7 @@ impl Bodies for Puppets {
         let puppet = self.get(task);
         puppet.turn += 1;
         if puppet.wants_exit && !exiting {
-            puppet.left = Progress::new(EXIT_NS);
+            puppet.left = Progress::new(puppet.exit_ns);
             host.begin_exit(task);
         } else if puppet.wants_sleep && !exiting {
             puppet.left = Progress::new(0);

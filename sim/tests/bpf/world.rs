@@ -209,6 +209,12 @@ impl World {
         }
     }
 
+    /// Let a task that sleeps exit, with that much to tear down.
+    pub fn exit_slowly(&mut self, id: TaskId, exit_ns: u64) {
+        self.sim.bodies.get(id.real()).exit_ns = exit_ns;
+        self.exit(id);
+    }
+
     /// The running vCPU thread goes to its VMM's code; it enters KVM_RUN again when it next gets a pCPU.
     pub fn leave_kvm(&mut self, id: TaskId) {
         assert!(self.is_running(id), "{id:?} does not run");

@@ -147,3 +147,18 @@ fn a_waker_ends_a_slice_that_it_finds_over() {
     assert_eq!(run(false), (vec![(0, 3), (0, 4), (4_000, 5)], vec![(4 * MS, ())]));
     assert_eq!(run(true), (vec![(0, 3), (0, 4)], vec![]));
 }
+
+/// Task 1 yields a thousand times while nobody else is queued, and task 2 still gets its turn when task 1's slice is over.
+#[test]
+fn who_yields_alone_keeps_its_deadline() {
+    let text = "
+        [[thread]]
+        name = 'yields'
+        steps = [{ repeat = { times = 1000, steps = [{ compute = '1us' }, { yield = {} }] } }, { compute = '1s' }]
+        [[thread]]
+        name = 'sleeps'
+        times = 2
+        steps = [{ sleep = '5ms' }, { compute = '100us' }, { done = 'x' }]";
+    let at = done(&run(guest(Scheduler::Eevdf), 1, text, 30));
+    assert!(at.len() == 2 && at[1] < 20 * MS, "{at:?}");
+}

@@ -3,6 +3,8 @@
 
 use cohort_sim::machine::MachineConfig;
 use cohort_sim::observe::What;
+use cohort_sim::workload::rt_app::from_rt_app;
+use cohort_sim::workload::{Step, Workload};
 
 use crate::common::*;
 
@@ -86,6 +88,27 @@ fn a_broadcast_is_for_those_who_wait_then_and_for_no_later_wait_of_theirs() {
     let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[slow], &[], 1).pin(&[0, 1]).until(MS);
     // 10 us to user mode, 45, 10 into the kernel and 10 out of it.
     assert_eq!(done(&s), [75 * US]);
+}
+
+/// rt-app's `sync` signals, and waits for another's signal.
+#[test]
+fn two_tasks_of_rt_app_that_sync_take_turns() {
+    let task = r#"{ "lock": "m", "sync": { "ref": "c", "mutex": "m" }, "unlock": "m", "run": 100 }"#;
+    let json = format!(r#"{{ "tasks": {{ "a": {task}, "b": {task} }} }}"#);
+    let mut program = from_rt_app("turns.json", &json).unwrap();
+    for thread in &mut program.threads {
+        thread.steps.push(Step::Done(thread.name.clone()));
+    }
+    let mut config = vm(2, "[[thread]]\nname = 't'\nsteps = [{ compute = '1us' }]");
+    config.workload = Some(Workload::Program(program));
+    let s = build(&MachineConfig::ideal(2), turns_of_a_ms(), &[config], &[], 1).pin(&[0, 1]).until(2 * MS);
+    let turns = s.list(|what| match what {
+        What::Progress { kind, .. } => Some(*kind),
+        _ => None,
+    });
+    let first = turns[0].1;
+    let turn = |at: u16| (u64::from(at + 1) * 100 * US, (first + at) % 2);
+    assert_eq!(turns, (0..20).map(turn).collect::<Vec<_>>());
 }
 
 fn at_barrier(spin: &str) -> Sim {

@@ -28,6 +28,7 @@ const SAVE_RESTORE: u64 = 2;
 const KICK_IDLE: u64 = 1;
 /// The scheduler gets the last task of a pCPU in ops.enqueue().
 const OPS_ENQ_LAST: u64 = 2;
+const OPS_ENQ_EXITING: u64 = 1 << 2;
 const OPS_ENQ_MIGRATION_DISABLED: u64 = 1 << 4;
 const KICK_PREEMPT: u64 = 2;
 
@@ -90,7 +91,8 @@ impl Ext {
         let online = core.cpu(cpu).online;
         let disabled = core.task(id).migration_disabled && self.ops.flags & OPS_ENQ_MIGRATION_DISABLED == 0;
         let task = &self.tasks[id.index()];
-        if online && task.verdict.is_none() && !task.is_exiting() && !disabled {
+        let exiting = task.is_exiting() && self.ops.flags & OPS_ENQ_EXITING == 0;
+        if online && task.verdict.is_none() && !exiting && !disabled {
             let p = task.ptr();
             self.op(core, OpKind::Enqueue, one(id), |ops| ops.enqueue.map(|enqueue| enqueue(p, flags)));
             if self.tasks[id.index()].verdict.is_none() {
@@ -100,7 +102,7 @@ impl Ext {
         match self.tasks[id.index()].verdict.take().filter(|_| online) {
             Some((dsq, verdict_flags)) => self.insert(core, id, dsq, verdict_flags | flags),
             None => {
-                // Not shown to the scheduler: going offline, exiting, or with migration disabled and not asked for.
+                // Not shown to the scheduler: going offline; exiting, or with migration disabled, and not asked for.
                 self.tasks[id.index()].set_slice(SLICE_DEFAULT_NS);
                 self.insert_local(core, cpu, id, flags);
             }

@@ -7,6 +7,7 @@ use std::ptr;
 use cohort_topology::Neighbours;
 
 use crate::cpuset::CpuSet;
+use crate::ids::CpuId;
 
 /// pCPUs that a mask has room for.
 pub const MASK_CPUS: usize = 1024;
@@ -21,6 +22,22 @@ impl CpuMask {
         for (to, from) in mask.0.iter_mut().zip(cpus.words()) {
             *to = *from;
         }
+        mask
+    }
+
+    /// All of 0 to n - 1.
+    pub fn first(n: usize) -> Self {
+        let mut mask = Self([0; MASK_CPUS / 64]);
+        for (index, word) in mask.0.iter_mut().enumerate() {
+            let absent = 64 - n.saturating_sub(64 * index).min(64) as u32;
+            *word = u64::MAX.checked_shr(absent).unwrap_or(0);
+        }
+        mask
+    }
+
+    pub fn one(cpu: CpuId) -> Self {
+        let mut mask = Self([0; MASK_CPUS / 64]);
+        mask.0[cpu.index() / 64] = 1 << (cpu.0 % 64);
         mask
     }
 
@@ -50,6 +67,7 @@ pub struct SchedEntity {
 pub struct TaskStruct {
     pub se: SchedEntity,
     pub flags: u32,
+    pub exit_state: i32,
     pub pid: i32,
     pub tgid: i32,
     pub prio: i32,
@@ -196,8 +214,11 @@ extern "C" {
     static native_neighbours_size: u32;
     /// The program on sched_switch, if the scheduler has one.
     pub fn native_on_switch() -> Option<OnSwitch>;
-    /// Atomic operations of this thread since it was asked last.
+    /// A call into the scheduler begins, of the simulation with these maps, on that pCPU.
+    pub fn native_enter(maps: u64, cpu: u64);
+    /// Atomic operations of this thread since it was asked last, and look-ups in array maps.
     pub fn native_take_atomics() -> u64;
+    pub fn native_take_array_lookups() -> u64;
     pub fn poke_neighbours(cpu: u32, value: *const Neighbours);
     pub static clocks: u8;
     pub static native_max_vms: u32;
@@ -217,10 +238,21 @@ extern "C" {
     pub static native_knobs_len: u32;
 }
 
+/// An array map as a place of the scheduler's source knows it (native.h).
+#[repr(C)]
+pub struct NativeArray {
+    pub epoch: u64,
+    pub memory: *mut u8,
+    pub stride: u64,
+    pub copy: u64,
+    pub entries: u64,
+}
+
 /// In the order of `native_layout` in peek.c.
-const LAYOUT: [usize; 54] = [
+const LAYOUT: [usize; 56] = [
     offset_of!(TaskStruct, se.sum_exec_runtime),
     offset_of!(TaskStruct, flags),
+    offset_of!(TaskStruct, exit_state),
     offset_of!(TaskStruct, pid),
     offset_of!(TaskStruct, tgid),
     offset_of!(TaskStruct, prio),
@@ -273,6 +305,7 @@ const LAYOUT: [usize; 54] = [
     offset_of!(Ops, exit),
     offset_of!(Ops, flags),
     offset_of!(Ops, timeout_ms),
+    size_of::<NativeArray>(),
 ];
 
 /// Refuse to run with structs that are not those the scheduler was compiled with.

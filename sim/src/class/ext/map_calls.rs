@@ -3,7 +3,7 @@
 
 use super::cgroup::KernCgroup;
 use super::costs::Cost;
-use super::ffi::{Cgroup, TaskStruct};
+use super::ffi::{Cgroup, NativeArray, TaskStruct};
 use super::maps::{Shape, HASH};
 use super::ops::{counted, with};
 use super::task::KernTask;
@@ -37,6 +37,22 @@ pub unsafe extern "C" fn native_map_lookup(
     counted(lookup_cost(kind), |core, ext| unsafe {
         ext.maps.lookup(shape(map, kind, key_size, value_size, max_entries), key, core.this_cpu.index())
     })
+}
+
+/// # Safety
+/// `array` is this thread's, and nobody else's meanwhile.
+#[no_mangle]
+unsafe extern "C" fn native_array_find(
+    map: usize,
+    kind: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    array: *mut NativeArray,
+) {
+    let found = with(|_, ext| ext.maps.find(shape(map, kind, key_size, value_size, max_entries)));
+    // SAFETY: the caller's promise.
+    unsafe { array.write(found) };
 }
 
 /// # Safety

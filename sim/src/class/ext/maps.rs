@@ -5,6 +5,9 @@
 use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
 use std::collections::HashMap;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::ffi::NativeArray;
 
 pub const HASH: u32 = 1;
 pub const ARRAY: u32 = 2;
@@ -72,11 +75,20 @@ pub struct Maps {
     hashes: HashMap<usize, HashMap<Vec<u8>, Memory>>,
     sizes: Vec<(usize, u32)>,
     nr_cpus: usize,
+    epoch: u64,
 }
+
+/// No two sets of maps in a process have the same number, and none has 0, which those places begin with that know maps.
+static EPOCHS: AtomicU64 = AtomicU64::new(1);
 
 impl Maps {
     pub fn new(nr_cpus: usize) -> Self {
-        Self { nr_cpus, ..Self::default() }
+        Self { nr_cpus, epoch: EPOCHS.fetch_add(1, Ordering::Relaxed), ..Self::default() }
+    }
+
+    /// The number of this set of maps: what is known of them by it stays true, since memory stays where it is.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Give a map another size than its definition's, as user space may before loading.
@@ -84,10 +96,23 @@ impl Maps {
         self.sizes.push((map, max_entries));
     }
 
-    fn array_value(&mut self, shape: Shape, key: u32, cpu: usize) -> *mut u8 {
+    fn array(&mut self, shape: Shape) -> &Array {
         let at =
             self.arrays.iter().position(|array| array.map == shape.map).unwrap_or_else(|| self.make(shape));
-        let array = &self.arrays[at];
+        &self.arrays[at]
+    }
+
+    /// Where the values of an array map are.
+    pub fn find(&mut self, shape: Shape) -> NativeArray {
+        let epoch = self.epoch;
+        let array = self.array(shape);
+        let copy = if array.copies > 1 { array.entries * array.stride } else { 0 };
+        let [stride, copy, entries] = [array.stride, copy, array.entries].map(|n| n as u64);
+        NativeArray { epoch, memory: array.memory.at(0), stride, copy, entries }
+    }
+
+    fn array_value(&mut self, shape: Shape, key: u32, cpu: usize) -> *mut u8 {
+        let array = self.array(shape);
         if key as usize >= array.entries {
             return ptr::null_mut();
         }

@@ -250,8 +250,8 @@ impl Ext {
             timers: Box::default(),
             random: Rng::derive(0, Stream::Host, 0),
             costs: Costs::default(),
-            online_mask: Box::new(ffi::CpuMask::of(&CpuSet::first(cpus))),
-            idle_mask: Box::new(ffi::CpuMask::of(&CpuSet::first(cpus))),
+            online_mask: Box::new(ffi::CpuMask::first(cpus)),
+            idle_mask: Box::new(ffi::CpuMask::first(cpus)),
         })
     }
 

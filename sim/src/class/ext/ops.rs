@@ -176,14 +176,19 @@ impl Ext {
         let current = self.current(core);
         self.op = Some(Op { kind, subjects });
         self.prologue(core, current, 1);
+        // SAFETY: variables of this thread's. No call changes the pCPU that executes.
+        unsafe { ffi::native_enter(self.maps.epoch(), core.this_cpu.index() as u64) };
         CURRENT.set(Current { core, ext: self });
         let result = f();
         CURRENT.set(Current { core: ptr::null_mut(), ext: ptr::null_mut() });
         self.prologue(core, current, 0);
         self.op = None;
         self.costs.add(kind, Cost::Calls, 1);
-        // SAFETY: a counter of this thread's.
-        self.costs.add(kind, Cost::Atomic, unsafe { ffi::native_take_atomics() });
+        // SAFETY: counters of this thread's.
+        unsafe {
+            self.costs.add(kind, Cost::Atomic, ffi::native_take_atomics());
+            self.costs.add(kind, Cost::Array, ffi::native_take_array_lookups());
+        }
         if visitor {
             self.image.borrow_mut().swap();
         }

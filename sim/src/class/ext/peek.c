@@ -7,7 +7,23 @@
 #include "variables.h"
 
 /* Since the model looked last. */
-_Thread_local u64 native_atomics;
+_Thread_local u64 native_atomics, native_array_lookups;
+/* Whose maps the places know that look them up (native.h), and where that executes. */
+_Thread_local u64 native_epoch, native_cpu;
+
+void native_enter(u64 epoch, u64 cpu)
+{
+	native_epoch = epoch;
+	native_cpu = cpu;
+}
+
+u64 native_take_array_lookups(void)
+{
+	u64 n = native_array_lookups;
+
+	native_array_lookups = 0;
+	return n;
+}
 
 u64 native_take_atomics(void)
 {
@@ -64,6 +80,7 @@ const u32 native_knobs_len = sizeof(native_knobs) / sizeof(native_knobs[0]);
 const u64 native_layout[] = {
 	AT(task_struct, se.sum_exec_runtime),
 	AT(task_struct, flags),
+	AT(task_struct, exit_state),
 	AT(task_struct, pid),
 	AT(task_struct, tgid),
 	AT(task_struct, prio),
@@ -116,6 +133,7 @@ const u64 native_layout[] = {
 	AT(sched_ext_ops, exit),
 	AT(sched_ext_ops, flags),
 	AT(sched_ext_ops, timeout_ms),
+	sizeof(struct native_array),
 };
 
 const u32 native_layout_len = sizeof(native_layout) / sizeof(native_layout[0]);

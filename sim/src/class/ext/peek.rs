@@ -295,7 +295,7 @@ impl Host {
             _ => return None,
         };
         // Freed numbers are taken again from the first.
-        (1..=self.core.vms.len() as u32).find(|slot| self.peek_vm(*slot).kvm == kvm)
+        (1..=self.core.vms.len() as u32).find(|slot| self.peek_vm_told(*slot).kvm == kvm)
     }
 
     /// How many vCPUs of the VM in a slot the scheduler believes to be on a pCPU.

@@ -55,7 +55,7 @@ impl Host {
     /// Say which of a VM's vCPUs are to run together. Return false if the scheduler does not know the VM yet.
     pub fn set_sets(&mut self, vm: VmId, sets: &[Vec<u32>]) -> bool {
         let Some(slot) = self.slot_of(vm) else { return false };
-        let generation = self.peek_vm(slot).generation as u32;
+        let generation = self.peek_vm_told(slot).generation as u32;
         let firsts = first_of_each(sets, self.vm(vm).vcpus as usize);
         self.peek(|| {
             for (vcpu, first) in firsts.iter().enumerate() {
@@ -86,12 +86,13 @@ impl Host {
 
     /// How often each two of a VM's vCPUs have told each other something.
     pub fn traffic_of(&mut self, vm: VmId) -> Vec<(usize, usize, u64)> {
-        let vcpus = self.vm(vm).vcpus as usize;
+        let Some(slot) = self.slot_of(vm) else { return Vec::new() };
+        let vcpus = self.vm(vm).vcpus;
         let pairs = (0..vcpus).flat_map(|x| (x + 1..vcpus).map(move |y| (x, y)));
-        pairs
-            .map(|(x, y)| (x, y, self.traffic_between(vm, x, y)))
-            .filter(|(_, _, events)| *events > 0)
-            .collect()
+        // SAFETY: a look-up with bounds.
+        let events = |x, y| unsafe { peek_traffic(slot, x, y) };
+        let all = pairs.map(|(x, y)| (x as usize, y as usize, events(x, y)));
+        self.peek(|| all.filter(|(_, _, events)| *events > 0).collect()).unwrap_or_default()
     }
 
     /// How often vCPUs x and y, x being the lower number, have; also of numbers that the VM does not have.
@@ -147,6 +148,8 @@ impl SetsTeller {
             return;
         }
         self.due_ns += if self.finders.is_empty() { LOOK_NS } else { PERIOD_NS };
+        // Without it each look-up would exchange all of the scheduler's variables, twice.
+        let _image = host.class.enter();
         for (index, name) in self.names.iter().enumerate() {
             let vm = VmId::from(index);
             let vcpus = host.vm(vm).vcpus as usize;

@@ -66,6 +66,7 @@ impl ExtTask {
             kern: TaskStruct {
                 se: SchedEntity { sum_exec_runtime: 0 },
                 flags: if task.kthread { PF_KTHREAD } else { 0 },
+                exit_state: 0,
                 pid: pid as i32,
                 tgid: task.tgid as i32,
                 prio: PRIO_NORMAL,
@@ -108,12 +109,13 @@ impl ExtTask {
     /// Return true if it is another set of pCPUs than before.
     pub fn sync_affinity(&mut self, task: &Task, cpus: usize) -> bool {
         let disabled = u16::from(task.migration_disabled);
-        let all = CpuSet::first(cpus);
-        let set = task.allowed.as_ref().unwrap_or(&all);
-        let mask =
-            if task.narrowed { CpuMask::of(&[task.cpu].into_iter().collect()) } else { CpuMask::of(set) };
+        let mask = match &task.allowed {
+            _ if task.narrowed => CpuMask::one(task.cpu),
+            Some(set) => CpuMask::of(set),
+            None => CpuMask::first(cpus),
+        };
         let kern = self.kern_mut();
-        kern.kern.nr_cpus_allowed = set.len() as i32;
+        kern.kern.nr_cpus_allowed = task.allowed.as_ref().map_or(cpus, CpuSet::len) as i32;
         kern.kern.migration_disabled = disabled;
         let changed = kern.mask.0 != mask.0;
         kern.mask = mask;

@@ -55,7 +55,9 @@ pub struct Balance {
     pub(super) kicked: Vec<Option<CpuId>>,
     /// pCPUs with more than one task (rd->overload).
     pub overloaded: CpuSet,
+    /// Room for tasks and pCPUs that are looked at.
     pub(super) scratch: Vec<TaskId>,
+    pub(super) scratch_cpus: CpuSet,
 }
 
 impl Balance {

@@ -3,7 +3,7 @@
 
 use crate::host::Core;
 use crate::ids::CpuId;
-use crate::time::Ns;
+use crate::time::{quotient, Ns};
 
 use super::{calc_delta_fair, Fair};
 
@@ -35,7 +35,7 @@ impl Fair {
         while let Some(id) = at {
             let entity = self.entity(id);
             let load = self.rq(entity.rq).load + if entity.on_rq { 0 } else { entity.weight };
-            slice_ns = (u128::from(slice_ns) * u128::from(entity.weight) / u128::from(load.max(1))) as Ns;
+            slice_ns = quotient(u128::from(slice_ns) * u128::from(entity.weight), load.max(1)) as Ns;
             at = self.parent(id);
         }
         slice_ns.max(self.config.slice_ns)

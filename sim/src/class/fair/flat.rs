@@ -3,6 +3,8 @@
 //! of that group's part of its parent's, and so on; the groups' queues only count who is there. A sleeper that pays, or a pause to wait for one's turn, is the
 //! task's alone, where before a whole group was late or early.
 
+use crate::time::quotient;
+
 use super::loads::SHARES_MIN;
 use super::{Fair, NICE_0};
 
@@ -14,7 +16,7 @@ impl Fair {
             let entity = self.entity(at);
             let rq = self.rq(entity.home);
             let of = if rq.owner.is_some() { rq.load.max(1) } else { NICE_0 };
-            weight = (weight * u128::from(entity.share) / u128::from(of)).max(u128::from(SHARES_MIN));
+            weight = quotient(weight * u128::from(entity.share), of).max(u128::from(SHARES_MIN));
             match rq.owner {
                 Some(owner) => at = owner,
                 None => return weight as u64,

@@ -108,7 +108,8 @@ impl Fair {
         }
         let mut waiting: Vec<TaskId> = std::mem::take(&mut self.balance.scratch);
         self.waiting_on(cpu, &mut waiting);
-        let mut idle = core.idle.clone();
+        let mut idle = std::mem::take(&mut self.balance.scratch_cpus);
+        idle.clone_from(&core.idle);
         for task in &waiting {
             if idle.is_empty() {
                 break;
@@ -125,6 +126,7 @@ impl Fair {
             }
         }
         self.balance.scratch = waiting;
+        self.balance.scratch_cpus = idle;
     }
 }
 

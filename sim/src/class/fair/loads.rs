@@ -3,7 +3,7 @@
 //! `update_cfs_group()` of kernel/sched/fair.c. A task that changes queues takes its average along at once; the kernel puts some of that off.
 
 use crate::ids::{CpuId, TaskId};
-use crate::time::{Ns, MS};
+use crate::time::{quotient, Ns, MS};
 
 use super::pelt::Average;
 use super::queue::load_of;
@@ -199,15 +199,12 @@ impl Fair {
         let part = |shares: u64| {
             let load = load_of(rq.load).max(rq.avg.load);
             let whole = group.load_avg - rq.told_load + load;
-            let part = match shares.checked_mul(load) {
-                Some(product) => product / whole.max(1),
-                None => (u128::from(shares) * u128::from(load) / u128::from(whole.max(1))) as u64,
-            };
-            part.clamp(SHARES_MIN, shares)
+            let part = quotient(u128::from(shares) * u128::from(load), whole.max(1));
+            (part as u64).clamp(SHARES_MIN, shares)
         };
         let share = match self.config.group_weight {
             GroupWeight::Present => {
-                let share = u128::from(group.shares) * u128::from(rq.load) / u128::from(group.load.max(1));
+                let share = quotient(u128::from(group.shares) * u128::from(rq.load), group.load.max(1));
                 (share as u64).clamp(SHARES_MIN, group.shares)
             }
             GroupWeight::Smp | GroupWeight::Auto => part(group.shares),
@@ -224,9 +221,9 @@ impl Fair {
         let mut entity = self.entity(self.of_task[task.index()]);
         let mut load = u128::from(entity.avg.load);
         while let Some(owner) = self.rq(entity.home).owner {
-            let inside = u128::from(self.rq(entity.home).avg.load + 1);
+            let inside = self.rq(entity.home).avg.load + 1;
             entity = self.entity(owner);
-            load = load * u128::from(entity.avg.load) / inside;
+            load = quotient(load * u128::from(entity.avg.load), inside);
         }
         load as u64
     }

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! What users, guests and the kernel's own threads can do to those beside them, if they try or by accident: not much.
+
+use cohort_sim::class::ext::Cost;
+
+use crate::common::*;
+use crate::quotas::gets;
+use crate::spec::{Config, Spec};
+use crate::view::State;
+use crate::world::World;
+
+const SECOND: u64 = 1_000 * MS;
+
+/// The kernel puts who exits back on its pCPU, and asks no scheduler that does not want to be: two of them had the pCPU in turn.
+#[test]
+fn those_that_take_long_to_exit_share_their_pcpu() {
+    let mut w = world(1);
+    let (_, vm) = busy_vm(&mut w, 1);
+    let leave = [0; 2].map(|_| w.spawn(Spec::on_demand(MS)));
+    w.run(200 * MS);
+    for id in leave {
+        w.exit_slowly(id, SECOND);
+    }
+    let share = gets(&mut w, SECOND, &vm);
+    assert!(share > 0.3, "beside two that exit it has {share:.3} of the pCPU");
+    w.run(3 * SECOND);
+    let longest = w.task(vm[0]).wait_max_ns / MS;
+    assert!(longest <= 100, "it waited for {longest} ms");
+    assert!(leave.iter().all(|id| w.task(*id).state == State::Dead));
+}
+
+#[test]
+fn of_more_that_are_aside_than_one_look_sees_each_is_seen() {
+    let mut w = world(1);
+    let (many, one) = (w.new_cgroup(0, 100), w.new_cgroup(0, 100));
+    w.set_quota(many, 1_000_000, 1_000, 0);
+    w.set_quota(one, 100_000, 30_000, 0);
+    for _ in 0..1_100 {
+        w.spawn(Spec::busy().cgroup(many));
+    }
+    w.spawn(Spec::busy());
+    w.run(50 * MS);
+    let task = w.spawn(Spec::busy().cgroup(one));
+    w.run(SECOND);
+    assert_near(gets(&mut w, 5 * SECOND, &[task]), 0.3, 0.02);
+}
+
+#[test]
+fn of_more_that_are_aside_than_one_look_sees_few_are_looked_at() {
+    let mut w = world(1);
+    let cgroup = w.new_cgroup(0, 100);
+    w.set_quota(cgroup, 1_000_000, 1_000, 0);
+    for _ in 0..1_100 {
+        w.spawn(Spec::busy().cgroup(cgroup));
+    }
+    for _ in 0..4 {
+        w.spawn(Spec::cycle(200_000, 100_000));
+    }
+    w.run(200 * MS);
+    let (costs, switches) = (w.costs(), w.stats().switches);
+    // The budget is empty all the time.
+    w.run(500 * MS);
+    let (costs, switches) = (w.costs().since(&costs), w.stats().switches - switches);
+    let looks = costs.total(Cost::IterNext) as f64 / switches as f64;
+    assert!(looks < 16.0, "{looks:.1} are looked at for a choice");
+}
+
+#[test]
+fn who_writes_a_quota_again_and_again_ends_nobodys_turn() {
+    let mut w = world(4);
+    let (throttled, other) = (w.new_cgroup(0, 100), w.new_cgroup(0, 100));
+    for cpu in 0..4 {
+        for _ in 0..2 {
+            w.spawn(Spec::busy().on(&[cpu]));
+        }
+        w.spawn(Spec::busy().on(&[cpu]).cgroup(throttled));
+    }
+    w.set_quota(throttled, 1_000_000, 1_000, 0);
+    w.run(SECOND);
+    let mut switches = |cgroup: usize| {
+        let before = w.stats().switches;
+        for number in 0..10_000 {
+            w.set_quota(cgroup, 1_000_000, 1_000 + number % 2, 0);
+            w.run(100_000);
+        }
+        w.stats().switches - before
+    };
+    // 63 turns a second on each pCPU, and a refill.
+    let of_other = switches(other);
+    assert!(of_other < 4 * 63 + 60, "{of_other} switches");
+    // Each write is a new budget as well, for those that wait for it: a turn of four each 2 ms at most.
+    let own = switches(throttled);
+    assert!(own < 4 * 4 * 500, "{own} switches");
+}
+
+#[test]
+fn kernel_threads_that_follow_one_another_leave_others_something() {
+    // The second pair leaves a moment between two.
+    for (run_ns, sleep_ns) in [(60_000, 50_000), (60_000, 65_000)] {
+        let mut w = world(1);
+        let task = w.spawn(Spec::busy().on(&[0]));
+        for _ in 0..2 {
+            w.spawn(Spec::cycle(run_ns, sleep_ns).kthread().on(&[0]));
+        }
+        w.run(SECOND);
+        let share = gets(&mut w, 10 * SECOND, &[task]);
+        assert!(share > 0.25, "beside them it has {share:.3} of the pCPU");
+        let longest = w.task(task).wait_max_ns / MS;
+        assert!(longest <= 100, "it waited for {longest} ms");
+    }
+}
+
+#[test]
+fn who_is_interrupted_all_the_time_is_not_starved() {
+    let mut w = world(1);
+    let (vm, a) = busy_vm(&mut w, 1);
+    busy_vm(&mut w, 1);
+    busy_vm(&mut w, 1);
+    introduce(&mut w, &a);
+    let io = w.spawn(Spec::cycle(50_000, 5 * MS).thread_of(w.vm_tgid(vm)));
+    // No piece of a turn is as long as what counts as one.
+    w.spawn(Spec::cycle(20_000, 300_000).kthread().on(&[0]));
+    w.run(5 * SECOND);
+    let longest = w.task(io).wait_max_ns / MS;
+    assert!(longest <= 50, "it waited for {longest} ms");
+    let starved = w.stats().starved;
+    assert!(starved < 10, "{starved} were starved");
+}
+
+#[test]
+fn a_guest_that_spins_ends_no_turns_where_its_sibling_comes_last() {
+    let mut w = world(2);
+    let vm = w.new_vm(2);
+    let a = [0, 1].map(|id| w.spawn(Spec::busy().vcpu(vm, id).on(&[id])));
+    for _ in 0..2 {
+        let other = w.new_vm(1);
+        w.spawn(Spec::busy().vcpu(other, 0).on(&[1]));
+    }
+    w.run(SECOND);
+    let before = w.stats();
+    w.set_guest_kernel(a[0], true);
+    for _ in 0..10_000 {
+        w.pause_exit(a[0]);
+        w.run(100_000);
+    }
+    let after = w.stats();
+    let (exits, switches) = (after.ple - before.ple, after.switches - before.switches);
+    assert!(exits > 5_000, "test: {exits} exits");
+    assert!(switches < 200, "{switches} switches");
+    assert!(after.boost_preempted - before.boost_preempted < 20);
+}
+
+/// The kernel's masks have offline pCPUs as well: by their number alone all of these might run everywhere.
+#[test]
+fn weights_hold_on_a_partitioned_host_of_which_half_is_offline() {
+    let mut w = World::new(Config::cpus(4));
+    w.cpu_offline(2);
+    w.cpu_offline(3);
+    let one = |w: &mut World, weight: u32, spec: Spec, cpus: &[usize]| {
+        let (cgroup, vm) = (w.new_cgroup(0, weight), w.new_vm(1));
+        w.spawn(spec.vcpu(vm, 0).cgroup(cgroup).on(cpus))
+    };
+    let heavy = one(&mut w, 900, Spec::cycle(20 * MS, MS), &[0, 2]);
+    one(&mut w, 100, Spec::busy(), &[0, 2]);
+    one(&mut w, 100, Spec::busy(), &[1, 3]);
+    w.run(SECOND);
+    let share = gets(&mut w, 10 * SECOND, &[heavy]);
+    assert!(share > 0.85, "it has {share:.3} of the pCPU");
+}
