@@ -65,6 +65,7 @@ fn build() -> Result<(), Box<dyn Error>> {
     let mut clang_args: Vec<OsString> =
         // v3: atomic operations that return the old value, which every kernel with sched_ext has.
         vec!["-I".into(), bpf_dir.clone().into(), "-I".into(), out_dir.clone().into(), "-mcpu=v3".into(), "-Wall".into(), "-Werror".into()];
+    clang_args.push(format!("-DLAYOUT_NUMBER={}U", headers::layout(&bpf_dir)?).into());
     clang_args.extend(sources::flags(&depfile));
     // The <bpf/...> headers are libbpf-sys' own, those of the libbpf that is linked; the system's may be older.
     let gangs = policies::names(&bpf_dir, "GANGS")?;

@@ -9,6 +9,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
+use sha2::{Digest, Sha256};
+
 use crate::enums::enum_entries;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -21,6 +23,8 @@ pub fn generate(bpf_dir: &Path) -> Result<String> {
 
     let enums = ["cohort_limits", "cohort_placement", "cohort_boost"];
     out += &constants(&intf_path, &enums)?;
+    writeln!(out, "/// What the scheduler says that it was compiled with, see intf.h.")?;
+    writeln!(out, "pub const LAYOUT_NUMBER: u32 = {};", layout(bpf_dir)?)?;
 
     writeln!(out, "/// Counters, in the order of the map `stats`: name, meaning.")?;
     writeln!(out, "pub const STATS: &[(&str, &str)] = &[")?;
@@ -37,6 +41,12 @@ pub fn generate(bpf_dir: &Path) -> Result<String> {
     }
     writeln!(out, "}}")?;
     Ok(out)
+}
+
+/// A number of the text of intf.h, which lays out what user space reads; never 0.
+pub fn layout(bpf_dir: &Path) -> Result<u32> {
+    let digest = Sha256::digest(fs::read(bpf_dir.join("intf.h"))?);
+    Ok(digest.iter().take(4).fold(0, |number, byte| number << 8 | u32::from(*byte)) | 1)
 }
 
 /// The entries of these enums of a header as Rust constants.

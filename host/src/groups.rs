@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What the scheduler knows of cgroups: those with a quota, as `cpu.stat` would show them, and how many entries of its tables are taken.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use libbpf_rs::MapCore;
 use serde_json::{json, Value};
@@ -37,22 +38,36 @@ struct Group {
 #[derive(Debug, Default)]
 pub struct GroupNames {
     known: HashMap<u64, String>,
+    /// Ids that were not found when all cgroups were looked through last: they alone are no reason to do it again.
+    missing: HashSet<u64>,
+}
+
+/// Where a cgroup's quota is, by the version of cgroups.
+const QUOTA_FILES: [&str; 2] = ["cpu.max", "cpu.cfs_quota_us"];
+
+/// Can it have a quota? In the first version of cgroups each hierarchy numbers its own, and only those of the CPU controller are meant.
+fn may_have_quota(cgroup: &Path) -> bool {
+    QUOTA_FILES.iter().any(|file| cgroup.join(file).exists())
 }
 
 impl GroupNames {
-    /// Look through all cgroups if one of `ids` is not known yet; forget those that are gone.
+    /// Look through all cgroups if one of `ids` is new; forget those that are gone.
     fn find(&mut self, host: &Host, ids: impl Iterator<Item = u64>) {
-        let mut ids = ids.peekable();
-        if ids.peek().is_none() || ids.all(|id| self.known.contains_key(&id)) {
+        let ids: HashSet<u64> = ids.collect();
+        if ids.iter().all(|id| self.known.contains_key(id) || self.missing.contains(id)) {
             return;
         }
         self.known.clear();
         host.each_cgroup(|dir, path| {
+            if !may_have_quota(dir) {
+                return;
+            }
             // One may be gone by now.
             if let Ok(about) = fs::symlink_metadata(dir) {
                 self.known.insert(about.ino(), path());
             }
         });
+        self.missing = ids.into_iter().filter(|id| !self.known.contains_key(id)).collect();
     }
 }
 
@@ -179,6 +194,27 @@ pub mod tests {
         assert_eq!(names.known[&a], "as it was");
         names.find(&host, [a, a + 1_000_000].into_iter());
         assert_eq!(names.known[&a], "/a");
+        // One that was not found is not looked for each time.
+        names.known.insert(a, "as it was".into());
+        names.find(&host, [a, a + 1_000_000].into_iter());
+        assert_eq!(names.known[&a], "as it was");
+        names.find(&host, [a, a + 1_000_000, a + 2_000_000].into_iter());
+        assert_eq!(names.known[&a], "/a");
+    }
+
+    #[test]
+    fn ids_of_other_hierarchies_are_not_those_of_the_cpu_controllers() {
+        let fake = FakeHost::good()
+            .file("/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "50000\n")
+            .file("/sys/fs/cgroup/memory/b/memory.limit_in_bytes", "1\n")
+            .file("/sys/fs/cgroup/unified/c/cgroup.procs", "1\n");
+        let host = fake.host();
+        let id = |path: &str| fs::metadata(host.path(path)).unwrap().ino();
+        let (a, b) = (id("/sys/fs/cgroup/cpu,cpuacct/a"), id("/sys/fs/cgroup/memory/b"));
+        let mut names = GroupNames::default();
+        names.find(&host, [a, b].into_iter());
+        assert_eq!(names.known, HashMap::from([(a, "/cpu,cpuacct/a".to_string())]));
+        assert_eq!(names.missing, HashSet::from([b]));
     }
 
     #[test]

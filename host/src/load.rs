@@ -299,6 +299,11 @@ impl Running<'_> {
         self.ops = None;
     }
 
+    /// Is it seen when a vCPU faults on its guest's page?
+    pub fn sees_faults(&self) -> bool {
+        self.on_fault.is_some()
+    }
+
     /// Why the kernel put the scheduler out, if it did.
     pub fn ending(&self) -> Option<Ending> {
         Ending::read(&self.skel)
@@ -363,7 +368,7 @@ mod tests {
         let knobs = open.maps.rodata_data.as_deref().unwrap();
         assert_eq!((knobs.nr_cpus, knobs.slice_ns, knobs.boost), (24, 1_234_000, 0));
         assert_eq!(open.maps.vm_on_cpu.max_entries(), intf::MAX_VMS * 24);
-        assert_eq!(open.maps.stats.max_entries() as usize, intf::STATS.len());
+        assert_eq!(open.maps.stats.max_entries() as usize, intf::STATS.len() + 1);
         assert_eq!(open.maps.neighbours.max_entries(), 24);
         assert!(!open.progs.cohort_on_spin.autoload());
         assert!(!open.progs.cohort_vcpu_put.autoload());

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
-use libbpf_rs::{MapCore, MapHandle, Program, ProgramType};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Program, ProgramType};
 use tracing::{debug, info};
 
 use crate::bpf::types::{entity_ctx, vm_ctx};
@@ -159,15 +159,52 @@ fn find() -> Result<Option<Found>, Failure> {
             }
         }
         let (Some(vms), Some(stats), Some(entities)) = (vms, stats, entities) else { continue };
-        if stats.max_entries() as usize != intf::STATS.len()
-            || (vms.value_size() as usize) < size_of::<vm_ctx>()
-            || (entities.value_size() as usize) < size_of::<entity_ctx>()
-        {
+        let layout = layout(&stats);
+        if !is_ours([stats.max_entries(), vms.value_size(), entities.value_size()], layout) {
             return Err(Failure::refused(
                 "the scheduler that runs is of another version of cohort: monitor it with that version",
             ));
         }
+        // Loaded, and not yet in charge.
+        if layout == 0 {
+            continue;
+        }
         return Ok(Some(Found { program_id, vms, stats, entities }));
     }
     Ok(None)
+}
+
+/// The number of the scheduler's layout, which is behind its counters; 0: it has not begun.
+fn layout(stats: &MapHandle) -> u64 {
+    let key = (intf::STATS.len() as u32).to_ne_bytes();
+    let values = stats.lookup_percpu(&key, MapFlags::ANY).ok().flatten().unwrap_or_default();
+    // One pCPU has written it, the others have 0.
+    values.iter().filter_map(|bytes| bytes.first_chunk::<8>()).map(|bytes| u64::from_ne_bytes(*bytes)).sum()
+}
+
+/// Are these maps of this version? `sizes`: how many values `stats` has, and how long one of `vms` is and one of `entities`.
+fn is_ours(sizes: [u32; 3], layout: u64) -> bool {
+    let ours = [intf::STATS.len() + 1, size_of::<vm_ctx>(), size_of::<entity_ctx>()];
+    sizes.map(|size| size as usize) == ours && (layout == 0 || layout == u64::from(intf::LAYOUT_NUMBER))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scheduler_of_another_version_is_not_taken_for_ours() {
+        let ours = [intf::STATS.len() + 1, size_of::<vm_ctx>(), size_of::<entity_ctx>()].map(|n| n as u32);
+        let number = u64::from(intf::LAYOUT_NUMBER);
+        assert!(is_ours(ours, number));
+        assert!(is_ours(ours, 0), "it has not begun");
+        assert!(!is_ours(ours, number + 1) && !is_ours(ours, u64::MAX));
+        for (at, size) in ours.into_iter().enumerate() {
+            for size in [size - 1, size + 1, 2 * size] {
+                let mut other = ours;
+                other[at] = size;
+                assert!(!is_ours(other, number), "{other:?}");
+            }
+        }
+    }
 }

@@ -38,9 +38,13 @@ const EVENTS_MAX: usize = 1 << 17;
 
 pub fn run(args: &Record, host: &Host) -> Result<(), Failure> {
     say::start_log(args.verbose);
-    let (part, file) = writable(&args.out)?;
-    let recorded = record(args, host, &part, file);
-    settle(recorded, &part, &args.out)
+    write(&args.out, |part, file| record(args, host, part, file))
+}
+
+/// Have `body` write the recording. It only borrows the file: once that is closed, others may write it, so it must have its name by then, or be removed.
+fn write(out: &Path, body: impl FnOnce(&Path, &File) -> Result<Recorded, Failure>) -> Result<(), Failure> {
+    let (part, file) = writable(out)?;
+    settle(body(&part, &file), &part, out)
 }
 
 /// What is complete gets its name, and nothing half-written stays.
@@ -98,8 +102,6 @@ fn writable(out: &Path) -> Result<(PathBuf, File), Failure> {
 
 /// A recording that is complete.
 struct Recorded {
-    /// Keeps other recorders away from it until it has its name.
-    _file: File,
     secs: f64,
     events: u64,
     overwritten: u64,
@@ -109,7 +111,7 @@ struct Recorded {
 
 impl Recorded {
     fn tell(&self, out: &Path) {
-        let Recorded { secs, events, overwritten, lost, bytes, .. } = *self;
+        let Recorded { secs, events, overwritten, lost, bytes } = *self;
         info!(
             "recorded {secs:.1} s, {events} events, {overwritten} of them replaced by newer ones, {lost} lost, {:.1} MB: {}",
             bytes as f64 / 1e6,
@@ -121,7 +123,7 @@ impl Recorded {
     }
 }
 
-fn record(args: &Record, host: &Host, part: &Path, file: File) -> Result<Recorded, Failure> {
+fn record(args: &Record, host: &Host, part: &Path, file: &File) -> Result<Recorded, Failure> {
     let unwritten = |error: io::Error| Failure::failed(format!("cannot write {}: {error}", part.display()));
     let mut storage = probe::Storage::default();
     let stops = Stops::listen()?;
@@ -167,6 +169,8 @@ fn record(args: &Record, host: &Host, part: &Path, file: File) -> Result<Recorde
     {
         look(&probe, EVENTS_MAX)?;
     }
+    // Programs that leave the kernel take their time, and so does the disk.
+    let secs = started.elapsed().as_secs_f64();
     // What comes after this is in neither: events and counters are of the same time.
     probe.end_recording();
     look(&probe, usize::MAX)?;
@@ -187,8 +191,7 @@ fn record(args: &Record, host: &Host, part: &Path, file: File) -> Result<Recorde
     let (file, length) = to.finish(end).map_err(unwritten)?;
     let file = file.into_inner().map_err(|error| unwritten(error.into_error()))?;
     file.sync_all().map_err(unwritten)?;
-    let secs = started.elapsed().as_secs_f64();
-    Ok(Recorded { _file: file, secs, events: written + lost, overwritten, lost, bytes: length })
+    Ok(Recorded { secs, events: written + lost, overwritten, lost, bytes: length })
 }
 
 struct Tape<W> {
@@ -302,12 +305,11 @@ mod tests {
     fn only_what_is_not_complete_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("a.rec");
-        let complete =
-            |file| Recorded { _file: file, secs: 1.0, events: 1, overwritten: 0, lost: 0, bytes: 3 };
-        let (part, file) = writable(&out).unwrap();
+        let complete = || Recorded { secs: 1.0, events: 1, overwritten: 0, lost: 0, bytes: 3 };
+        let (part, _) = writable(&out).unwrap();
         // Made meanwhile.
         fs::create_dir(&out).unwrap();
-        let failure = settle(Ok(complete(file)), &part, &out).unwrap_err();
+        let failure = settle(Ok(complete()), &part, &out).unwrap_err();
         assert!(failure.status == 1 && failure.line.contains(part.to_str().unwrap()), "{failure:?}");
         assert!(part.exists());
 
@@ -317,8 +319,8 @@ mod tests {
         assert!(!part.exists());
 
         let out = dir.path().join("c.rec");
-        let (part, file) = writable(&out).unwrap();
-        settle(Ok(complete(file)), &part, &out).unwrap();
+        let (part, _) = writable(&out).unwrap();
+        settle(Ok(complete()), &part, &out).unwrap();
         assert!(out.exists() && !part.exists());
     }
 
@@ -338,6 +340,23 @@ mod tests {
         assert_eq!(fs::read(&part).unwrap(), b"new");
         drop(file);
         assert!(writable(&out).is_ok());
+    }
+
+    #[test]
+    fn a_recorder_that_fails_removes_nobody_elses_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("a.rec");
+        let failed = write(&out, |part, file| {
+            // What has the file is gone before the probe has left the kernel.
+            drop(BufWriter::new(file));
+            assert!(part.exists());
+            let failure = writable(&out).unwrap_err();
+            assert!(failure.line.contains("another `cohort record` writes it"), "{failure:?}");
+            Err(Failure::failed("cannot write"))
+        });
+        assert_eq!(failed, Err(Failure::failed("cannot write")));
+        let (part, _file) = writable(&out).unwrap();
+        assert!(part.exists());
     }
 
     #[test]

@@ -206,7 +206,7 @@ fn schedule(
         reporter.start();
     }
     if let Some(teller) = teller.as_mut() {
-        teller.start();
+        teller.start(running.sees_faults());
     }
     let end = loop {
         let next = reporter.as_ref().map_or(LOOK_EVERY, |r| r.due_in().min(LOOK_EVERY));
@@ -246,7 +246,7 @@ fn schedule(
             let tables = Tables { vms: &maps.vms, stats: &maps.stats, entities: &maps.entities };
             reporter.report(|names| stats::read(&tables, host, names));
         }
-        if reader_has_gone(reporter) {
+        if reader_has_gone(reporter, service.is_managed()) {
             break End::ReaderGone;
         }
     };

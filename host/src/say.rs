@@ -74,23 +74,63 @@ pub fn keep_libbpf_quiet() {
     libbpf_rs::set_print(Some((PrintLevel::Debug, on_libbpf)));
 }
 
-/// The last messages of libbpf at level warning, which say why a load failed.
+/// The first messages of libbpf at level warning, which say why a load failed.
 static LIBBPF_WARNINGS: Mutex<String> = Mutex::new(String::new());
 const LIBBPF_WARNINGS_MAX: usize = 1 << 20;
 
 fn on_libbpf(level: PrintLevel, message: String) {
     if level == PrintLevel::Warn {
-        let mut kept = LIBBPF_WARNINGS.lock().unwrap_or_else(|e| e.into_inner());
-        if kept.len() + message.len() <= LIBBPF_WARNINGS_MAX {
-            kept.push_str(&message);
-        }
+        keep(&mut LIBBPF_WARNINGS.lock().unwrap_or_else(|e| e.into_inner()), &message);
     }
     for line in message.lines() {
         tracing::debug!("{line}");
     }
 }
 
+/// Of a message that is too long, as a verifier's log may be, the beginning is kept: it says whose it is. What libbpf says of it afterwards has room, too.
+fn keep(kept: &mut String, message: &str) {
+    let room = LIBBPF_WARNINGS_MAX.saturating_sub(kept.len());
+    if message.len() <= room {
+        kept.push_str(message);
+        return;
+    }
+    let mut end = room / 2;
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    kept.push_str(&message[..end]);
+    // The next one begins a line.
+    if end > 0 {
+        kept.push('\n');
+    }
+}
+
 /// libbpf's warnings since the last call.
 pub fn take_libbpf_warnings() -> String {
     std::mem::take(&mut *LIBBPF_WARNINGS.lock().unwrap_or_else(|e| e.into_inner()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_log_that_is_too_long_the_beginning_is_kept_and_what_follows_it() {
+        let mut kept = String::new();
+        let begin = "libbpf: prog 'a': -- BEGIN PROG LOAD LOG --\n";
+        let log = format!("{begin}{}-- END PROG LOAD LOG --\n", "0: ä\n".repeat(LIBBPF_WARNINGS_MAX));
+        let failed = "libbpf: prog 'a': failed to load: -EINVAL\n";
+        let mut lines = Vec::new();
+        for message in [failed, &log, failed, &log, failed] {
+            keep(&mut kept, message);
+            lines.push(message.lines().next().unwrap_or_default());
+        }
+        assert!(kept.len() <= LIBBPF_WARNINGS_MAX, "{}", kept.len());
+        let said: Vec<&str> = kept.lines().filter(|line| line.starts_with("libbpf: ")).collect();
+        assert_eq!(said, lines);
+        assert!(kept.ends_with(failed));
+        // Nothing is left, and nothing goes wrong.
+        (0..100).for_each(|_| keep(&mut kept, &log));
+        assert!(kept.len() <= LIBBPF_WARNINGS_MAX, "{}", kept.len());
+    }
 }

@@ -2,6 +2,7 @@
 //! What systemd is told when it has started `cohort run`: that the scheduler is in charge, that this process still looks after it, and that it ends.
 //! Without systemd nobody is told, and nothing else changes.
 
+use std::env;
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
@@ -10,10 +11,15 @@ use tracing::debug;
 /// Half of the time that systemd allows, as it recommends.
 const PART: u32 = 2;
 
+/// In the environment of who is to tell systemd.
+const SOCKET: &str = "NOTIFY_SOCKET";
+
 /// Hands states to whoever waits for them.
 type Send = Box<dyn FnMut(&[NotifyState])>;
 
 pub struct Service {
+    /// systemd has started this process, and waits for what it tells.
+    is_managed: bool,
     /// How often to say that we are alive; None: nobody waits for it.
     every: Option<Duration>,
     /// Whether systemd has been told that we are ready. Until then TimeoutStartSec= holds; a first word of being alive would start the watchdog as well.
@@ -30,11 +36,18 @@ impl Service {
                 debug!("cannot tell the service manager: {error}");
             }
         };
-        Service::new(sd_notify::watchdog_enabled(), Box::new(send))
+        let is_managed = env::var_os(SOCKET).is_some();
+        Service { is_managed, ..Service::new(sd_notify::watchdog_enabled(), Box::new(send)) }
     }
 
     fn new(watchdog: Option<Duration>, send: Send) -> Self {
-        Service { every: watchdog.map(|time| time / PART), is_ready: false, said: Instant::now(), send }
+        let every = watchdog.map(|time| time / PART);
+        Service { is_managed: false, every, is_ready: false, said: Instant::now(), send }
+    }
+
+    /// It is for systemd to end this process, and for nobody else.
+    pub fn is_managed(&self) -> bool {
+        self.is_managed
     }
 
     /// The scheduler is attached.

@@ -41,6 +41,8 @@ pub struct Teller {
     source: Source,
     /// Makes pages fault, if faults count.
     rearm: Option<Rearm>,
+    /// The scheduler that runs sees faults.
+    sees_faults: bool,
     names: VmNames,
     due: Instant,
 }
@@ -64,12 +66,13 @@ impl Teller {
     }
 
     fn new(source: Source, rearm: Option<Rearm>) -> Self {
-        Self { source, rearm, names: VmNames::default(), due: Instant::now() }
+        Self { source, rearm, sees_faults: false, names: VmNames::default(), due: Instant::now() }
     }
 
-    /// The scheduler starts, knowing no sets.
-    pub fn start(&mut self) {
+    /// The scheduler starts, knowing no sets. `sees_faults`: it sees when a vCPU faults on its guest's page.
+    pub fn start(&mut self, sees_faults: bool) {
         self.due = Instant::now();
+        self.sees_faults = sees_faults;
         if let Source::Auto(auto) = &mut self.source {
             auto.start();
         }
@@ -90,12 +93,21 @@ impl Teller {
         }
     }
 
-    fn try_rearm<M: MapCore>(&mut self, maps: &Told<M>, host: &Host) -> libbpf_rs::Result<()> {
-        let Some(rearm) = &mut self.rearm else { return Ok(()) };
+    /// Is it time to make pages fault?
+    fn rearms(&self, host: &Host) -> bool {
+        // Guests would pay for faults that nobody sees, and more and more of their memory be taken for want of them.
+        if !self.sees_faults {
+            return false;
+        }
         // Another process' pages would be taken.
-        if !rearm.is_due() || host.foreign_process_numbers().is_some() {
+        self.rearm.as_ref().is_some_and(|rearm| rearm.is_due() && host.foreign_process_numbers().is_none())
+    }
+
+    fn try_rearm<M: MapCore>(&mut self, maps: &Told<M>, host: &Host) -> libbpf_rs::Result<()> {
+        if !self.rearms(host) {
             return Ok(());
         }
+        let Some(rearm) = &mut self.rearm else { return Ok(()) };
         rearm.look(&stats::vms(maps.vms, host, &mut self.names)?, maps.faults, host)
     }
 
@@ -133,5 +145,29 @@ fn write(board: &Board, vm: &Vm, sets: &Sets) {
         let Some(block) = block.checked_sub(1) else { continue };
         let index = block * intf::VCPU_BLOCK + vcpu as u32 % intf::VCPU_BLOCK;
         board.put(index, first.map_or(0, |first| entry(vm.ctx.generation, vm.slot, first)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::tests::FakeHost;
+
+    #[test]
+    fn pages_are_made_to_fault_only_where_that_is_seen() {
+        let host = FakeHost::new();
+        let mut teller = Teller::auto(Auto::new(1.5), Some(5000));
+        teller.start(false);
+        assert!(!teller.rearms(&host.host()));
+        teller.start(true);
+        assert!(teller.rearms(&host.host()));
+        // The scheduler was loaded anew, and the kernel refused the program that sees faults.
+        teller.start(false);
+        assert!(!teller.rearms(&host.host()));
+        teller.start(true);
+        assert!(!teller.rearms(&host.in_a_container().host()), "other processes' pages");
+        let mut teller = Teller::auto(Auto::new(1.5), None);
+        teller.start(true);
+        assert!(!teller.rearms(&FakeHost::new().host()), "interrupts alone count");
     }
 }

@@ -57,6 +57,7 @@ pub fn read<M: MapCore>(
     names: &mut Names,
 ) -> libbpf_rs::Result<Snapshot> {
     let mut totals = vec![0; intf::STATS.len()];
+    // The last one is no counter, see LAYOUT_NUMBER.
     maps::for_each(tables.stats, |id, per_cpu| {
         if let Some(total) = totals.get_mut(id as usize) {
             *total = per_cpu.chunks_exact(size_of::<u64>()).map(u64_from).sum();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What to call a virtual machine: the name its VMM was given, else that of its cgroup, else the VMM program's own with its process number.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
@@ -16,25 +16,21 @@ const NAME_MAX: usize = 64;
 /// while the answer for another VM is outstanding.
 const PATIENCE: Duration = Duration::from_millis(200);
 const PATIENCE_WHEN_STUCK: Duration = Duration::from_millis(5);
+/// ... or for all together, where they are read at once.
+const PATIENCE_FOR_ALL: Duration = Duration::from_secs(1);
 
-/// Command lines for who cannot wait for the processes that are stuck.
-#[derive(Default)]
-pub struct Cmdlines {
-    /// Processes that did not let theirs be read in time.
-    pub stuck: Vec<i32>,
-}
-
-impl Cmdlines {
-    /// A process' command line, word by word; without words: it has none, or is stuck.
-    pub fn read(&mut self, host: &Host, pid: i32) -> Vec<String> {
-        let there = host.clone();
-        let answers = ask(move || there.cmdline(pid));
-        let patience = if self.stuck.is_empty() { PATIENCE } else { PATIENCE_WHEN_STUCK };
-        answers.recv_timeout(patience).unwrap_or_else(|_| {
-            self.stuck.push(pid);
-            Vec::new()
+/// The command lines of these processes, word by word; None: it did not let its own be read in time. All are read at once, so that one that is stuck takes
+/// no time from the others.
+pub fn cmdlines(host: &Host, pids: impl Iterator<Item = i32>) -> BTreeMap<i32, Option<Vec<String>>> {
+    let asked: Vec<_> = pids
+        .map(|pid| {
+            let there = host.clone();
+            (pid, ask(move || there.cmdline(pid)))
         })
-    }
+        .collect();
+    let until = Instant::now() + PATIENCE_FOR_ALL;
+    let left = || until.saturating_duration_since(Instant::now());
+    asked.into_iter().map(|(pid, answers)| (pid, answers.recv_timeout(left()).ok())).collect()
 }
 
 /// Names found so far. A VMM keeps its name; its process number is taken by another one day, hence the VM's identity in the key.
@@ -95,6 +91,11 @@ impl VmNames {
         });
     }
 
+    /// A name that is known by now. Nobody is asked for it: the process may be gone by now, and its number another one's.
+    pub fn found(&self, tgid: i32, kvm: u64) -> Option<&str> {
+        self.known.get(&(tgid, kvm)).map(String::as_str)
+    }
+
     /// Forget all VMs but these.
     pub fn keep(&mut self, alive: impl Fn(i32, u64) -> bool) {
         self.known.retain(|(tgid, kvm), _| alive(*tgid, *kvm));
@@ -103,11 +104,20 @@ impl VmNames {
 }
 
 fn find(host: &Host, tgid: i32) -> Option<String> {
+    named(host, tgid, &host.cmdline(tgid))
+}
+
+/// What to call a VM whose VMM has this command line.
+pub fn name_of(host: &Host, tgid: i32, cmdline: &[String]) -> String {
+    named(host, tgid, cmdline).unwrap_or_else(|| nameless(tgid))
+}
+
+fn named(host: &Host, tgid: i32, cmdline: &[String]) -> Option<String> {
     let comm = host.comm(tgid).filter(|comm| !comm.is_empty());
     let cgroup = || from_cgroup(&host.read(&format!("/proc/{tgid}/cgroup"))?);
     // Many VMs may be of one program, and one that looks like another is of no use to anybody.
     let program = || comm.map(|comm| format!("{comm}:{tgid}"));
-    let name = from_cmdline(&host.cmdline(tgid)).or_else(cgroup).or_else(program);
+    let name = from_cmdline(cmdline).or_else(cgroup).or_else(program);
     name.map(|name| printable(&name)).filter(|name| !name.is_empty())
 }
 

@@ -7,7 +7,7 @@
 //! vCPU is of the VM that began last of those that lack its number. If VMs began at the same time, that is a guess, which guests' files put right; else a
 //! note says so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::about::{End, Header, Pcpu, VcpuAbout, VmAbout};
 use crate::event::{Event, Kind, NOBODY};
@@ -38,9 +38,11 @@ pub fn read(text: &str) -> Result<Recording, String> {
     let inside = Inside::of(host, &slots);
     if !guessed.is_empty() {
         let known = guests::put_together(&others, &inside, &mut vms);
-        guessed.retain(|name| !known.iter().any(|at| vms[*at].name == *name));
+        guessed.retain(|at| !known.contains(at));
         // Of whom all others are known, is known.
-        guessed.truncate(if guessed.len() == 1 { 0 } else { guessed.len() });
+        if guessed.len() == 1 {
+            guessed.clear();
+        }
     }
     let mut teller = Teller::new(host, &slots, &vms);
     let mut pcpus = host.cpus.clamp(1, PCPUS_MAX);
@@ -59,7 +61,7 @@ pub fn read(text: &str) -> Result<Recording, String> {
     let mut header =
         Header { clock_ns: first, scheduler: "unknown".into(), pcpus, missing, ..Header::default() };
     if !guessed.is_empty() {
-        let names = guessed.join(", ");
+        let names = guessed.iter().map(|at| vms[*at].name.as_str()).collect::<Vec<_>>().join(", ");
         header
             .notes
             .push(format!("which of the vCPUs are whose is a guess: VMs began at the same time: {names}"));
@@ -96,11 +98,12 @@ fn threads(host: &File<'_>) -> BTreeMap<u32, u32> {
 /// By thread: its slot.
 type Slots = BTreeMap<u32, u16>;
 
-/// The VMs, whose slot each thread is, and the names of those that are guessed.
-fn vms(threads: &BTreeMap<u32, u32>) -> Result<(Vec<VmAbout>, Slots, Vec<String>), String> {
+/// The VMs, whose slot each thread is, and the places of those VMs that are guessed.
+fn vms(threads: &BTreeMap<u32, u32>) -> Result<(Vec<VmAbout>, Slots, BTreeSet<usize>), String> {
     let mut vms: Vec<VmAbout> = Vec::new();
     let mut slots = Slots::new();
-    let mut guessed = Vec::new();
+    // By place. Each vCPU may say it of every VM, so that nothing is kept of that but once.
+    let mut guessed: Vec<bool> = Vec::new();
     for (slot, (tid, vcpu)) in threads.iter().enumerate() {
         let slot = u16::try_from(slot).ok().filter(|slot| *slot < VCPUS_MAX);
         let slot = slot.ok_or_else(|| format!("has {} vCPUs; allowed: {VCPUS_MAX}", threads.len()))?;
@@ -111,17 +114,17 @@ fn vms(threads: &BTreeMap<u32, u32>) -> Result<(Vec<VmAbout>, Slots, Vec<String>
         let vm = vm.unwrap_or_else(|| {
             let name = format!("vm{}", vms.len());
             vms.push(VmAbout { name, pid: *tid, weight: 100.0, ..VmAbout::default() });
+            guessed.push(false);
             vms.len() - 1
         });
         if vm + 1 < vms.len() {
             // Another one has begun before this one was complete.
-            guessed.extend(vms[vm..].iter().map(|vm| vm.name.clone()));
+            guessed[vm..].fill(true);
         }
         vms[vm].vcpus.push(VcpuAbout { slot, vcpu: *vcpu, tid: *tid, ..VcpuAbout::default() });
         slots.insert(*tid, slot);
     }
-    guessed.sort();
-    guessed.dedup();
+    let guessed = guessed.iter().enumerate().filter(|(_, is)| **is).map(|(at, _)| at).collect();
     Ok((vms, slots, guessed))
 }
 

@@ -153,6 +153,26 @@ fn a_vmm_that_is_stuck_does_not_stop_the_audit() {
 }
 
 #[test]
+fn a_vmm_that_is_stuck_does_not_hide_one_that_is_slow() {
+    let mut host = good();
+    for pid in [100, 200] {
+        host = opens(vmm(host, pid, QEMU, &["qemu-system-x86", "CPU 0/KVM", "CPU 1/KVM"]), pid, &TWO_VCPUS)
+            .without(&format!("/proc/{pid}/cmdline"));
+    }
+    fifo(&host, "/proc/100/cmdline");
+    let slow = fifo(&host, "/proc/200/cmdline");
+    let says = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::fs::write(slow, QEMU.replace(' ', "\0"))
+    });
+    let snapshot = read(&host);
+    says.join().unwrap().unwrap();
+    let names: Vec<_> = snapshot.vms.iter().map(|vm| vm.name.as_str()).collect();
+    assert_eq!(names, ["pid 100", "web"]);
+    assert!(snapshot.unknown[0].contains("the VMMs of 1 VMs"), "{:?}", snapshot.unknown);
+}
+
+#[test]
 fn who_ends_meanwhile_is_not_listed() {
     assert_eq!(read(&one_guest().without("/proc/100/comm")).vms.len(), 0);
 }

@@ -10,7 +10,7 @@ use crate::audit::libvirt;
 use crate::audit::snapshot::{Quota, Thread, Vm};
 use crate::checks::{numbered, Host};
 use crate::probe::Told;
-use crate::vmname::{printable, printable_path, Cmdlines, VmNames};
+use crate::vmname::{cmdlines, name_of, nameless, printable, printable_path};
 
 /// The model that QEMU takes when it is told none.
 const QEMU_DEFAULT: &str = "qemu64";
@@ -31,8 +31,7 @@ pub type Ask = fn(&Host) -> Result<Vec<Told>, String>;
 pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
     let domains = libvirt::domains(host);
     let (mut closed, mut hidden) = (0, BTreeSet::new());
-    let (mut cmdlines, mut names) = (Cmdlines::default(), VmNames::default());
-    let mut vms = Vec::new();
+    let mut found = Vec::new();
     for pid in numbered(&host.path("/proc")) {
         let named = vcpus_by_name(host, pid);
         let vcpus = match vcpus_by_file(host, pid) {
@@ -49,11 +48,17 @@ pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
                 named.len()
             }
         };
+        found.push((pid, named, vcpus));
+    }
+    let cmdlines = cmdlines(host, found.iter().map(|(pid, ..)| *pid));
+    let mut vms = Vec::new();
+    for (pid, named, vcpus) in found {
         let domain = domains.get(&pid);
-        let cmdline = cmdlines.read(host, pid);
-        let args = QemuArgs::parse(&cmdline);
+        let told = cmdlines.get(&pid).and_then(Option::as_deref);
+        let cmdline = told.unwrap_or_default();
+        let args = QemuArgs::parse(cmdline);
         let from_args =
-            is_qemu(&cmdline).then(|| args.cpu.unwrap_or_else(|| GuestCpu::from_model(QEMU_DEFAULT)));
+            is_qemu(cmdline).then(|| args.cpu.unwrap_or_else(|| GuestCpu::from_model(QEMU_DEFAULT)));
         let cpu = from_args.or_else(|| domain.and_then(|domain| domain.cpu.clone()));
         let threads = if named.is_empty() { vcpus_by_deed(host, pid) } else { named };
         let threads: Vec<Thread> =
@@ -63,7 +68,7 @@ pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
             name: domain
                 .map(|domain| printable(&domain.name))
                 .filter(|name| !name.is_empty())
-                .unwrap_or_else(|| names.get(host, pid, 0)),
+                .unwrap_or_else(|| told.map_or_else(|| nameless(pid), |words| name_of(host, pid, words))),
             vcpus: vcpus.max(threads.len()),
             cpu,
             cpu_pm: args.cpu_pm,
@@ -75,11 +80,10 @@ pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
     }
     // Who ended meanwhile was half looked at.
     vms.retain(|vm| host.comm(vm.pid).is_some());
-    cmdlines.stuck.retain(|pid| vms.iter().any(|vm| vm.pid == *pid));
-    if !cmdlines.stuck.is_empty() {
+    let stuck = vms.iter().filter(|vm| cmdlines.get(&vm.pid).is_some_and(Option::is_none)).count();
+    if stuck > 0 {
         unknown.push(format!(
-            "what the VMMs of {} VMs were told: their memory is held, and with it their command lines",
-            cmdlines.stuck.len()
+            "what the VMMs of {stuck} VMs were told: their memory is held, and with it their command lines"
         ));
     }
     if closed > 0 {

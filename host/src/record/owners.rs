@@ -2,6 +2,7 @@
 //! Who the slots are that events name: VMs with their names, weights and quotas, vCPUs with their threads.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use cohort_recording::{Event, VcpuAbout, VmAbout};
 use tracing::debug;
@@ -14,6 +15,8 @@ use crate::vmname::{nameless, VmNames};
 
 /// By so much an event may come before older ones: each pCPU has a clock of its own, and the ring buffer is emptied now and then.
 const OUT_OF_ORDER_NS: u64 = 1_000_000_000;
+/// Names that were not told in time are waited for once more, at the end.
+const NAMES_WITHIN: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 pub struct Owners {
@@ -132,7 +135,13 @@ impl Owners {
         self.names.keep(|pid, vm_id| vms.contains_key(&(pid as u32, vm_id)));
     }
 
-    pub fn into_vms(self) -> Vec<VmAbout> {
+    pub fn into_vms(mut self) -> Vec<VmAbout> {
+        self.names.wait(NAMES_WITHIN);
+        for ((pid, vm_id), vm) in &mut self.vms {
+            if let Some(name) = self.names.found(*pid as i32, *vm_id) {
+                vm.name = name.to_string();
+            }
+        }
         let mut vms: Vec<VmAbout> = self.vms.into_values().collect();
         vms.iter_mut().for_each(|vm| vm.vcpus.sort_by_key(|vcpu| (vcpu.vcpu, vcpu.from_ns)));
         vms
@@ -156,8 +165,11 @@ fn affinity(host: &Host, tid: u32, online: &BTreeSet<u32>) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, thread};
+
     use super::*;
     use crate::checks::tests::FakeHost;
+    use crate::vmname::tests::fifo;
     use cohort_recording::Kind;
 
     /// A VM of two vCPUs, as libvirt keeps it: each vCPU may use half a pCPU.
@@ -248,6 +260,23 @@ mod tests {
         assert_eq!(pids(12 * S), [8, 9, 100]);
         assert_eq!(pids(19 * S), [8, 9, 100]);
         assert_eq!(pids(30 * S), [9, 100]);
+    }
+
+    #[test]
+    fn who_says_its_name_late_has_it_in_the_end() {
+        let host = FakeHost::new();
+        let late = [7, 20].map(|pid| (pid, fifo(&host, &format!("/proc/{pid}/cmdline"))));
+        let mut owners = Owners::default();
+        let slot = |slot: u32, pid: u32| Slot { slot, vm_slot: slot, vcpu: 0, tid: pid + 1, pid, vm_id: 1 };
+        owners.find(&host.host(), true, &[slot(0, 7), slot(1, 20)], true);
+        assert!(owners.vms.values().map(|vm| vm.name.as_str()).eq(["pid 7", "pid 20"]));
+        let say = late.map(|(pid, path)| {
+            let cmdline = format!("qemu\0-name\0vm{pid}\0");
+            thread::spawn(move || fs::write(path, cmdline))
+        });
+        let vms = owners.into_vms();
+        say.into_iter().for_each(|said| said.join().unwrap().unwrap());
+        assert!(vms.iter().map(|vm| vm.name.as_str()).eq(["vm7", "vm20"]), "{vms:?}");
     }
 
     #[test]

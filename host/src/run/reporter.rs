@@ -70,12 +70,17 @@ impl Reporter {
     }
 }
 
-/// Did the reader of the statistics go away? Where they cannot be written for any other reason, as on a full disk, that is said once, and there are none from then on:
-/// guests have more of the scheduler than of its statistics.
-pub fn reader_has_gone(reporter: &mut Option<Reporter>) -> bool {
+/// Did the reader of the statistics go away, and is that to end the scheduler? Not where systemd has started it (`is_managed`): a service that ends by itself,
+/// without a failure, is not started again. Then, and where they cannot be written for any other reason, as on a full disk, that is said once, and there are
+/// none from then on: guests have more of the scheduler than of its statistics.
+pub fn reader_has_gone(reporter: &mut Option<Reporter>, is_managed: bool) -> bool {
     let Some(closed) = reporter.take_if(|reporter| reporter.output.is_closed()) else { return false };
     // It is over, so that this does not wait.
     match closed.output.finish(|| false) {
+        Ok(()) if is_managed => {
+            warn!("nobody reads the statistics: scheduling goes on without them");
+            false
+        }
         Ok(()) => true,
         Err(failure) => {
             warn!("{}: scheduling goes on without statistics", failure.line);
@@ -108,9 +113,9 @@ mod tests {
         for json in [false, true] {
             let full = File::options().write(true).open("/dev/full").unwrap();
             let mut reporter = printed(Output::new(full), json);
-            assert!(!reader_has_gone(&mut reporter));
+            assert!(!reader_has_gone(&mut reporter, false));
             assert!(reporter.is_none(), "said once, and nothing is read for nobody any more");
-            assert!(!reader_has_gone(&mut reporter));
+            assert!(!reader_has_gone(&mut reporter, false));
         }
     }
 
@@ -118,14 +123,26 @@ mod tests {
     fn a_reader_who_went_away_ends_the_scheduler() {
         let (reader, writer) = UnixStream::pair().unwrap();
         drop(reader);
-        assert!(reader_has_gone(&mut printed(Output::new(writer), true)));
+        assert!(reader_has_gone(&mut printed(Output::new(writer), true), false));
+    }
+
+    #[test]
+    fn a_reader_who_went_away_does_not_end_a_service() {
+        let (reader, writer) = UnixStream::pair().unwrap();
+        drop(reader);
+        let mut reporter = printed(Output::new(writer), true);
+        assert!(!reader_has_gone(&mut reporter, true));
+        assert!(reporter.is_none(), "said once, and nothing is read for nobody any more");
+        assert!(!reader_has_gone(&mut reporter, true));
     }
 
     #[test]
     fn a_reader_who_is_there_is_not_gone() {
         let (_reader, writer) = UnixStream::pair().unwrap();
         let mut reporter = Some(Reporter::to(Output::new(writer), Duration::ZERO, true));
-        assert!(!reader_has_gone(&mut reporter) && reporter.is_some());
-        assert!(!reader_has_gone(&mut None));
+        for is_managed in [false, true] {
+            assert!(!reader_has_gone(&mut reporter, is_managed) && reporter.is_some());
+            assert!(!reader_has_gone(&mut None, is_managed));
+        }
     }
 }

@@ -24,6 +24,8 @@ use crate::stats::Vm;
 const EVERY: Duration = Duration::from_millis(200);
 /// A part is taken so many times before it is the next one's turn: a page tells something from the second time on.
 const ROUNDS: u32 = 8;
+/// When no fault has come of taking all of a VM's memory so many times in a row, it is left alone until one comes: nobody touches it, or nobody sees that.
+const UNSEEN_MAX: u32 = 3;
 const PAGE: u64 = 4096;
 /// A guest's memory is the VMM's large mappings.
 const MAPPING_MIN: u64 = 2 << 20;
@@ -37,6 +39,8 @@ struct Window {
     rounds: u32,
     /// When it was last taken.
     faults: u64,
+    /// So many times in a row all of it was taken, and no fault came of it.
+    unseen: u32,
 }
 
 pub struct Rearm {
@@ -45,6 +49,8 @@ pub struct Rearm {
     due: Instant,
     /// By slot.
     vms: BTreeMap<u32, Taken>,
+    /// It was said that faults come of nothing.
+    told_unseen: bool,
 }
 
 /// A VM's window, and how the last taking of it went.
@@ -61,7 +67,7 @@ struct Taken {
 impl Rearm {
     pub fn new(faults_per_s: u64) -> Self {
         let budget = (faults_per_s * EVERY.as_millis() as u64 / 1000).max(1);
-        Self { budget, due: Instant::now(), vms: BTreeMap::new() }
+        Self { budget, due: Instant::now(), vms: BTreeMap::new(), told_unseen: false }
     }
 
     pub fn is_due(&self) -> bool {
@@ -80,6 +86,13 @@ impl Rearm {
             let taken =
                 self.vms.entry(vm.slot).or_insert_with(|| Taken::new(kvm, Window::new(count, budget)));
             taken.go_on(&vm.name, move |window| window.take(count, budget, pid, &host));
+            if count == 0 && taken.window.is_in_vain(0) && !self.told_unseen {
+                self.told_unseen = true;
+                warn!(
+                    "{}: none of its pages was seen to fault, though all were made to: they are left alone until one is",
+                    vm.name
+                );
+            }
         }
         Ok(())
     }
@@ -133,10 +146,18 @@ fn remedy(error: &io::Error) -> &'static str {
 impl Window {
     /// As many pages as may fault.
     fn new(faults: u64, budget: u64) -> Self {
-        Self { from: 0, len: budget * PAGE, rounds: 0, faults }
+        Self { from: 0, len: budget * PAGE, rounds: 0, faults, unseen: 0 }
+    }
+
+    /// So many faults have come since the last time. Would nothing come of it to take all of it once more?
+    fn is_in_vain(&self, faults: u64) -> bool {
+        faults == 0 && self.unseen >= UNSEEN_MAX
     }
 
     fn take(&mut self, faults: u64, budget: u64, pid: i32, host: &Host) -> io::Result<()> {
+        if self.is_in_vain(faults.wrapping_sub(self.faults)) {
+            return Ok(());
+        }
         let pagemap = File::open(host.path(&format!("/proc/{pid}/pagemap")))?;
         let mappings = mappings(&host.read(&format!("/proc/{pid}/maps")).unwrap_or_default());
         let new = faults.wrapping_sub(std::mem::replace(&mut self.faults, faults));
@@ -147,6 +168,8 @@ impl Window {
 
     /// So many faults have come since the last time: too many, and less is taken; few, and more is. What has been taken often enough makes room for the next.
     fn move_on(&mut self, faults: u64, budget: u64, total: u64) {
+        let all_was_taken = self.rounds > 0 && self.len >= total && total > 0;
+        self.unseen = if faults == 0 && all_was_taken { self.unseen + 1 } else { 0 };
         if faults > budget {
             self.len = (self.len / 2).max(PAGE);
         } else if faults <= budget / 2 {
@@ -289,6 +312,31 @@ mod tests {
             window.move_on(1000, 100, total);
         }
         assert_eq!(window.len, PAGE, "never nothing");
+    }
+
+    #[test]
+    fn memory_that_is_never_seen_to_fault_is_left_alone() {
+        let (budget, total) = (100, 1000 * PAGE);
+        let mut window = Window::new(0, budget);
+        let mut looks = 0;
+        while !window.is_in_vain(0) {
+            window.move_on(0, budget, total);
+            looks += 1;
+        }
+        // It doubles four times, and then all of it is taken.
+        assert_eq!((looks, window.from, window.len), (4 + UNSEEN_MAX, 0, total));
+        // Nothing is opened: the host has no such process.
+        let host = crate::checks::tests::FakeHost::new();
+        assert!(window.take(0, budget, 7, &host.host()).is_ok());
+        // Its vCPUs run again, say.
+        assert!(!window.is_in_vain(1));
+        assert!(window.take(1, budget, 7, &host.host()).is_err(), "tried again");
+        window.move_on(1, budget, total);
+        assert_eq!((window.unseen, window.is_in_vain(0)), (0, false));
+        // Who has no memory that could be taken has not shown anything.
+        let mut window = Window::new(0, budget);
+        (0..20).for_each(|_| window.move_on(0, budget, 0));
+        assert!(!window.is_in_vain(0));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Lines as trace-cmd prints them, by the kernel's formats and by the plugins of libtraceevent.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::read;
 use crate::event::Kind;
 use crate::reader::Recording;
@@ -88,6 +90,19 @@ fn a_vcpu_is_of_the_vm_that_lacks_it() {
     let (found, notes) = vms(&[0, 0, 0, 1, 1]);
     assert_eq!(found, [vec![0], vec![0, 1], vec![0, 1]]);
     assert_eq!(notes, ["which of the vCPUs are whose is a guess: VMs began at the same time: vm1, vm2"]);
+}
+
+#[test]
+fn what_is_guessed_of_many_vms_is_kept_once_of_each() {
+    let vms = 1000;
+    // All begin, and then each has a second vCPU, the last one first. Each of these but the first says of all behind it, too, that they are a guess.
+    let numbers = [0, 1].into_iter().flat_map(|number| std::iter::repeat_n(number, vms));
+    let threads: BTreeMap<u32, u32> = (100..).zip(numbers).collect();
+    assert_eq!(threads.len(), 2000);
+    let (found, slots, guessed) = super::vms(&threads).unwrap();
+    assert_eq!((found.len(), slots.len()), (vms, 2000));
+    assert_eq!(guessed, (0..vms).collect::<BTreeSet<usize>>());
+    assert!(found.iter().all(|vm| vm.vcpus.len() == 2));
 }
 
 #[test]
