@@ -107,10 +107,32 @@ def test_formula_refuses_everything_else(text: str) -> None:
         Formula(text)
 
 
+def of_figures(figures: dict[str, float], errors: dict[str, str] | None = None, **values: str) -> outcome._Known:
+    """Return what an experiment with these ``[values]`` knows, of runs with these figures."""
+    run = load.RunTable(name="a", scenario="two")
+    file = load.File(title="a title", source="a source", parameters="none", run=(run,), values=values)
+    return outcome._known(file, runs.Measured(figures, errors=errors or {}))
+
+
+def test_a_value_is_a_part_of_later_formulas() -> None:
+    known = of_figures({"a.x": 4.0, "a.y": 2.0}, both="a.x + a.y", twice="2 * values.both")
+    assert known.number("values.twice / values.both + a.x") == (6.0, "")
+    table = load.FindingTable(says="a finding", place="section 1", check="values.twice > a.x")
+    found = outcome._finding(table, known)
+    assert (found.holds, found.numbers) == (True, "values.twice 12, a.x 4")
+
+
+def test_a_value_that_is_not_there_says_why() -> None:
+    known = of_figures({"a.x": 1.0, "a.y": 0.0}, {"b": "it failed"}, part="a.x / a.y", other="b.x", both="values.other")
+    assert known.number("1 + values.part") == (None, "is not a number")
+    assert known.number("values.both") == (None, "it failed")
+    table = load.FindingTable(says="a finding", place="section 1", check="not values.part > 1")
+    assert outcome._finding(table, known).holds is None
+
+
 @pytest.mark.parametrize("text", ["a.x / a.y", "geomean(a.x, a.y)", "min(a.x, a.x / a.y)", "a.x + (a.x / a.y > 1)"])
 def test_a_division_by_zero_is_no_figure(text: str) -> None:
-    measured = runs.Measured({"a.x": 1.0, "a.y": 0.0})
-    assert outcome._number(text, measured) == (None, "is not a number")
+    assert of_figures({"a.x": 1.0, "a.y": 0.0}).number(text) == (None, "is not a number")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +140,7 @@ def test_a_division_by_zero_is_no_figure(text: str) -> None:
 )
 def test_a_finding_about_no_number_neither_holds_nor_not(check: str) -> None:
     table = load.FindingTable(says="a finding", place="section 1", check=check)
-    found = outcome._finding(table, runs.Measured({"a.x": 1.0, "a.y": 0.0}))
+    found = outcome._finding(table, of_figures({"a.x": 1.0, "a.y": 0.0}))
     assert (found.holds, report.holds(found)) == (None, "is not a number")
 
 
@@ -131,6 +153,15 @@ def test_a_finding_about_no_number_neither_holds_nor_not(check: str) -> None:
         ("beside.ipi.eevdf.value > alone.value", "besides.value > 1", 'finding[0].check: "besides.value" is of no run'),
         ("within = 5", 'bound = "about"', 'figure[0].bound: "about" is not allowed: must be "at least" or "at most"'),
         ("within = 5", 'counts = ["1", "nothing.x"]', 'figure[0].counts[1]: "nothing.x" is of no run'),
+        ('name = "alone"', 'name = "values"', 'run[0].name: "values" is not allowed: must be unique, and not values'),
+        (
+            "ours = ",
+            'ours = "values.none"  # ',
+            'figure[0].ours: "values.none" is not there: must be one of [values], above',
+        ),
+        ("[[figure]]", '[values]\ntwo = "2 * values.two"\n[[figure]]', 'values.two: "values.two" is not there'),
+        ("[[figure]]", '[values]\ntwo = "nobody.value"\n[[figure]]', 'values.two: "nobody.value" is of no run'),
+        ("[[figure]]", '[values]\nTWO = "2"\n[[figure]]', 'values: "TWO" is not allowed'),
         ("rounds = 2", "rounds = 0", "rounds: 0 is not allowed: must be an integer from 1 to 100"),
     ],
 )
@@ -192,7 +223,7 @@ def test_the_interval_of_a_part_is_wilsons(hits: int, trials: int, low: float, h
 )
 def test_the_papers_part_within_ours_interval_is_near(hits: int, trials: int, said: str) -> None:
     figure = _figure(paper=0.04, unit="%", counts=["a.hits", "a.trials"], ours="100 * a.hits / a.trials")
-    shown = outcome._figure(figure, runs.Measured({"a.hits": hits, "a.trials": trials}))
+    shown = outcome._figure(figure, of_figures({"a.hits": hits, "a.trials": trials}))
     assert report.verdict(shown).startswith(said)
 
 
@@ -201,19 +232,19 @@ def test_the_papers_part_within_ours_interval_is_near(hits: int, trials: int, sa
     [("", 4, False), ("at least", 4, True), ("at least", 1, False), ("at most", 1, True), ("at most", 4, False)],
 )
 def test_a_bound_is_missed_on_one_side_only(bound: str, ours: float, is_near: bool) -> None:
-    figure = outcome._figure(_figure(paper=2, unit="%", bound=bound), runs.Measured({"a.x": ours}))
+    figure = outcome._figure(_figure(paper=2, unit="%", bound=bound), of_figures({"a.x": ours}))
     assert figure.is_near == is_near
     assert report.published(figure) == f"{bound} 2".strip()
 
 
 def test_what_the_paper_only_expected_does_not_count() -> None:
-    figure = outcome._figure(_figure(kind="expected"), runs.Measured({"a.x": 2}))
+    figure = outcome._figure(_figure(kind="expected"), of_figures({"a.x": 2}))
     assert (figure.is_scored, report.verdict(figure)) == (False, "expected, not measured")
 
 
 def test_another_scheduler_than_the_papers_is_compared_and_does_not_count() -> None:
     for ours, said in ((2, "another scheduler, near"), (9, "another scheduler, misses")):
-        figure = outcome._figure(_figure(kind="other", unit="%"), runs.Measured({"a.x": ours}))
+        figure = outcome._figure(_figure(kind="other", unit="%"), of_figures({"a.x": ours}))
         assert (figure.is_scored, report.verdict(figure), report.why(figure)) == (False, said, "")
 
 

@@ -17,7 +17,10 @@ from cohortlab.tomlmodel import Model, parse, read_toml, refuse, shown
 
 SHIPPED = shipped.folder("papers")
 ALL = "all"
+# What a formula calls one of [values] by: values.NAME.
+VALUES = "values"
 
+NAME = r"^[a-z][a-z0-9_-]*$"
 # A TOML integer is one as well.
 Number = float
 Fields = dict[str, Any]
@@ -26,7 +29,7 @@ Fields = dict[str, Any]
 class RunTable(Model):
     """Runs of one scenario: all combinations of what ``each`` lists, with what ``set`` says the same in all."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_-]*$", description="lower-case letters, digits, '-' and '_'")
+    name: str = Field(pattern=NAME, description="lower-case letters, digits, '-' and '_'")
     scenario: str = Field(min_length=1, description="the name of a file in the paper's folder scenarios/")
     set: Fields = Field({}, description="a table of fields as `cohortlab sweep --axis` has them")
     each: dict[str, Annotated[list[Any], Strict(False)]] = Field(
@@ -45,8 +48,9 @@ class FigureTable(Model):
     unit: str = Field("", description="a text")
     # "parameter": what the model was given. "expected": what the paper expected and did not measure. "other": ours is
     # under another scheduler than the paper's.
-    kind: Literal["predicted", "parameter", "expected", "other"] = Field(
-        "predicted", description='"predicted", "parameter", "expected" or "other"'
+    # "derived": it follows from figures that are there as well, and is not counted twice.
+    kind: Literal["predicted", "parameter", "expected", "other", "derived"] = Field(
+        "predicted", description='"predicted", "parameter", "expected", "other" or "derived"'
     )
     # The paper gives no more than a bound: "over half", "at least 3 % fewer".
     bound: Literal["", "at least", "at most"] = Field("", description='"at least" or "at most"')
@@ -96,6 +100,8 @@ class File(Model):
     # Seeds; the figure is the median.
     rounds: int = Field(3, ge=1, le=100, description="an integer from 1 to 100")
     run: Annotated[tuple[RunTable, ...], Strict(False)] = Field(min_length=1, description="one or more [[run]] tables")
+    # What several formulas have in common: each may use those before it.
+    values: dict[Annotated[str, Field(pattern=NAME)], str] = Field({}, description="a table: a formula for each name")
     figure: Annotated[tuple[FigureTable, ...], Strict(False)] = Field((), description="[[figure]] tables")
     finding: Annotated[tuple[FindingTable, ...], Strict(False)] = Field((), description="[[finding]] tables")
     own: Annotated[tuple[OwnTable, ...], Strict(False)] = Field((), description="[[own]] tables")
@@ -118,12 +124,13 @@ class Experiment:
     @functools.cached_property
     def names(self) -> frozenset[str]:
         """All figures of runs that its formulas need."""
-        return frozenset(name for _, text in formulas(self.file) for name in Formula(text).names)
+        used = (name for _, text in formulas(self.file) for name in Formula(text).names)
+        return frozenset(name for name in used if not name.startswith(f"{VALUES}."))
 
 
 def formulas(file: File) -> list[tuple[tuple[str | int, ...], str]]:
     """Return every formula of a file with its place in it."""
-    found: list[tuple[tuple[str | int, ...], str]] = []
+    found: list[tuple[tuple[str | int, ...], str]] = [((VALUES, name), text) for name, text in file.values.items()]
     found += [(("figure", at, "ours"), figure.ours) for at, figure in enumerate(file.figure)]
     for at, figure in enumerate(file.figure):
         found += [(("figure", at, "counts", place), text) for place, text in enumerate(figure.counts or ())]
@@ -153,14 +160,20 @@ def load(path: Path) -> Experiment:
     file = parse(File, read_toml(path), path)
     names = [run.name for run in file.run]
     for index, run in enumerate(file.run):
-        if run.name in names[:index]:
-            refuse(path, ("run", index, "name"), f"{shown(run.name)} is not allowed", "unique")
+        if run.name in (*names[:index], VALUES):
+            refuse(path, ("run", index, "name"), f"{shown(run.name)} is not allowed", f"unique, and not {VALUES}")
+    known: list[str] = []
     for location, text in formulas(file):
         try:
             used = Formula(text).names
         except BadInput as error:
             refuse(path, location, str(error), "a formula such as two.dedup.value / one.dedup.value")
         for name in used:
-            if name.partition(".")[0] not in names:
+            of, _, rest = name.partition(".")
+            if of == VALUES and rest not in known:
+                refuse(path, location, f"{shown(name)} is not there", f"one of [{VALUES}], above this one")
+            if of not in (*names, VALUES):
                 refuse(path, location, f"{shown(name)} is of no run", f"of one of {', '.join(names)}")
+        if location[0] == VALUES:
+            known.append(str(location[1]))
     return Experiment(path.parent.name, path.stem, path, file)

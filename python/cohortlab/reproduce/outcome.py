@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cohortlab.reproduce.formula import Formula
-from cohortlab.reproduce.load import Experiment, FigureTable, FindingTable, OwnTable
+from cohortlab.reproduce.load import VALUES, Experiment, FigureTable, File, FindingTable, OwnTable
 from cohortlab.reproduce.runs import Measured
 
 NO_NUMBER = "is not a number"
@@ -123,55 +123,76 @@ def wilson(hits: float, trials: float) -> tuple[float, float]:
     return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
+@dataclass(frozen=True)
+class _Known:
+    """Figures by name, those of ``[values]`` among them; of a value that is not there, why."""
+
+    figures: Mapping[str, float]
+    missing: Mapping[str, str]
+    errors: Mapping[str, str]
+
+    def why_not(self, name: str) -> str:
+        """Say why a figure is not there."""
+        failed = [error for key, error in self.errors.items() if name.startswith(f"{key}.")]
+        return self.missing.get(name) or (failed[0] if failed else f"there is no figure {name}")
+
+    def number(self, text: str) -> tuple[float | None, str]:
+        """Return what a formula gives, or why that is no number."""
+        try:
+            value = float(Formula(text).value(self.figures))
+        except KeyError as error:
+            return None, self.why_not(str(error.args[0]))
+        return (value, "") if math.isfinite(value) else (None, NO_NUMBER)
+
+
 def of(experiment: Experiment, measured: Measured, rounds: int) -> Outcome:
     """Judge what was measured."""
     file = experiment.file
+    known = _known(file, measured)
     return Outcome(
         experiment,
-        tuple(_figure(table, measured) for table in file.figure),
-        tuple(_finding(table, measured) for table in file.finding),
-        tuple(Own(table, *_number(table.ours, measured)) for table in file.own),
+        tuple(_figure(table, known) for table in file.figure),
+        tuple(_finding(table, known) for table in file.finding),
+        tuple(Own(table, *known.number(table.ours)) for table in file.own),
         measured,
         rounds,
     )
 
 
-def _figure(table: FigureTable, measured: Measured) -> Figure:
-    ours, missing = _number(table.ours, measured)
-    hits, trials = (_number(text, measured)[0] for text in table.counts or ("0", "0"))
+def _known(file: File, measured: Measured) -> _Known:
+    figures, missing = dict(measured.figures), dict[str, str]()
+    known = _Known(figures, missing, measured.errors)
+    for name, text in file.values.items():
+        value, why_not = known.number(text)
+        if value is None:
+            missing[f"{VALUES}.{name}"] = why_not
+        else:
+            figures[f"{VALUES}.{name}"] = value
+    return known
+
+
+def _figure(table: FigureTable, known: _Known) -> Figure:
+    ours, missing = known.number(table.ours)
+    hits, trials = (known.number(text)[0] for text in table.counts or ("0", "0"))
     counted = None if table.counts is None or hits is None or trials is None else (hits, trials)
     return Figure(table, ours, missing, counted)
 
 
-def _number(text: str, measured: Measured) -> tuple[float | None, str]:
-    try:
-        value = float(Formula(text).value(measured.figures))
-    except KeyError as error:
-        return None, _missing(str(error.args[0]), measured)
-    return (value, "") if math.isfinite(value) else (None, NO_NUMBER)
-
-
-def _finding(table: FindingTable, measured: Measured) -> Finding:
+def _finding(table: FindingTable, known: _Known) -> Finding:
     formula = Formula(table.check)
     try:
-        found = formula.value(measured.figures)
+        found = formula.value(known.figures)
     except KeyError as error:
-        return Finding(table, None, "", _missing(str(error.args[0]), measured))
+        return Finding(table, None, "", known.why_not(str(error.args[0])))
     if math.isnan(found):
         return Finding(table, None, "", NO_NUMBER)
-    numbers = ", ".join(f"{name} {_digits(measured.figures[name])}" for name in formula.names)
+    numbers = ", ".join(f"{name} {_digits(known.figures[name])}" for name in formula.names)
     return Finding(table, bool(found), numbers)
 
 
 def _digits(value: float) -> str:
     """Return up to four significant digits, and all before the point: a reader compares, and does not add exponents."""
     return f"{value:,.0f}" if abs(value) >= 9999.5 else f"{value:.4g}"
-
-
-def _missing(name: str, measured: Measured) -> str:
-    """Say why a figure is not there."""
-    failed = [error for key, error in measured.errors.items() if name.startswith(f"{key}.")]
-    return failed[0] if failed else f"there is no figure {name}"
 
 
 def score(outcomes: Sequence[Outcome]) -> str:

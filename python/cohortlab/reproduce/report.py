@@ -14,7 +14,7 @@ from cohortlab.table import digits
 
 UNEXPLAINED = "not explained yet"
 # Figures that ours is not compared with.
-_GIVEN = {"parameter": "given", "expected": "expected, not measured"}
+_GIVEN = {"parameter": "given", "expected": "expected, not measured", "derived": "follows from others"}
 
 
 def number(value: float | None) -> str:
