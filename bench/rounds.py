@@ -4,30 +4,38 @@
     build/venv/bin/python bench/rounds.py [--settled] FOLDER [TLB] >fidelity/rounds/NAME.toml
 
 FOLDER is what `cohortlab compare --on lab --out FOLDER` wrote; TLB: which of its modes, where it has several. --settled
-leaves out the rounds alone that bench/tables.py leaves out.
+leaves out the rounds alone that bench/tables.py leaves out. A program that failed under a policy is left out there: it
+lacks rounds.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tables import without_disturbed
 
-from cohortlab.fidelity import kernel_of
-from cohortlab.results import ALONE, Row, read_parquet
+from cohortlab.fidelity import kernel_of, window_us
+from cohortlab.results import ALONE, Results, Row, read_parquet
 
 
 def main(folder: str, wanted: str | None, *, settled: bool) -> None:
-    results = read_parquet(Path(folder) / "measurements.parquet")
+    file = Path(folder) / "measurements.parquet"
+    results = read_parquet(file)
     if settled:
         results.rows = without_disturbed(results.rows, results.pcpus)
     (tlb,) = [mode for mode in results.tlb_modes if wanted in (None, mode)]
     # Where the results were written says nothing of them.
     command = re.sub(r" --out \S+", "", results.command)
     place = results.places[tlb]
+    window = _window_us(results, place)
+    if window is None:
+        wrong = f'ple: "{place.get("ple", "")}" is not allowed'
+        print(f"{file}: {wrong}: must be a pause filter whose window in us is known", file=sys.stderr)
+        sys.exit(2)
     print("# SPDX-License-Identifier: GPL-2.0-only")
     left_out = "Without the rounds alone in which a scheduler was still being cleared away.\n" if settled else ""
     print(f'about = """\n{command}\nPLE {place["ple"]}.\n{left_out}"""')
@@ -35,11 +43,24 @@ def main(folder: str, wanted: str | None, *, settled: bool) -> None:
     if tlb != "ipi":
         print(f'tlb = "{tlb}"')
     print(f'emulator = "{place["emulator"]}"')
-    print(
-        f'kernel = "{kernel_of(results) or place["kernel"]}"\nple_window_us = {round(int(place["ple_window_us"]), -1)}'
-    )
+    print(f'kernel = "{kernel_of(results) or place["kernel"]}"\nple_window_us = {window}')
     for program in results.programs:
-        _print([row for row in results.rows if row.program == program and row.tlb == tlb], program, results.policies)
+        failed = {policy: why for (mode, policy, name), why in results.failed.items() if (mode, name) == (tlb, program)}
+        for policy, why in failed.items():
+            print(f"{program} under {policy} is left out: {why}", file=sys.stderr)
+        rows = [row for row in results.rows if row.program == program and row.tlb == tlb and row.policy not in failed]
+        if any(row.policy != ALONE for row in rows):
+            _print(rows, program, results.policies)
+
+
+def _window_us(results: Results, place: Mapping[str, str]) -> int | None:
+    """Return the window to simulate; None if there is none, or if it is not known."""
+    measured = window_us(place)
+    guest = tomllib.loads(results.scenario_text).get("guest", {})
+    if measured is None or "ple_window_us" in guest or re.search(r" --ple[ =]", results.command):
+        return measured
+    # Nobody chose one: hardware's 100 us, of which each boot measures a little more or less. A shape has one for all.
+    return round(measured, -1) or measured
 
 
 def _print(rows: Sequence[Row], program: str, policies: Sequence[str]) -> None:

@@ -57,11 +57,12 @@ def _read(folder: str, *, settled: bool) -> tuple[Results, list[Figure]]:
         results.rows = without_disturbed(results.rows, results.pcpus)
     text = results.scenario_text
     scenario = scenarios.of_data(tomllib.loads(text), Path(results.scenario), text)
-    return results, list(figures(results, scenario))
+    # Of `--programs`, others than the scenario's may have been measured.
+    return results, figures(results, scenario.only(results.programs))
 
 
 def without_disturbed(rows: Sequence[Row], pcpus: int) -> list[Row]:
-    """Return the rows without those alone that --settled leaves out; of a program that has no other, with them."""
+    """Return the rows without those alone that --settled leaves out; where a program has no other, with them."""
 
     def disturbed(row: Row) -> bool:
         seen = row.why.get(row.vm, {})
@@ -69,9 +70,11 @@ def without_disturbed(rows: Sequence[Row], pcpus: int) -> list[Row]:
         whole_ns = seen.get("window_ns", 0.0) * vcpus
         return row.policy == ALONE and vcpus <= pcpus and seen.get("ready_ns", 0.0) > _READY_MAX * whole_ns
 
-    left = [row for row in rows if not disturbed(row)]
-    kept = {row.program for row in left if row.policy == ALONE}
-    return [row for row in rows if row in left or row.program not in kept]
+    def what(row: Row) -> tuple[str, str, str]:
+        return row.tlb, row.vm, row.program
+
+    kept = {what(row) for row in rows if row.policy == ALONE and not disturbed(row)}
+    return [row for row in rows if not disturbed(row) or what(row) not in kept]
 
 
 def _print_by_policy(all_read: Sequence[tuple[Results, Sequence[Figure]]]) -> None:

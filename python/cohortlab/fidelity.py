@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import pyarrow as pa
@@ -19,11 +20,11 @@ from rich.text import Text
 from cohortlab.compare import INTERRUPTED, Plan
 from cohortlab.errors import BadInput, one_line
 from cohortlab.lab import kinds
-from cohortlab.places import PlaceError
+from cohortlab.places import LATER, PlaceError
 from cohortlab.policies import Policy, without_talk
 from cohortlab.results import ALONE, Results, read_parquet
 from cohortlab.scenario import TLB_MODES, Scenario, Turn
-from cohortlab.summary import Figure, Spread, figures
+from cohortlab.summary import Figure, Spread, complete, figures
 from cohortlab.table import number
 from cohortlab.tomlmodel import parse_toml
 
@@ -36,7 +37,7 @@ class Fit:
     """One program under one policy in both places.
 
     Attributes:
-        lab, sim: slowdowns over the rounds; None where that place has none.
+        lab, sim: slowdowns over the rounds; None where that place has none, or has failed before all were complete.
         rounds: the lab's slowdowns, one for each round.
         alone_lab, alone_sim: the figure alone, in ``unit``, medians.
         why: why a figure is missing.
@@ -45,32 +46,34 @@ class Fit:
     tlb: str
     program: str
     policy: str
-    unit: str
-    lab: Spread
-    rounds: tuple[float, ...]
-    sim: Spread | None
-    alone_lab: float
-    alone_sim: float | None
+    unit: str | None = None
+    lab: Spread | None = None
+    rounds: tuple[float, ...] = ()
+    sim: Spread | None = None
+    alone_lab: float | None = None
+    alone_sim: float | None = None
     why: str = ""
 
     @property
     def error(self) -> float | None:
         """The simulator's slowdown relative to the lab's, less 1."""
-        return self.sim.median / self.lab.median - 1 if self.sim else None
+        return self.sim.median / self.lab.median - 1 if self.sim and self.lab else None
 
     @property
     def is_in_range(self) -> bool:
         """Return whether the lab itself had rounds on both sides of the simulator's slowdown."""
-        return self.sim is not None and self.lab.min <= self.sim.median <= self.lab.max
+        if self.lab is None or self.sim is None:
+            return False
+        return self.lab.min <= self.sim.median <= self.lab.max
 
     @property
-    def lab_deviation(self) -> float:
+    def lab_deviation(self) -> float | None:
         """How far the lab's rounds are from their own median, on average."""
-        return mean(abs(slowdown / self.lab.median - 1) for slowdown in self.rounds)
+        return mean(abs(slowdown / self.lab.median - 1) for slowdown in self.rounds) if self.lab else None
 
     @property
     def alone_error(self) -> float | None:
-        return self.alone_sim / self.alone_lab - 1 if self.alone_sim else None
+        return self.alone_sim / self.alone_lab - 1 if self.alone_sim and self.alone_lab else None
 
     def for_machines(self) -> dict[str, Any]:
         return {
@@ -78,9 +81,9 @@ class Fit:
             "program": self.program,
             "policy": self.policy,
             "unit": self.unit,
-            "lab_slowdown": self.lab.median,
-            "lab_slowdown_min": self.lab.min,
-            "lab_slowdown_max": self.lab.max,
+            "lab_slowdown": self.lab.median if self.lab else None,
+            "lab_slowdown_min": self.lab.min if self.lab else None,
+            "lab_slowdown_max": self.lab.max if self.lab else None,
             "lab_deviation": self.lab_deviation,
             "sim_slowdown": self.sim.median if self.sim else None,
             "error": self.error,
@@ -112,7 +115,8 @@ def compare(
 ) -> list[Fit]:
     """Simulate what is in ``lab_file`` and return both, in the order of the file.
 
-    ``say`` is told in a line what ought to be known of the file.
+    ``say`` is told in a line what ought to be known of the file. A program that failed under a policy, in either place,
+    lacks rounds: it is not compared, and its ``Fit`` says why.
 
     Raises:
         BadInput: the file is none of a lab, or not of this scenario.
@@ -132,17 +136,31 @@ def compare(
         raise BadInput(f"--lab: {lab_file}: has {has}: must be programs of {scenario.path}, or the same in all its VMs")
     _check_machines(lab, lab_file, scenario)
     _check_emulator(lab, lab_file, say)
-    measured = figures(lab, chosen)
+    measured = complete(lab, figures(lab, chosen))
     if not measured:
-        raise BadInput(f"--lab: {lab_file}: has no complete round")
+        wrong = next((f"every program failed: {why}" for why in lab.failed.values()), "has no complete round")
+        raise BadInput(one_line(f"--lab: {lab_file}: {wrong}"))
     parts = chosen.only(tuple(dict.fromkeys(figure.program for figure in measured)))
     simulated = _simulate(parts, lab, rounds, kernel or kernel_of(lab), hardware)
     if simulated.stopped == INTERRUPTED:
         raise KeyboardInterrupt
     if simulated.stopped and not simulated.failed:
         raise PlaceError(f"{scenario.path}: {simulated.stopped}")
-    found = {_what(figure, parts): figure for figure in figures(simulated, parts)}
-    return [_fit(figure, found.get(_what(figure, chosen)), simulated) for figure in measured]
+    found = {_what(figure, parts): figure for figure in complete(simulated, figures(simulated, parts))}
+    failed = {
+        (tlb, policy, parts.vm_of(label), parts.turn_of(label)): f"simulated: {why}"
+        for (tlb, policy, label), why in simulated.failed.items()
+    }
+    fits = {
+        (tlb, program, policy): Fit(tlb, program, policy, why=f"in the lab: {why}")
+        for (tlb, policy, program), why in lab.failed.items()
+    }
+    for figure in measured:
+        what = _what(figure, chosen)
+        why = failed.get(what) or simulated.stopped or "not measured"
+        fits[figure.tlb, figure.program, figure.policy] = _fit(figure, found.get(what), why)
+    in_order = itertools.product(lab.tlb_modes, lab.programs, lab.policies)
+    return [fits[at] for at in in_order if at in fits]
 
 
 def _check_machines(lab: Results, lab_file: Path, scenario: Scenario) -> None:
@@ -174,13 +192,12 @@ def _machines(data: dict[str, Any]) -> dict[str, Any]:
     return {"host": data.get("host"), "guest": data.get("guest", {})} | {f"vm[{at}]": vm for at, vm in enumerate(vms)}
 
 
-def _what(figure: Figure, scenario: Scenario) -> tuple[str, str, str, Turn | None]:
+def _what(figure: Figure, scenario: Scenario) -> tuple[str, str, str | None, Turn | None]:
     """Return what a figure is of. Its label is another where fewer turns are measured, its turn is not."""
     return figure.tlb, figure.policy, figure.vm, scenario.turn_of(figure.program)
 
 
-def _fit(lab: Figure, sim: Figure | None, simulated: Results) -> Fit:
-    why = simulated.failed.get((lab.tlb, lab.policy, lab.program), "") or simulated.stopped or ""
+def _fit(lab: Figure, sim: Figure | None, why: str) -> Fit:
     return Fit(
         tlb=lab.tlb,
         program=lab.program,
@@ -191,7 +208,7 @@ def _fit(lab: Figure, sim: Figure | None, simulated: Results) -> Fit:
         sim=sim.slowdown if sim else None,
         alone_lab=lab.alone.median,
         alone_sim=sim.alone.median if sim else None,
-        why="" if sim else why or "not measured",
+        why="" if sim else why,
     )
 
 
@@ -212,8 +229,14 @@ def _as_in_the_lab(scenario: Scenario, lab: Results) -> Scenario:
         scenario = scenario.with_guest_kernel(version)
     if place.get("ple") == "off":
         return scenario.with_ple(None)
-    window = place.get("ple_window_us", "")
-    return scenario.with_ple(max(1, int(window))) if window.isdecimal() else scenario
+    window = window_us(place)
+    return scenario if window is None else scenario.with_ple(window)
+
+
+def window_us(place: Mapping[str, str]) -> int | None:
+    """Return how long a vCPU may spin in a place, or None if that is not known; the median of what it said in turn."""
+    said = [int(part) for part in place.get("ple_window_us", "").split(LATER) if part.isdecimal()]
+    return max(1, round(median(said))) if said else None
 
 
 def _modes(scenario: Scenario, lab: Results) -> dict[str, Scenario]:
@@ -245,6 +268,9 @@ def show(console: Console, fits: Sequence[Fit]) -> None:
     for heading in ("simulator", "lab [min–max]", "error", "alone: simulator", "lab", "error"):
         table.add_column(heading, justify="right", no_wrap=True)
     for fit in fits:
+        if fit.lab is None or fit.alone_lab is None:
+            table.add_row(fit.program, fit.tlb, fit.policy, *("–",) * 6)
+            continue
         lab = f"{fit.lab.median:.2f} [{fit.lab.min:.2f}–{fit.lab.max:.2f}]"
         alone = f"{number(fit.alone_lab)} {fit.unit}"
         if fit.sim is None or fit.alone_sim is None:
@@ -260,12 +286,13 @@ def show(console: Console, fits: Sequence[Fit]) -> None:
         if fit.why:
             console.print(f"{fit.program} under {fit.policy}: {fit.why}", markup=False, highlight=False, soft_wrap=True)
     if errors:
+        deviations = [fit.lab_deviation for fit in fits if fit.error is not None and fit.lab_deviation is not None]
         near = sum(error <= GOAL for error in errors)
         between = sum(fit.is_in_range for fit in fits)
         console.print(
-            f"{near} of {len(fits)} within {GOAL:.0%}, {between} between two rounds of the lab; "
+            f"{near} of {len(errors)} within {GOAL:.0%}, {between} between two rounds of the lab; "
             f"mean of the errors without sign: {mean(errors):.0%}. The lab's rounds are "
-            f"{mean(fit.lab_deviation for fit in fits):.0%} from their own median on average.",
+            f"{mean(deviations):.0%} from their own median on average.",
             markup=False,
             highlight=False,
             soft_wrap=True,

@@ -117,11 +117,17 @@ def due(
 
 
 def ideal_slowdown(
-    scenario: Scenario, demand_alone: Demands, vm: str | None = None, alone_s: float | None = None
+    scenario: Scenario,
+    demand_alone: Demands,
+    vm: str | None = None,
+    alone_s: float | None = None,
+    *,
+    timed: bool = False,
 ) -> float:
     """Return max(1, demand alone ÷ entitlement) of the program in ``vm``, with every neighbour's load running.
 
-    Where VMs arrive later, it is how much longer the work of ``alone_s`` seconds takes.
+    Where VMs arrive later, it is how much longer the work of ``alone_s`` seconds takes; of a program that is ``timed``,
+    and runs for ``alone_s`` seconds in any case, how much more it does in them alone.
     """
     demands = _demands(scenario, demand_alone)
     subject = next(known for known in scenario.program_vms if vm is None or known.name == vm)
@@ -130,6 +136,9 @@ def ideal_slowdown(
         return 1.0
     start_s, work = subject.start_s, demand * (alone_s or 0.0)
     last_s = max(known.start_s for known in scenario.vms)
+    if timed and alone_s and last_s > start_s:
+        mean = due(scenario, demands, window_s=(start_s, start_s + alone_s))[subject.name] * scenario.host.pcpus
+        return max(1.0, demand / mean)
     if work > 0 and last_s > start_s:
         for length_s, arrived in _stretches(scenario, start_s, last_s):
             rate = _mean_shares(scenario, demands, arrived, 1.0)[subject.name]

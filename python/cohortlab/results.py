@@ -54,6 +54,15 @@ def _schema() -> pa.Schema:
     )
 
 
+def as_seconds(value: float, *, rate: bool) -> float:
+    """Return a figure as seconds: of the run, or of one unit of work where the figure is a rate.
+
+    A median is taken of the figures themselves, and then as seconds: of an even number of rates, it is another than the
+    median of their seconds.
+    """
+    return 1 / value if rate else value
+
+
 @dataclass(frozen=True)
 class Row:
     """One measurement.
@@ -93,8 +102,8 @@ class Row:
 
     @property
     def seconds(self) -> float:
-        """The figure as seconds: of the run, or of one unit of work where the figure is a rate."""
-        return 1 / self.value if self.rate else self.value
+        """The figure as seconds (see ``as_seconds``)."""
+        return as_seconds(self.value, rate=self.rate)
 
     def used(self, vm: str) -> float:
         """Return the pCPUs that ``vm`` used."""

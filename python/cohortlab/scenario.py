@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, Strict
 
-from cohortlab import shipped
+from cohortlab import models, shipped
 from cohortlab.errors import BadInput
 from cohortlab.tomlmodel import Model, parse, parse_toml, read_text
 from cohortlab.workloads import Workload
@@ -223,18 +223,25 @@ class Scenario:
     def with_programs(self, programs: tuple[str, ...], fetch: Fetch | None = None) -> Scenario:
         """Return the scenario with these programs in each VM that has any, and no workload that only others needed.
 
-        ``fetch`` finds those that are not the scenario's; without, they are where its file would find them.
+        ``fetch`` finds those that are not the scenario's, and rt-app's files; without, they are where its file would
+        find them.
 
         Raises:
-            BadInput: one of them is no workload, or never ends.
+            BadInput: one of them is no workload, or never ends, or has the name of a load that is another file.
         """
         from cohortlab import scenario_check
 
+        # Whoever fetches looks for these in a folder of its own, where one of the same name is another file.
+        fetched = {name for name in programs if fetch is not None and name.endswith(models.RT_APP)}
         fetch = fetch or (lambda name: scenario_check.fetch(self.path, name))
         vms = tuple(vm.model_copy(update={"programs": programs}) if vm.programs else vm for vm in self.vms)
         named = {*programs, *(vm.load for vm in vms if vm.load is not None)}
         known = {name: (workload, self.models.get(name)) for name, workload in self.workloads.items()}
-        found = {name: known[name] if name in known else fetch(name) for name in sorted(named)}
+        found = {name: known[name] if name in known.keys() - fetched else fetch(name) for name in sorted(named)}
+        for name in sorted(fetched.intersection(vm.load for vm in vms if vm.load is not None)):
+            theirs, ours = self.models[name], found[name][1]
+            if ours is None or ours.resolve() != theirs.resolve():
+                raise BadInput(f'"{name}" is not allowed: must have another name than the load {theirs}')
         for name in programs:
             if found[name][0].background:
                 raise BadInput(f'"{name}" is not allowed: must be a workload that ends; this one is endless')

@@ -10,8 +10,11 @@ from typing import Any
 
 from cohortlab import why
 from cohortlab.ideal import due, ideal_slowdown
-from cohortlab.results import ALONE, Results, Row
+from cohortlab.results import ALONE, Results, Row, as_seconds
 from cohortlab.scenario import Scenario, Turn
+
+# A program whose runs beside loads are no farther than this from those alone runs for a fixed time.
+_SAME_TIME = 0.1
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,11 @@ class Spread:
     def of(cls, values: Iterable[float]) -> Spread:
         values = list(values)
         return cls(median(values), min(values), max(values))
+
+    def as_seconds(self, *, rate: bool) -> Spread:
+        """Return the spread of figures as that of their seconds (see ``results.as_seconds``)."""
+        low, high = sorted(as_seconds(value, rate=rate) for value in (self.min, self.max))
+        return Spread(as_seconds(self.median, rate=rate), low, high)
 
     def __str__(self) -> str:
         return f"{self.median:.3g} [{self.min:.3g}–{self.max:.3g}]"
@@ -130,11 +138,18 @@ def figures(results: Results, scenario: Scenario) -> list[Figure]:
             demands = {
                 vm: median(row.used(vm) for row in rows.get((scenario.label(turn, vm), ALONE), alone)) for vm, _ in turn
             }
-            for policy in results.policies:
-                loaded = rows.get((program, policy))
-                if loaded:
-                    found.append(_figure(program, alone, loaded, demands, scenario))
+            by_policy = [loaded for policy in results.policies if (loaded := rows.get((program, policy)))]
+            timed = _is_timed(alone, [row for loaded in by_policy for row in loaded])
+            found += [_figure(program, alone, loaded, demands, scenario, timed=timed) for loaded in by_policy]
     return found
+
+
+def _is_timed(alone: Sequence[Row], loaded: Sequence[Row]) -> bool:
+    """Return whether a program runs for a fixed time and is judged by what it does in it; the same for all policies."""
+    if not loaded or not alone[0].rate:
+        return False
+    alone_s, loaded_s = median(row.wall_s for row in alone), median(row.wall_s for row in loaded)
+    return abs(loaded_s - alone_s) <= _SAME_TIME * alone_s
 
 
 def _labelled(rows: Iterable[Row], scenario: Scenario) -> Iterator[tuple[str, Row]]:
@@ -162,10 +177,18 @@ def _turn_of(rows: Iterable[Row], scenario: Scenario) -> Turn | None:
 
 
 def _figure(
-    label: str, alone: Sequence[Row], loaded: Sequence[Row], demands: Mapping[str, float], scenario: Scenario
+    label: str,
+    alone: Sequence[Row],
+    loaded: Sequence[Row],
+    demands: Mapping[str, float],
+    scenario: Scenario,
+    *,
+    timed: bool,
 ) -> Figure:
     first = loaded[0]
-    alone_s = Spread.of(row.seconds for row in alone)
+    value, value_alone = Spread.of(row.value for row in loaded), Spread.of(row.value for row in alone)
+    alone_s = value_alone.as_seconds(rate=first.rate)
+    run_s = median(row.wall_s for row in alone)
     names = [vm.name for vm in scenario.vms if vm.name != first.vm]
     start_s = next(vm.start_s for vm in scenario.vms if vm.name == first.vm)
     pcpus = scenario.host.pcpus
@@ -177,12 +200,12 @@ def _figure(
         vm=first.vm,
         unit=first.unit,
         rate=first.rate,
-        value=Spread.of(row.value for row in loaded),
-        alone=Spread.of(row.value for row in alone),
-        seconds=Spread.of(row.seconds for row in loaded),
+        value=value,
+        alone=value_alone,
+        seconds=value.as_seconds(rate=first.rate),
         alone_s=alone_s,
         demand=demands[first.vm],
-        ideal_slowdown=ideal_slowdown(scenario, demands, first.vm, median(row.wall_s for row in alone)),
+        ideal_slowdown=ideal_slowdown(scenario, demands, first.vm, run_s, timed=timed),
         slowdowns=tuple(row.seconds / alone_s.median for row in loaded),
         neighbours={
             name: Neighbour(median(row.used(name) / pcpus for row in loaded), median(share[name] for share in dues))

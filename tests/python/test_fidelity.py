@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""`cohortlab fidelity`: what of the lab the simulator is told, and what it does when it is interrupted."""
+"""`cohortlab fidelity`: what of the lab the simulator is told, what is left out, and what it does when interrupted."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.python.measured import as_measured
-from tests.python.two_vms import two_vms
+from tests.python.two_vms import two_vms, with_quick
 
 from cohortlab import fidelity
 from cohortlab import scenario as scenarios
@@ -173,3 +174,83 @@ def test_each_vm_has_its_own_tlb_mode_unless_the_lab_was_told_one(path: Path, la
     assert modes() == {"ipi": ["ipi", "ipi"]}
     results.tlb_modes = ("ipi", "hypercall")
     assert modes() == {"ipi": ["ipi", "ipi"], "hypercall": ["hypercall", "hypercall"]}
+
+
+@pytest.fixture
+def quick(cohortlab: Run, tmp_path: Path) -> tuple[Path, Path]:
+    """A scenario, and a lab's file of it with two policies."""
+    path = with_quick(tmp_path)
+    args = ("--on", "sim", "--rounds", 1, "--policies", "eevdf,vtime", "--out", "lab")
+    assert cohortlab("compare", path, *args).code == 0
+    return path, as_measured(Path("lab/measurements.parquet"))
+
+
+def failed(lab: Path, *keys: tuple[str, str, str]) -> Path:
+    """Have the lab's file say that these failed after the rounds that it has."""
+    results = read_parquet(lab)
+    results.failed = dict.fromkeys(keys, "hangs")
+    write_parquet(results, lab)
+    return lab
+
+
+def test_what_failed_in_the_lab_is_not_compared(cohortlab: Run, quick: tuple[Path, Path]) -> None:
+    path, lab = quick
+    args = ("fidelity", path, "--lab", failed(lab, ("ipi", "vtime", "quick")), "--rounds", 1)
+    ran = cohortlab(*args, "--json")
+    assert ran.code == 0, ran.err
+    fits = json.loads(ran.out)
+    assert [(fit["policy"], fit["error"], fit["reason"]) for fit in fits] == [
+        ("eevdf", 0.0, None),
+        ("vtime", None, "in the lab: hangs"),
+    ]
+    assert {fits[1][name] for name in ("lab_slowdown", "lab_deviation", "sim_slowdown", "lab_alone")} == {None}
+    shown = cohortlab(*args).out
+    assert "quick under vtime: in the lab: hangs\n" in shown
+    assert "1 of 1 within 15%" in shown
+
+
+def test_a_lab_where_all_failed_is_refused(cohortlab: Run, quick: tuple[Path, Path]) -> None:
+    path, lab = quick
+    failed(lab, *(("ipi", policy, "quick") for policy in ("eevdf", "vtime")))
+    ran = cohortlab("fidelity", path, "--lab", lab)
+    assert (ran.code, ran.out) == (2, ""), ran.err
+    assert ran.err.endswith(f"cohortlab: --lab: {lab}: every program failed: hangs\n")
+
+
+def test_what_failed_simulated_is_not_compared_whatever_it_is_called_there(
+    cohortlab: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = with_quick(tmp_path)
+    several = two_vms("tlb-flush", "quick").replace('load = "cpu-hog"', 'programs = ["quick"]')
+    path.write_text(several)
+    args = ("--on", "sim", "--rounds", 1, "--policies", "vtime", "--out", "lab")
+    assert cohortlab("compare", path, *args).code == 0
+    lab = as_measured(Path("lab/measurements.parquet"))
+    # Without the first turn the second is the only one, and nothing is called by what runs beside it.
+    failed(lab, *(("ipi", "vtime", label) for label in ("work:tlb-flush", "hog:quick@tlb-flush")))
+    real = compared.simulate
+
+    def simulate(*args: Any) -> Any:
+        results = real(*args)
+        assert results.programs == ("work:quick", "hog:quick")
+        results.failed["ipi", "vtime", "hog:quick"] = "stalls"
+        return results
+
+    monkeypatch.setattr(compared, "simulate", simulate)
+    fits = fidelity.compare(scenarios.load(path), lab, rounds=1)
+    assert [(fit.program, fit.error is None, fit.why) for fit in fits] == [
+        ("work:tlb-flush", True, "in the lab: hangs"),
+        ("hog:quick@tlb-flush", True, "in the lab: hangs"),
+        ("work:quick", False, ""),
+        ("hog:quick@quick", True, "simulated: stalls"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "window_us"),
+    [("100", 100), ("16, later 18", 17), ("16, later 17", 16), ("99, later 1, later 3", 3), ("0", 1), ("", None)],
+)
+def test_the_window_is_the_median_of_what_the_lab_said(path: Path, lab: Path, said: str, window_us: int | None) -> None:
+    results = read_parquet(lab)
+    results.places["ipi"] |= {"ple": f"after {said} us", "ple_window_us": said}
+    assert fidelity._as_in_the_lab(scenarios.load(path), results).guest.ple_window_us == window_us

@@ -11,6 +11,7 @@ import pytest
 from tests.python.two_vms import two_vms
 
 from cohortlab.errors import BadInput
+from cohortlab.heldout import predict
 from cohortlab.heldout.errors import Cell, orders, quantile, wasserstein
 from cohortlab.heldout.load import SHIPPED, load
 from cohortlab.heldout.predict import Alone
@@ -135,6 +136,24 @@ def test_the_report_begins_with_what_is_held_out() -> None:
     assert "| held out | 2 | 25.0% | 0.0% | 25.0% | 0 of 4 | 1 |" in said
     assert "| looked at while modelling | 1 | 200.0% | 0.0% | 200.0% | 0 of 2 | 1 |" in said
     assert "| parameters from | 0 | – | – | – | – | – |" in said
+
+
+def test_the_median_of_rates_is_taken_before_it_becomes_seconds(split: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = split.parent / "rounds.toml"
+    file.write_text(ROUNDS.replace("alone = [100.0, 100.0]", "alone = [100.0, 50.0]"))
+    simulated = {
+        ("small", program, policy): [2.0, 4.0]
+        for program in ("tlb-flush", "dbench")
+        for policy in ("alone", "eevdf", "eevdf@long")
+    }
+    monkeypatch.setattr(predict, "_simulate", lambda *_: simulated)
+    cells, alone = predict.predict(load(split), 2, print)
+    assert (cells[2].program, cells[2].lab, cells[2].sim) == (
+        "dbench",
+        pytest.approx((75 / 50, 75 / 12.5)),
+        pytest.approx((3 / 2, 3 / 4)),
+    )
+    assert [(one.lab_s, one.sim_s) for one in alone] == [(1.0, 3.0), pytest.approx((1 / 75, 1 / 3))]
 
 
 def test_long_runs_are_shown_without_an_exponent() -> None:

@@ -187,6 +187,18 @@ def test_who_arrives_later_takes_nothing_before(write_scenario: Load, scenario_t
     assert due(found, 2.0, window_s=(0, 5))["hog"] == pytest.approx(0.5 * 2 / 5)
 
 
+def test_a_program_of_a_fixed_time_does_less_in_it(write_scenario: Load, scenario_text: str) -> None:
+    text = scenario_text.replace('load = "burn"', 'load = "burn"\nstart_s = 1')
+    found = scenario.load(write_scenario(text))
+    # Of 2 s it has both pCPUs for one, and one pCPU for the other; work of 2 s takes it 3 s.
+    assert ideal_slowdown(found, 2.0, alone_s=2, timed=True) == pytest.approx(4 / 3)
+    assert ideal_slowdown(found, 2.0, alone_s=2) == pytest.approx(3 / 2)
+    # It is over before the other comes.
+    assert ideal_slowdown(found, 2.0, alone_s=1, timed=True) == pytest.approx(1)
+    # Where nobody is late both are the same.
+    assert ideal_slowdown(scenario.load(write_scenario()), 2.0, alone_s=2, timed=True) == pytest.approx(2)
+
+
 PCPUS = st.integers(1, 8)
 TOLERANCE = 1e-6
 

@@ -60,6 +60,26 @@ def test_rt_app_brings_itself(write_scenario: Write, scenario_text: str, tmp_pat
     assert programs.unknown(loaded) is None
 
 
+def test_two_files_of_one_name_are_refused(write_scenario: Write, scenario_text: str, tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "app.json").write_text('{"tasks": {"a": {"loop": 3, "run": 5}}}')
+
+    def of(*names: str) -> scenario.Scenario:
+        listed = ", ".join(f'"{name}"' for name in names)
+        return scenario.load(write_scenario(scenario_text.replace('"spin", "serve"', listed)))
+
+    loaded = of("a/app.json", "b/app.json")
+    with pytest.raises(BadInput) as caught:
+        programs.files(loaded)
+    assert str(caught.value) == (
+        f"{loaded.path}: vm: {tmp_path}/a/app.json and {tmp_path}/b/app.json are both /srv/app/app.json in a guest: "
+        "must have different names"
+    )
+    # One file by two names is one file.
+    assert list(programs.files(of("a/app.json", "b/../a/app.json"))) == ["srv/app/app.json"]
+
+
 def test_what_can_only_be_simulated_is_named(write_scenario: Write, scenario_text: str) -> None:
     loaded = scenario.load(write_scenario(scenario_text.replace('"serve"', '"dedup"')))
     assert programs.unknown(loaded) == (

@@ -7,6 +7,7 @@ import base64
 import dataclasses
 import io
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,7 +24,7 @@ from cohortlab.lab import kinds
 from cohortlab.report import render, write_html
 from cohortlab.results import Crash, Results, Row, read_parquet, write_atomically, write_parquet
 from cohortlab.scenario import Scenario
-from cohortlab.summary import complete, figures, means_over_ideal
+from cohortlab.summary import complete, figures, for_machines, means_over_ideal
 from cohortlab.table import digits, number, print_results, remarks, stdout
 
 
@@ -247,6 +248,44 @@ def test_rounds_whose_measurement_alone_is_left_out_count(results: Results, two:
         dataclasses.replace(row, order=policies[row.policy]) for row in rows if row.policy == "eevdf" or row.round == 1
     ]
     assert {figure.program: figure.rounds for figure in figures(results, two)} == {"spin": 3, "serve": 3}
+
+
+def test_the_median_of_rates_is_taken_before_it_becomes_seconds(results: Results, two: Scenario) -> None:
+    figures_of = {"alone": (1.0, 3.0), "eevdf": (1.0, 2.0)}
+    results.rows = [
+        row(policy, "serve", value, turn) for policy, values in figures_of.items() for turn, value in enumerate(values)
+    ]
+    (figure,) = figures(results, two)
+    assert figure.slowdowns == pytest.approx((2, 1))
+    (about,) = (known for known in for_machines(results, [figure]) if known["rounds"])
+    assert about["alone_median_s"] * about["alone_median"] == pytest.approx(1)
+    assert about["median_s"] * about["median"] == pytest.approx(1)
+    assert (about["slowdown"], about["min_s"], about["max_s"]) == pytest.approx((1.5, 0.5, 1))
+
+
+@pytest.mark.parametrize(
+    ("program", "walls_s", "ideal"),
+    [
+        # It does what it can in 2 s, for one of which the hog is there.
+        ("serve", {"eevdf": 2.1, "cohort@<u>": 1.9}, 4 / 3),
+        # It has so much to do, for a second alone and then beside the hog. So it is under all policies, or under none.
+        ("serve", {"eevdf": 4.0, "cohort@<u>": 2.1}, 3 / 2),
+        ("spin", {"eevdf": 2.0, "cohort@<u>": 2.0}, 3 / 2),
+    ],
+)
+def test_the_ideal_of_a_rate_is_of_the_time_if_that_is_fixed(
+    results: Results,
+    write_scenario: Callable[[str], Path],
+    scenario_text: str,
+    program: str,
+    walls_s: dict[str, float],
+    ideal: float,
+) -> None:
+    late = Scenario.load(write_scenario(scenario_text.replace('load = "burn"', 'load = "burn"\nstart_s = 1')))
+    alone = dataclasses.replace(row("alone", program, 4.0, 1), cpu_s={"work": 5.0, "hog": 0.0})
+    loaded = [dataclasses.replace(row(policy, program, 3.0, 1), wall_s=wall_s) for policy, wall_s in walls_s.items()]
+    results.rows = [alone, *loaded]
+    assert [figure.ideal_slowdown for figure in figures(results, late)] == pytest.approx([ideal] * 2)
 
 
 def test_who_failed_midway_is_shown_and_not_compared(results: Results, two: Scenario) -> None:

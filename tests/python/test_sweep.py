@@ -336,6 +336,7 @@ def test_wrong_axes_are_one_line_and_code_2(cohortlab: Run, path: Path, text: st
         (["--shard", "3/2"], '--shard: "3/2" is not allowed: must be I/N'),
         (["--shard", "0/2"], '--shard: "0/2" is not allowed: must be I/N'),
         (["--dask", "localhost"], '--dask: "localhost" is not allowed: must be tcp://HOST:PORT of a scheduler'),
+        (["--dask", "tls://a:1"], '--dask: "tls://a:1" is not allowed: must be tcp://HOST:PORT of a scheduler'),
         (["--dask", "slurm:0"], '--dask: "slurm:0" is not allowed'),
         (["--dask", "tcp://a:1", "--workers", "2"], "--workers: is not allowed with --dask"),
         (["--axis", "seed=1", "--axis", "seed=2"], '--axis: "seed" is named twice'),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +92,24 @@ def test_a_sweep_that_is_complete_asks_no_scheduler_for_workers(path: Path) -> N
     assert list(cluster.run(made(path, "seed=1"), [], 16, "tcp://127.0.0.1:1")) == []
 
 
+def test_who_waits_for_a_worker_says_so(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from cohortlab.sweep import cluster
+
+    class WithoutWorkers:
+        def nthreads(self) -> dict[str, int]:
+            return {}
+
+        def wait_for_workers(self, count: int) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster, "_client", lambda _: contextlib.nullcontext(WithoutWorkers()))
+    with pytest.raises(KeyboardInterrupt):
+        list(cluster.run(made(path, "seed=1"), [0], 16, "tcp://127.0.0.1:1"))
+    assert capsys.readouterr().err == "waiting for a worker at tcp://127.0.0.1:1\n"
+
+
 def test_half_a_chunk_is_simulated_again(cohortlab: Run, path: Path) -> None:
     args = ("sweep", path, "--axis", "seed=1..4", "--chunk", 1, "--workers", 1)
     assert cohortlab(*args, "--out", "whole").code == 0
@@ -159,10 +178,11 @@ def test_pythons_part_of_the_simulator_makes_another_one(tmp_path: Path, monkeyp
     monkeypatch.setattr(identity.resources, "files", lambda _: package)
     seen = {identity.simulator.__wrapped__()}
     assert seen == {identity.simulator()}
-    for file in ("models.py", "sim/policy.py", "sweep/plan.py"):
+    files = ("models.py", "scenario_check.py", "sim/policy.py", "sweep/chunks.py", "sweep/plan.py")
+    for file in files:
         (package / file).write_text((package / file).read_text() + "# changed\n")
         seen.add(identity.simulator.__wrapped__())
-    assert len(seen) == 4
+    assert len(seen) == 1 + len(files)
 
 
 def test_a_kernel_of_guests_that_is_a_file_is_read_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,28 @@ def test_a_kernels_own_knobs_are_tuned_where_it_has_them(cohortlab: Run, folder:
     assert "kernel 6.1 has CFS, which has no base slice" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "args", "said"),
+    [
+        ("pcpus = 2", "pcpus = 4", ["--hardware", "HARDWARE"], "h.toml: machine: has 2 pCPUs, but JUDGE has host."),
+        ("[host]", '[defaults]\nkernel = "6.1"\n[host]', [], "--knob: --base-slice-us: kernel 6.1 has CFS"),
+        ("[host]", '[defaults]\nkernel = "2.4"\n[host]', [], 'JUDGE: defaults.kernel: kernel "2.4" is not known'),
+    ],
+)
+def test_what_does_not_go_with_a_held_out_scenario_is_found_before_the_search(
+    cohortlab: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, args: list[str], said: str
+) -> None:
+    tried = landscape(monkeypatch, lambda _: 1.0)
+    hardware, judge = folder / "h.toml", folder / "judge.toml"
+    hardware.write_text("[machine]\nsockets = 1\ncores_per_socket = 2\n")
+    judge.write_text(judge.read_text().replace(old, new))
+    args = [str(hardware) if arg == "HARDWARE" else arg for arg in args]
+    knob = ("--policy", "eevdf", "--knob", "base-slice-us=3000")
+    ran = cohortlab("tune", folder / "train.toml", "--held-out", judge, *knob, *args)
+    assert (ran.code, ran.out, ran.err.count("\n"), tried) == (2, "", 1, []), ran.err
+    assert said.replace("JUDGE", str(judge)) in ran.err
+
+
 def test_tuned_on_one_judged_by_another(cohortlab: Run, folder: Path) -> None:
     args = ("tune", folder / "train.toml", "--held-out", folder / "judge.toml", "--policy", "vtime")
     ran = cohortlab(*args, "--knob", "slice-us=4000,16000", "--json")

@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from statistics import median
 
 from cohortlab import compare as comparison
 from cohortlab.compare import Plan
 from cohortlab.heldout.errors import Cell
 from cohortlab.heldout.load import Class, Group, Split
 from cohortlab.places import PlaceError
-from cohortlab.results import ALONE
+from cohortlab.results import ALONE, as_seconds
 from cohortlab.scenario import Scenario
 from cohortlab.sim.compared import simulate
+from cohortlab.summary import Spread
 
 # Shape, program, policy.
 _Run = tuple[str, str, str]
@@ -44,7 +44,7 @@ def predict(split: Split, seeds: int, say: Callable[[str], None]) -> tuple[list[
     """
     simulated: dict[_Run, list[float]] = {}
     cells: dict[_Run, Cell] = {}
-    alone: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
+    alone: dict[tuple[str, str], tuple[list[float], list[float], bool]] = {}
     for group in split.groups:
         shape = shape_of(group)
         wanted = {(shape, m.program, p) for m in group.file.measured for p in (ALONE, *m.under)}
@@ -52,19 +52,17 @@ def predict(split: Split, seeds: int, say: Callable[[str], None]) -> tuple[list[
             say(f"{shape}: {len(wanted) * seeds} runs")
             simulated |= _simulate(group, split.hardware, seeds)
         for measured in group.file.measured:
-            sim_alone = median(simulated[shape, measured.program, ALONE])
-            lab_alone = median(_seconds(measured.alone, rate=measured.rate))
-            known = alone.setdefault((shape, measured.program), ([], simulated[shape, measured.program, ALONE]))
-            known[0].extend(_seconds(measured.alone, rate=measured.rate))
+            rate, sim_alone = measured.rate, simulated[shape, measured.program, ALONE]
+            alone.setdefault((shape, measured.program), ([], sim_alone, rate))[0].extend(measured.alone)
             for policy in group.policies:
                 if policy.label not in measured.under:
                     continue
                 run = (shape, measured.program, policy.label)
                 kind, held_out = classify(split, group, measured.program, policy.label)
-                lab = tuple(s / lab_alone for s in _seconds(measured.under[policy.label], rate=measured.rate))
-                cell = Cell(*run, kind, held_out, lab, tuple(s / sim_alone for s in simulated[run]))
+                lab = _slowdowns(measured.under[policy.label], measured.alone, rate=rate)
+                cell = Cell(*run, kind, held_out, lab, _slowdowns(simulated[run], sim_alone, rate=rate))
                 cells[run] = _joined(cells[run], cell) if run in cells else cell
-    takes = [Alone(*at, median(lab), median(sim)) for at, (lab, sim) in alone.items()]
+    takes = [Alone(*at, _median_s(lab, rate=rate), _median_s(sim, rate=rate)) for at, (lab, sim, rate) in alone.items()]
     return list(cells.values()), takes
 
 
@@ -95,12 +93,18 @@ def classify(split: Split, group: Group, program: str, policy: str) -> tuple[Cla
     return ("parameters" if "parameters" in sides.values() else "looked-at"), ()
 
 
-def _seconds(values: Sequence[float], *, rate: bool) -> list[float]:
-    return [1 / value for value in values] if rate else list(values)
+def _slowdowns(values: Iterable[float], alone: Iterable[float], *, rate: bool) -> tuple[float, ...]:
+    """Return each figure with load against the median alone."""
+    alone_s = _median_s(alone, rate=rate)
+    return tuple(as_seconds(value, rate=rate) / alone_s for value in values)
+
+
+def _median_s(values: Iterable[float], *, rate: bool) -> float:
+    return Spread.of(values).as_seconds(rate=rate).median
 
 
 def _simulate(group: Group, hardware: str, seeds: int) -> dict[_Run, list[float]]:
-    """Return the seconds of each seed."""
+    """Return the figure of each seed."""
     scenario = group.scenario
     modes: dict[str, Scenario] = {group.shape.tlb: scenario}
     plan = Plan(policies=group.policies, rounds=seeds, modes=modes, kernel=group.file.kernel, warm_up=False)
@@ -113,5 +117,5 @@ def _simulate(group: Group, hardware: str, seeds: int) -> dict[_Run, list[float]
         raise PlaceError(f"{scenario.name}: {program} under {policy}: {why}")
     found: dict[_Run, list[float]] = {}
     for row in results.rows:
-        found.setdefault((shape_of(group), row.program, row.policy), []).append(row.seconds)
+        found.setdefault((shape_of(group), row.program, row.policy), []).append(row.value)
     return found

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from cohortlab.errors import one_line
+from cohortlab.errors import BadInput, one_line
 from cohortlab.lab.agent import Job
 from cohortlab.lab.guest import Guest
 from cohortlab.places import PlaceCrashed, PlaceError
@@ -43,12 +43,21 @@ def packages(scenario: Scenario) -> dict[str, str]:
 
 
 def files(scenario: Scenario) -> dict[str, Path]:
-    """Return the files that the workloads bring, by their path in a guest's root."""
-    return {
-        f"{FILES}/{workload.name}/{Path(file).name}": Path(file)
-        for workload in scenario.workloads.values()
-        for file in workload.files
-    }
+    """Return the files that the workloads bring, by their path in a guest's root.
+
+    Raises:
+        BadInput: two of them have the same path there.
+    """
+    found: dict[str, Path] = {}
+    for workload in scenario.workloads.values():
+        for file in map(Path, workload.files):
+            there = f"{FILES}/{workload.name}/{file.name}"
+            other = found.setdefault(there, file)
+            # An rt-app file is a workload that is called by its name without the folder.
+            if other.resolve() != file.resolve():
+                wrong = f"{other} and {file} are both /{there} in a guest: must have different names"
+                raise BadInput(one_line(f"{scenario.path}: vm: {wrong}"))
+    return found
 
 
 def command(workload: Workload, line: str) -> str:

@@ -15,6 +15,7 @@ from cohortlab import scenario as scenarios
 from cohortlab import sim
 from cohortlab.errors import BadInput
 from cohortlab.folders import writable
+from cohortlab.models import RT_APP
 from cohortlab.options import FiniteRange
 from cohortlab.places import PlaceError
 from cohortlab.results import is_device, write_atomically
@@ -95,7 +96,9 @@ def explain(
         timeline_rows_max=TIMELINE_ROWS_MAX,
     )
     chosen = scenarios.load(scenario)
-    if program is not None and program not in chosen.labels:
+    # An rt-app file by its bare name is that of the present folder, also where the scenario has one that is called so.
+    own = [label for label in chosen.labels if label not in chosen.workloads or not label.endswith(RT_APP)]
+    if program is not None and program not in own:
         try:
             chosen = chosen.with_programs((program,), lambda name: fetch(chosen.path, name, Path.cwd()))
         except BadInput as error:

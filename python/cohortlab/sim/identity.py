@@ -15,7 +15,17 @@ from cohortlab.sim.model import Run
 
 _DIGITS = 16
 # Modules and folders of them that have a say in what is simulated, and in what a figure is.
-_DECIDES = ("models.py", "policies.py", "scenario.py", "workloads.py", "sim", "sweep/axes.py", "sweep/plan.py")
+_DECIDES = (
+    "models.py",
+    "policies.py",
+    "scenario.py",
+    "scenario_check.py",
+    "workloads.py",
+    "sim",
+    "sweep/axes.py",
+    "sweep/chunks.py",
+    "sweep/plan.py",
+)
 
 
 @functools.cache

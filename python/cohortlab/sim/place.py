@@ -120,7 +120,7 @@ class SimPlace:
         """Simulate programs, by VM, beside loads that have settled; several begin anew until all have ended.
 
         Raises:
-            WorkloadError: a program did not end in its time.
+            WorkloadError: a program did not end in its time, or would not end at all.
             PlaceError: the simulated scheduler did what a kernel would eject it for.
             BadInput: the simulator refuses what the scenario and the hardware file say.
         """
@@ -132,9 +132,15 @@ class SimPlace:
         wanted = self._key(programs, number)
         if wanted not in self._ahead:
             self._ahead[wanted] = self._pool.submit(Result.of, self._run(wanted), MEASURED)
-        result = self._ahead.pop(wanted).result()
+        try:
+            result = self._ahead.pop(wanted).result()
+            measured = {vm: result.measurement(vm) for vm in turn}
+        except PlaceError:
+            self._give_up(wanted)
+            self._run_ahead()
+            raise
         self._run_ahead()
-        return {vm: result.measurement(vm) for vm in turn}
+        return measured
 
     def _expected(self, policies: Sequence[Policy], rounds: int) -> Iterator[_Key]:
         """Return the measurements of a comparison, about in the order in which they are asked for."""
@@ -153,6 +159,12 @@ class SimPlace:
             if key not in self._ahead and self._asked[*key[:-1], 0] <= key[-1]:
                 self._ahead[key] = self._pool.submit(Result.of, self._run(key), MEASURED)
 
+    def _give_up(self, failed: _Key) -> None:
+        """Drop what is not asked for after this has failed: else it fills the room of what is simulated ahead."""
+        self._coming = deque(key for key in self._coming if not _is_out(key, failed))
+        for key in [key for key in self._ahead if _is_out(key, failed)]:
+            self._ahead.pop(key).cancel()
+
     def _key(self, programs: Turn, number: int) -> _Key:
         return (*self._policy, tuple(sorted(self._loads.items())), programs, number)
 
@@ -163,3 +175,12 @@ class SimPlace:
 
     def reset(self) -> None:
         """Nothing to do: a simulated host does not crash."""
+
+
+def _is_out(key: _Key, failed: _Key) -> bool:
+    """Return whether a comparison leaves ``key`` out once ``failed`` has failed."""
+    policy, args, loads, programs, _ = failed
+    if (policy, args, loads, len(programs)) == (KERNEL, (), (), 1):
+        # Alone: under no policy is there anything to compare its turns with.
+        return set(programs) <= set(key[3])
+    return key[:-1] == failed[:-1]

@@ -43,7 +43,11 @@ _SUMMARY = ("count", "mean_ns", "min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns
 
 
 class RunEnded(PlaceError):
-    """A run did not come to its end: the host's scheduler was put out, a program waits for ever."""
+    """A run did not come to its end: the host's scheduler was put out, say."""
+
+
+class RunEndless(RunEnded, WorkloadError):
+    """A run would not end by itself: its program does nothing for ever, or more than the simulator bears."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,8 @@ class Result:
 
         Raises:
             BadInput: the simulator refuses the run's description.
-            PlaceError: the run did not come to its end.
+            RunEndless: a program would not end.
+            RunEnded: the run did not come to its end for another reason.
         """
         return cls.of_dict(run, run.as_dict(), traces)
 
@@ -117,6 +122,8 @@ class Result:
             )
         except module.ConfigError as error:
             raise BadInput(f"{run.scenario.path} on {run.hardware.path}: {one_line(str(error))}") from None
+        except module.LimitError as error:
+            raise RunEndless(f"{run.scenario.path}: {one_line(str(error))}") from None
         except module.RunError as error:
             raise RunEnded(f"{run.scenario.path}: {one_line(str(error))}") from None
         return cls(run, done, traces, identity.name(run, text))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ _DEATHS = 5
 
 def check(address: str) -> None:
     """Raise BadInput if ``--dask`` says nothing that this understands, or Dask is not installed."""
-    if not _SLURM.fullmatch(address) and not re.fullmatch(r"(tcp|tls)://[^/\s]+:\d+", address):
+    if not _SLURM.fullmatch(address) and not re.fullmatch(r"tcp://[^/\s]+:\d+", address):
         allowed = "tcp://HOST:PORT of a scheduler, or slurm:JOBS"
         raise BadInput(f'--dask: "{address}" is not allowed: must be {allowed}')
     try:
@@ -50,6 +51,9 @@ def run(plan: Plan, wanted: Sequence[int], size: int, address: str, known: Known
     if not wanted:
         return
     with _client(address) as client:
+        if not client.nthreads():
+            print(f"waiting for a worker at {address}", file=sys.stderr)
+        client.wait_for_workers(1)
         yield from _on(client, plan, wanted, size, known)
 
 
@@ -80,7 +84,6 @@ def _client(address: str) -> Iterator[Client]:
 def _on(client: Client, plan: Plan, wanted: Sequence[int], size: int, known: Known) -> Iterator[Done]:
     from distributed import as_completed
 
-    client.wait_for_workers(1)
     todo = iter(wanted)
     numbers: dict[Any, int] = {}
 

@@ -58,6 +58,7 @@ class Search:
         knobs: the values that each may take.
         seeds: runs of each program under each setting.
         tell: told of each setting that was tried.
+        held_out: what judges the best later: what its kernels cannot have is not tried.
     """
 
     policy: str
@@ -66,6 +67,7 @@ class Search:
     seeds: int = 1
     hardware: str | None = None
     tell: Callable[[Setting, Score], None] = lambda setting, score: None
+    held_out: Sequence[Scenario] = ()
     scores: dict[tuple[str, ...], Score] = field(default_factory=dict)
 
     def check(self) -> None:
@@ -113,10 +115,10 @@ class Search:
                 self.tell(setting, scored)
 
     def _contradiction(self, setting: Setting) -> str | None:
-        """Return why values that are allowed alone are not so together; None if they are."""
-        kernels = {scenario.defaults.kernel or KERNEL_DEFAULT for scenario in self.training} or {KERNEL_DEFAULT}
+        """Return why values are not allowed together, or not with a scenario's kernel; None if they are."""
+        kernels = {scenario.defaults.kernel or KERNEL_DEFAULT for scenario in (*self.training, *self.held_out)}
         try:
-            for kernel in sorted(kernels):
+            for kernel in sorted(kernels or {KERNEL_DEFAULT}):
                 host_class(self.policy, arguments(setting), kernel)
         except (BadInput, PlaceError) as error:
             return str(error).removeprefix("--policy-args: ")

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from cohortlab import scenario as scenarios
 from cohortlab.errors import EXIT_FAILED, BadInput
+from cohortlab.places import PlaceError
 from cohortlab.table import stdout
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def tune(
         figure = f"{scored.over_ideal:.3f}" if scored.error is None else f"failed: {scored.error}"
         print(f"{_said(arguments(setting))}: {figure}", file=sys.stderr)
 
-    search = Search(policy, _knobs(knobs), chosen, seeds, hardware, tell)
+    search = Search(policy, _knobs(knobs), chosen, seeds, hardware, tell, judges)
     search.check()
     best = search.best()
     judged = score(policy, [DEFAULT, best] if best else [DEFAULT], judges, seeds, hardware)
@@ -82,13 +83,19 @@ def tune(
 
 
 def _loaded(paths: tuple[Path, ...], hardware: str | None) -> list[Scenario]:
+    """Return scenarios, or raise BadInput for one that cannot be simulated: after the search it is too late."""
     from cohortlab.sim import hardware as hardwares
-    from cohortlab.sim.model import check
+    from cohortlab.sim.model import Run, check
+    from cohortlab.sim.policy import KERNEL_DEFAULT
 
     found = [scenarios.load(path) for path in paths]
     for scenario in found:
         check(scenario)
-        hardwares.of(scenario, hardware)
+        kernel, host = scenario.defaults.kernel or KERNEL_DEFAULT, hardwares.of(scenario, hardware)
+        try:
+            Run(scenario, dict(scenario.turns[0]), kernel=kernel, hardware=host).as_dict()
+        except PlaceError as error:
+            raise BadInput(f"{scenario.path}: defaults.kernel: {error}") from None
     return found
 
 

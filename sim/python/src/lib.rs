@@ -18,6 +18,7 @@ use serde_json::json;
 
 create_exception!(cohort_sim, ConfigError, PyValueError, "The description of the run is wrong.");
 create_exception!(cohort_sim, RunError, PyRuntimeError, "The run could not be carried to its end.");
+create_exception!(cohort_sim, LimitError, RunError, "A program would not end by itself.");
 
 /// What came of a run, or of a recording. Made of text and bytes alone, so that it can be pickled: workers on other machines send it.
 #[pyclass(frozen, module = "cohort_sim")]
@@ -105,7 +106,7 @@ pub fn columns(timeline: Option<Timeline>) -> Columns {
 ///
 /// `figures=False`: no fingerprint either; `buckets=False`: distributions without their buckets, which are most of the JSON text.
 ///
-/// Raises ConfigError and RunError, each with one line.
+/// Raises ConfigError and RunError, each with one line; LimitError, a RunError, if it would not end.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)] // named ones of a Python function
 #[pyo3(signature = (scenario, *, figures=true, buckets=true, perfetto_bytes_max=0, ftrace_bytes_max=0, timeline_rows_max=0, recording=false))]
@@ -139,6 +140,7 @@ fn run(
             Ok(Run { json, perfetto, ftrace, recording, columns: columns(timeline) })
         }
         Ok(Err(error @ SimError::Config(_))) => Err(ConfigError::new_err(error.to_string())),
+        Ok(Err(error @ SimError::Limit(_))) => Err(LimitError::new_err(error.to_string())),
         Ok(Err(error)) => Err(RunError::new_err(error.to_string())),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -235,6 +237,7 @@ fn python_module(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(wrong_with_sets, m)?)?;
     m.add("ConfigError", m.py().get_type::<ConfigError>())?;
     m.add("RunError", m.py().get_type::<RunError>())?;
+    m.add("LimitError", m.py().get_type::<LimitError>())?;
     // The sources that it was built of, bpf/ aside: build.rs.
     m.add("DECIDES", env!("COHORT_SIM_DECIDES"))?;
     m.add("__version__", env!("CARGO_PKG_VERSION"))

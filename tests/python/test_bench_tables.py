@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What bench/tables.py and bench/rounds.py make of a comparison's results."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.python.two_vms import two_vms, with_quick
+
+from cohortlab.results import ALONE, Results, read_parquet, write_parquet
+
+Run = Callable[..., Any]
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+FILE = Path("out/measurements.parquet")
+LAB = {"kernel": "7.3.4+deb14-amd64", "emulator": "QEMU 10.0.13 patched", "ple": "after 99 us", "ple_window_us": "99"}
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Return what loads a script of bench/, which finds the others there."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module
+
+
+@pytest.fixture
+def results(cohortlab: Run, tmp_path: Path) -> Results:
+    """A comparison of two policies that says that the lab measured it; it is in the folder ``out``."""
+    args = ("--on", "sim", "--rounds", 1, "--policies", "eevdf,vtime", "--out", "out")
+    assert cohortlab("compare", with_quick(tmp_path), *args).code == 0
+    read = read_parquet(FILE)
+    read.places = {"ipi": dict(LAB)}
+    return read
+
+
+def test_a_table_has_the_programs_that_were_measured(
+    cohortlab: Run, script: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(two_vms("tlb-flush"))
+    args = ("--on", "sim", "--programs", "mmapfork", "--rounds", 1, "--policies", "eevdf", "--out", "out")
+    assert cohortlab("compare", path, *args).code == 0
+    script("tables").main(["out"], short=True, by_policy=False, settled=False)
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| mmapfork, s | ")]
+    assert len(rows) == 1
+
+
+def test_a_disturbed_round_alone_stays_where_there_is_no_other(script: Callable[[str], Any], results: Results) -> None:
+    (alone,) = (row for row in results.rows if row.policy == ALONE)
+
+    def waited(ready_ns: float, **more: str) -> Any:
+        row = dataclasses.replace(alone, **more)
+        return dataclasses.replace(row, why={row.vm: {"vcpus": 2.0, "window_ns": 1e9, "ready_ns": ready_ns}})
+
+    calm, disturbed = waited(0.0), waited(1e9)
+    others = [waited(1e9, tlb="kvm-pv"), waited(1e9, vm="other")]
+    assert script("tables").without_disturbed([calm, disturbed, *others], 2) == [calm, *others]
+
+
+def rounds(script: Callable[[str], Any], results: Results) -> None:
+    write_parquet(results, FILE)
+    script("rounds").main("out", None, settled=False)
+
+
+def test_rounds_leave_out_who_failed(
+    script: Callable[[str], Any], results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results.failed["ipi", "vtime", "quick"] = "hangs"
+    rounds(script, results)
+    said = capsys.readouterr()
+    (measured,) = tomllib.loads(said.out)["measured"]
+    assert (measured["program"], list(measured["under"])) == ("quick", ["eevdf"])
+    assert said.err == "quick under vtime is left out: hangs\n"
+    results.failed["ipi", "eevdf", "quick"] = "hangs"
+    rounds(script, results)
+    assert "measured" not in tomllib.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("said", "guest", "option", "window_us"),
+    [
+        # Nobody chose it: it is hardware's, measured.
+        ("98", "", "", 100),
+        ("98, later 103", "", "", 100),
+        ("4", "", "", 4),
+        ("16, later 18", "[guest]\nple_window_us = 16\n", "", 17),
+        ("4", "[guest]\nple_window_us = 4\n", "", 4),
+        ("16", "", " --ple 16", 16),
+    ],
+)
+def test_rounds_have_the_window_of_the_lab(
+    script: Callable[[str], Any],
+    results: Results,
+    capsys: pytest.CaptureFixture[str],
+    said: str,
+    guest: str,
+    option: str,
+    window_us: int,
+) -> None:
+    results.places["ipi"]["ple_window_us"] = said
+    results.scenario_text += guest
+    results.command += option
+    rounds(script, results)
+    assert tomllib.loads(capsys.readouterr().out)["ple_window_us"] == window_us
+
+
+def test_rounds_without_a_pause_filter_are_refused(
+    script: Callable[[str], Any], results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del results.places["ipi"]["ple_window_us"]
+    results.places["ipi"]["ple"] = "off"
+    with pytest.raises(SystemExit) as ended:
+        rounds(script, results)
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert said.err.startswith(f'{FILE}: ple: "off" is not allowed: must be ')

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The simulator as a place of a comparison: a program that fails there takes nothing else with it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.python.two_vms import two_vms, with_quick
+
+from cohortlab import scenario as scenarios
+from cohortlab.compare import Plan
+from cohortlab.places import Measurement
+from cohortlab.policies import Policy
+from cohortlab.results import read_parquet
+from cohortlab.sim import place as places
+from cohortlab.sim.compared import simulate
+from cohortlab.sim.model import Run as Simulated
+from cohortlab.sim.result import Result, RunEndless, Traces
+from cohortlab.workloads import WorkloadError
+
+Run = Callable[..., Any]
+IDLE = """
+name = "idle"
+[[thread]]
+name = "t"
+times = 2000000
+steps = [{ compute = "0ns" }]
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = with_quick(tmp_path)
+    (tmp_path / "workloads" / "models" / "idle.toml").write_text(IDLE)
+    path.write_text(two_vms("idle", "hackbench"))
+    return path
+
+
+def test_a_program_that_does_nothing_for_ever_is_the_only_one_that_fails(cohortlab: Run, path: Path) -> None:
+    ran = cohortlab("compare", path, "--on", "sim", "--rounds", 1, "--json", "--out", "out")
+    assert ran.code == 1, ran.err
+    found = json.loads(ran.out)
+    assert {o["program"] for o in found if o["error"] is None and o["slowdown"] > 0} == {"hackbench"}
+    kept = read_parquet(Path("out/measurements.parquet"))
+    assert kept.stopped is None
+    assert {program for _, _, program in kept.failed} == {"idle"}
+    assert all("idle fails alone: " in why and "does nothing for ever" in why for why in kept.failed.values())
+
+
+def test_explain_of_a_program_that_does_nothing_for_ever_fails(cohortlab: Run, path: Path) -> None:
+    ran = cohortlab("explain", path, "--program", "idle")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1), ran.err
+    assert "does nothing for ever" in ran.err
+
+
+class Done:
+    """A run's result; without a figure if its program did not end in time."""
+
+    def __init__(self, *, ended: bool) -> None:
+        self.ended = ended
+
+    def measurement(self, vm: str) -> Measurement:
+        if not self.ended:
+            raise WorkloadError(f"quick in {vm} did not end in 600 s")
+        return Measurement(1.0, 1.0, 1.0, {"work": 1.0, "hog": 1.0})
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("where", ["vtime", "alone"])
+def test_what_has_failed_is_not_simulated_ahead_any_more(
+    path: Path, monkeypatch: pytest.MonkeyPatch, where: str, late: bool
+) -> None:
+    rounds = 20
+    asked: list[tuple[str, str]] = []
+
+    def of(run: Simulated, traces: Traces) -> Done:
+        what = (run.policy if "hog" in run.running else "alone", run.running["work"])
+        asked.append(what)
+        fails = what == (where, "quick")
+        if fails and not late:
+            raise RunEndless("it does nothing for ever")
+        return Done(ended=not fails)
+
+    monkeypatch.setattr(Result, "of", of)
+    # Fewer than a round has: nothing of the second is begun before it is known what fails in the first.
+    monkeypatch.setattr(places, "AHEAD_MAX", 2)
+    path.write_text(two_vms("quick", "tlb-flush"))
+    policies = (Policy("eevdf", "eevdf"), Policy("vtime", "vtime"))
+    results = simulate(Plan(policies, rounds, {"ipi": scenarios.load(path)}, warm_up=False), "test", None)
+    assert results.stopped is None
+    out = {"vtime"} if where == "vtime" else {"eevdf", "vtime"}
+    assert set(results.failed) == {("ipi", policy, "quick") for policy in out}
+    times = Counter(asked)
+    all_three = {"alone", "eevdf", "vtime"}
+    measured = all_three - {where, *out}
+    assert {times[one, "tlb-flush"] for one in all_three} == {rounds}
+    assert all(times[one, "quick"] == rounds for one in measured)
+    # That which failed, and at most one more that was under way then.
+    assert 1 <= sum(times[one, "quick"] for one in all_three - measured) <= 2
