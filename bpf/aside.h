@@ -56,6 +56,12 @@ static __always_inline void mark_aside(s32 cpu, bool has)
 		atomic_and(word, ~bit);
 }
 
+/* May p, t, not run on cpu now? Who exits may: what it holds is others' to wait for. */
+static __always_inline u32 gate_of(const struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
+{
+	return p->flags & PF_EXITING ? GATE_OPEN : gate_for(t, cpu, now);
+}
+
 /*
  * Does a gate keep t from running on cpu, so that it is to be put aside? The pCPU is marked before the last look: of a gate that opens after that it is told
  * (gate_recheck()), and nobody has to find out that it was open before.
@@ -185,8 +191,10 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, bool here, u64 now)
 		order_wake(t, cpu, now, true);
 		t->aside = false;
 		/* Its own quota kept it from running, no other task: it begins to wait now. Whom it has kept for too long is let in for that. */
-		if (elapsed_ns(now, t->queued_ns) <= ASIDE_MAX_NS)
+		if (elapsed_ns(now, t->queued_ns) <= ASIDE_MAX_NS) {
 			t->unserved_ns = now;
+			t->unserved_ran_ns = 0;
+		}
 		account_place(t, cpu);
 		vcpu_set_state(t, VCPU_WAITING, cpu, now);
 		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, order_key(t));
@@ -206,6 +214,9 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, bool here, u64 now)
 		c->aside_rest = seen > scan && c->aside_rest > scan ? c->aside_rest - scan : 0;
 	else if (seen > scan)
 		c->aside_look = 1;
+	/* The others, where nobody else would make it look: the kernel drops that where somebody runs from now on. */
+	if (here && c->aside_rest)
+		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 	/* From elsewhere nobody knows whether another is on the way there. */
 	if (here && scx_bpf_dsq_nr_queued(ASIDE_DSQ(cpu)) <= 0)
 		mark_aside(cpu, false);

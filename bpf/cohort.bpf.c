@@ -7,7 +7,7 @@
  *   kernel.h     the kernel's types and functions, and what differs between versions
  *   intf.h       limits, knob values and counters, shared with user space
  *   policies.h   the table of policies; policy.h: what each decides
- *   state.h      what is remembered about pCPUs, tasks, vCPUs, VMs and cgroups; the knobs
+ *   state.h      what is remembered about pCPUs, tasks, vCPUs, VMs and cgroups; the knobs; marks.h: which queues are not empty
  *   tree.h       who competes with whom: cgroups, and the VMs in them
  *   tally.h      what is counted of a VM, for statistics
  *   registry.h   which tasks are vCPUs, of which VM, and where they are
@@ -113,7 +113,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	cpu = scx_bpf_task_cpu(p);
 
 	/* Once it has used a slice it queues like everybody. */
-	if (woken && (p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1 && may_interrupt(t, cpu, now)) {
+	if (woken && (p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1 && may_interrupt(cpu, now)) {
 		arrive(p, t, cpu, now, false);
 		run_kthread(p, t, cpu, enq_flags, now);
 		return;
@@ -127,7 +127,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	if (!t->queued_ns)
 		t->queued_ns = now;
-	t->aside = goes_aside(t, cpu, now);
+	t->aside = !(p->flags & PF_EXITING) && goes_aside(t, cpu, now);
 	if (t->aside) {
 		t->comes_back = false;
 		account_place(t, -1);
@@ -213,14 +213,14 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (guard_may_keep() && keep_holds(cpu, prev && task_is_queued(prev), best->now))
 		return;
-	c->interrupted = 0;
+	interruption_ends(c, best->now);
 	c->out_of_turn = 0;
 	c->emptied = 0;
 	if (prev && task_is_queued(prev)) {
 		t = task_get(prev);
 		if (t) {
 			run_charge(prev, t, prev->scx.weight, true, best->now);
-			if (gate_for(t, cpu, best->now))
+			if (gate_of(prev, t, cpu, best->now))
 				t = NULL;
 			else
 				order_end(t, prev->scx.weight);
@@ -361,7 +361,7 @@ void BPF_PROG(cohort_tick, struct task_struct *p)
 	cpu = scx_bpf_task_cpu(p);
 	run_charge(p, t, p->scx.weight, true, now);
 	gang_tick(t, cpu, now);
-	if (gate_for(t, cpu, now))
+	if (gate_of(p, t, cpu, now))
 		task_set_slice(p, 0);
 	order_tick(t, cpu, now);
 	vcpu_claim_back(p, t);

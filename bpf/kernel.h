@@ -53,6 +53,7 @@ typedef u64 __attribute__((may_alias)) aliasing_u64;
 #define SCX_TASK_QUEUED (1U << 0)
 #define SCX_DSQ_ITER_REV (1ULL << 16)
 #define SCX_SLICE_INF (~0ULL)
+#define PF_EXITING 0x00000004
 #define PF_KTHREAD 0x00200000
 #define MAX_RT_PRIO 100
 #define ENOMEM 12
@@ -73,11 +74,6 @@ typedef u64 __attribute__((may_alias)) aliasing_u64;
 /* What user space sets before loading, and what the scheduler changes itself. Natively each thread has its own, so they need marks. */
 #define KNOB const volatile
 #define VARIABLE
-
-/* Of the object that user space reads (intf.h). Without it nobody does. */
-#ifndef LAYOUT_NUMBER
-#define LAYOUT_NUMBER 0
-#endif
 
 /* Each object of the kernel's build is compiled for one value of that knob, because Linux 6.18 counts stack and calls of what its verifier drops as well. */
 #define COMPILED_FOR(knob) ONLY_##knob

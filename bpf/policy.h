@@ -10,7 +10,7 @@
 #ifndef COHORT_POLICY_H
 #define COHORT_POLICY_H
 
-#include "state.h"
+#include "marks.h"
 
 /* A task's place in the order. Less is better. */
 struct rank {

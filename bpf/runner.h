@@ -13,7 +13,7 @@ static __always_inline u64 cut_short(const struct task_struct *p, struct task_ct
 {
 	u64 lasts = gate_lasts_ns(t);
 
-	c->cut_short = lasts && lasts < slice && !(p->flags & PF_KTHREAD);
+	c->cut_short = lasts && lasts < slice && !(p->flags & (PF_KTHREAD | PF_EXITING));
 	return c->cut_short ? lasts : slice;
 }
 
@@ -53,7 +53,7 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
 	if (c->resume_pid == (u32)p->pid)
 		c->resume_pid = 0;
 	if (!(p->flags & PF_KTHREAD))
-		c->interrupted = 0;
+		interruption_ends(c, now);
 	if (queue_is_marked(cpu) || c->wish_pid || c->cut_short)
 		turn_watch(cpu, now);
 }

@@ -142,7 +142,7 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 		t = task_get(p);
 		if (!t || !task_allowed_on(p, best->cpu) || would_stack(best, t, queue))
 			continue;
-		gate = gate_for(t, best->cpu, best->now);
+		gate = gate_of(p, t, best->cpu, best->now);
 		if (gate) {
 			if (gate == GATE_ASIDE && queue == best->cpu && !best->looks_only &&
 			    goes_aside(t, queue, best->now) &&

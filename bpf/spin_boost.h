@@ -98,10 +98,12 @@ static void boost_any_mode(struct task_ctx *t, struct vm_ctx *vm, struct vcpu_ct
 	v = vcpu_at(best);
 	if (best < 0 || !v)
 		return;
-	boost_charge(spinner, now);
 	cpu = boost_ask(spinner_cpu, t->vm, best, v, now);
-	if (cpu >= 0)
-		spinner->exit_served = EXIT_SERVED;
+	/* In vain: KVM's choice may be another. */
+	if (cpu < 0)
+		return;
+	boost_charge(spinner, now);
+	spinner->exit_served = EXIT_SERVED;
 	if (cpu == spinner_cpu)
 		spinner->gave_way = 1;
 	boost_kick(cpu, spinner_cpu);
@@ -152,10 +154,10 @@ static bool boost_offered(struct task_struct *from, struct task_struct *to, u64 
 		stat_inc(STAT_PLE_BACKOFF);
 		return false;
 	}
-	boost_charge(spinner, now);
 	asked = boost_ask(cpu, t->vm, t->vcpu_at, target, now);
 	if (asked < 0)
 		return false;
+	boost_charge(spinner, now);
 	if (asked != cpu)
 		boost_kick(asked, cpu);
 	task_set_slice(from, 0);

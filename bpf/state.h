@@ -91,8 +91,10 @@ struct cpu_ctx {
 	u32 has_overdue;  /* somebody may be in its queue of the overdue (runqueue.h) */
 	u32 crowded;	  /* more wait in its queue than a choice looks at, as the last one has found */
 	u64 resume_end_ns;
-	u32 interrupted;     /* kernel threads are at work that woke here, and nobody has been chosen since */
-	u64 interrupted_ns;  /* ... since, or last */
+	u32 interrupted;    /* kernel threads are at work that woke here, and nobody has been chosen since */
+	u64 interrupted_ns; /* ... since */
+	u64 interrupts_ns;  /* so long they have had it at once, together, of the window that began then: */
+	u64 interrupts_since_ns;
 	u32 lets_out;	     /* so often has the end of the present turn been put off */
 	u64 searched_ns;     /* the whole queue was last looked through */
 	u64 swept_ns;	     /* idle, it last looked at all queues, whoever waits there */
@@ -304,11 +306,6 @@ VARIABLE u32 nr_quotas;
 
 VARIABLE u32 nr_online;
 
-/* Which pCPUs' queues are not empty, 64 to a word. A bit may be set for an empty queue, never the other way round for long. */
-VARIABLE u64 queued_mask[MAX_CPUS / 64];
-
-#define EVERYWHERE (~0ULL)
-
 static __always_inline void stat_add(u32 id, u64 n)
 {
 	u64 *v = bpf_map_lookup_elem(&stats, &id);
@@ -423,77 +420,6 @@ static __always_inline void settle_later(u32 vm)
 
 	if (c)
 		c->settle_vm = vm;
-}
-
-/* Does somebody wait in the queue of that pCPU? */
-static __always_inline bool queue_is_marked(s32 cpu)
-{
-	return READ_ONCE(queued_mask[(u32)cpu / 64 % (MAX_CPUS / 64)]) >> ((u32)cpu % 64) & 1;
-}
-
-/* Nobody waits anywhere. */
-static __always_inline bool no_queue_is_marked(void)
-{
-	u32 word;
-
-	for (word = 0; word < MAX_CPUS / 64; word++) {
-		if (word * 64 >= nr_cpus)
-			break;
-		if (READ_ONCE(queued_mask[word]))
-			return false;
-	}
-	return true;
-}
-
-/* The bit of a pCPU in a task's reach: on hosts of more than 64, one for several of them. */
-static __always_inline u64 reach_bit(s32 cpu)
-{
-	return 1ULL << (nr_cpus > 64 ? (u32)cpu * 64 / nr_cpus & 63 : (u32)cpu & 63);
-}
-
-/* May somebody who waits in that queue run on this pCPU? True may be wrong; false is not, but while somebody is just coming, of whom pCPUs are told. */
-static __always_inline bool reaches(const struct cpu_ctx *c, s32 cpu)
-{
-	return c && READ_ONCE(c->reach) & reach_bit(cpu);
-}
-
-static __always_inline bool queue_reaches(s32 queue, s32 cpu)
-{
-	return reaches(cpu_get(queue), cpu);
-}
-
-/* Somebody of that reach waits there. Marked before its reach is: when a queue is unmarked it is the other way round, and no mark is left without. */
-static __always_inline void queue_mark(s32 cpu, u64 reach)
-{
-	struct cpu_ctx *c = cpu_get(cpu);
-
-	if (c && ~READ_ONCE(c->came) & reach)
-		atomic_or(&c->came, reach);
-	if (!queue_is_marked(cpu))
-		atomic_or(&queued_mask[(u32)cpu / 64 % (MAX_CPUS / 64)], 1ULL << ((u32)cpu % 64));
-	if (c && ~READ_ONCE(c->reach) & reach)
-		atomic_or(&c->reach, reach);
-}
-
-/* Of all who wait in that queue this is the reach. Who has come since the last time may not have been inserted yet. */
-static __always_inline void queue_renew(struct cpu_ctx *c, u64 reach)
-{
-	u64 came = READ_ONCE(c->came);
-
-	atomic_and(&c->came, ~came);
-	atomic_or(&c->reach, reach | came);
-	/* Not a plain store, behind which the look at who comes meanwhile could be brought forward. */
-	atomic_and(&c->reach, reach | came);
-	atomic_or(&c->reach, READ_ONCE(c->came));
-}
-
-static __always_inline void queue_unmark(s32 cpu)
-{
-	struct cpu_ctx *c = cpu_get(cpu);
-
-	if (c)
-		c->reach = 0;
-	atomic_and(&queued_mask[(u32)cpu / 64 % (MAX_CPUS / 64)], ~(1ULL << ((u32)cpu % 64)));
 }
 
 #endif

@@ -318,8 +318,10 @@ static void task_may_run_on(struct task_struct *p, struct task_ctx *t, const str
 				lacks = true;
 		}
 	}
-	/* One pCPU of several is that of a section that forbids migration, for a while. */
+	/* One pCPU of several is that of a section that forbids migration, for a while. What is known of it stays true. */
 	if (p->nr_cpus_allowed > 1 && task_is_pinned(p) && !(reach & (reach - 1))) {
+		if (t->reach)
+			return;
 		reach = EVERYWHERE;
 		lacks = p->nr_cpus_allowed < nr_online;
 	}

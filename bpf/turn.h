@@ -9,7 +9,7 @@
 #ifndef COHORT_TURN_H
 #define COHORT_TURN_H
 
-#include "state.h"
+#include "marks.h"
 
 /* Not worth another timer. */
 #define TURN_EARLY_NS 20000ULL

@@ -31,11 +31,15 @@ static __always_inline void keep_challenge(struct task_ctx *t, struct cpu_ctx *c
 
 /*
  * p comes from another pCPU, whose turn it had: nobody holds this one's lock. Its runner may leave it between our look and the insertion, and it idles then, for it has
- * looked in vain. A kick takes effect after the insertion; the kernel drops it at once where somebody runs and goes on.
+ * looked in vain. So its timer looks again (turn_over()); where no turn goes on it is kicked, which takes effect after the insertion.
  */
-static __always_inline void tell_of_stranger(struct task_struct *p, s32 cpu, const struct cpu_ctx *c)
+static __always_inline void tell_of_stranger(struct task_struct *p, s32 cpu, const struct cpu_ctx *c, u64 now)
 {
-	if (cpu != scx_bpf_task_cpu(p))
+	if (cpu == scx_bpf_task_cpu(p))
+		return;
+	if (c->curr_pid && time_before(now, c->turn_end_ns))
+		turn_watch(cpu, now);
+	else
 		scx_bpf_kick_cpu(cpu, c->curr_pid ? SCX_KICK_IDLE : SCX_KICK_ANY);
 }
 
@@ -66,7 +70,7 @@ static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, bool last
 			other = guard_may_keep() ? cpu_get(idle) : NULL;
 			/* One that is kept looks later. */
 			if (!other || !other->kept_pid) {
-				tell_of_stranger(p, cpu, c);
+				tell_of_stranger(p, cpu, c, now);
 				return;
 			}
 		}
@@ -90,29 +94,37 @@ static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, bool last
 		return;
 	}
 	turn_watch(cpu, now);
-	tell_of_stranger(p, cpu, c);
+	tell_of_stranger(p, cpu, c, now);
 }
 
-/* Kernel threads that wake less often than this are not asked what they have had. */
-#define INTERRUPTS_APART_NS 1000000ULL
+/* Kernel threads have been at work that woke here; somebody else runs now, or is chosen. */
+static __always_inline void interruption_ends(struct cpu_ctx *c, u64 now)
+{
+	if (c->interrupted)
+		c->interrupts_ns += elapsed_ns(now, c->interrupted_ns);
+	c->interrupted = 0;
+}
+
+/* Kernel threads that wake have a pCPU at once for half of so many turns. */
+#define INTERRUPTS_WINDOW 2
 
 /*
- * May a kernel thread that wakes have this pCPU at once? Those that wake while another is at work follow one another, and nobody else is chosen: when that has
- * lasted for a turn they queue like everybody. So does one that often interrupts somebody, and has had more than he has.
+ * May a kernel thread that wakes have this pCPU at once? Each has a little work to do, as a rule; but those that wake while another is at work follow one another,
+ * and nobody else is chosen. When they have had as much as all others together they queue like everybody, for a while.
  */
-VERIFIED_ONCE may_interrupt(struct task_ctx *t, s32 cpu, u64 now)
+VERIFIED_ONCE may_interrupt(s32 cpu, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
-	struct rank rank, runner;
+	u64 spent;
 
-	if (!t || !c)
+	if (!c)
 		return 1;
-	if (c->interrupted)
-		return elapsed_ns(now, c->interrupted_ns) <= slice_ns;
-	if (elapsed_ns(now, c->interrupted_ns) > INTERRUPTS_APART_NS || !rank_of_runner(c, now, &runner))
-		return 1;
-	order_rank(t, now, &rank);
-	return !order_before(&runner, &rank, lag_ns);
+	if (elapsed_ns(now, c->interrupts_since_ns) > INTERRUPTS_WINDOW * slice_ns) {
+		c->interrupts_since_ns = c->interrupted_ns = now;
+		c->interrupts_ns = 0;
+	}
+	spent = c->interrupts_ns + (c->interrupted ? elapsed_ns(now, c->interrupted_ns) : 0);
+	return spent < INTERRUPTS_WINDOW * slice_ns / 2;
 }
 
 /*

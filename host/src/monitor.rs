@@ -24,7 +24,18 @@ const PROGRAMS: &str = "cohort_";
 const TRAFFIC_PROGRAMS: [&str; 2] = ["cohort_on_irq", "cohort_on_fault"];
 /// While the scheduler is loaded anew (when KVM appears) there is none for a moment.
 const GONE_MAX: Duration = Duration::from_secs(10);
+/// ... and then one that has not begun, for as long as the verifier takes. systemd waits for a start no longer than this (the unit's TimeoutStartSec=).
+const LOADING_MAX: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// What of our scheduler is seen in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sight<F> {
+    Running(F),
+    /// Some of its programs are loaded, and it has not begun.
+    Loading,
+    Nothing,
+}
 
 /// A scheduler found in the kernel.
 struct Found {
@@ -38,18 +49,19 @@ pub fn watch(host: &Host, interval: Duration, json: bool, stops: &Stops) -> Resu
     if let Some(refusal) = host.capabilities() {
         return Err(Failure::refused(refusal));
     }
-    let Some(mut found) = find()? else {
-        let other = match host.loaded_scheduler() {
-            Some(name) if name == OURS => {
-                return Err(Failure::refused(
-                    "cohort is scheduling, and its programs are not seen here: run as root, outside of containers and user namespaces",
-                ));
-            }
-            other => other.map(|name| format!(" (but {name} is)")).unwrap_or_default(),
-        };
-        return Err(Failure::refused(format!(
-            "nothing to monitor: cohort is not scheduling{other}; start `cohort run`"
-        )));
+    let first = match find()? {
+        Sight::Loading => wait_for_next(find, |time| stops.wait(time))?,
+        sight => sight,
+    };
+    let mut found = match first {
+        Sight::Running(found) => found,
+        _ if stops.asked() => return Ok(()),
+        Sight::Loading => {
+            return Err(Failure::refused(
+                "nothing to monitor: cohort is still being loaded; try again when it is scheduling",
+            ));
+        }
+        Sight::Nothing => return Err(nothing_to_monitor(host)),
     };
     let output = Output::stdout();
     let mut names = Names::default();
@@ -59,15 +71,31 @@ pub fn watch(host: &Host, interval: Duration, json: bool, stops: &Stops) -> Resu
         if stops.asked() || output.is_closed() {
             break;
         }
-        match wait_for_next(stops)? {
-            Some(next) => found = next,
-            None => {
+        match wait_for_next(find, |time| stops.wait(time))? {
+            Sight::Running(next) => found = next,
+            Sight::Loading => {
+                info!("the scheduler has ended; the next one is still being loaded");
+                break;
+            }
+            Sight::Nothing => {
                 info!("the scheduler has ended");
                 break;
             }
         }
     }
     output.finish(|| true)
+}
+
+fn nothing_to_monitor(host: &Host) -> Failure {
+    let other = match host.loaded_scheduler() {
+        Some(name) if name == OURS => {
+            return Failure::refused(
+                "cohort is scheduling, and its programs are not seen here: run as root, outside of containers and user namespaces",
+            );
+        }
+        other => other.map(|name| format!(" (but {name} is)")).unwrap_or_default(),
+    };
+    Failure::refused(format!("nothing to monitor: cohort is not scheduling{other}; start `cohort run`"))
 }
 
 /// Print statistics until the scheduler, the reader or the user ends it.
@@ -91,16 +119,25 @@ fn watch_one(
     Ok(())
 }
 
-fn wait_for_next(stops: &Stops) -> Result<Option<Found>, Failure> {
-    for _ in 0..GONE_MAX.as_millis() / LOOK_EVERY.as_millis() {
-        if let Some(found) = find()? {
-            return Ok(Some(found));
+/// Look until there is one that runs, none has been seen for too long, or one takes too long to load; what was seen last. `wait`: for so long, and whether
+/// the user has had enough.
+fn wait_for_next<F>(
+    mut look: impl FnMut() -> Result<Sight<F>, Failure>,
+    mut wait: impl FnMut(Duration) -> bool,
+) -> Result<Sight<F>, Failure> {
+    let (mut gone, mut waited) = (Duration::ZERO, Duration::ZERO);
+    loop {
+        let sight = look()?;
+        match sight {
+            Sight::Running(_) => return Ok(sight),
+            Sight::Loading => gone = Duration::ZERO,
+            Sight::Nothing => gone += LOOK_EVERY,
         }
-        if stops.wait(LOOK_EVERY) {
-            break;
+        if gone > GONE_MAX || waited >= LOADING_MAX || wait(LOOK_EVERY) {
+            return Ok(sight);
         }
+        waited += LOOK_EVERY;
     }
-    Ok(None)
 }
 
 /// The operations of loaded schedulers of this kind, and the maps that each uses. A map may be gone by now, with its scheduler.
@@ -127,10 +164,14 @@ pub fn find_traffic(host: &Host) -> Result<(MapHandle, MapHandle), Failure> {
     if let Some(refusal) = host.capabilities() {
         return Err(Failure::refused(refusal));
     }
-    let found = find()?.and_then(|found| {
+    let vms = match find()? {
+        Sight::Running(found) => Some(found.vms),
+        Sight::Loading | Sight::Nothing => None,
+    };
+    let found = vms.and_then(|vms| {
         // Small where nobody counts: interrupts are watched for another reason as well.
         let traffic = |program: &&str| map_of(program, "traffic").filter(|map| map.max_entries() > 1);
-        Some((found.vms, TRAFFIC_PROGRAMS.iter().find_map(traffic)?))
+        Some((vms, TRAFFIC_PROGRAMS.iter().find_map(traffic)?))
     });
     found.ok_or_else(|| {
         Failure::refused("nobody counts who communicates with whom: start `cohort run --policy partial-auto`")
@@ -147,7 +188,8 @@ fn map_of(program: &str, map: &str) -> Option<MapHandle> {
 }
 
 /// Look for the scheduler: one of its programs that uses all three maps.
-fn find() -> Result<Option<Found>, Failure> {
+fn find() -> Result<Sight<Found>, Failure> {
+    let mut sight = Sight::Nothing;
     for (program_id, maps) in operations() {
         let (mut vms, mut stats, mut entities) = (None, None, None);
         for map in maps {
@@ -167,11 +209,12 @@ fn find() -> Result<Option<Found>, Failure> {
         }
         // Loaded, and not yet in charge.
         if layout == 0 {
+            sight = Sight::Loading;
             continue;
         }
-        return Ok(Some(Found { program_id, vms, stats, entities }));
+        return Ok(Sight::Running(Found { program_id, vms, stats, entities }));
     }
-    Ok(None)
+    Ok(sight)
 }
 
 /// The number of the scheduler's layout, which is behind its counters; 0: it has not begun.
@@ -190,7 +233,44 @@ fn is_ours(sizes: [u32; 3], layout: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::iter::repeat_n;
+
     use super::*;
+
+    /// What comes of waiting when so many looks see this, one after the other, and later ones nothing; and how long it takes.
+    fn waited(seen: &[(usize, Sight<u32>)]) -> (Sight<u32>, Duration) {
+        let mut all = seen.iter().flat_map(|(count, sight)| repeat_n(*sight, *count));
+        let mut time = Duration::ZERO;
+        let last = wait_for_next(
+            || Ok(all.next().unwrap_or(Sight::Nothing)),
+            |wait| {
+                time += wait;
+                false
+            },
+        );
+        (last.unwrap(), time)
+    }
+
+    #[test]
+    fn a_scheduler_that_is_being_loaded_has_not_ended() {
+        use Sight::{Loading, Nothing, Running};
+        assert_eq!(waited(&[(1, Running(7))]), (Running(7), Duration::ZERO));
+        assert_eq!(waited(&[]), (Nothing, GONE_MAX));
+        // The verifier takes 50 s, refuses it, and is given another one.
+        let slow = [(10, Nothing), (100, Loading), (10, Nothing), (1, Running(7))];
+        assert_eq!(waited(&slow), (Running(7), LOOK_EVERY * 120));
+        assert_eq!(waited(&[(4, Loading)]), (Nothing, LOOK_EVERY * 4 + GONE_MAX), "loading it has failed");
+        assert_eq!(waited(&[(1000, Loading)]), (Loading, LOADING_MAX));
+        let stopped = wait_for_next(|| Ok(Sight::<u32>::Loading), |_| true);
+        assert_eq!(stopped, Ok(Loading), "the user has had enough");
+    }
+
+    #[test]
+    fn loading_is_waited_for_as_long_as_systemd_waits() {
+        let unit = include_str!("../systemd/cohort.service");
+        let allowed = unit.lines().find_map(|line| line.strip_prefix("TimeoutStartSec=")).unwrap();
+        assert_eq!(LOADING_MAX.as_secs().to_string(), allowed);
+    }
 
     #[test]
     fn a_scheduler_of_another_version_is_not_taken_for_ours() {

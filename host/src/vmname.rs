@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use crate::ask::ask;
+use crate::ask::{ask, ask_each, Silent};
 use crate::audit::guest_cpu::is_qemu;
 use crate::checks::Host;
 
@@ -19,18 +19,11 @@ const PATIENCE_WHEN_STUCK: Duration = Duration::from_millis(5);
 /// ... or for all together, where they are read at once.
 const PATIENCE_FOR_ALL: Duration = Duration::from_secs(1);
 
-/// The command lines of these processes, word by word; None: it did not let its own be read in time. All are read at once, so that one that is stuck takes
-/// no time from the others.
-pub fn cmdlines(host: &Host, pids: impl Iterator<Item = i32>) -> BTreeMap<i32, Option<Vec<String>>> {
-    let asked: Vec<_> = pids
-        .map(|pid| {
-            let there = host.clone();
-            (pid, ask(move || there.cmdline(pid)))
-        })
-        .collect();
-    let until = Instant::now() + PATIENCE_FOR_ALL;
-    let left = || until.saturating_duration_since(Instant::now());
-    asked.into_iter().map(|(pid, answers)| (pid, answers.recv_timeout(left()).ok())).collect()
+/// The command lines of these processes, word by word, or why they were not read. Many are read at once, so that one that is stuck takes no time from the
+/// others.
+pub fn cmdlines(host: &Host, pids: impl Iterator<Item = i32>) -> BTreeMap<i32, Result<Vec<String>, Silent>> {
+    let there = host.clone();
+    ask_each(pids, PATIENCE_FOR_ALL, move |pid| there.cmdline(pid))
 }
 
 /// Names found so far. A VMM keeps its name; its process number is taken by another one day, hence the VM's identity in the key.

@@ -104,6 +104,7 @@ class Plan:
             programs=self.programs,
             tlb_modes=tuple(self.modes),
             rounds=self.rounds,
+            files=self._scenario.own_files(),
         )
 
     def in_order(self, number: int) -> tuple[Policy, ...]:

@@ -30,6 +30,8 @@ from cohortlab.tomlmodel import parse_toml
 
 # The goal: as near as this.
 GOAL = 0.15
+# In place of a file that is not the user's own, and its SHA-256.
+_PROJECTS = ("the project's own", "")
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ def compare(
         has = ", ".join(lab.programs)
         raise BadInput(f"--lab: {lab_file}: has {has}: must be programs of {scenario.path}, or the same in all its VMs")
     _check_machines(lab, lab_file, scenario)
+    _check_files(lab, lab_file, chosen)
     _check_emulator(lab, lab_file, say)
     measured = complete(lab, figures(lab, chosen))
     if not measured:
@@ -170,6 +173,18 @@ def _check_machines(lab: Results, lab_file: Path, scenario: Scenario) -> None:
     for field in was | now:
         if was.get(field) != now.get(field):
             raise BadInput(f"--lab: {lab_file}: its scenario had another {field}: must be that of {scenario.path}")
+
+
+def _check_files(lab: Results, lab_file: Path, scenario: Scenario) -> None:
+    """Raise BadInput if a program or a load that ran in the lab was another file than what has its name here."""
+    if lab.files is None:
+        return
+    here = scenario.own_files()
+    for name in lab.files | here:
+        was, now = lab.files.get(name, _PROJECTS), here.get(name, _PROJECTS)
+        if was[1] != now[1]:
+            both = [f"{file} ({sha256[:12]})" if sha256 else file for file, sha256 in (was, now)]
+            raise BadInput(f'--lab: {lab_file}: "{name}" was {both[0]}: must be the same as {both[1]}')
 
 
 def _check_emulator(lab: Results, lab_file: Path, say: Callable[[str], None]) -> None:

@@ -141,6 +141,7 @@ class Results:
     Attributes:
         places: the description of each place, by TLB mode.
         failed: why a program under a policy was taken out of the comparison, by (TLB mode, label, program).
+        files: see ``Scenario.own_files``; None in files of older versions.
         stopped: why the comparison ended before all its rounds were complete; None when it did not.
     """
 
@@ -157,6 +158,7 @@ class Results:
     places: dict[str, dict[str, str]] = field(default_factory=dict)
     crashes: list[Crash] = field(default_factory=list)
     failed: dict[tuple[str, str, str], str] = field(default_factory=dict)
+    files: dict[str, tuple[str, str]] | None = None
     stopped: str | None = None
 
 
@@ -181,6 +183,7 @@ def read_parquet(path: Path) -> Results:
 
     table = pq.read_table(path)
     about = json.loads(table.schema.metadata[METADATA_KEY])
+    files = about.get("files")
     rows = []
     for row in table.to_pylist():
         row.update({name: dict(row[name]) for name in MAPS})
@@ -200,6 +203,7 @@ def read_parquet(path: Path) -> Results:
         places=about["places"],
         crashes=[Crash(**crash) for crash in about["crashes"]],
         failed={(tlb, label, program): why for tlb, label, program, why in about["failed"]},
+        files=None if files is None else {name: (file, sha256) for name, (file, sha256) in files.items()},
         stopped=about["stopped"],
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, Strict
 
-from cohortlab import models, shipped
+from cohortlab import models, shipped, workloads
 from cohortlab.errors import BadInput
 from cohortlab.tomlmodel import Model, parse, parse_toml, read_text
 from cohortlab.workloads import Workload
@@ -202,6 +203,26 @@ class Scenario:
         """Return the VM whose program is called so."""
         turn = self.turn_of(label) or ()
         return next((vm for vm, _ in turn if self.label(turn, vm) == label), None)
+
+    def own_files(self) -> dict[str, tuple[str, str]]:
+        """Return the user's own files that say what runs, with their SHA-256, by name: rt-app's, and workload files.
+
+        A model is none of them: the lab does not read it, and who changes it compares with the same measurements again.
+
+        Raises:
+            BadInput: one of them cannot be read.
+        """
+        found: dict[str, tuple[str, str]] = {}
+        for name in dict.fromkeys(name for vm in self.vms for name in (*vm.programs, vm.load) if name is not None):
+            is_rt_app = name.endswith(models.RT_APP)
+            file = self.models.get(name) if is_rt_app else workloads.file_of(name, self.path)
+            if file is None or file.parent == workloads.SHIPPED:
+                continue
+            try:
+                found[name] = (str(file), hashlib.sha256(file.read_bytes()).hexdigest())
+            except OSError as error:
+                raise BadInput(f"{file}: cannot be read: {error.strerror}") from None
+        return found
 
     def with_tlb(self, tlb: Tlb) -> Scenario:
         """Return the scenario with every VM in TLB mode ``tlb``."""

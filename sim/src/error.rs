@@ -11,14 +11,18 @@ pub enum SimError {
     Config(String),
     /// The scheduler of `bpf/` did what the kernel's verifier or runtime refuses; the kernel would have ejected it.
     Refused { at_ns: Ns, op: &'static str, reason: String },
-    /// A limit of the model was reached (number of tasks, of events in one instant).
+    /// The run has had as many events as it may have, and would go on.
     Limit(String),
+    /// This VM's workload does nothing for ever.
+    Endless { vm: String, what: String },
+    /// The host schedules for ever and no time passes, which is no workload's doing.
+    Hang(String),
 }
 
 impl fmt::Display for SimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
-            Self::Config(what) | Self::Limit(what) => what,
+            Self::Config(what) | Self::Limit(what) | Self::Endless { what, .. } | Self::Hang(what) => what,
             Self::Refused { at_ns, op, reason } => {
                 &format!("at {at_ns} ns, in ops.{op}: the kernel ejects the scheduler: {reason}")
             }

@@ -99,7 +99,7 @@ impl<B: Bodies> Simulation<B> {
             } else if let Some(cpu) = self.host.next_pending() {
                 self.host.core.in_instant += 1;
                 if self.host.core.in_instant > INSTANT_MAX {
-                    return Err(SimError::Limit(format!(
+                    return Err(SimError::Hang(format!(
                         "at {} ns: {INSTANT_MAX} schedules without time passing; something yields for ever",
                         self.host.core.now_ns
                     )));

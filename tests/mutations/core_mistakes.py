@@ -204,7 +204,10 @@ OF_OPERATIONS = [
         "c->resume_end_ns = 0;",
     ),
     Mutation(
-        "who waits for the end of a turn that began before waits for a tick", "wake.h", "\tturn_watch(cpu, now);\n", ""
+        "who waits for the end of a turn that began before waits for a tick",
+        "wake.h",
+        "\tturn_watch(cpu, now);\n\ttell_of",
+        "\ttell_of",
     ),
     Mutation(
         "a kernel thread that comes upon another has the turn's rest",
@@ -381,13 +384,13 @@ OF_OPERATIONS = [
     ),
     Mutation(
         "nobody knows where those in a queue may run",
-        "state.h",
+        "marks.h",
         "if (c && ~READ_ONCE(c->reach) & reach)",
         "if (false)",
     ),
     Mutation(
         "an idle pCPU looks at all who wait, though none may come",
-        "state.h",
+        "marks.h",
         "return c && READ_ONCE(c->reach) & reach_bit(cpu);",
         "return c || reach_bit(cpu);",
     ),

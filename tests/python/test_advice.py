@@ -163,6 +163,18 @@ def test_who_would_get_nothing_at_all_counts() -> None:
     assert found([0.2, 0.2, 0.2], hog=0.4).best == "cohort"
 
 
+def test_the_median_is_that_of_the_rates() -> None:
+    rates = {"eevdf": {"a": [1.0, 3.0]}, "cohort": {"a": [4.0, 2.0]}}
+    one = advice.Advice("x", 2, rates, {"a": [4.0, 4.0]}, rates=frozenset({"a"}))
+    # 1 and 3 in a second are 2 in the median, so half a second each; the median of 1 s and 1/3 s is 2/3 s.
+    assert (one.slowdown("eevdf", "a"), one.slowdown("cohort", "a")) == pytest.approx((2, 4 / 3))
+    # Runs of one seed are compared with one another, in seconds.
+    assert one.gain("cohort", "a").log == pytest.approx((math.log(4) - math.log(1.5)) / 2)
+    of_machine = one.for_machines()
+    assert of_machine["alone_s"] == {"a": [0.25, 0.25]}
+    assert of_machine["times_s"] == {"eevdf": {"a": [1.0, 1 / 3]}, "cohort": {"a": [0.25, 0.5]}}
+
+
 def test_a_policy_that_failed_is_named(cohortlab: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = found([1.0, 1.0, 1.0])
     monkeypatch.setattr(advice, "advise", lambda *_: dataclasses.replace(one, failed={"vtime": "it did not end"}))

@@ -57,7 +57,7 @@ def test_the_kernel_object_can_be_made_of_it(bpf: Path, tmp_path: Path) -> None:
     lines = [f'#include "{name}"\n' for name in names if (bpf / name).exists()]
     (tmp_path / "policy_headers.h").write_text("".join(lines))
     command = [clang, "-O2", "-g", "-target", "bpf", "-D__TARGET_ARCH_x86", "-mcpu=v3", "-Wall", "-Werror"]
-    command.append("-DONLY_gang=GANG_off")
+    command += ["-DONLY_gang=GANG_off", "-DLAYOUT_NUMBER=1"]
     command += [
         f"-I{bpf}",
         f"-I{tmp_path}",

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.python.two_vms import two_vms
+from tests.python.measured import as_measured
+from tests.python.two_vms import QUICK, two_vms
 
 from cohortlab import commands
 from cohortlab import scenario as scenarios
 from cohortlab.errors import BadInput
+from cohortlab.results import read_parquet, write_parquet
 
 Run = Callable[..., Any]
 # Its figure is the time that it takes; of the next one, what it does in a second.
@@ -68,6 +71,42 @@ def test_both_commands_read_the_present_folders(cohortlab: Run, path: Path, comm
     ran = cohortlab(name, path, *options, "x.json")
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
     assert f"{Path.cwd() / 'x.json'}: tasks.a.fork: is not modelled" in ran.err
+
+
+def test_fidelity_simulates_the_file_that_was_measured_or_none(cohortlab: Run, path: Path) -> None:
+    here, beside = Path.cwd() / "x.json", path.parent / "x.json"
+    here.write_text(TIMES.replace("3", "4"))
+    args = ("--on", "sim", "--programs", "x.json", "--rounds", 1, "--policies", "eevdf", "--out", "lab")
+    assert cohortlab("compare", path, *args).code == 0
+    lab = as_measured(Path("lab/measurements.parquet"))
+    fidelity = ("fidelity", path, "--lab", lab, "--rounds", 1)
+    ran = cohortlab(*fidelity)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
+    measured, found = (hashlib.sha256(file.read_bytes()).hexdigest()[:12] for file in (here, beside))
+    said = f'--lab: {lab}: "x.json" was {here} ({measured}): must be the same as {beside} ({found})'
+    assert said in ran.err
+    # The same elsewhere will do; and older results do not say.
+    beside.write_bytes(here.read_bytes())
+    assert cohortlab(*fidelity).code == 0
+    beside.write_text(TIMES)
+    results = read_parquet(lab)
+    results.files = None
+    write_parquet(results, lab)
+    assert cohortlab(*fidelity).code == 0
+
+
+def test_own_files_are_what_the_lab_runs(path: Path) -> None:
+    folder = path.parent / "workloads"
+    (folder / "models").mkdir(parents=True)
+    (folder / "models" / "quick.toml").write_text(QUICK)
+    (folder / "mine.toml").write_text('name = "mine"\ntitle = "M"\ncommand = "m"\n[metric]\nkind = "elapsed"\n')
+    path.write_text(two_vms("x.json", "quick", "mine", "tlb-flush"))
+    files = scenarios.load(path).own_files()
+    # The project's are not, nor is a model.
+    assert {name: file for name, (file, _) in files.items()} == {
+        "x.json": str(path.parent / "x.json"),
+        "mine": str(folder / "mine.toml"),
+    }
 
 
 def test_a_label_is_the_scenarios_own_program(cohortlab: Run, path: Path) -> None:

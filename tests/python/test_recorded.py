@@ -226,6 +226,9 @@ def test_a_program_whose_time_is_fixed_is_judged_by_what_it_did(cohortlab: Run, 
     assert found["slowdown"].keys() == {"eevdf", "eevdf@same", "vtime"}
     assert found["times_s"]["eevdf"] == found["times_s"]["eevdf@same"]
     assert all(slowdown["work"] > 1.3 for slowdown in found["slowdown"].values())
+    both = (found["alone_s"], found["times_s"]["vtime"])
+    alone, under = (statistics.median(1 / s for s in times["work"]) for times in both)
+    assert found["slowdown"]["vtime"]["work"] == pytest.approx(alone / under)
 
 
 def test_what_the_loads_get_is_of_all_programs(tmp_path: Path) -> None:

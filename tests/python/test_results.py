@@ -70,6 +70,7 @@ def results(two: Scenario) -> Results:
         places={"ipi": {"kernel": "9.9.9-test"}, "hypercall": {"kernel": "9.9.9-test"}},
         crashes=[Crash("ipi", 2, 1, "round 2 of 3: spin under eevdf", "Oops <int3>")],
         failed={("hypercall", "cohort@<u>", program): "stalled" for program in ("spin", "serve")},
+        files={"spin": ("/a/workloads/spin.toml", "5a" * 32)},
         stopped="interrupted",
     )
     for tlb in made.tlb_modes:

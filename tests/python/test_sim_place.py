@@ -16,14 +16,17 @@ from cohortlab import scenario as scenarios
 from cohortlab.compare import Plan
 from cohortlab.places import Measurement
 from cohortlab.policies import Policy
-from cohortlab.results import read_parquet
+from cohortlab.results import Results, read_parquet
 from cohortlab.sim import place as places
 from cohortlab.sim.compared import simulate
 from cohortlab.sim.model import Run as Simulated
-from cohortlab.sim.result import Result, RunEndless, Traces
+from cohortlab.sim.result import Result, RunEnded, RunEndless, Traces
 from cohortlab.workloads import WorkloadError
 
 Run = Callable[..., Any]
+ROUNDS = 20
+EEVDF, VTIME = Policy("eevdf", "eevdf"), Policy("vtime", "vtime")
+ALL_THREE = {"alone", "eevdf", "vtime"}
 IDLE = """
 name = "idle"
 [[thread]]
@@ -58,6 +61,19 @@ def test_explain_of_a_program_that_does_nothing_for_ever_fails(cohortlab: Run, p
     assert "does nothing for ever" in ran.err
 
 
+def test_a_load_that_does_nothing_for_ever_is_no_programs_fault(path: Path) -> None:
+    path.write_text(two_vms("quick", "idle").replace('"cpu-hog"', '"idle"'))
+    scenario = scenarios.load(path)
+    for running, vm in (({"work": "quick", "hog": "idle"}, "hog"), ({"work": "idle"}, "work")):
+        with pytest.raises(RunEnded, match=f" VM {vm}: .* does nothing for ever") as caught:
+            Result.of(Simulated(scenario, running))
+        assert isinstance(caught.value, RunEndless) == (vm == "work")
+    # Of too many events nobody knows whose they are.
+    run = Simulated(scenario, {"work": "quick"})
+    with pytest.raises(RunEndless, match="more than 1 events"):
+        Result.of_dict(run, run.as_dict() | {"events_max": 1})
+
+
 class Done:
     """A run's result; without a figure if its program did not end in time."""
 
@@ -70,35 +86,82 @@ class Done:
         return Measurement(1.0, 1.0, 1.0, {"work": 1.0, "hog": 1.0})
 
 
+def compared(
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    policies: tuple[Policy, ...],
+    done: Callable[[str, str], Done],
+    of_hog: str = "",
+) -> tuple[Results, Counter[tuple[str, str]]]:
+    """Compare with ``done`` in the simulator's place, told of the policy, or "alone", and the program.
+
+    Returns:
+        the results, and how often each was asked for.
+    """
+    asked: list[tuple[str, str]] = []
+
+    def of(run: Simulated, traces: Traces) -> Done:
+        what = (" ".join((run.policy, *run.args)) if "hog" in run.running else "alone", run.running["work"])
+        asked.append(what)
+        return done(*what)
+
+    monkeypatch.setattr(Result, "of", of)
+    # Fewer than a round has: nothing of the second is begun before it is known what fails in the first.
+    monkeypatch.setattr(places, "AHEAD_MAX", 2)
+    path.write_text(two_vms("quick", "tlb-flush") + of_hog)
+    results = simulate(Plan(policies, ROUNDS, {"ipi": scenarios.load(path)}, warm_up=False), "test", None)
+    assert results.stopped is None
+    return results, Counter(asked)
+
+
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("where", ["vtime", "alone"])
 def test_what_has_failed_is_not_simulated_ahead_any_more(
     path: Path, monkeypatch: pytest.MonkeyPatch, where: str, late: bool
 ) -> None:
-    rounds = 20
-    asked: list[tuple[str, str]] = []
-
-    def of(run: Simulated, traces: Traces) -> Done:
-        what = (run.policy if "hog" in run.running else "alone", run.running["work"])
-        asked.append(what)
-        fails = what == (where, "quick")
+    def done(what: str, program: str) -> Done:
+        fails = (what, program) == (where, "quick")
         if fails and not late:
             raise RunEndless("it does nothing for ever")
         return Done(ended=not fails)
 
-    monkeypatch.setattr(Result, "of", of)
-    # Fewer than a round has: nothing of the second is begun before it is known what fails in the first.
-    monkeypatch.setattr(places, "AHEAD_MAX", 2)
-    path.write_text(two_vms("quick", "tlb-flush"))
-    policies = (Policy("eevdf", "eevdf"), Policy("vtime", "vtime"))
-    results = simulate(Plan(policies, rounds, {"ipi": scenarios.load(path)}, warm_up=False), "test", None)
-    assert results.stopped is None
+    results, times = compared(path, monkeypatch, (EEVDF, VTIME), done)
     out = {"vtime"} if where == "vtime" else {"eevdf", "vtime"}
     assert set(results.failed) == {("ipi", policy, "quick") for policy in out}
-    times = Counter(asked)
-    all_three = {"alone", "eevdf", "vtime"}
-    measured = all_three - {where, *out}
-    assert {times[one, "tlb-flush"] for one in all_three} == {rounds}
-    assert all(times[one, "quick"] == rounds for one in measured)
+    measured = ALL_THREE - {where, *out}
+    assert {times[one, "tlb-flush"] for one in ALL_THREE} == {ROUNDS}
+    assert all(times[one, "quick"] == ROUNDS for one in measured)
     # That which failed, and at most one more that was under way then.
-    assert 1 <= sum(times[one, "quick"] for one in all_three - measured) <= 2
+    assert 1 <= sum(times[one, "quick"] for one in ALL_THREE - measured) <= 2
+
+
+def test_what_fails_under_every_policy_is_not_simulated_alone_any_more(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def done(what: str, program: str) -> Done:
+        if what != "alone" and program == "quick":
+            raise RunEndless("it does nothing for ever")
+        return Done(ended=True)
+
+    results, times = compared(path, monkeypatch, (EEVDF, VTIME), done)
+    assert set(results.failed) == {("ipi", policy, "quick") for policy in ("eevdf", "vtime")}
+    assert [times[one, "quick"] for one in ("alone", "eevdf", "vtime")] == [1, 1, 1]
+    assert {times[one, "tlb-flush"] for one in ALL_THREE} == {ROUNDS}
+
+
+@pytest.mark.parametrize("failing", [VTIME, Policy("eevdf@none", "eevdf", ("--vm-cgroups", "no"))])
+def test_a_policy_that_has_failed_is_not_simulated_ahead_any_more(
+    path: Path, monkeypatch: pytest.MonkeyPatch, failing: Policy
+) -> None:
+    def done(what: str, program: str) -> Done:
+        if what == "vtime":
+            raise RunEnded("its scheduler was put out")
+        return Done(ended=True)
+
+    # Where a VM has a weight, the other one is refused before it runs.
+    results, times = compared(path, monkeypatch, (EEVDF, failing), done, "weight = 200\n")
+    assert set(results.failed) == {("ipi", failing.label, program) for program in ("quick", "tlb-flush")}
+    name = " ".join((failing.name, *failing.args))
+    assert times[name, "quick"] <= 1
+    assert times[name, "tlb-flush"] == 0
+    assert {times[one, program] for one in ("alone", "eevdf") for program in ("quick", "tlb-flush")} == {ROUNDS}

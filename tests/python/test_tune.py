@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.python.two_vms import QUICK, two_vms
 
+from cohortlab import scenario as scenarios
 from cohortlab.sweep import tune
 from cohortlab.sweep.tune import Score, Search, Setting
 
@@ -55,16 +56,18 @@ def test_nothing_is_better_than_the_defaults(monkeypatch: pytest.MonkeyPatch) ->
     assert Search("cohort", KNOBS, []).best() == {}
 
 
-def test_what_is_not_allowed_together_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_allowed_together_is_not_tried(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = landscape(monkeypatch, lambda setting: 2.0 - len(setting))
     knobs = {"slice-us": ["60000"], "starve-us": ["50000", "200000"]}
-    assert Search("cohort", knobs, []).best() == {"slice-us": "60000", "starve-us": "200000"}
+    training = [scenarios.load(folder / "train.toml")]
+    assert Search("cohort", knobs, training).best() == {"slice-us": "60000", "starve-us": "200000"}
     assert {"slice-us": "60000", "starve-us": "50000"} not in tried
 
 
-def test_values_that_go_together_only_with_one_another_are_allowed() -> None:
+def test_values_that_go_together_only_with_one_another_are_allowed(folder: Path) -> None:
     # 10 ms is too little for the slice that is the default, and enough for the other one.
-    Search("cohort", {"slice-us": ["4000", "16000"], "starve-us": ["10000"]}, []).check()
+    training = [scenarios.load(folder / "train.toml")]
+    Search("cohort", {"slice-us": ["4000", "16000"], "starve-us": ["10000"]}, training).check()
 
 
 def test_a_kernels_own_knobs_are_tuned_where_it_has_them(cohortlab: Run, folder: Path) -> None:
@@ -100,6 +103,18 @@ def test_what_does_not_go_with_a_held_out_scenario_is_found_before_the_search(
     ran = cohortlab("tune", folder / "train.toml", "--held-out", judge, *knob, *args)
     assert (ran.code, ran.out, ran.err.count("\n"), tried) == (2, "", 1, []), ran.err
     assert said.replace("JUDGE", str(judge)) in ran.err
+
+
+def test_what_a_held_out_scenarios_vms_cannot_have_is_found_before_the_search(
+    cohortlab: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = landscape(monkeypatch, lambda _: 1.0)
+    judge = folder / "judge.toml"
+    judge.write_text(f"{judge.read_text()}weight = 200\n")
+    args = ("tune", folder / "train.toml", "--held-out", judge, "--policy", "eevdf", "--knob", "vm-cgroups=yes,no")
+    ran = cohortlab(*args)
+    assert (ran.code, ran.out, ran.err.count("\n"), tried) == (2, "", 1, []), ran.err
+    assert '--knob: --vm-cgroups: "no" is not allowed: VM "hog" has a weight, as only cgroups have' in ran.err
 
 
 def test_tuned_on_one_judged_by_another(cohortlab: Run, folder: Path) -> None:

@@ -3,7 +3,7 @@
 
 mod unknown;
 
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{symlink, OpenOptionsExt};
 
 use super::snapshot::{spins, Quota, Spins};
 use super::*;
@@ -170,6 +170,28 @@ fn a_vmm_that_is_stuck_does_not_hide_one_that_is_slow() {
     let names: Vec<_> = snapshot.vms.iter().map(|vm| vm.name.as_str()).collect();
     assert_eq!(names, ["pid 100", "web"]);
     assert!(snapshot.unknown[0].contains("the VMMs of 1 VMs"), "{:?}", snapshot.unknown);
+}
+
+#[test]
+fn a_vmm_that_nobody_could_ask_is_not_said_to_be_stuck() {
+    let pids: Vec<i32> = (1..=70).map(|n| 100 * n).collect();
+    let mut host = good();
+    let mut cmdlines = Vec::new();
+    for &pid in &pids {
+        host = opens(vmm(host, pid, QEMU, &["qemu-system-x86", "CPU 0/KVM", "CPU 1/KVM"]), pid, &TWO_VCPUS)
+            .without(&format!("/proc/{pid}/cmdline"));
+        cmdlines.push(fifo(&host, &format!("/proc/{pid}/cmdline")));
+    }
+    let snapshot = read(&host);
+    assert_eq!(snapshot.vms.len(), pids.len());
+    // All that are asked at a time are stuck.
+    let says = |at: usize, line: &str| snapshot.unknown[at].starts_with(line);
+    assert!(says(0, "what the VMMs of 64 VMs were told: their memory is held"), "{:?}", snapshot.unknown);
+    assert!(says(1, "what the VMMs of 6 VMs were told: no thread was free"), "{:?}", snapshot.unknown);
+    // Let those go that wait for a writer.
+    for path in cmdlines {
+        let _ = std::fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path);
+    }
 }
 
 #[test]

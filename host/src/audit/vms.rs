@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
+use crate::ask::Silent;
 use crate::audit::cpuset::CpuSet;
 use crate::audit::guest_cpu::{is_qemu, GuestCpu, QemuArgs};
 use crate::audit::libvirt;
@@ -54,7 +55,7 @@ pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
     let mut vms = Vec::new();
     for (pid, named, vcpus) in found {
         let domain = domains.get(&pid);
-        let told = cmdlines.get(&pid).and_then(Option::as_deref);
+        let told = cmdlines.get(&pid).and_then(|told| told.as_deref().ok());
         let cmdline = told.unwrap_or_default();
         let args = QemuArgs::parse(cmdline);
         let from_args =
@@ -80,10 +81,16 @@ pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
     }
     // Who ended meanwhile was half looked at.
     vms.retain(|vm| host.comm(vm.pid).is_some());
-    let stuck = vms.iter().filter(|vm| cmdlines.get(&vm.pid).is_some_and(Option::is_none)).count();
+    let silent = |why: Silent| vms.iter().filter(|vm| cmdlines.get(&vm.pid) == Some(&Err(why))).count();
+    let (stuck, unasked) = (silent(Silent::Late), silent(Silent::Unasked));
     if stuck > 0 {
         unknown.push(format!(
             "what the VMMs of {stuck} VMs were told: their memory is held, and with it their command lines"
+        ));
+    }
+    if unasked > 0 {
+        unknown.push(format!(
+            "what the VMMs of {unasked} VMs were told: no thread was free to read their command lines: too many others are held, or `ulimit -u` is too low"
         ));
     }
     if closed > 0 {

@@ -39,6 +39,8 @@ struct Window {
     rounds: u32,
     /// When it was last taken.
     faults: u64,
+    /// The last taking has come to its end.
+    was_taken: bool,
     /// So many times in a row all of it was taken, and no fault came of it.
     unseen: u32,
 }
@@ -85,8 +87,8 @@ impl Rearm {
             let (kvm, budget, pid, host) = (vm.ctx.kvm, self.budget, vm.ctx.tgid, host.clone());
             let taken =
                 self.vms.entry(vm.slot).or_insert_with(|| Taken::new(kvm, Window::new(count, budget)));
-            taken.go_on(&vm.name, move |window| window.take(count, budget, pid, &host));
-            if count == 0 && taken.window.is_in_vain(0) && !self.told_unseen {
+            taken.go_on(&vm.name, count, move |window| window.take(count, budget, pid, &host));
+            if count == 0 && taken.window.is_in_vain(count) && !self.told_unseen {
                 self.told_unseen = true;
                 warn!(
                     "{}: none of its pages was seen to fault, though all were made to: they are left alone until one is",
@@ -103,8 +105,13 @@ impl Taken {
         Self { kvm, window, going: None, told: false }
     }
 
-    /// Take a part, if the last taking is over.
-    fn go_on(&mut self, name: &str, take: impl FnOnce(&mut Window) -> io::Result<()> + Send + 'static) {
+    /// Take a part, if the last taking is over, and something may come of it. `faults`: so many have come by now.
+    fn go_on(
+        &mut self,
+        name: &str,
+        faults: u64,
+        take: impl FnOnce(&mut Window) -> io::Result<()> + Send + 'static,
+    ) {
         match self.going.as_ref().map(Receiver::try_recv) {
             Some(Err(TryRecvError::Empty)) => return,
             Some(Ok((window, result))) => {
@@ -115,6 +122,10 @@ impl Taken {
             }
             // There was no thread for it.
             Some(Err(TryRecvError::Disconnected)) | None => {}
+        }
+        self.going = None;
+        if self.window.is_in_vain(faults) {
+            return;
         }
         let mut window = self.window.clone();
         self.going = Some(ask(move || {
@@ -146,29 +157,29 @@ fn remedy(error: &io::Error) -> &'static str {
 impl Window {
     /// As many pages as may fault.
     fn new(faults: u64, budget: u64) -> Self {
-        Self { from: 0, len: budget * PAGE, rounds: 0, faults, unseen: 0 }
+        Self { from: 0, len: budget * PAGE, rounds: 0, faults, was_taken: false, unseen: 0 }
     }
 
-    /// So many faults have come since the last time. Would nothing come of it to take all of it once more?
+    /// So many faults have come by now. Would nothing come of it to take all of it once more?
     fn is_in_vain(&self, faults: u64) -> bool {
-        faults == 0 && self.unseen >= UNSEEN_MAX
+        faults == self.faults && self.unseen >= UNSEEN_MAX
     }
 
     fn take(&mut self, faults: u64, budget: u64, pid: i32, host: &Host) -> io::Result<()> {
-        if self.is_in_vain(faults.wrapping_sub(self.faults)) {
-            return Ok(());
-        }
         let pagemap = File::open(host.path(&format!("/proc/{pid}/pagemap")))?;
         let mappings = mappings(&host.read(&format!("/proc/{pid}/maps")).unwrap_or_default());
         let new = faults.wrapping_sub(std::mem::replace(&mut self.faults, faults));
         self.move_on(new, budget, mappings.iter().map(|mapping| mapping.end - mapping.start).sum());
         debug!("process {pid}: {new} faults; takes {} KiB from {} KiB on", self.len >> 10, self.from >> 10);
-        parts(&mappings, self.from, self.len).into_iter().try_for_each(|part| drop_mapped(&pagemap, part))
+        parts(&mappings, self.from, self.len).into_iter().try_for_each(|part| drop_mapped(&pagemap, part))?;
+        self.was_taken = true;
+        Ok(())
     }
 
     /// So many faults have come since the last time: too many, and less is taken; few, and more is. What has been taken often enough makes room for the next.
     fn move_on(&mut self, faults: u64, budget: u64, total: u64) {
-        let all_was_taken = self.rounds > 0 && self.len >= total && total > 0;
+        // What the kernel did not let us take tells nothing.
+        let all_was_taken = std::mem::take(&mut self.was_taken) && self.len >= total && total > 0;
         self.unseen = if faults == 0 && all_was_taken { self.unseen + 1 } else { 0 };
         if faults > budget {
             self.len = (self.len / 2).max(PAGE);
@@ -258,6 +269,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
+    use crate::checks::tests::FakeHost;
 
     #[test]
     fn large_mappings_that_are_written_may_be_memory() {
@@ -321,21 +333,40 @@ mod tests {
         let mut looks = 0;
         while !window.is_in_vain(0) {
             window.move_on(0, budget, total);
+            window.was_taken = true;
             looks += 1;
         }
         // It doubles four times, and then all of it is taken.
         assert_eq!((looks, window.from, window.len), (4 + UNSEEN_MAX, 0, total));
-        // Nothing is opened: the host has no such process.
-        let host = crate::checks::tests::FakeHost::new();
-        assert!(window.take(0, budget, 7, &host.host()).is_ok());
+        // No thread is made for it.
+        let mut taken = Taken::new(7, window.clone());
+        taken.go_on("a", 0, |_| Ok(()));
+        assert!(taken.going.is_none());
         // Its vCPUs run again, say.
-        assert!(!window.is_in_vain(1));
-        assert!(window.take(1, budget, 7, &host.host()).is_err(), "tried again");
+        taken.go_on("a", 1, |_| Ok(()));
+        assert!(taken.going.is_some(), "it begins again");
         window.move_on(1, budget, total);
         assert_eq!((window.unseen, window.is_in_vain(0)), (0, false));
         // Who has no memory that could be taken has not shown anything.
         let mut window = Window::new(0, budget);
-        (0..20).for_each(|_| window.move_on(0, budget, 0));
+        for _ in 0..20 {
+            window.move_on(0, budget, 0);
+            window.was_taken = true;
+        }
+        assert!(!window.is_in_vain(0));
+    }
+
+    #[test]
+    fn what_could_not_be_taken_is_not_memory_that_was_not_seen_to_fault() {
+        // A file on which the kernel knows no PAGEMAP_SCAN, as before Linux 6.7.
+        let host = FakeHost::new()
+            .file("/proc/7/pagemap", "")
+            .file("/proc/7/maps", "7f0000000000-7f0000200000 rw-p 00000000 00:00 0\n");
+        let mut window = Window::new(0, 1000);
+        for _ in 0..3 * UNSEEN_MAX {
+            assert!(window.take(0, 1000, 7, &host.host()).is_err());
+        }
+        assert_eq!((window.len, window.unseen), (2 << 20, 0), "all of it was tried");
         assert!(!window.is_in_vain(0));
     }
 
@@ -343,17 +374,17 @@ mod tests {
     fn who_is_stuck_is_not_waited_for_and_goes_on_later() {
         let (goes_on, stuck) = channel::<()>();
         let mut taken = Taken::new(7, Window::new(0, 100));
-        taken.go_on("a", move |window| {
+        taken.go_on("a", 0, move |window| {
             window.from = 5;
             stuck.recv().map_err(io::Error::other)
         });
-        taken.go_on("a", |_| unreachable!("it is stuck"));
+        taken.go_on("a", 0, |_| unreachable!("it is stuck"));
         assert_eq!(taken.window, Window::new(0, 100));
         goes_on.send(()).unwrap();
         let (again, taken_again) = channel();
         while taken.window.from == 0 {
             let again = again.clone();
-            taken.go_on("a", move |window| again.send(window.from).map_err(io::Error::other));
+            taken.go_on("a", 0, move |window| again.send(window.from).map_err(io::Error::other));
         }
         assert_eq!(taken_again.recv(), Ok(5), "from where it was");
         assert!(!taken.told);

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import os
 import statistics
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from cohortlab.errors import BadInput
 from cohortlab.places import PlaceError
 from cohortlab.policies import KERNEL, Policy, parse_policies
 from cohortlab.recorded.uncertainty import Gain, model, saved
+from cohortlab.results import as_seconds
 from cohortlab.scenario import Scenario, Turn
 from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.model import Run, check
@@ -28,19 +30,33 @@ _NEXT_TO_NOTHING = 1e-6
 
 @dataclass
 class Advice:
-    """What was found. ``times`` has seconds by policy and VM, one for each seed; ``alone`` those without neighbours."""
+    """What was found.
+
+    Attributes:
+        figures: by policy and VM, one for each seed: seconds, or a rate.
+        alone: those without neighbours.
+        failed: why a policy has none.
+        loads: pCPUs that the VMs got that only load the host, by policy: the more the others take, the less they get.
+        rates: of which VMs the figure is a rate.
+    """
 
     scenario: str
     rounds: int
-    times: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    figures: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     alone: dict[str, list[float]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    # pCPUs that the VMs got that only load the host, by policy: the more the others take, the less they get.
     loads: dict[str, dict[str, float]] = field(default_factory=dict)
+    rates: frozenset[str] = frozenset()
 
     def slowdown(self, policy: str, vm: str) -> float:
-        """Return by how much longer the VM's work takes than alone, a median."""
-        return statistics.median(self.times[policy][vm]) / statistics.median(self.alone[vm])
+        """Return by how much longer the VM's work takes than alone, medians of the figures."""
+        medians = [statistics.median(figures) for figures in (self.figures[policy][vm], self.alone[vm])]
+        loaded_s, alone_s = self._seconds(vm, medians)
+        return loaded_s / alone_s
+
+    def _seconds(self, vm: str, figures: Iterable[float]) -> list[float]:
+        """Return figures of a VM as seconds: of the run, or of one unit of work where they are rates."""
+        return [as_seconds(value, rate=vm in self.rates) for value in figures]
 
     def overall(self, policy: str) -> float:
         """Return the geometric mean of all VMs' slowdowns; of who only computes, beside what the kernel gives it."""
@@ -51,13 +67,13 @@ class Advice:
 
     def gain(self, policy: str, vm: str) -> Gain:
         """Return what ``vm`` gains from ``policy``; runs of one seed are compared with one another."""
-        before, after = self.times[KERNEL][vm], self.times[policy][vm]
+        before, after = (self._seconds(vm, self.figures[under][vm]) for under in (KERNEL, policy))
         return Gain.of([math.log(b / a) for b, a in zip(before, after, strict=True)])
 
     @property
     def best(self) -> str:
         """The policy with the least slowdown over all VMs."""
-        return min(self.times, key=lambda policy: (self.overall(policy), policy != KERNEL))
+        return min(self.figures, key=lambda policy: (self.overall(policy), policy != KERNEL))
 
     @property
     def worst_off(self) -> str:
@@ -72,7 +88,7 @@ class Advice:
             " as long as alone."
         )
         if best == KERNEL:
-            return now, f"Of {len(self.times)} policies, none would do better.", self._sure(None)
+            return now, f"Of {len(self.figures)} policies, none would do better.", self._sure(None)
         vm = self._gainer()
         gain = self.gain(best, vm)
         expected = gain.percent[0]
@@ -80,7 +96,8 @@ class Advice:
         change = f"{change} ({saved(gain.percent)})"
         if not _is_noticed(gain.percent_of_runs[1]):
             return now, f"No policy would do noticeably better: with {best}, the best, {change}.", self._sure(gain)
-        return now, f"{best} would do best of {len(self.times)} policies: {change}{self._others(vm)}.", self._sure(gain)
+        would = f"{best} would do best of {len(self.figures)} policies: {change}{self._others(vm)}."
+        return now, would, self._sure(gain)
 
     def _gainer(self) -> str:
         """Return whose gain from the best policy is told: the worst-off VM's, or if only others' are noticed, the most.
@@ -123,23 +140,26 @@ class Advice:
         """Return everything, for JSON."""
         gains = {
             policy: {vm: _for_machines(self.gain(policy, vm)) for vm in vms}
-            for policy, vms in self.times.items()
+            for policy, vms in self.figures.items()
             if policy != KERNEL
         }
         return {
             "scenario": self.scenario,
             "rounds": self.rounds,
             "best": self.best,
-            "slowdown": {policy: {vm: self.slowdown(policy, vm) for vm in vms} for policy, vms in self.times.items()},
-            "overall": {policy: self.overall(policy) for policy in self.times},
+            "slowdown": {policy: {vm: self.slowdown(policy, vm) for vm in vms} for policy, vms in self.figures.items()},
+            "overall": {policy: self.overall(policy) for policy in self.figures},
             "gain": gains,
             "model": {"gains": len(model().errors), "factor_max": model().factor, "factor_95": math.exp(model().half)},
-            "alone_s": self.alone,
-            "times_s": self.times,
+            "alone_s": self._all_seconds(self.alone),
+            "times_s": {policy: self._all_seconds(vms) for policy, vms in self.figures.items()},
             "loads_pcpus": self.loads,
             "failed": self.failed,
             "sentences": list(self.sentences()),
         }
+
+    def _all_seconds(self, figures: Mapping[str, Iterable[float]]) -> dict[str, list[float]]:
+        return {vm: self._seconds(vm, values) for vm, values in figures.items()}
 
 
 def _is_noticed(percent: float) -> bool:
@@ -172,7 +192,9 @@ def advise(
     parts = hardwares.of(scenario, hardware)
     version = kernel or scenario.defaults.kernel or KERNEL_DEFAULT
     loads = {vm.name: vm.load for vm in scenario.neighbours if vm.load is not None}
-    found = Advice(scenario.name, rounds)
+    tasks = dict.fromkeys(task for turn in scenario.turns for task in turn)
+    rates = frozenset(_title(scenario, *task) for task in tasks if scenario.workloads[task[1]].is_rate)
+    found = Advice(scenario.name, rounds, rates=rates)
     seeds = range(1, rounds + 1)
 
     def simulate(policy: Policy, running: dict[str, str], seed: int) -> Result:
@@ -181,20 +203,19 @@ def advise(
     with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
         got: list[dict[str, float]] = []
 
-        def times(policy: Policy, turn: Turn, beside: dict[str, str]) -> dict[str, list[float]]:
-            """Return how long each program of the turn takes, for each seed; ``got``: what the loads had meanwhile."""
+        def figures(policy: Policy, turn: Turn, beside: dict[str, str]) -> dict[str, list[float]]:
+            """Return the figures of the turn's programs, for each seed; ``got``: what the loads had meanwhile."""
             running = dict(turn) | beside
             results = list(pool.map(lambda seed: simulate(policy, running, seed), seeds))
             if beside:
                 measured = [result.measurement(turn[0][0]) for result in results]
                 pcpus = {vm: [run.cpu_s[vm] / run.window_s for run in measured] for vm in beside}
                 got.append({vm: statistics.median(each) for vm, each in pcpus.items()})
-            took = {task: [_seconds(scenario, *task, result) for result in results] for task in turn}
-            return {_title(scenario, *task): seconds for task, seconds in took.items()}
+            return {_title(scenario, *task): [result.measurement(task[0]).value for result in results] for task in turn}
 
         try:
-            for task in dict.fromkeys(task for turn in scenario.turns for task in turn):
-                found.alone |= times(Policy(KERNEL, KERNEL), (task,), {})
+            for task in tasks:
+                found.alone |= figures(Policy(KERNEL, KERNEL), (task,), {})
         except PlaceError as error:
             raise BadInput(str(error)) from None
         for policy in contestants:
@@ -203,8 +224,8 @@ def advise(
                 beside: dict[str, list[float]] = {}
                 got.clear()
                 for turn in scenario.turns:
-                    beside = times(policy, turn, loads) | beside
-                found.times[policy.label] = beside
+                    beside = figures(policy, turn, loads) | beside
+                found.figures[policy.label] = beside
                 # Beside each program, on average.
                 found.loads[policy.label] = {vm: statistics.fmean(turn[vm] for turn in got) for vm in loads if got}
             except PlaceError as error:
@@ -212,12 +233,6 @@ def advise(
                     raise BadInput(str(error)) from None
                 found.failed[policy.label] = str(error)
     return found
-
-
-def _seconds(scenario: Scenario, vm: str, program: str, result: Result) -> float:
-    """Return a program's figure as seconds: of the run, or of one unit of work where the figure is a rate."""
-    value = result.measurement(vm).value
-    return 1 / value if scenario.workloads[program].is_rate else value
 
 
 def _title(scenario: Scenario, vm: str, program: str) -> str:

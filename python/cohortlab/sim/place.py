@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from types import TracebackType
@@ -20,6 +20,7 @@ from cohortlab.sim.hardware import Hardware
 from cohortlab.sim.model import Run, check, check_ple, guests_kernel
 from cohortlab.sim.policy import KERNEL_DEFAULT, fair_class, host_class
 from cohortlab.sim.result import MEASURED, Result
+from cohortlab.workloads import WorkloadError
 
 # Policy, its arguments, the loads, the programs, both by VM, and how many times that was asked before.
 _Key = tuple[str, tuple[str, ...], Turn, Turn, int]
@@ -97,8 +98,13 @@ class SimPlace:
 
     @contextmanager
     def policy(self, name: str, args: Sequence[str] = ()) -> Iterator[None]:
-        check_policy(self.scenario, name, args, self._kernel)
-        before, self._policy = self._policy, (name, tuple(args))
+        chosen = (name, tuple(args))
+        try:
+            check_policy(self.scenario, name, args, self._kernel)
+        except PlaceError:
+            self._give_up(lambda key: _is_under(key, chosen))
+            raise
+        before, self._policy = self._policy, chosen
         try:
             yield
         finally:
@@ -135,9 +141,9 @@ class SimPlace:
         try:
             result = self._ahead.pop(wanted).result()
             measured = {vm: result.measurement(vm) for vm in turn}
-        except PlaceError:
-            self._give_up(wanted)
-            self._run_ahead()
+        except PlaceError as error:
+            whole_policy = not isinstance(error, WorkloadError)
+            self._give_up(lambda key: _is_out(key, wanted, whole_policy=whole_policy))
             raise
         self._run_ahead()
         return measured
@@ -159,11 +165,18 @@ class SimPlace:
             if key not in self._ahead and self._asked[*key[:-1], 0] <= key[-1]:
                 self._ahead[key] = self._pool.submit(Result.of, self._run(key), MEASURED)
 
-    def _give_up(self, failed: _Key) -> None:
-        """Drop what is not asked for after this has failed: else it fills the room of what is simulated ahead."""
-        self._coming = deque(key for key in self._coming if not _is_out(key, failed))
-        for key in [key for key in self._ahead if _is_out(key, failed)]:
+    def _give_up(self, is_out: Callable[[_Key], bool]) -> None:
+        """Drop what is not asked for any more: else it fills the room of what is simulated ahead.
+
+        With it goes what would run alone and has no policy left under which it is compared.
+        """
+        left = {key for key in (*self._ahead, *self._coming) if not is_out(key)}
+        compared = {task for key in left if not _is_alone(key) for task in key[3]}
+        kept = {key for key in left if not _is_alone(key) or compared.issuperset(key[3])}
+        self._coming = deque(key for key in self._coming if key in kept)
+        for key in [key for key in self._ahead if key not in kept]:
             self._ahead.pop(key).cancel()
+        self._run_ahead()
 
     def _key(self, programs: Turn, number: int) -> _Key:
         return (*self._policy, tuple(sorted(self._loads.items())), programs, number)
@@ -177,10 +190,20 @@ class SimPlace:
         """Nothing to do: a simulated host does not crash."""
 
 
-def _is_out(key: _Key, failed: _Key) -> bool:
-    """Return whether a comparison leaves ``key`` out once ``failed`` has failed."""
-    policy, args, loads, programs, _ = failed
-    if (policy, args, loads, len(programs)) == (KERNEL, (), (), 1):
-        # Alone: under no policy is there anything to compare its turns with.
-        return set(programs) <= set(key[3])
-    return key[:-1] == failed[:-1]
+def _is_alone(key: _Key) -> bool:
+    """Return whether a program runs alone, to be compared with."""
+    policy, args, loads, programs, _ = key
+    return (policy, args, loads, len(programs)) == (KERNEL, (), (), 1)
+
+
+def _is_under(key: _Key, policy: tuple[str, tuple[str, ...]]) -> bool:
+    """Return whether a turn runs under a policy with these arguments."""
+    return key[:2] == policy and not _is_alone(key)
+
+
+def _is_out(key: _Key, failed: _Key, *, whole_policy: bool) -> bool:
+    """Return whether a comparison leaves ``key`` out once ``failed`` has failed: its turn, or its ``whole_policy``."""
+    if _is_alone(failed):
+        # Under no policy is there anything to compare its turns with.
+        return set(failed[3]) <= set(key[3])
+    return _is_under(key, failed[:2]) if whole_policy else key[:-1] == failed[:-1]

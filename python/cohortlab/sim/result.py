@@ -47,7 +47,7 @@ class RunEnded(PlaceError):
 
 
 class RunEndless(RunEnded, WorkloadError):
-    """A run would not end by itself: its program does nothing for ever, or more than the simulator bears."""
+    """A run would not end by itself: a program does nothing for ever, or more happens than the simulator bears."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,10 @@ class Result:
         except module.ConfigError as error:
             raise BadInput(f"{run.scenario.path} on {run.hardware.path}: {one_line(str(error))}") from None
         except module.LimitError as error:
-            raise RunEndless(f"{run.scenario.path}: {one_line(str(error))}") from None
+            # A load that does nothing for ever is no program's fault.
+            programs = {vm.name for vm in run.scenario.program_vms}
+            kind = RunEndless if error.vm is None or error.vm in programs else RunEnded
+            raise kind(f"{run.scenario.path}: {one_line(str(error))}") from None
         except module.RunError as error:
             raise RunEnded(f"{run.scenario.path}: {one_line(str(error))}") from None
         return cls(run, done, traces, identity.name(run, text))

@@ -19,7 +19,8 @@ from cohortlab.places import PlaceError
 from cohortlab.policies import Policy
 from cohortlab.scenario import Scenario
 from cohortlab.sim.compared import simulate
-from cohortlab.sim.policy import KERNEL_DEFAULT, host_class
+from cohortlab.sim.place import check_policy
+from cohortlab.sim.policy import KERNEL_DEFAULT
 from cohortlab.summary import Figure, figures
 
 # A knob's value, by the knob; a setting leaves out those that stay as they are.
@@ -58,7 +59,7 @@ class Search:
         knobs: the values that each may take.
         seeds: runs of each program under each setting.
         tell: told of each setting that was tried.
-        held_out: what judges the best later: what its kernels cannot have is not tried.
+        held_out: what judges the best later: what does not go with these is not tried.
     """
 
     policy: str
@@ -115,11 +116,10 @@ class Search:
                 self.tell(setting, scored)
 
     def _contradiction(self, setting: Setting) -> str | None:
-        """Return why values are not allowed together, or not with a scenario's kernel; None if they are."""
-        kernels = {scenario.defaults.kernel or KERNEL_DEFAULT for scenario in (*self.training, *self.held_out)}
+        """Return why values are not allowed together, or not with a scenario or its kernel; None if they are."""
         try:
-            for kernel in sorted(kernels or {KERNEL_DEFAULT}):
-                host_class(self.policy, arguments(setting), kernel)
+            for scenario in (*self.training, *self.held_out):
+                check_policy(scenario, self.policy, arguments(setting), scenario.defaults.kernel or KERNEL_DEFAULT)
         except (BadInput, PlaceError) as error:
             return str(error).removeprefix("--policy-args: ")
         return None

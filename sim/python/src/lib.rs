@@ -18,7 +18,12 @@ use serde_json::json;
 
 create_exception!(cohort_sim, ConfigError, PyValueError, "The description of the run is wrong.");
 create_exception!(cohort_sim, RunError, PyRuntimeError, "The run could not be carried to its end.");
-create_exception!(cohort_sim, LimitError, RunError, "A program would not end by itself.");
+create_exception!(
+    cohort_sim,
+    LimitError,
+    RunError,
+    "The run would not end by itself. `vm`: whose workload does nothing for ever; None: of too many events."
+);
 
 /// What came of a run, or of a recording. Made of text and bytes alone, so that it can be pickled: workers on other machines send it.
 #[pyclass(frozen, module = "cohort_sim")]
@@ -106,7 +111,7 @@ pub fn columns(timeline: Option<Timeline>) -> Columns {
 ///
 /// `figures=False`: no fingerprint either; `buckets=False`: distributions without their buckets, which are most of the JSON text.
 ///
-/// Raises ConfigError and RunError, each with one line; LimitError, a RunError, if it would not end.
+/// Raises ConfigError and RunError, each with one line; LimitError, a RunError, if it would not end by itself.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)] // named ones of a Python function
 #[pyo3(signature = (scenario, *, figures=true, buckets=true, perfetto_bytes_max=0, ftrace_bytes_max=0, timeline_rows_max=0, recording=false))]
@@ -139,14 +144,29 @@ fn run(
             let Report { perfetto, ftrace, recording, timeline, .. } = report;
             Ok(Run { json, perfetto, ftrace, recording, columns: columns(timeline) })
         }
-        Ok(Err(error @ SimError::Config(_))) => Err(ConfigError::new_err(error.to_string())),
-        Ok(Err(error @ SimError::Limit(_))) => Err(LimitError::new_err(error.to_string())),
-        Ok(Err(error)) => Err(RunError::new_err(error.to_string())),
+        Ok(Err(error)) => Err(raised(py, &error)),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason is known");
             Err(RunError::new_err(format!("internal error of the simulator: {text}")))
         }
+    }
+}
+
+/// What an error of a run is in Python.
+fn raised(py: Python<'_>, error: &SimError) -> PyErr {
+    let text = error.to_string();
+    let vm = match error {
+        SimError::Config(_) => return ConfigError::new_err(text),
+        SimError::Refused { .. } | SimError::Hang(_) => return RunError::new_err(text),
+        SimError::Limit(_) => None,
+        SimError::Endless { vm, .. } => Some(vm.as_str()),
+    };
+    let error = LimitError::new_err(text);
+    let named = error.value(py).setattr("vm", vm);
+    match named {
+        Ok(()) => error,
+        Err(failed) => failed,
     }
 }
 

@@ -70,10 +70,12 @@ impl Vm {
         self.in_instant.1 += 1;
         let max = INSTANT_MAX + INSTANT_TASK_MAX * self.tasks.len();
         if self.in_instant.1 > max {
-            let name = &self.name;
-            host.core.fail(SimError::Limit(format!(
-                "at {now_ns} ns: VM {name}: {max} steps without time passing; its workload does nothing for ever"
-            )));
+            let vm = self.name.clone();
+            let what = format!(
+                "at {now_ns} ns: VM {vm}: {max} steps without time passing; \
+                 its workload does nothing for ever"
+            );
+            host.core.fail(SimError::Endless { vm, what });
             return true;
         }
         false

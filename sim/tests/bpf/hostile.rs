@@ -46,6 +46,36 @@ fn of_more_that_are_aside_than_one_look_sees_each_is_seen() {
 }
 
 #[test]
+fn of_more_that_are_aside_than_one_look_sees_each_is_seen_though_nobody_else_runs() {
+    let mut w = world(1);
+    let (many, one) = (w.new_cgroup(0, 100), w.new_cgroup(0, 100));
+    w.set_quota(many, 1_000_000, 1_000, 0);
+    w.set_quota(one, 100_000, 30_000, 0);
+    for _ in 0..3_000 {
+        w.spawn(Spec::busy().cgroup(many));
+    }
+    w.run(50 * MS);
+    let task = w.spawn(Spec::busy().cgroup(one));
+    w.run(SECOND);
+    assert_near(gets(&mut w, 5 * SECOND, &[task]), 0.3, 0.02);
+}
+
+/// What it holds is others' to wait for; what it takes is charged all the same.
+#[test]
+fn a_quota_does_not_hold_up_who_exits() {
+    let mut w = world(1);
+    let cgroup = w.new_cgroup(0, 100);
+    w.set_quota(cgroup, 100_000, 10_000, 0);
+    let leaves = w.spawn(Spec::on_demand(MS).cgroup(cgroup));
+    let stays = w.spawn(Spec::busy());
+    w.run(200 * MS);
+    w.exit_slowly(leaves, 100 * MS);
+    w.run(300 * MS);
+    assert_eq!(w.task(leaves).state, State::Dead);
+    assert!(w.task(stays).wait_max_ns <= 40 * MS);
+}
+
+#[test]
 fn of_more_that_are_aside_than_one_look_sees_few_are_looked_at() {
     let mut w = world(1);
     let cgroup = w.new_cgroup(0, 100);
@@ -95,16 +125,23 @@ fn who_writes_a_quota_again_and_again_ends_nobodys_turn() {
 
 #[test]
 fn kernel_threads_that_follow_one_another_leave_others_something() {
-    // The second pair leaves a moment between two.
-    for (run_ns, sleep_ns) in [(60_000, 50_000), (60_000, 65_000)] {
+    // Without a moment between two, with one, in long pieces, and one alone.
+    let threads = [
+        (2, 60_000, 50_000),
+        (2, 60_000, 65_000),
+        (2, 600_000, 650_000),
+        (1, 1_100_000, 50_000),
+        (1, 15 * MS, MS),
+    ];
+    for (count, run_ns, sleep_ns) in threads {
         let mut w = world(1);
         let task = w.spawn(Spec::busy().on(&[0]));
-        for _ in 0..2 {
+        for _ in 0..count {
             w.spawn(Spec::cycle(run_ns, sleep_ns).kthread().on(&[0]));
         }
         w.run(SECOND);
         let share = gets(&mut w, 10 * SECOND, &[task]);
-        assert!(share > 0.25, "beside them it has {share:.3} of the pCPU");
+        assert!(share > 0.3, "beside {count} of {run_ns} ns it has {share:.3} of the pCPU");
         let longest = w.task(task).wait_max_ns / MS;
         assert!(longest <= 100, "it waited for {longest} ms");
     }

@@ -5,7 +5,8 @@ use cohort_sim::class::fair::{FairConfig, Variant};
 use cohort_sim::class::{AnyClass, Class as _};
 use cohort_sim::host::YieldTo;
 use cohort_sim::machine::MachineConfig;
-use cohort_sim::{CpuId, Ns, TaskId};
+use cohort_sim::observe::Stop;
+use cohort_sim::{Bodies, CpuId, Host, Ns, Run, SimError, Simulation, TaskId};
 
 use crate::common::*;
 
@@ -104,4 +105,29 @@ fn a_sleeper_that_stays_to_pay_counts_as_running() {
         let AnyClass::Fair(class) = &s.host.class else { panic!("a fair class") };
         assert_eq!(class.vruntime(runs), 1_500_001, "alone it forfeits nothing");
     }
+}
+
+/// Tasks that do nothing but yield.
+struct Yielding;
+
+impl Bodies for Yielding {
+    fn start(&mut self, host: &mut Host, task: TaskId, _run: Run) {
+        host.yield_now(task);
+    }
+    fn speed(&mut self, _host: &mut Host, _task: TaskId, _run: Run) {}
+    fn stop(&mut self, _host: &mut Host, _task: TaskId, _why: Stop) {}
+    fn event(&mut self, _host: &mut Host, _id: u32, _what: u8, _generation: u32) {}
+    fn interrupt(&mut self, _host: &mut Host, _task: TaskId, _what: u32) {}
+}
+
+#[test]
+fn tasks_that_yield_to_each_other_for_ever_are_no_workload_without_end() {
+    let host = Host::new(&MachineConfig::ideal(1), round_robin(MS, false), 1).unwrap();
+    let mut s = Simulation::new(host, Yielding);
+    for _ in 0..2 {
+        let task = s.host.spawn(Default::default());
+        s.host.wake(task, None);
+    }
+    let Err(SimError::Hang(what)) = s.run_until(MS) else { panic!("no time passes") };
+    assert_eq!(what, "at 0 ns: 1000000 schedules without time passing; something yields for ever");
 }
