@@ -12,12 +12,6 @@ OF_HOSTS = [
         ";",
     ),
     Mutation(
-        "many that are aside are looked at for every choice",
-        "aside.h",
-        "c->aside_rest > scan ? c->aside_rest - scan : 0;",
-        "c->aside_rest > scan ? c->aside_rest : 0;",
-    ),
-    Mutation(
         "who writes cpu.max ends turns of all beside whom somebody is aside",
         "gate_quota.h",
         "gate_recheck(limit_bit(slot), may_kick",
