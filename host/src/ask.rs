@@ -21,7 +21,7 @@ pub enum Silent {
 }
 
 /// What a thread does that asks.
-type Asking = Box<dyn FnOnce() + Send>;
+pub type Asking = Box<dyn FnOnce() + Send>;
 
 /// Ask it in a thread of its own, which ends with the answer. If there can be no more threads, nobody answers.
 pub fn ask<T: Send + 'static>(question: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
@@ -33,25 +33,13 @@ pub fn ask<T: Send + 'static>(question: impl FnOnce() -> T + Send + 'static) -> 
     answers
 }
 
-/// Ask the same of each, many at a time, and wait for all together no longer than that.
-pub fn ask_each<K, T>(
-    of: impl Iterator<Item = K>,
-    patience: Duration,
-    question: impl Fn(K) -> T + Clone + Send + 'static,
-) -> BTreeMap<K, Result<T, Silent>>
-where
-    K: Copy + Ord + Send + 'static,
-    T: Send + 'static,
-{
-    ask_each_by(start, of, patience, question)
-}
-
 /// Make a thread that asks, if there can be one more.
-fn start(asking: Asking) -> bool {
+pub fn start(asking: Asking) -> bool {
     thread::Builder::new().spawn(asking).is_ok()
 }
 
-fn ask_each_by<K, T>(
+/// Ask the same of each, many at a time, and wait for all together no longer than that. `start` makes a thread, or says that there can be none.
+pub fn ask_each<K, T>(
     mut start: impl FnMut(Asking) -> bool,
     of: impl Iterator<Item = K>,
     patience: Duration,
@@ -137,7 +125,7 @@ mod tests {
     fn many_are_asked_but_not_all_at_once() {
         let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let highest = Arc::clone(&most);
-        let found = ask_each(0..1000, LONG, move |key: usize| {
+        let found = ask_each(start, 0..1000, LONG, move |key: usize| {
             highest.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             thread::sleep(Duration::from_millis(1));
             now.fetch_sub(1, Ordering::SeqCst);
@@ -153,7 +141,7 @@ mod tests {
         let shut = gate.lock().unwrap();
         let ask_some = |stuck: usize, of: usize, patience: Duration| {
             let gate = Arc::clone(&gate);
-            ask_each(0..of, patience, move |key: usize| {
+            ask_each(start, 0..of, patience, move |key: usize| {
                 if key < stuck {
                     drop(gate.lock());
                 }
@@ -173,7 +161,7 @@ mod tests {
 
     #[test]
     fn who_was_not_asked_for_want_of_threads_is_not_late() {
-        let found = ask_each_by(|_| false, 0..3, Duration::from_millis(30), |key: usize| key);
+        let found = ask_each(|_| false, 0..3, Duration::from_millis(30), |key: usize| key);
         assert_eq!((found.len(), count(&found, Silent::Unasked)), (3, 3));
         // There is room for one now and then.
         let mut tries = 0;
@@ -181,7 +169,7 @@ mod tests {
             tries += 1;
             tries % 3 == 0 && start(asking)
         };
-        let found = ask_each_by(now_and_then, 0..10, LONG, |key: usize| 2 * key);
+        let found = ask_each(now_and_then, 0..10, LONG, |key: usize| 2 * key);
         assert_eq!(found, all(10));
     }
 }

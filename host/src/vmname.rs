@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use crate::ask::{ask, ask_each, Silent};
+use crate::ask::{ask, ask_each, start, Silent};
 use crate::audit::guest_cpu::is_qemu;
 use crate::checks::Host;
 
@@ -23,7 +23,7 @@ const PATIENCE_FOR_ALL: Duration = Duration::from_secs(1);
 /// others.
 pub fn cmdlines(host: &Host, pids: impl Iterator<Item = i32>) -> BTreeMap<i32, Result<Vec<String>, Silent>> {
     let there = host.clone();
-    ask_each(pids, PATIENCE_FOR_ALL, move |pid| there.cmdline(pid))
+    ask_each(start, pids, PATIENCE_FOR_ALL, move |pid| there.cmdline(pid))
 }
 
 /// Names found so far. A VMM keeps its name; its process number is taken by another one day, hence the VM's identity in the key.
