@@ -183,7 +183,7 @@ VERIFIED_ONCE take_next(s32 cpu, struct pick *best)
 static void go_on(struct task_struct *prev, struct task_ctx *t, struct pick *best, enum fate fate)
 {
 	struct cpu_ctx *c = cpu_get(best->cpu);
-	u64 slice = turn_slice(t, best->leaving_vm, best->cpu, best->now);
+	u64 slice = best->rest_ns ?: turn_slice(t, best->leaving_vm, best->cpu, best->now);
 
 	if (!c)
 		return;
@@ -228,9 +228,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		if (t) {
 			steps_back = t->steps_back;
 			t->steps_back = false;
-			best->leaving_vm = t->vm;
-			best->prev_queued = true;
-			order_rank(t, best->now, &best->prev);
+			could_go_on(t, c, best);
 		}
 	}
 	order_before_pick(cpu, best->now);

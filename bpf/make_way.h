@@ -15,6 +15,8 @@
 #define COHORT_MAKE_WAY_H
 
 #include "runqueue.h"
+#include "turn.h"
+#include "period.h"
 
 /* Neighbours that are looked at for a runner who could make room. */
 #define MOVE_SCAN 8
@@ -306,6 +308,15 @@ enum fate {
 	GOES_ON_FOR_NOW, /* until it is seen whether somebody who comes first has been taken elsewhere */
 };
 
+/* t, which gives up that pCPU for the moment, could go on. What is due by an order that divides anew every so often may be due no more in the rest of a turn. */
+static __always_inline void could_go_on(struct task_ctx *t, const struct cpu_ctx *c, struct pick *best)
+{
+	best->leaving_vm = t->vm;
+	best->prev_queued = true;
+	best->rest_ns = order_period_ns() ? 0 : rest_of_turn_ns(c, best->now);
+	order_rank(t, best->now, &best->prev);
+}
+
 /* That of prev, t; NULL: it cannot go on. The best waiter of this pCPU has been found. */
 static __always_inline enum fate fate_of(const struct task_struct *prev, struct task_ctx *t, struct pick *best,
 					 bool steps_back)
@@ -314,7 +325,7 @@ static __always_inline enum fate fate_of(const struct task_struct *prev, struct 
 		return LEAVES;
 	if (!t || best->urgency)
 		return WAITS;
-	if (best->pid && (steps_back || order_before(&best->rank, &best->prev, 0)))
+	if (best->pid && (steps_back || order_before(&best->rank, &best->prev, best->rest_ns ? wakeup_gran_ns : 0)))
 		return !steps_back && is_sent_on(prev, t, best) ? GOES_ON_FOR_NOW : WAITS;
 	/* Who may go elsewhere makes room for one that may not. */
 	if (best->pid && best->restricted && !task_is_pinned(prev) && makes_room(prev, t, best))

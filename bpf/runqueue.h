@@ -47,6 +47,7 @@ struct pick {
 	u64 now;
 	struct rank prev; /* of the one that gives up the pCPU, if prev_queued: it could go on */
 	bool prev_queued;
+	u64 rest_ns; /* of the turn of that one, if it was stopped only to look at who was aside; 0: it has none */
 	struct rank rank;
 	u64 queued_ns;
 	u32 vm;

@@ -9,6 +9,7 @@
 #ifndef COHORT_TURN_H
 #define COHORT_TURN_H
 
+#include "account.h"
 #include "marks.h"
 
 /* Not worth another timer. */
@@ -91,6 +92,17 @@ static int turn_over(void *map, int *key, struct turn_timer *timer)
 	else
 		scx_bpf_kick_cpu(*key, SCX_KICK_PREEMPT);
 	return 0;
+}
+
+/*
+ * What is left of the turn of cpu's runner, who has been stopped to look at those that were put aside here. A cgroup that uses up its quota in each period of a
+ * millisecond would else have turns last for a millisecond wherever another thread of it is aside. 0: too little, or nobody has to look.
+ */
+static __always_inline u64 rest_of_turn_ns(const struct cpu_ctx *c, u64 now)
+{
+	if (!READ_ONCE(c->aside_look) || !time_before(now + TURN_REST_MIN_NS, c->turn_end_ns))
+		return 0;
+	return c->turn_end_ns - now;
 }
 
 /* For so long a runner goes on to leave a section that forbids migration, a BPF program in most cases; if that was not enough, for twice as long. */

@@ -24,6 +24,12 @@ OF_HOSTS = [
         "SCX_KICK_PREEMPT",
     ),
     Mutation(
+        "a look at who was aside ends a turn",
+        "make_way.h",
+        "order_period_ns() ? 0 : rest_of_turn_ns(c, best->now)",
+        "0",
+    ),
+    Mutation(
         "kernel threads follow one another for ever",
         "wake.h",
         "(c->interrupted ? elapsed_ns(now, c->interrupted_ns) : 0)",
