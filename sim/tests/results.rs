@@ -9,7 +9,7 @@ fn scenario(text: &str) -> Scenario {
     serde_json::from_str(text).expect("a scenario")
 }
 
-/// Two VMs and a process on two pCPUs without costs, in turns of 1 ms.
+/// Three tasks on two pCPUs without costs, in turns of 1 ms.
 const TURNS: &str = r#"{
     "name": "turns", "seed": 1, "duration_ns": 100000000,
     "machine": {"cores_per_socket": 2, "costs": {"context_switch_ns": 0, "refill_cache_ns": 0, "ipi_ns": 0, "idle_exit_ns": 0}},
@@ -59,6 +59,7 @@ fn observers_change_nothing() {
         (late_program(200_000_000, Watch::default()), late_program(200_000_000, Watch::figures()));
     assert_eq!(bare.outcome, watched.outcome);
     assert!(watched.programs.iter().any(|program| program.stats["switches"] > 0));
+    assert_eq!(bare.programs.len(), watched.programs.len());
     for (bare, watched) in bare.programs.iter().zip(&watched.programs) {
         assert_eq!((bare.start_ns, &bare.stats), (watched.start_ns, &watched.stats));
     }

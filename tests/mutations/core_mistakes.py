@@ -327,6 +327,24 @@ OF_OPERATIONS = [
     Mutation("a thread that exits stays a vCPU of its VM", "life_ops.h", "vm_leave(t, p->pid);", ";"),
     Mutation("at the start no pCPU counts as online", "life_ops.h", "nr_online++;", ";"),
     Mutation(
+        "user space is not told that the scheduler has ended",
+        "life_ops.h",
+        "exit_kind = info->kind;",
+        ";",
+    ),
+    Mutation(
+        "user space is not told why the scheduler has ended",
+        "life_ops.h",
+        "bpf_probe_read_kernel_str(exit_reason, sizeof(exit_reason), info->reason);",
+        ";",
+    ),
+    Mutation(
+        "what the scheduler ended with is kept to itself",
+        "life_ops.h",
+        "bpf_probe_read_kernel_str(exit_msg, sizeof(exit_msg), info->msg);",
+        ";",
+    ),
+    Mutation(
         "the neighbours are searched from the second",
         "topology.h",
         "return near->cpu[i];",

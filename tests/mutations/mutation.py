@@ -10,6 +10,7 @@ class Mutation:
 
     Attributes:
         of: the choice of a policy that it is about, as in ``boost unfair``, where the file does not say so (OWN_FILES).
+        hangs: all that tests see of it is that one of them does not end, which is known.
     """
 
     about: str
@@ -17,6 +18,7 @@ class Mutation:
     right: str
     wrong: str
     of: str = ""
+    hangs: bool = False
 
 
 # The files that do what one choice of a policy is.

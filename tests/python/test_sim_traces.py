@@ -221,3 +221,6 @@ def test_a_trace_that_stops_at_its_size_is_whole(bytes_max: int, tmp_path: Path)
         read.packet(packet)
     assert not any(read.open.values())
     assert result.ftrace == "" or result.ftrace.endswith("\n")
+    # But for the line that it was in.
+    assert len(result.ftrace) <= bytes_max + 500
+    assert result.is_truncated or not 0 < bytes_max <= 700

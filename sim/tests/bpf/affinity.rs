@@ -3,7 +3,7 @@
 //! random trees; of each the smallest.
 
 use crate::common::*;
-use crate::maxmin::{settled, Levels};
+use crate::maxmin::all_settled as fair;
 use crate::partition::{Cgroup, Mask, Partition, Task, Vm};
 use crate::spec::Spec;
 
@@ -18,11 +18,6 @@ fn vm(cgroup: usize, vcpus: &[Mask]) -> Vm {
 
 fn task(cgroup: usize, weight: u32, mask: Mask) -> Task {
     Task { cgroup, weight, mask }
-}
-
-#[track_caller]
-fn fair(partition: &Partition) {
-    settled(partition, Levels::All).expect("everybody has its share");
 }
 
 #[test]

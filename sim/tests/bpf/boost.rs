@@ -374,7 +374,11 @@ fn migrate_respects_affinity() {
             w.settle();
         }
         assert!(a.iter().enumerate().all(|(cpu, id)| w.task(*id).cpu == cpu));
-        assert!(w.stats().ple > 100);
+        let stats = w.stats();
+        assert!(stats.ple > 100);
+        // Or there was nobody to move. What is not ours to choose is KVM's to offer.
+        let asked = if boost & BOOST_ANY_MODE != 0 { stats.boost_chosen } else { stats.boost_offered };
+        assert!(asked > 0, "nobody was to be boosted in {} exits", stats.ple);
         audit(&mut w);
     }
 }
@@ -431,14 +435,20 @@ fn clocks_that_differ_change_nothing() {
 fn a_vcpu_thread_that_exits_before_its_boost_is_missed_and_no_more() {
     let mut w = boosted(2, BOOST_ANY_MODE | BOOST_UNFAIR);
     let (spinner, waiter, _) = sibling_waits_elsewhere(&mut w);
+    let here = w.task(spinner).cpu;
     w.pause_exit(spinner);
-    // It stops waiting while the kick is under way: its affinity takes it to the spinner's queue, and it exits.
+    let stats = w.stats();
+    assert_eq!((stats.boost_chosen, stats.boost_missed), (1, 0), "the kick is under way");
+    // It stops waiting meanwhile: its affinity takes it to the spinner's queue, and there it exits.
+    w.set_affinity(waiter, &[here]);
     w.exit(waiter);
-    w.run(100 * MS);
+    w.run(400 * MS);
     assert_eq!(w.task(waiter).state, crate::view::State::Dead);
-    audit(&mut w);
-    let (spins, cpu) = (spinner, w.task(spinner).cpu);
-    assert!(w.cpus[cpu].curr.is_some() && w.task(spins).used_ns > 0);
+    let stats = w.stats();
+    assert_eq!((stats.boost_chosen, stats.boost_granted, stats.boost_missed), (1, 0, 1));
+    // The one that is left is due a whole pCPU, as the two of the other VM are together.
+    let used_ns = used_in(&mut w, 400 * MS, &[spinner])[0];
+    assert!(used_ns > 200 * MS, "it got {used_ns} ns of 400 ms");
 }
 
 #[test]

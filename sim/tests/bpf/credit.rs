@@ -206,11 +206,12 @@ fn an_idle_pcpu_takes_from_its_peers() {
     w.run(SECOND);
     // Whoever of the VM waited behind the pinned one runs on the other pCPU as soon as that has nobody.
     let on_1 = *all.iter().find(|id| w.is_running(**id) && w.task(**id).cpu == 1).unwrap();
+    let waited = *all.iter().find(|id| **id != on_1).unwrap();
     w.sleep(on_1);
     w.settle();
-    assert!(w.cpus[1].curr.is_some());
+    assert_eq!(w.cpus[1].curr, Some(waited));
     assert_work_conserving(&mut w);
-    assert!(w.is_running(third) || w.is_running(all[0]) || w.is_running(all[1]));
+    assert_eq!((w.cpus[0].curr, w.cpus[1].curr), (Some(third), Some(waited)));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! What VMs get, whatever their weights and numbers of vCPUs, and whatever boosts and turns do.
 
 use crate::common::*;
-use crate::maxmin::{settled, Levels};
+use crate::maxmin::all_settled;
 use crate::partition::{Cgroup, Partition, Task, Vm};
 use crate::spec::{Knobs, Spec};
 use crate::world::World;
@@ -32,6 +32,21 @@ fn entitled(pcpus: usize, vms: &[(usize, u32)]) -> Vec<f64> {
     }
 }
 
+const SPAN_NS: u64 = 4_000 * MS;
+
+/// How far from its part a VM may be, that can use so many pCPUs at once, in pCPUs over 4 s.
+///
+/// Turns are of 16 ms, the default. At either end of the time it may just have had one more than its part, or
+/// be about to have one, on each pCPU that it can use at once: two turns for each of those, 0.008. Besides it
+/// may keep what it is owed, or has borrowed for a boost, up to lag_ns: 20 ms at weight 100, in proportion to
+/// the weight. So a VM of weight 50 that is due 0.16 of four pCPUs has 0.117 at least with four vCPUs, 0.141
+/// with one. Of larger parts 5 % are allowed, and never more than 3 % of the host.
+fn tolerance(due: f64, weight: u32, at_once: usize, pcpus: usize) -> f64 {
+    let (turn_ns, lag_ns) = (16.0 * MS as f64, 20.0 * MS as f64 * f64::from(weight) / 100.0);
+    let edges = (2.0 * turn_ns * at_once as f64 + lag_ns) / SPAN_NS as f64;
+    (0.05 * due + edges).min(0.03 * pcpus as f64)
+}
+
 proptest! {
     #![proptest_config(cases(24))]
 
@@ -57,8 +72,7 @@ proptest! {
         };
         w.run(1_000 * MS);
         let before = total(&w);
-        let span_ns = 4_000 * MS;
-        for step in 0..span_ns / MS {
+        for step in 0..SPAN_NS / MS {
             w.run(MS);
             // The first VM's vCPUs spin in the kernel, by turns.
             let spinner = threads[0][step as usize % threads[0].len()];
@@ -71,10 +85,13 @@ proptest! {
         let runnable: usize = vms.iter().map(|vm| vm.0).sum();
         let expected = entitled(pcpus.min(runnable), &vms);
         for (vm, expected) in expected.iter().enumerate() {
-            let share = (after[vm] - before[vm]) as f64 / span_ns as f64;
+            let share = (after[vm] - before[vm]) as f64 / SPAN_NS as f64;
+            let (vcpus, weight) = vms[vm];
+            let tolerance = tolerance(*expected, weight, vcpus.min(pcpus), pcpus);
             prop_assert!(
-                (share - expected).abs() <= 0.03 * pcpus as f64,
-                "VM {}, of {:?} on {}: {:.3} pCPUs, entitled to {:.3}", vm, vms, pcpus, share, expected
+                (share - expected).abs() <= tolerance,
+                "VM {}, of {:?} on {}: {:.3} pCPUs, entitled to {:.3} +- {:.3}",
+                vm, vms, pcpus, share, expected, tolerance
             );
         }
     }
@@ -104,8 +121,8 @@ proptest! {
         }
         w.run(1_000 * MS);
         let used = |w: &World| threads[..busy.0].iter().map(|id| w.task(*id).used_ns).sum::<u64>();
-        let (before, span_ns) = (used(&w), 4_000 * MS);
-        for step in 0..span_ns / MS {
+        let before = used(&w);
+        for step in 0..SPAN_NS / MS {
             w.run(MS);
             // The others spin in the kernel, by turns.
             let spinner = threads[busy.0 + step as usize % (threads.len() - busy.0)];
@@ -113,12 +130,16 @@ proptest! {
             w.pause_exit(spinner);
         }
         audit(&mut w);
-        let share = (used(&w) - before) as f64 / span_ns as f64;
+        let share = (used(&w) - before) as f64 / SPAN_NS as f64;
         let vms: Vec<(usize, u32)> =
             [busy].into_iter().chain(others.iter().map(|(vcpus, weight, ..)| (*vcpus, *weight))).collect();
         let runnable: usize = vms.iter().map(|vm| vm.0).sum();
         let entitled = entitled(pcpus.min(runnable), &vms)[0];
-        // A VM that uses less than its share goes first when all its vCPUs happen to be awake, and the busy one waits for that.
+        // A VM that uses less than its share goes first when all its vCPUs happen to be awake, and the busy
+        // one waits for that. If it has a pCPU for each vCPU at other times it cannot make up for it, however
+        // long the time is: beside three such VMs of four vCPUs, each awake for a quarter of the time, four
+        // or more of these twelve are awake for a third of it, on four pCPUs. So no bound follows from turns
+        // and the length of the time; this one is what the cases keep.
         prop_assert!(share >= 0.8 * entitled, "{:.3} pCPUs, entitled to {:.3}", share, entitled);
     }
 }
@@ -139,5 +160,5 @@ fn a_cgroup_gives_its_turns_to_the_child_that_is_behind() {
         vms: vec![Vm { cgroup: 0, vcpus: vec![0; 3] }, Vm { cgroup: 1, vcpus: vec![0; 2] }],
         tasks: vec![Task { cgroup: 0, weight: 100, mask: 0 }, Task { cgroup: 1, weight: 440, mask: 0 }],
     };
-    settled(&partition, Levels::All).unwrap();
+    all_settled(&partition);
 }

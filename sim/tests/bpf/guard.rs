@@ -176,7 +176,29 @@ fn a_quota_is_kept_all_the_same() {
 
 #[test]
 fn a_vcpu_that_is_placed_elsewhere_needs_no_grace() {
-    // Whose turn has ended goes to a pCPU that is free.
+    let mut w = guarded(2, Knobs::default());
+    let (_, vcpus) = busy_vm(&mut w, 1);
+    let vcpu = vcpus[0];
+    let hosts = [0, 1].map(|cpu| w.spawn(Spec::on_demand(5 * MS).on(&[cpu])));
+    w.set_guest_kernel(vcpu, true);
+    introduce(&mut w, &vcpus);
+    w.run(100 * MS);
+    let before = w.stats().grace_given;
+    for _ in 0..50 {
+        // Who loses its pCPU goes to the one that is free.
+        let cpu = w.task(vcpu).cpu;
+        w.wake(hosts[cpu]);
+        until_it_runs(&mut w, hosts[cpu]);
+        w.settle();
+        assert!(w.is_running(vcpu) && w.task(vcpu).cpu != cpu, "it waits for the pCPU that it has lost");
+        assert_eq!(w.stats().grace_given, before);
+        w.run(20 * MS);
+        audit(&mut w);
+    }
+}
+
+#[test]
+fn graces_leave_no_pcpu_idle() {
     let mut w = guarded(2, Knobs::default());
     let (_, vcpus) = busy_vm(&mut w, 2);
     for id in &vcpus {
@@ -189,6 +211,7 @@ fn a_vcpu_that_is_placed_elsewhere_needs_no_grace() {
         assert_work_conserving(&mut w);
     }
     assert!(hosts.iter().all(|id| w.task(*id).used_ns > 150 * MS));
+    assert!(w.stats().grace_given > 0, "test: nobody has lost its pCPU to one of them");
 }
 
 #[test]

@@ -180,21 +180,27 @@ fn a_task_with_migration_disabled_stays() {
     let stuck = w.spawn(Spec::busy().on(&[0]));
     let other = w.spawn(Spec::busy().on(&[0]));
     w.run(10 * MS);
-    while !w.is_running(stuck) {
-        w.run(MS);
-    }
-    w.set_affinity(stuck, &[0, 1]);
-    w.settle();
+    until_it_runs(&mut w, stuck);
+    // In this order: else it might go to the pCPU that idles, and nobody would ask it to leave that one.
     w.set_migration_disabled(stuck, true);
-    let cpu = w.task(stuck).cpu;
+    w.set_affinity(stuck, &[0, 1]);
+    assert_eq!((w.cpus[0].curr, w.cpus[1].curr), (Some(stuck), None));
+    assert!(w.task(other).queue.is_some(), "test: the other one is to wait");
+    let before = [stuck, other].map(|id| w.task(id).used_ns);
     for _ in 0..100 {
         w.run(MS);
-        assert_eq!(w.task(stuck).cpu, cpu);
+        assert_eq!(w.task(stuck).cpu, 0);
     }
+    for (id, before) in [stuck, other].into_iter().zip(before) {
+        let used_ns = w.task(id).used_ns - before;
+        assert!(used_ns > 16 * MS, "{id:?} had {used_ns} ns of 100 ms");
+    }
+    // It leaves the section where it runs. When its turn ends it goes.
+    until_it_runs(&mut w, stuck);
     w.set_migration_disabled(stuck, false);
-    w.run(20 * MS);
+    w.run(40 * MS);
     audit(&mut w);
-    assert!(w.task(other).used_ns > 0);
+    assert_eq!((w.cpus[0].curr, w.cpus[1].curr), (Some(other), Some(stuck)));
 }
 
 /// Which of them runs on pCPU 0.
@@ -317,7 +323,12 @@ fn the_end_is_told_to_user_space() {
     let mut w = world(1);
     w.spawn(Spec::busy());
     w.run(10 * MS);
-    w.unload(c"unregistered from user space");
+    assert_eq!(w.peek_exit().kind, 0, "it runs");
+    w.unload(c"unregistered from user space", c"by hand");
+    let told = w.peek_exit();
+    // SCX_EXIT_UNREG
+    assert_eq!(told.kind, 64);
+    assert_eq!((told.reason.as_str(), told.msg.as_str()), ("unregistered from user space", "by hand"));
 }
 
 #[test]

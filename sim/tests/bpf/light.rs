@@ -3,7 +3,7 @@
 //! does not stop the heavy one for that.
 
 use crate::common::MS;
-use crate::maxmin::{settled, Levels, Shared, SETTLE_NS};
+use crate::maxmin::{all_settled, Shared, SETTLE_NS};
 use crate::partition::{Cgroup, Partition, Task, Vm};
 
 fn cgroup(parent: usize, weight: u32) -> Cgroup {
@@ -26,7 +26,7 @@ fn a_light_vm_does_not_stop_a_heavy_task() {
         vms: vec![vm(1, 1), vm(0, 4)],
         tasks: vec![task(0, 100), task(1, 519)],
     };
-    settled(&partition, Levels::All).expect("everybody has its share");
+    all_settled(&partition);
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn a_light_cgroup_does_not_stop_a_heavy_task() {
         vms: vec![vm(1, 2), vm(0, 2)],
         tasks: vec![task(3, 100), task(2, 868), task(2, 5128)],
     };
-    settled(&partition, Levels::All).expect("everybody has its share");
+    all_settled(&partition);
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn who_may_take_a_light_ones_place_does_not_take_a_heavy_ones() {
         vms: vec![Vm { cgroup: 0, vcpus: vec![3, 3] }],
         tasks: vec![on(1, 100), on(1, 1)],
     };
-    settled(&partition, Levels::All).expect("everybody has its share");
+    all_settled(&partition);
 }
 
 #[test]

@@ -98,15 +98,15 @@ impl std::fmt::Display for Error {
     }
 }
 
-impl Shared {
-    /// Does this node's share follow from the tree, whatever the choices of the oracle?
-    fn is_certain(&self, tree: &Tree, contested: Option<usize>, node: usize) -> bool {
-        let path = tree.path(node);
-        // Inside of a cgroup that uses its quota in a part of the period it depends on which part that is.
-        let limited = path[..path.len() - 1].iter().any(|outer| tree.nodes[*outer].quota.is_some());
-        !limited && contested.is_none_or(|depth| path.len() < depth)
-    }
+/// Does this node's share follow from the tree, whatever the choices of the oracle?
+fn is_certain(tree: &Tree, contested: Option<usize>, node: usize) -> bool {
+    let path = tree.path(node);
+    // Inside of a cgroup that uses its quota in a part of the period it depends on which part that is.
+    let limited = path[..path.len() - 1].iter().any(|outer| tree.nodes[*outer].quota.is_some());
+    !limited && contested.is_none_or(|depth| path.len() < depth)
+}
 
+impl Shared {
     /// By how much more than a part of its share each entity is off, in ms; with its node, its share and what it got. The worst first.
     pub fn errors(&mut self, levels: Levels) -> Vec<Error> {
         let (nodes, due, gets) = self.measure();
@@ -114,7 +114,7 @@ impl Shared {
         let contested = tree.contested();
         let is_limited = tree.nodes.iter().any(|node| node.quota.is_some());
         let counts = |node: &usize| {
-            self.is_certain(&tree, contested, *node) && (levels == Levels::All || tree.depth(*node) == 1)
+            is_certain(&tree, contested, *node) && (levels == Levels::All || tree.depth(*node) == 1)
         };
         let error = |node: usize| {
             let (got, due) = (gets[node], due[node]);
@@ -213,6 +213,17 @@ impl Shared {
 
 pub fn settled(partition: &Partition, levels: Levels) -> Result<(), TestCaseError> {
     lived(partition, &[], levels)
+}
+
+/// Everybody has its share: every entity of this tree is compared, however deep it is.
+#[track_caller]
+pub fn all_settled(partition: &Partition) {
+    let (tree, nodes) = partition.tree();
+    let contested = tree.contested();
+    for node in nodes.entities() {
+        assert!(is_certain(&tree, contested, node), "test: node {node} is not compared: {contested:?}");
+    }
+    settled(partition, Levels::All).expect("everybody has its share");
 }
 
 fn lived(partition: &Partition, history: &[Event], levels: Levels) -> Result<(), TestCaseError> {

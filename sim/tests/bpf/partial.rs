@@ -194,8 +194,10 @@ fn a_set_has_its_share_beside_host_tasks_everywhere() {
     let (_, a) = vm_of_sets(&mut w, 4, &[&[0, 1, 2, 3]]);
     w.run(500 * MS);
     let used: f64 = shares(&mut w, 4_000 * MS, &a).iter().sum();
-    // Five compete for four pCPUs: four tasks and a VM.
-    assert_near(used, 0.8, 0.25);
+    // Five compete for four pCPUs: four tasks and a VM. A turn of the set, 16 ms on each, is 0.016 in 4 s.
+    // At either end it may just have had one more than its part, or one less, and have been refused a slot
+    // for want of room, for which it has another later: four turns, and one for what was before.
+    assert_near(used, 0.8, 0.08);
     let seen = watch(&mut w, 2_000, &a);
     assert!(seen.torn * 50 < seen.looks, "{seen:?}");
 }

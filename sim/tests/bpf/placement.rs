@@ -9,7 +9,8 @@ use crate::world::{TaskId, World};
 /// The pCPU on which a runnable task runs or waits.
 fn pcpu_of(w: &World, id: TaskId) -> usize {
     match w.task(id).queue {
-        Some(Queue::User(dsq)) => dsq as usize,
+        // After the run queues come those of the overdue, as many.
+        Some(Queue::User(dsq)) => dsq as usize % w.cpus.len(),
         Some(Queue::Local(cpu)) => cpu,
         _ => w.task(id).cpu,
     }

@@ -43,6 +43,7 @@ pub struct Task {
     pub used_ns: u64,
     pub waits_since_ns: u64,
     pub wait_ns: u64,
+    /// The longest wait, one that goes on included: who never runs again has none that ended.
     pub wait_max_ns: u64,
     pub switches: u64,
     pub migration_disabled: bool,

@@ -92,6 +92,10 @@ impl World {
     fn look(&mut self) {
         let host = &self.sim.host;
         self.now_ns = host.now_ns() + ext::BOOT_NS;
+        let waits_ns = |task: &host::Task| match task.state {
+            host::State::Waiting => host.now_ns() - task.waits_since_ns,
+            _ => 0,
+        };
         let task = |(index, task): (usize, &host::Task)| Task {
             state: match task.state {
                 host::State::Asleep => State::Asleep,
@@ -104,7 +108,7 @@ impl World {
             used_ns: host.run_ns(index.into()),
             waits_since_ns: task.waits_since_ns + ext::BOOT_NS,
             wait_ns: task.wait_ns,
-            wait_max_ns: task.wait_max_ns,
+            wait_max_ns: task.wait_max_ns.max(waits_ns(task)),
             switches: task.switches,
             migration_disabled: task.migration_disabled,
             exiting: task.exiting,
@@ -382,8 +386,12 @@ impl World {
     }
 
     /// End the scheduler as user space does.
-    pub fn unload(&mut self, reason: &std::ffi::CStr) {
-        self.sim.host.unload(reason);
+    pub fn unload(&mut self, reason: &std::ffi::CStr, msg: &std::ffi::CStr) {
+        self.sim.host.unload(reason, msg);
+    }
+
+    pub fn peek_exit(&mut self) -> ext::PeekExit {
+        self.sim.host.peek_exit()
     }
 
     pub fn peek_vm(&mut self, slot: u32) -> PeekVm {

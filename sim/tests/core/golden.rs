@@ -57,7 +57,7 @@ fn run(class: usize) -> (u64, Outcome) {
 }
 
 #[test]
-fn twice_and_in_parts_is_the_same() {
+fn twice_is_the_same() {
     for class in 0..CLASSES {
         assert_eq!(run(class), run(class), "class {class}");
     }

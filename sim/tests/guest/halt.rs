@@ -116,8 +116,10 @@ fn a_vmms_thread_runs_when_it_is_asked_to() {
 #[test]
 fn nobody_polls_while_somebody_else_wants_the_pcpu() {
     let mut config = vm(1, SLEEPER);
-    config.kvm.halt_poll = HaltPoll { grow_start_ns: 100 * US, ..HaltPoll::default() };
+    // Halts last for a turn of the other one's: short enough that polls would grow.
+    config.kvm.halt_poll = HaltPoll { max_ns: 10 * MS, grow_start_ns: 100 * US, ..HaltPoll::default() };
     let s = build(&MachineConfig::ideal(1), turns_of_a_ms(), &[config], &[hog(0)], 1).until(5 * MS);
+    assert!(halts(&s).len() > 2, "{:?}", halts(&s));
     assert!(halts(&s).iter().all(|(_, polled_ns)| *polled_ns == 0), "{:?}", halts(&s));
 }
 

@@ -59,7 +59,7 @@ use self::timers::Timers;
 
 pub use self::costs::{Cost, Costs};
 pub use self::ops::OpKind;
-pub use self::peek::{PeekEntity, PeekSbco, PeekStats, PeekTask, PeekVm};
+pub use self::peek::{PeekEntity, PeekExit, PeekSbco, PeekStats, PeekTask, PeekVm};
 pub use self::sets::{wrong_with, SetsTeller, Traffic};
 pub use self::task::Queue;
 

@@ -148,7 +148,7 @@ fn timers_end_with_their_scheduler_and_outlive_their_pcpu() {
     w.until(2 * MS);
     assert_eq!(logged(), [(1_000_000, 0)]);
     call(&mut w, OpKind::Running, 0, || start(0, MS, START_PINNED));
-    w.sim.host.unload(c"the end");
+    w.sim.host.unload(c"the end", c"");
     w.until(10 * MS);
     assert_eq!(logged(), []);
 }

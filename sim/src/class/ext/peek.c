@@ -455,6 +455,20 @@ u32 peek_quotas(void)
 	return nr_quotas;
 }
 
+/* Why the scheduler has ended, as user space reads it. */
+struct peek_exit {
+	s32 kind;
+	char reason[128];
+	char msg[1024];
+};
+
+void peek_exit(struct peek_exit *to)
+{
+	to->kind = exit_kind;
+	bpf_probe_read_kernel_str(to->reason, sizeof(to->reason), exit_reason);
+	bpf_probe_read_kernel_str(to->msg, sizeof(to->msg), exit_msg);
+}
+
 /* The tasks that all domains count as runnable. */
 u32 peek_domain_tasks(void)
 {

@@ -101,6 +101,28 @@ pub struct PeekSbco {
     pub dirty: u32,
 }
 
+/// Why the scheduler has ended, as peek.c has it.
+#[repr(C)]
+struct RawExit {
+    kind: i32,
+    reason: [u8; 128],
+    msg: [u8; 1024],
+}
+
+/// Why the scheduler has ended, as user space reads it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeekExit {
+    /// As enum scx_exit_kind has it; 0: it has not.
+    pub kind: i32,
+    pub reason: String,
+    pub msg: String,
+}
+
+/// Text from C, up to its end.
+fn text_of(bytes: &[u8]) -> String {
+    CStr::from_bytes_until_nul(bytes).unwrap_or_default().to_string_lossy().into_owned()
+}
+
 // The scheduler's counters, of all pCPUs, as enum cohort_stat of bpf/intf.h has them.
 include!(concat!(env!("OUT_DIR"), "/counters.rs"));
 
@@ -119,6 +141,7 @@ extern "C" {
     fn poke_vtime(p: *mut TaskStruct, vtime: u64);
     fn peek_domain_tasks() -> u32;
     fn peek_quotas() -> u32;
+    fn peek_exit(to: *mut RawExit);
 }
 
 impl Host {
@@ -131,10 +154,9 @@ impl Host {
     }
 
     /// End the scheduler as user space does: ops.exit().
-    pub fn unload(&mut self, reason: &CStr) {
-        let text = reason.as_ptr().cast();
-        let mut info =
-            ExitInfo { kind: EXIT_UNREG, exit_code: 0, reason: text, msg: text, dump: ptr::null() };
+    pub fn unload(&mut self, reason: &CStr, msg: &CStr) {
+        let (reason, msg) = (reason.as_ptr().cast(), msg.as_ptr().cast());
+        let mut info = ExitInfo { kind: EXIT_UNREG, exit_code: 0, reason, msg, dump: ptr::null() };
         if let AnyClass::Ext(ext) = &mut self.class {
             ext.op(&mut self.core, OpKind::Exit, NOBODY, |ops| ops.exit.map(|exit| exit(&raw mut info)));
             ext.timers.clear();
@@ -280,6 +302,14 @@ impl Host {
     pub fn peek_domain_tasks(&mut self) -> u32 {
         // SAFETY: look-ups with bounds.
         self.peek(|| unsafe { peek_domain_tasks() }).unwrap_or(0)
+    }
+
+    /// What the scheduler has told user space of its end.
+    pub fn peek_exit(&mut self) -> PeekExit {
+        let mut exit = RawExit { kind: 0, reason: [0; 128], msg: [0; 1024] };
+        // SAFETY: peek.c fills the struct declared there as here.
+        self.peek(|| unsafe { peek_exit(&raw mut exit) });
+        PeekExit { kind: exit.kind, reason: text_of(&exit.reason), msg: text_of(&exit.msg) }
     }
 
     /// How many cgroups have a quota, as the scheduler counts them.
