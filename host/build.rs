@@ -2,8 +2,12 @@
 //! Compiles `../bpf`, scheduler and probe, into skeletons, and turns what its headers say (counters, limits, knobs' defaults) into Rust, so that each is
 //! written down once.
 
+#[path = "build/chains.rs"]
+mod chains;
 #[path = "../sim/build/common.rs"]
 mod common;
+#[path = "build/constants.rs"]
+mod constants;
 #[path = "build/depth.rs"]
 mod depth;
 #[path = "../sim/build/enums.rs"]
@@ -47,6 +51,8 @@ fn build() -> Result<(), Box<dyn Error>> {
     let probe_dir = bpf_dir.join("probe");
     println!("cargo:rerun-if-changed={}", probe_dir.display());
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=build/chains.rs");
+    println!("cargo:rerun-if-changed=build/constants.rs");
     println!("cargo:rerun-if-changed=build/depth.rs");
     println!("cargo:rerun-if-changed=build/headers.rs");
     println!("cargo:rerun-if-changed=build/objects.rs");
@@ -59,7 +65,7 @@ fn build() -> Result<(), Box<dyn Error>> {
     fs::write(out_dir.join("intf.rs"), headers::generate(&bpf_dir)?)?;
     fs::write(out_dir.join("policies.rs"), policies::generate(&bpf_dir, &out_dir)?)?;
     let probe_enums = ["probe_limits", "probe_state", "probe_kind"];
-    fs::write(out_dir.join("probe_intf.rs"), headers::constants(&probe_dir.join("intf.h"), &probe_enums)?)?;
+    fs::write(out_dir.join("probe_intf.rs"), constants::of(&probe_dir.join("intf.h"), &probe_enums)?)?;
 
     let depfile = out_dir.join("kernel.d");
     let mut clang_args: Vec<OsString> =

@@ -94,11 +94,15 @@ fn list_of_variables(text: &str) -> Result<String, Box<dyn Error>> {
 /// The scheduler's counters as a struct of Rust: so that intf.h alone says which there are.
 fn counters(bpf_dir: &Path) -> Result<String, Box<dyn Error>> {
     let (mut fields, mut names) = (String::new(), String::new());
-    for entry in enums::enum_entries(&fs::read_to_string(bpf_dir.join("intf.h"))?, "cohort_stat")? {
+    let intf_path = bpf_dir.join("intf.h");
+    let stats = enums::enum_entries(&fs::read_to_string(&intf_path)?, "cohort_stat")
+        .map_err(|e| format!("{}: {e}", intf_path.display()))?;
+    for entry in stats {
         let Some(name) = entry.name.strip_prefix("STAT_").map(str::to_lowercase) else { continue };
         if entry.value.is_some() {
             return Err(format!(
-                "intf.h: {}: must have no value: counters are numbered in their order",
+                "{}: {}: must have no value: counters are numbered in their order",
+                intf_path.display(),
                 entry.name
             )
             .into());

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! How deep the calls of a BPF object's programs go. The verifier of Linux 6.18 allows a chain of eight functions, and counts those that it drops later as well.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::error::Error;
 
 use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionIndex, SymbolKind};
+
+use crate::chains::{Calls, Chains};
 
 const CHAIN_MAX: usize = 8;
 
@@ -28,15 +30,20 @@ pub fn check(elf: &[u8]) -> Result<(), Box<dyn Error>> {
         }
     }
     let calls = calls(&file, &functions)?;
-    let mut deepest = BTreeMap::new();
+    let names = |chain: &[Place]| {
+        let names: Vec<&str> = chain.iter().map(|place| functions[place].0.as_str()).collect();
+        names.join(" > ")
+    };
+    let mut chains = Chains::of(&calls);
     for place in functions.keys() {
-        let chain = longest(*place, &calls, &mut deepest);
+        let chain = chains
+            .longest(*place)
+            .map_err(|circle| format!("a function calls itself, which Linux forbids: {}", names(&circle)))?;
         if chain.len() > CHAIN_MAX {
-            let names: Vec<&str> = chain.iter().map(|place| functions[place].0.as_str()).collect();
             return Err(format!(
                 "calls go {} functions deep, Linux 6.18 allows {CHAIN_MAX}: {}",
-                names.len(),
-                names.join(" > ")
+                chain.len(),
+                names(&chain)
             )
             .into());
         }
@@ -48,8 +55,8 @@ pub fn check(elf: &[u8]) -> Result<(), Box<dyn Error>> {
 fn calls(
     file: &object::File,
     functions: &BTreeMap<Place, (String, u64)>,
-) -> Result<BTreeMap<Place, BTreeSet<Place>>, Box<dyn Error>> {
-    let mut found: BTreeMap<Place, BTreeSet<Place>> = BTreeMap::new();
+) -> Result<Calls<Place>, Box<dyn Error>> {
+    let mut found: Calls<Place> = Calls::new();
     for (&(section, start), (name, size)) in functions {
         let part = file.section_by_index(SectionIndex(section))?;
         let relocations: BTreeMap<u64, _> = part.relocations().collect();
@@ -88,20 +95,4 @@ fn calls(
         }
     }
     Ok(found)
-}
-
-/// The longest chain of calls that begins with that function. The verifier allows no recursion.
-fn longest(
-    place: Place,
-    calls: &BTreeMap<Place, BTreeSet<Place>>,
-    known: &mut BTreeMap<Place, Vec<Place>>,
-) -> Vec<Place> {
-    if let Some(chain) = known.get(&place) {
-        return chain.clone();
-    }
-    let mut chain = vec![place];
-    let below = calls.get(&place).into_iter().flatten().map(|called| longest(*called, calls, known));
-    chain.extend(below.max_by_key(Vec::len).unwrap_or_default());
-    known.insert(place, chain.clone());
-    chain
 }

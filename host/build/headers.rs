@@ -11,6 +11,7 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
+use crate::constants;
 use crate::enums::enum_entries;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -22,13 +23,14 @@ pub fn generate(bpf_dir: &Path) -> Result<String> {
     let mut out = String::new();
 
     let enums = ["cohort_limits", "cohort_placement", "cohort_boost"];
-    out += &constants(&intf_path, &enums)?;
+    out += &constants::of(&intf_path, &enums)?;
     writeln!(out, "/// What the scheduler says that it was compiled with, see intf.h.")?;
     writeln!(out, "pub const LAYOUT_NUMBER: u32 = {};", layout(bpf_dir)?)?;
 
     writeln!(out, "/// Counters, in the order of the map `stats`: name, meaning.")?;
     writeln!(out, "pub const STATS: &[(&str, &str)] = &[")?;
-    for entry in enum_entries(&intf, "cohort_stat")? {
+    let stats = enum_entries(&intf, "cohort_stat").map_err(|e| format!("{}: {e}", intf_path.display()))?;
+    for entry in stats {
         let Some(name) = entry.name.strip_prefix("STAT_") else { continue };
         writeln!(out, "    ({:?}, {:?}),", name.to_lowercase(), entry.comment)?;
     }
@@ -47,19 +49,6 @@ pub fn generate(bpf_dir: &Path) -> Result<String> {
 pub fn layout(bpf_dir: &Path) -> Result<u32> {
     let digest = Sha256::digest(fs::read(bpf_dir.join("intf.h"))?);
     Ok(digest.iter().take(4).fold(0, |number, byte| number << 8 | u32::from(*byte)) | 1)
-}
-
-/// The entries of these enums of a header as Rust constants.
-pub fn constants(header: &Path, tags: &[&str]) -> Result<String> {
-    let text = fs::read_to_string(header).map_err(|e| format!("{}: {e}", header.display()))?;
-    let mut out = String::new();
-    for tag in tags {
-        for entry in enum_entries(&text, tag)? {
-            let value = entry.value.ok_or_else(|| format!("intf.h: {} has no value", entry.name))?;
-            writeln!(out, "pub const {}: u32 = {value};", entry.name)?;
-        }
-    }
-    Ok(out)
 }
 
 /// `KNOB TYPE NAME = NUMBER;` in any of the scheduler's files, those with a number.

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{channel, Receiver};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Where many are asked, so many are at a time.
-const AT_ONCE: usize = 64;
+pub const AT_ONCE: usize = 64;
 /// When there can be no more threads, one may end soon.
 const AGAIN_AFTER: Duration = Duration::from_millis(10);
 
@@ -23,14 +24,35 @@ pub enum Silent {
 /// What a thread does that asks.
 pub type Asking = Box<dyn FnOnce() + Send>;
 
-/// Ask it in a thread of its own, which ends with the answer. If there can be no more threads, nobody answers.
-pub fn ask<T: Send + 'static>(question: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
-    let (asks, answers) = channel();
-    start(Box::new(move || {
-        // Nobody may want it any more.
-        let _ = asks.send(question());
-    }));
-    answers
+/// Asks one question after the other, each in a thread of its own. A thread that gets no answer stays for
+/// as long as it gets none, whether anybody still waits for it or not: so there are at most AT_ONCE.
+#[derive(Default)]
+pub struct Asker {
+    /// Each of the threads has one more of it.
+    outstanding: Arc<()>,
+}
+
+impl Asker {
+    /// The thread ends with the answer. Nobody answers if too many have none, or no thread can be had.
+    pub fn ask<T: Send + 'static>(&mut self, question: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+        let (asks, answers) = channel();
+        if self.outstanding() < AT_ONCE {
+            let one = Arc::clone(&self.outstanding);
+            start(Box::new(move || {
+                let answer = question();
+                // Who has the answer may ask again at once.
+                drop(one);
+                // Nobody may want it any more.
+                let _ = asks.send(answer);
+            }));
+        }
+        answers
+    }
+
+    /// Questions without an answer so far.
+    pub fn outstanding(&self) -> usize {
+        Arc::strong_count(&self.outstanding) - 1
+    }
 }
 
 /// Make a thread that asks, if there can be one more.
@@ -91,9 +113,10 @@ where
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::{Arc, Mutex};
+    use std::sync::mpsc::Sender;
+    use std::sync::Mutex;
 
     use super::*;
 
@@ -111,11 +134,45 @@ mod tests {
         found.values().filter(|answer| **answer == Err(what)).count()
     }
 
+    /// One who has asked as often as it may, and got no answer. Each of what is with it, when it is
+    /// dropped, lets one thread come back.
+    pub fn stuck() -> (Asker, Vec<Sender<()>>) {
+        let mut asker = Asker::default();
+        let holds = (0..AT_ONCE).map(|_| {
+            let (holds, held) = channel::<()>();
+            // Nobody waits for the answer.
+            drop(asker.ask(move || held.recv().is_ok()));
+            holds
+        });
+        let holds = holds.collect();
+        (asker, holds)
+    }
+
+    #[test]
+    fn no_more_are_asked_than_may_be_outstanding() {
+        let (mut asker, mut holds) = stuck();
+        assert_eq!(asker.outstanding(), AT_ONCE);
+        assert!(asker.ask(|| 7).recv().is_err());
+        assert_eq!(asker.outstanding(), AT_ONCE, "who was not asked is not waited for");
+        holds.pop();
+        while asker.outstanding() == AT_ONCE {
+            thread::yield_now();
+        }
+        for n in 0..3 {
+            assert_eq!(asker.ask(move || n).recv(), Ok(n), "who has answered is out of the way");
+        }
+        drop(holds);
+        while asker.outstanding() > 0 {
+            thread::yield_now();
+        }
+    }
+
     #[test]
     fn an_answer_that_never_comes_keeps_nobody_waiting() {
         let (holds, held) = channel::<()>();
-        let never = ask(move || held.recv().is_ok());
-        assert_eq!(ask(|| 7).recv(), Ok(7));
+        let mut asker = Asker::default();
+        let never = asker.ask(move || held.recv().is_ok());
+        assert_eq!(asker.ask(|| 7).recv(), Ok(7));
         assert!(never.try_recv().is_err());
         drop(holds);
         assert_eq!(never.recv(), Ok(false));

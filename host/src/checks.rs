@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Whether the scheduler can and may run on this host. Every refusal is one sentence with its remedy.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,6 +20,11 @@ const LEAVING_MAX: Duration = Duration::from_secs(5);
 
 /// The first namespace of process numbers, in which the kernel's own numbers are those of /proc.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// Of a command line no more is read. A process may tell the kernel where its own is (PR_SET_MM_MAP), and so
+/// have all its memory read, of which zeros cost it nothing, by one that the kernel would kill last.
+const CMDLINE_MAX: u64 = 1 << 20;
+const WORDS_MAX: usize = 1 << 14;
 
 /// What our scheduler is called in sysfs.
 pub const OURS: &str = "cohort";
@@ -339,10 +344,16 @@ impl Host {
         self.read(&format!("/proc/{pid}/comm"))
     }
 
-    /// A process' command line, word by word.
+    /// A process' command line, word by word; of one that is too long, the beginning.
     pub fn cmdline(&self, pid: i32) -> Vec<String> {
-        let bytes = fs::read(self.path(&format!("/proc/{pid}/cmdline"))).unwrap_or_default();
-        bytes.split(|b| *b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+        let read = |file: File| {
+            let mut bytes = Vec::new();
+            file.take(CMDLINE_MAX).read_to_end(&mut bytes).map(|_| bytes)
+        };
+        let file = File::open(self.path(&format!("/proc/{pid}/cmdline")));
+        let bytes = file.and_then(read).unwrap_or_default();
+        let words = bytes.split(|b| *b == 0).take(WORDS_MAX);
+        words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
     }
 }
 

@@ -30,6 +30,18 @@ mod top;
 mod topology;
 mod vmname;
 
+/// Parts of the build script, which has no tests of its own: those beside them are run with this program's.
+#[cfg(test)]
+#[path = "../build/chains.rs"]
+mod chains;
+#[cfg(test)]
+#[path = "../build/constants.rs"]
+mod constants;
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../../sim/build/enums.rs"]
+mod enums;
+
 /// What the scheduler's headers define; see build/headers.rs.
 #[allow(dead_code)]
 mod intf {

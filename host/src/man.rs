@@ -113,7 +113,7 @@ const TWICE: (&str, &str) = (
 );
 
 const RUN_STATUS: [(&str, &str); 4] = [
-    ("0", "Ended as asked: by SIGINT, SIGTERM or SIGHUP, by SysRq-S, or because the reader of the statistics went away, unless systemd had started it. Statistics that cannot be written for another reason, as on a full disk, end nothing: a warning says it, and scheduling goes on without."),
+    ("0", "Ended as asked: by SIGINT, SIGTERM or SysRq-S, or, unless systemd had started it, by SIGHUP or because the reader of the statistics went away. Statistics that cannot be written for another reason, as on a full disk, end nothing: a warning says it, and scheduling goes on without."),
     ("1", "The kernel refused the scheduler, or put it out; or, with --monitor, standard output cannot be written; the reason is printed."),
     ("2", "A bad flag, or this host cannot run the scheduler; the remedy is printed."),
     TWICE,

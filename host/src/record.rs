@@ -18,7 +18,7 @@ use cohort_recording::event::BYTES;
 use cohort_recording::format::SLOT_BYTES;
 use cohort_recording::{End, Event, Header, Kind, Pcpu, Writer};
 use libbpf_rs::RingBufferBuilder;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 pub use args::Record;
 use owners::Owners;
@@ -61,8 +61,20 @@ fn settle(recorded: Result<Recorded, Failure>, part: &Path, out: &Path) -> Resul
             part.display()
         ))
     })?;
+    // Not every file system does that, nor may every folder be opened. The recording is there all the same.
+    if let Err(error) = keep_name(out) {
+        debug!("{}: its new name may not be on the disk yet: {error}", out.display());
+    }
     recorded.tell(out);
     Ok(())
+}
+
+/// Have the disk keep the name as well, which is in the folder: a host that loses its power now would have
+/// the recording under its old one.
+fn keep_name(out: &Path) -> io::Result<()> {
+    // Of a name alone it is the empty path.
+    let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
 }
 
 /// Where the recording is written until it is complete. Known to be writable, and nobody else's, before the kernel is touched.
@@ -89,8 +101,9 @@ fn writable(out: &Path) -> Result<(PathBuf, File), Failure> {
     part_name.push(".part");
     let part = out.with_file_name(part_name);
     let unwritable = |error: io::Error| refused(&format!("cannot be written: {error}"));
+    // It has all tenants' names, and when each of their interrupts came: who may read it, root says.
     // Not emptied before it is known that no other recorder writes it.
-    let file = alone::open(&part).map_err(|error| match error.kind() {
+    let file = alone::open(&part, 0o600).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => {
             refused(&"another `cohort record` writes it: choose another name, or end that one")
         }
@@ -175,6 +188,7 @@ fn record(args: &Record, host: &Host, part: &Path, file: &File) -> Result<Record
     probe.end_recording();
     look(&probe, usize::MAX)?;
     let sample = reader.read(&probe, host)?;
+    news(&first, &sample).into_iter().for_each(|note| warn!("{note}"));
     let lost = dropped(&probe);
     drop(ring);
     let Tape { to, owners, .. } = tape.into_inner();
@@ -185,6 +199,7 @@ fn record(args: &Record, host: &Host, part: &Path, file: &File) -> Result<Record
         overwritten: 0,
         slots: (0, 0),
         scheduler: sample.scheduler.clone(),
+        unowned: owners.unowned(),
         vms: owners.into_vms(),
         counted: serde_json::to_value(&sample).unwrap_or_default(),
     };
@@ -192,6 +207,12 @@ fn record(args: &Record, host: &Host, part: &Path, file: &File) -> Result<Record
     let file = file.into_inner().map_err(|error| unwritten(error.into_error()))?;
     file.sync_all().map_err(unwritten)?;
     Ok(Recorded { secs, events: written + lost, overwritten, lost, bytes: length })
+}
+
+/// What is to be said at the end and was not so at the begin, such as that VMs or vCPUs have come for which
+/// the probe had no room. No event of theirs is counted as lost.
+fn news<'a>(first: &Sample, last: &'a Sample) -> Vec<&'a String> {
+    last.notes.iter().filter(|note| !first.notes.contains(note)).collect()
 }
 
 struct Tape<W> {
@@ -207,9 +228,13 @@ impl<W: Write + Seek> Tape<W> {
     /// One event of the ring buffer. Not 0 ends this look at it.
     fn take(&mut self, bytes: &[u8]) -> i32 {
         let Some(bytes) = bytes.first_chunk::<BYTES>() else { return 0 };
-        if let Some(event) = Event::from_bytes(*bytes).filter(|event| event.kind == Kind::Joined) {
-            self.owners.joined(event);
-            self.joined = true;
+        match Event::from_bytes(*bytes) {
+            Some(event) if event.kind == Kind::Joined => {
+                self.owners.joined(event);
+                self.joined = true;
+            }
+            Some(event) if event.kind == Kind::Gone => self.owners.left(event),
+            _ => {}
         }
         match self.to.put(bytes) {
             Ok(()) => 0,
@@ -322,6 +347,17 @@ mod tests {
         let (part, _) = writable(&out).unwrap();
         settle(Ok(complete()), &part, &out).unwrap();
         assert!(out.exists() && !part.exists());
+        let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&out).unwrap());
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_name_is_kept_by_the_folder_that_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        keep_name(&dir.path().join("a.rec")).unwrap();
+        keep_name(Path::new("a.rec")).unwrap();
+        // Not the file's own fault, and no reason to fail once it has its name.
+        assert!(keep_name(&dir.path().join("none/a.rec")).is_err());
     }
 
     #[test]
@@ -360,6 +396,18 @@ mod tests {
     }
 
     #[test]
+    fn what_has_come_up_since_the_begin_is_told_at_the_end() {
+        let sample = |notes: &[&str]| Sample {
+            notes: notes.iter().map(ToString::to_string).collect(),
+            ..Sample::default()
+        };
+        let first = sample(&["this kernel has no yield_to"]);
+        assert!(news(&first, &first).is_empty(), "it was told already");
+        let last = sample(&["this kernel has no yield_to", "more VMs than the probe follows: 3 left out"]);
+        assert_eq!(news(&first, &last), ["more VMs than the probe follows: 3 left out"]);
+    }
+
+    #[test]
     fn events_of_the_ring_buffer_are_those_of_the_file() {
         let to = Writer::new(io::Cursor::new(Vec::new()), &Header::default(), SLOT_BYTES, 4).unwrap();
         let mut tape = Tape { to, owners: Owners::default(), joined: false, dropped: 0, failed: None };
@@ -367,5 +415,7 @@ mod tests {
         assert_eq!(tape.take(&event.to_bytes()), 0);
         assert_eq!(tape.take(&[1, 2, 3]), 0, "too short to be one");
         assert!(tape.joined && tape.to.written() == 1);
+        assert_eq!(tape.take(&Event { time_ns: 7, kind: Kind::Gone, ..event }.to_bytes()), 0);
+        assert_eq!(tape.owners.unowned(), [(2, 5), (2, 8)], "nobody looked who that was");
     }
 }

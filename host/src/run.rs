@@ -75,7 +75,8 @@ pub fn run(args: &Run, host: &Host) -> Result<(), Failure> {
         timing: args.timing.clone(),
         verbose: args.verbose,
     };
-    let stops = Stops::listen_twice()?;
+    let mut service = Service::from_environment();
+    let stops = if service.is_managed() { Stops::of_a_service()? } else { Stops::listen_twice()? };
     let mut reporter = args.stats.map(|interval| Reporter::new(interval, args.json));
     let mut teller = match (&args.policy.sets, config.axes.gang()) {
         (Some(path), _) => Some(Teller::from_file(path.clone())?),
@@ -88,7 +89,7 @@ pub fn run(args: &Run, host: &Host) -> Result<(), Failure> {
         }
         (None, _) => None,
     };
-    let result = keep_scheduling(&config, host, &stops, &mut reporter, &mut teller);
+    let result = keep_scheduling(&config, host, &stops, &mut reporter, &mut service, &mut teller);
     if let Some(reporter) = reporter {
         reporter.finish();
     }
@@ -118,12 +119,12 @@ fn keep_scheduling(
     host: &Host,
     stops: &Stops,
     reporter: &mut Option<Reporter>,
+    service: &mut Service,
     teller: &mut Option<Teller>,
 ) -> Result<(), Failure> {
     let mut restarts = VecDeque::new();
-    let mut service = Service::from_environment();
     loop {
-        match schedule(config, host, stops, reporter, &mut service, teller)? {
+        match schedule(config, host, stops, reporter, service, teller)? {
             End::Signal(signal) => {
                 service.stopping();
                 let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
@@ -254,6 +255,16 @@ fn schedule(
     Ok(end)
 }
 
+/// What a SIGHUP is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hangup {
+    /// The terminal is gone, and with it whoever wanted this.
+    Stops,
+    /// Somebody asks a service to read its configuration anew. To end for that would leave the host without
+    /// the scheduler: an end that was asked for is no failure, after which systemd would start it again.
+    WantsReload,
+}
+
 /// SIGINT, SIGTERM and SIGHUP, as something to wait for.
 pub struct Stops {
     came: Receiver<()>,
@@ -265,16 +276,21 @@ impl Stops {
     /// Listen from now on. A SIGHUP that whoever started us (nohup) made us ignore stays ignored; SIGINT does not, because shells make their
     /// background jobs ignore it, and a scheduler must be easy to stop.
     pub fn listen() -> Result<Self, Failure> {
-        Stops::start(false)
+        Stops::start(false, Hangup::Stops)
     }
 
     /// The same; and a signal that comes INSISTS_AFTER the first or later ends the process at once, be it in the verifier or stuck at a terminal that takes
     /// no more. For who has nothing to finish: what the kernel has of it goes with it.
     pub fn listen_twice() -> Result<Self, Failure> {
-        Stops::start(true)
+        Stops::start(true, Hangup::Stops)
     }
 
-    fn start(twice: bool) -> Result<Self, Failure> {
+    /// The same for who was started by a service manager, which ends it by SIGTERM: a SIGHUP ends nothing.
+    fn of_a_service() -> Result<Self, Failure> {
+        Stops::start(true, Hangup::WantsReload)
+    }
+
+    fn start(twice: bool, hangup: Hangup) -> Result<Self, Failure> {
         let wanted =
             [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| *signal != SIGHUP || !is_ignored(SIGHUP));
         let mut signals =
@@ -286,6 +302,10 @@ impl Stops {
         thread::spawn(move || {
             let mut first: Option<Instant> = None;
             for number in signals.forever() {
+                if number == SIGHUP && hangup == Hangup::WantsReload {
+                    info!("SIGHUP: there is nothing to reload; `systemctl restart cohort` applies changes");
+                    continue;
+                }
                 if twice && first.is_some_and(|at| at.elapsed() >= INSISTS_AFTER) {
                     // A terminal that takes nothing more can be set all the same; if there is none, nothing was set.
                     let _ = disable_raw_mode();
@@ -340,8 +360,8 @@ fn is_ignored(signal: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader};
-    use std::process::{Command, Stdio};
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::{Child, Command, Stdio};
 
     use super::*;
     use crate::checks::tests::FakeHost;
@@ -365,6 +385,25 @@ mod tests {
         assert_eq!(check(&told()), Ok(()));
     }
 
+    /// One of these tests in a process of its own that listens to signals by now, and what it prints then.
+    fn started(test: &str) -> (Child, impl Iterator<Item = String>) {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &format!("run::tests::{test}"), "--ignored", "--nocapture"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        assert!(lines.any(|line| line == "ready"));
+        (child, lines)
+    }
+
+    fn send(signal: &str, child: &Child) {
+        // The shell's own kill: the program is not on every machine.
+        let kill = format!("kill -{signal} {}", child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+
     #[test]
     #[ignore = "the next test runs it, in a process of its own"]
     fn stuck() {
@@ -377,22 +416,60 @@ mod tests {
 
     #[test]
     fn a_second_signal_ends_who_is_stuck() {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "run::tests::stuck", "--ignored", "--nocapture"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap() == "ready"));
-        // The shell's own kill: the program is not on every machine.
-        let kill = format!("kill -TERM {}", child.id());
-        let term = || assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        let (mut child, _lines) = started("stuck");
         // One that comes with the first, as from a terminal and whoever started us, is the first.
-        term();
-        term();
+        send("TERM", &child);
+        send("TERM", &child);
         thread::sleep(INSISTS_AFTER);
         assert!(child.try_wait().unwrap().is_none());
-        term();
+        send("TERM", &child);
         assert_eq!(child.wait().unwrap().code(), Some(128 + SIGTERM));
+    }
+
+    /// Waits to be told to end, and says by what it was.
+    fn wait_for_the_end(listen: fn() -> Result<Stops, Failure>) {
+        say::start_log(0);
+        // Who runs the tests may have had it ignored, as nohup does.
+        // SAFETY: nobody handles it in this process so far, and no memory is touched.
+        unsafe { libc::signal(SIGHUP, libc::SIG_DFL) };
+        let stops = listen().unwrap();
+        println!("\nready");
+        while !stops.wait(LOOK_EVERY) {}
+        println!("\nended by {:?}", stops.signal());
+    }
+
+    #[test]
+    #[ignore = "a test below runs it, in a process of its own"]
+    fn service() {
+        wait_for_the_end(Stops::of_a_service);
+    }
+
+    #[test]
+    #[ignore = "the next test runs it, in a process of its own"]
+    fn at_a_terminal() {
+        wait_for_the_end(Stops::listen_twice);
+    }
+
+    #[test]
+    fn a_service_does_not_end_when_it_is_asked_to_reload() {
+        let (mut child, mut lines) = started("service");
+        send("HUP", &child);
+        thread::sleep(INSISTS_AFTER);
+        send("HUP", &child);
+        thread::sleep(LOOK_EVERY);
+        assert!(child.try_wait().unwrap().is_none());
+        // The first that is to end it: it ends in good order.
+        send("TERM", &child);
+        assert!(lines.any(|line| line == format!("ended by Some({SIGTERM})")));
+        assert!(child.wait().unwrap().success());
+        let mut log = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        let told = log.lines().filter(|line| line.contains("nothing to reload")).collect::<Vec<_>>();
+        assert!(told.len() == 2 && told[0].contains("`systemctl restart cohort`"), "{log}");
+
+        let (mut child, mut lines) = started("at_a_terminal");
+        send("HUP", &child);
+        assert!(lines.any(|line| line == format!("ended by Some({SIGHUP})")));
+        assert!(child.wait().unwrap().success());
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use crate::ask::{ask, ask_each, start, Silent};
+use crate::ask::{ask_each, start, Asker, Silent};
 use crate::audit::guest_cpu::is_qemu;
 use crate::checks::Host;
 
@@ -32,6 +32,8 @@ pub struct VmNames {
     known: HashMap<(i32, u64), String>,
     /// Those whose process does not let its command line be read.
     stuck: HashMap<(i32, u64), Receiver<Option<String>>>,
+    /// Has been asked of these, and of VMs that are forgotten but still do not let it go.
+    asker: Asker,
 }
 
 impl VmNames {
@@ -54,9 +56,10 @@ impl VmNames {
         }
     }
 
+    /// None: it says nothing, not yet, or too many are stuck for one more to be asked.
     fn find(&mut self, host: &Host, key: (i32, u64)) -> Option<String> {
         let there = host.clone();
-        let answers = ask(move || find(&there, key.0));
+        let answers = self.asker.ask(move || find(&there, key.0));
         let patience = if self.stuck.is_empty() { PATIENCE } else { PATIENCE_WHEN_STUCK };
         match answers.recv_timeout(patience) {
             Ok(found) => found,
@@ -166,14 +169,23 @@ fn qemu_guest(value: &str) -> String {
     guest.unwrap_or_default().replace(ESCAPED, ",")
 }
 
+/// Would a terminal do something else with it than show it?
+fn drives_a_terminal(c: char) -> bool {
+    match c {
+        // What follows is written in the other direction, or on another line.
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+        _ => c.is_control(),
+    }
+}
+
 /// Names come from other people's command lines and go to a terminal.
 pub fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { '?' } else { c }).take(NAME_MAX).collect()
+    name.chars().map(|c| if drives_a_terminal(c) { '?' } else { c }).take(NAME_MAX).collect()
 }
 
 /// Of a path the whole, or those of one VM could not be told apart.
 pub fn printable_path(path: &str) -> String {
-    path.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    path.chars().map(|c| if drives_a_terminal(c) { '?' } else { c }).collect()
 }
 
 /// In so many characters: a name that is longer loses its middle, for names of one host often differ in their ends.
@@ -193,6 +205,7 @@ pub mod tests {
     use std::thread;
 
     use super::*;
+    use crate::ask::tests::stuck;
     use crate::checks::tests::FakeHost;
 
     fn name(cmdline: &str) -> Option<String> {
@@ -274,6 +287,9 @@ pub mod tests {
     fn a_name_cannot_drive_the_terminal() {
         let host = FakeHost::new().file("/proc/7/cmdline", "qemu\0-name\0a\x1b[2Jb\0");
         assert_eq!(VmNames::default().get(&host.host(), 7, 1), "a?[2Jb");
+        // Nor have the columns behind it written from right to left.
+        let host = FakeHost::new().file("/proc/7/cmdline", "qemu\0-name\0a\u{202e}b\u{2066}c\0");
+        assert_eq!(VmNames::default().get(&host.host(), 7, 1), "a?b?c");
     }
 
     #[test]
@@ -290,6 +306,21 @@ pub mod tests {
         }
         assert_eq!(names.get(&host.host(), 7, 1), "late");
         assert!(names.stuck.is_empty());
+    }
+
+    #[test]
+    fn while_too_many_are_stuck_further_vms_have_no_name() {
+        let host = FakeHost::new().file("/proc/8/cmdline", "qemu\0-name\0web\0");
+        let (asker, mut holds) = stuck();
+        let mut names = VmNames { asker, ..VmNames::default() };
+        assert_eq!(names.get(&host.host(), 8, 1), "pid 8");
+        assert!(names.stuck.is_empty(), "it was not asked");
+        holds.pop();
+        while names.get(&host.host(), 8, 1) == "pid 8" {
+            thread::yield_now();
+        }
+        assert_eq!(names.get(&host.host(), 8, 1), "web");
+        assert_eq!(names.asker.outstanding(), holds.len());
     }
 
     #[test]

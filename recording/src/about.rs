@@ -45,6 +45,9 @@ pub struct End {
     pub slots: (u64, u64),
     pub scheduler: String,
     pub vms: Vec<VmAbout>,
+    /// Slots that nobody is known to have from a time on, until `vms` has an owner: the slot, and that time.
+    #[serde(default)]
+    pub unowned: Vec<(u16, u64)>,
     /// What the probe itself has counted, as a line of `cohort top --batch --json`.
     #[serde(default)]
     pub counted: serde_json::Value,

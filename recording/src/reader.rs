@@ -143,31 +143,37 @@ fn long(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|chunk| u64::from_le_bytes(*chunk))
 }
 
+/// The VM's place in the list and the vCPU's among its own; None: nobody knows.
+type Owner = Option<(usize, usize)>;
+
 /// Who a slot is at a time.
 #[derive(Clone, Debug, Default)]
 pub struct Owners {
-    /// By slot: since when, the VM's place in the list and the vCPU's among its own.
-    by_slot: BTreeMap<u16, Vec<(u64, usize, usize)>>,
+    /// By slot: since when, who.
+    by_slot: BTreeMap<u16, Vec<(u64, Owner)>>,
 }
 
 impl Owners {
     pub fn of(recording: &Recording) -> Self {
-        let mut by_slot: BTreeMap<u16, Vec<(u64, usize, usize)>> = BTreeMap::new();
+        let mut by_slot: BTreeMap<u16, Vec<(u64, Owner)>> = BTreeMap::new();
         for (vm, about) in recording.end.vms.iter().enumerate() {
             for (vcpu, VcpuAbout { slot, from_ns, .. }) in about.vcpus.iter().enumerate() {
-                by_slot.entry(*slot).or_default().push((*from_ns, vm, vcpu));
+                by_slot.entry(*slot).or_default().push((*from_ns, Some((vm, vcpu))));
             }
         }
+        for (slot, from_ns) in &recording.end.unowned {
+            by_slot.entry(*slot).or_default().push((*from_ns, None));
+        }
+        // Who is known comes after nobody of the same time, and has it.
         by_slot.values_mut().for_each(|owners| owners.sort_unstable());
         Self { by_slot }
     }
 
     /// The VM's place in the list and the vCPU's among its own.
-    pub fn at(&self, slot: u16, time_ns: u64) -> Option<(usize, usize)> {
+    pub fn at(&self, slot: u16, time_ns: u64) -> Owner {
         let owners = self.by_slot.get(&slot)?;
         let next = owners.partition_point(|(from_ns, ..)| *from_ns <= time_ns);
-        let (_, vm, vcpu) = owners.get(next.checked_sub(1)?)?;
-        Some((*vm, *vcpu))
+        owners.get(next.checked_sub(1)?)?.1
     }
 }
 

@@ -81,6 +81,12 @@ fn a_slot_is_whoever_had_it_at_that_time() {
     assert_eq!(owners.at(1, 499), Some((0, 1)));
     assert_eq!(owners.at(1, 500), Some((1, 0)));
     assert_eq!(owners.at(2, 500), None);
+    // The first one was gone at 300, and who came at 400 is not known.
+    recording.end.unowned = vec![(1, 301), (1, 400), (1, 500), (1, 600)];
+    let owners = Owners::of(&recording);
+    let seen = [300, 301, 499, 500, 599, 600].map(|time_ns| owners.at(1, time_ns));
+    assert_eq!(seen, [Some((0, 1)), None, None, Some((1, 0)), Some((1, 0)), None]);
+    assert_eq!(owners.at(0, 600), Some((0, 0)), "another slot");
 }
 
 #[test]

@@ -24,7 +24,7 @@ impl Given {
         let mut vms = BTreeMap::new();
         for (index, line) in text.lines().enumerate() {
             let refuse = |what: String| GivenError(format!("line {}: {what}", index + 1));
-            let line = line.split('#').next().unwrap_or_default().trim();
+            let line = without_comment(line).trim();
             if line.is_empty() {
                 continue;
             }
@@ -62,6 +62,13 @@ impl Given {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.vms.keys().map(String::as_str).filter(|name| *name != "*")
     }
+}
+
+/// A VM's name may have a `#`, as in `ci#12`: one begins a comment at the line's begin or after a space only.
+fn without_comment(line: &str) -> &str {
+    let begins = |at: &usize| line[..*at].chars().next_back().is_none_or(char::is_whitespace);
+    let end = line.match_indices('#').map(|(at, _)| at).find(begins);
+    &line[..end.unwrap_or(line.len())]
 }
 
 fn parse_sets(text: &str) -> Result<Of, String> {
@@ -119,6 +126,16 @@ mod tests {
         assert_eq!(given.of("pid 7:", 2), [vec![0, 1]]);
         assert!(given.of("mail", 4).is_empty());
         assert!(given.names().eq(["db", "pid 7:", "web"]));
+    }
+
+    #[test]
+    fn a_name_may_have_what_begins_a_comment() {
+        let given = Given::parse("  # all\nci#12: 0,1\t# web: 2\n#ci#13: 0,1\nc#: all #\n").unwrap();
+        assert!(given.names().eq(["c#", "ci#12"]));
+        assert_eq!(given.of("ci#12", 4), [vec![0, 1]]);
+        assert_eq!(given.of("c#", 2), [vec![0, 1]]);
+        let wrong = Given::parse("web: 0-3# and so on").unwrap_err().to_string();
+        assert!(wrong.starts_with("line 1: vCPUs \"0-3#\"; allowed:"), "{wrong}");
     }
 
     #[test]

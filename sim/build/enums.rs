@@ -14,9 +14,9 @@ pub struct Entry {
     pub value: Option<u64>,
 }
 
-/// The entries of `enum TAG { ... }`.
+/// The entries of `enum TAG { ... }`. Errors do not name the header, of which only the caller knows the path.
 pub fn enum_entries(source: &str, tag: &str) -> Result<Vec<Entry>> {
-    let missing = || format!("intf.h: enum {tag} not found");
+    let missing = || format!("enum {tag} not found");
     let start = source.find(&format!("enum {tag} {{")).ok_or_else(missing)?;
     let body = &source[start..];
     let body = &body[body.find('{').ok_or_else(missing)? + 1..body.find("};").ok_or_else(missing)?];
@@ -25,7 +25,7 @@ pub fn enum_entries(source: &str, tag: &str) -> Result<Vec<Entry>> {
     let mut rest = body.trim_start();
     while !rest.is_empty() {
         if let Some(after) = rest.strip_prefix("/*") {
-            let end = after.find("*/").ok_or("intf.h: comment without end")?;
+            let end = after.find("*/").ok_or("comment without end")?;
             // Only a comment on the same line as an entry describes that entry.
             if let Some(last) = entries.last_mut() {
                 let before = &body[..body.len() - rest.len()];
@@ -40,9 +40,9 @@ pub fn enum_entries(source: &str, tag: &str) -> Result<Vec<Entry>> {
         let end = rest.find(',').unwrap_or(rest.len());
         let mut parts = rest[..end].splitn(2, '=').map(str::trim);
         let name = parts.next().unwrap_or_default().to_string();
-        let value = parts.next().map(str::parse).transpose().map_err(|e| format!("intf.h: {name}: {e}"))?;
+        let value = parts.next().map(str::parse).transpose().map_err(|e| format!("{name}: {e}"))?;
         if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
-            return Err(format!("intf.h: enum {tag}: cannot read {name:?}").into());
+            return Err(format!("enum {tag}: cannot read {name:?}").into());
         }
         entries.push(Entry { name, comment: String::new(), value });
         rest = rest.get(end + 1..).unwrap_or_default().trim_start();

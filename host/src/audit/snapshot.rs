@@ -49,7 +49,8 @@ pub struct Kvm {
 pub struct PauseExits {
     pub parameter: String,
     pub value: u64,
-    pub in_processor: bool,
+    /// None: the kernel does not list what of the kind the processor has.
+    pub in_processor: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -229,19 +230,22 @@ pub fn delivers_ipis(host: &Host) -> bool {
 /// How KVM's module for this processor catches vCPUs that spin; None: no such module is loaded.
 fn pause_exits(host: &Host) -> Option<PauseExits> {
     let cpuinfo = host.read("/proc/cpuinfo").unwrap_or_default();
-    let has = |flag: &str| {
-        let flags = |line: &&str| line.starts_with("flags") || line.starts_with("vmx flags");
-        cpuinfo.lines().filter(flags).any(|line| line.split_whitespace().any(|word| word == flag))
+    // Before Linux 5.6 there is no line of VMX's own flags, which does not mean that there are none.
+    let has = |list: &str, flag: &str| {
+        let lists = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+        let mut flags = lists.filter(|(name, _)| name.trim() == list).map(|(_, flags)| flags).peekable();
+        flags.peek()?;
+        Some(flags.any(|flags| flags.split_whitespace().any(|word| word == flag)))
     };
-    let exits = |module: &str, name: &str, flag| {
+    let exits = |module: &str, name: &str, list: &str, flag: &str| {
         let value = parameter(host, module, name)?.parse().ok()?;
-        Some(PauseExits { parameter: format!("{module}.{name}"), value, in_processor: has(flag) })
+        Some(PauseExits { parameter: format!("{module}.{name}"), value, in_processor: has(list, flag) })
     };
     // Without a threshold KVM of AMD does without the filter, too (svm_vm_init()).
     let no_threshold =
-        || exits("kvm_amd", "pause_filter_thresh", "pfthreshold").filter(|exits| exits.value == 0);
-    exits("kvm_intel", "ple_gap", "ple").or_else(|| {
-        let filter = exits("kvm_amd", "pause_filter_count", "pausefilter")?;
+        || exits("kvm_amd", "pause_filter_thresh", "flags", "pfthreshold").filter(|exits| exits.value == 0);
+    exits("kvm_intel", "ple_gap", "vmx flags", "ple").or_else(|| {
+        let filter = exits("kvm_amd", "pause_filter_count", "flags", "pausefilter")?;
         Some(if filter.value > 0 { no_threshold().unwrap_or(filter) } else { filter })
     })
 }

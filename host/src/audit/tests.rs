@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The whole audit, on folders that look like hosts.
 
+mod quotas;
 mod unknown;
 
 use std::os::unix::fs::{symlink, OpenOptionsExt};
@@ -323,11 +324,32 @@ fn quotas_of_a_guest_and_above_it() {
     assert_eq!(of_one, [false, false, true, false]);
     let host = host.file("/proc/100/task/101/cgroup", "0::/machine.slice/vcpu2/vcpu3\n");
     assert!(read(&host).vms[0].quotas.iter().all(|quota| !quota.of_one_vcpu), "two vCPUs in one");
+    let first_version = "5:cpu,cpuacct:/a\n4:memory:/b\n0::/\n";
     let host = one_guest()
-        .file("/proc/100/cgroup", "5:cpu,cpuacct:/a\n4:memory:/b\n0::/\n")
+        .file("/proc/100/cgroup", first_version)
+        .file("/proc/100/task/101/cgroup", first_version)
+        .file("/proc/100/task/102/cgroup", first_version)
         .file("/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "20000\n")
         .file("/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "10000\n");
     assert_eq!(read(&host).vms[0].quotas, [quota(("/a", 20_000, 10_000, false))]);
+}
+
+#[test]
+fn what_holds_back_the_vmms_own_threads_alone_is_no_quota_of_the_guest() {
+    let dir = "/machine.slice/100.scope/libvirt";
+    let host = one_guest()
+        .file("/proc/100/cgroup", &format!("0::{dir}/emulator\n"))
+        .file("/proc/100/task/101/cgroup", &format!("0::{dir}/vcpu0\n"))
+        .file("/proc/100/task/102/cgroup", &format!("0::{dir}/vcpu1\n"))
+        .file(&format!("/sys/fs/cgroup{dir}/emulator/cpu.max"), "20000 100000\n");
+    assert_eq!(read(&host).vms[0].quotas, []);
+    let host = host.file(&format!("/sys/fs/cgroup{dir}/cpu.max"), "90000 100000\n");
+    let quotas = |host: &FakeHost| {
+        read(host).vms[0].quotas.iter().map(|quota| quota.cgroup.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(quotas(&host), [dir], "all are in it");
+    let host = host.without("/proc/100/task/102/cgroup");
+    assert_eq!(quotas(&host), [dir.to_string(), format!("{dir}/emulator")], "where a vCPU is, is not known");
 }
 
 #[test]
@@ -379,7 +401,7 @@ fn parameters_of_the_kvm_modules() {
     let exits = kvm.pause_exits.unwrap();
     assert_eq!(
         (exits.parameter.as_str(), exits.value, exits.in_processor),
-        ("kvm_amd.pause_filter_count", 0, true)
+        ("kvm_amd.pause_filter_count", 0, Some(true))
     );
     assert_eq!((kvm.halt_poll_ns, kvm.virtual_ipis), (Some(200_000), false));
     let filter =
@@ -407,7 +429,7 @@ fn parameters_of_the_kvm_modules() {
     let kvm = read(&host).kvm;
     assert!(!kvm.virtual_ipis, "an APIC in the processor need not deliver interrupts of guests");
     let exits = kvm.pause_exits.unwrap();
-    assert_eq!((exits.value, exits.in_processor), (128, true));
+    assert_eq!((exits.value, exits.in_processor), (128, Some(true)));
 }
 
 #[test]

@@ -2,7 +2,10 @@
 //! The virtual machines of a host, by what their processes have open: any VMM's, whatever it calls its threads.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use crate::ask::Silent;
 use crate::audit::cpuset::CpuSet;
@@ -73,7 +76,7 @@ pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
             vcpus: vcpus.max(threads.len()),
             cpu,
             cpu_pm: args.cpu_pm,
-            quotas: quotas(host, pid, &threads, &mut hidden),
+            quotas: quotas(host, pid, vcpus, &threads, &mut hidden),
             core_cookie: core_cookie(host, &threads, vcpus),
             libvirt: domain.is_some(),
             threads,
@@ -107,7 +110,10 @@ pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
     ask_of_the_untold(host, ask, &mut vms, unknown);
     let lost = vms.iter().filter(|vm| vm.threads.len() < vm.vcpus).count();
     if lost > 0 {
-        unknown.push(format!("which threads are the vCPUs of {lost} VMs, and so where they may run"));
+        unknown.push(format!(
+            "which threads are the vCPUs of {lost} VMs, and so where they may run \
+             (hint-dedicated, cpu-pm, stacked-by-cpuset)"
+        ));
     }
     vms
 }
@@ -221,11 +227,25 @@ fn allowed(host: &Host, pid: i32, tid: i32) -> CpuSet {
     CpuSet::parse(list.unwrap_or_default())
 }
 
-/// Every quota between the root and the cgroups that the process and its vCPUs are in. `hidden`: of which processes some of these cannot be seen.
-fn quotas(host: &Host, pid: i32, threads: &[Thread], hidden: &mut BTreeSet<i32>) -> Vec<Quota> {
-    let mut files = vec![(false, host.read(&format!("/proc/{pid}/cgroup")).unwrap_or_default())];
-    files.extend(threads.iter().map(|thread| (true, task(host, pid, thread.tid, "cgroup"))));
-    let mut found: BTreeMap<String, Quota> = BTreeMap::new();
+/// Every quota between the root and the cgroups that its vCPUs are in, so many; for those that are not known
+/// the process' own stands in. `hidden`: of which processes some of these cannot be seen.
+fn quotas(
+    host: &Host,
+    pid: i32,
+    vcpu_count: usize,
+    threads: &[Thread],
+    hidden: &mut BTreeSet<i32>,
+) -> Vec<Quota> {
+    // Names of cgroups may be any bytes, and made into text some would be those of no cgroup.
+    let read = |file: String| host.bytes(&file).unwrap_or_default();
+    let mut files = vec![(false, read(format!("/proc/{pid}/cgroup")))];
+    let of_vcpus =
+        threads.iter().map(|thread| (true, read(format!("/proc/{pid}/task/{}/cgroup", thread.tid))));
+    files.extend(of_vcpus.filter(|(_, bytes)| !bytes.is_empty()));
+    // What holds back the VMM's own threads alone, as libvirt's `emulator`, stops no vCPU.
+    let are_all_known = files.len() > vcpu_count.max(1);
+    let mut of_a_vcpu = BTreeSet::new();
+    let mut found: BTreeMap<PathBuf, Quota> = BTreeMap::new();
     // The root of all cgroups has no type: this is a part of them, as in a container, and what is above is not seen.
     if host.exists(&format!("{CGROUPS}/cgroup.type")) {
         hidden.insert(pid);
@@ -233,44 +253,56 @@ fn quotas(host: &Host, pid: i32, threads: &[Thread], hidden: &mut BTreeSet<i32>)
             quota(&host.read(&format!("{CGROUPS}/cpu.max")).unwrap_or_default())
         {
             let root = Quota { cgroup: "/".to_string(), quota_us, period_us, of_one_vcpu: false };
-            found.insert(String::new(), root);
+            found.insert(PathBuf::new(), root);
         }
     }
-    for (is_vcpu, line) in files.iter().flat_map(|(is_vcpu, text)| text.lines().map(|line| (*is_vcpu, line)))
-    {
-        let mut parts = line.splitn(3, ':').skip(1);
+    let lines = files
+        .iter()
+        .flat_map(|(is_vcpu, bytes)| bytes.split(|byte| *byte == b'\n').map(move |line| (*is_vcpu, line)));
+    for (is_vcpu, line) in lines {
+        let mut parts = line.splitn(3, |byte| *byte == b':').skip(1);
         let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
         let is_first_version = !controllers.is_empty();
-        if is_first_version && !controllers.split(',').any(|name| name == "cpu") {
+        if is_first_version && !controllers.split(|byte| *byte == b',').any(|name| name == b"cpu") {
             continue;
         }
+        let names = || path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         // Outside this cgroup namespace the kernel writes "/../x", and below the mount another one may be called so.
-        if path.split('/').any(|part| part == "..") {
+        if names().any(|name| name == b"..") {
             hidden.insert(pid);
             continue;
         }
-        let mut at = String::new();
-        for part in path.split('/').filter(|part| !part.is_empty()) {
-            at = format!("{at}/{part}");
+        // Of the second version no controllers are named, and all of it is one tree.
+        let tree = Path::new(CGROUPS).join(OsStr::from_bytes(controllers));
+        let mut at = PathBuf::new();
+        for name in names().map(OsStr::from_bytes) {
+            at.push(name);
+            if is_vcpu {
+                of_a_vcpu.insert(at.clone());
+            }
+            let dir = tree.join(&at);
             let quota = if is_first_version {
-                first_version_quota(host, &format!("{CGROUPS}/{controllers}{at}"))
+                first_version_quota(host, &dir)
             } else {
-                quota(&host.read(&format!("{CGROUPS}{at}/cpu.max")).unwrap_or_default())
+                quota(&host.read(&dir.join("cpu.max")).unwrap_or_default())
             };
             if let Some((quota_us, period_us)) = quota {
                 // What a second thread leads through has more than one in it.
-                let of_one_vcpu = is_vcpu && is_of_one_vcpu(part) && !found.contains_key(&at);
-                let cgroup = printable_path(&at);
+                let of_one_vcpu = is_vcpu && is_of_one_vcpu(name) && !found.contains_key(&at);
+                let cgroup = printable_path(&format!("/{}", at.display()));
                 found.insert(at.clone(), Quota { cgroup, quota_us, period_us, of_one_vcpu });
             }
         }
     }
+    // The root, which has no name here, holds everybody.
+    found.retain(|at, _| !are_all_known || at.as_os_str().is_empty() || of_a_vcpu.contains(at));
     found.into_values().collect()
 }
 
 /// libvirt's `vcpu3`. A cgroup of another name may have threads of other VMs, or the VMM's own.
-fn is_of_one_vcpu(name: &str) -> bool {
-    name.strip_prefix("vcpu").is_some_and(|number| number.parse::<u32>().is_ok())
+fn is_of_one_vcpu(name: &OsStr) -> bool {
+    let number = name.to_str().and_then(|name| name.strip_prefix("vcpu"));
+    number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 /// "50000 100000"; "max 100000" is none.
@@ -279,7 +311,7 @@ fn quota(text: &str) -> Option<(u64, u64)> {
     Some((quota.parse().ok()?, period.trim().parse().ok().filter(|period| *period > 0)?))
 }
 
-fn first_version_quota(host: &Host, dir: &str) -> Option<(u64, u64)> {
-    let read = |file| host.read(&format!("{dir}/{file}"));
+fn first_version_quota(host: &Host, dir: &Path) -> Option<(u64, u64)> {
+    let read = |file: &str| host.read(&dir.join(file));
     quota(&format!("{} {}", read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?))
 }

@@ -275,6 +275,17 @@ fn a_cookie_that_may_not_be_read_is_not_none() {
 }
 
 #[test]
+fn of_a_command_line_without_end_the_beginning_is_read() {
+    let host = FakeHost::new()
+        .file("/proc/7/cmdline", &"\0".repeat(3 << 20))
+        .file("/proc/8/cmdline", &"x".repeat(3 << 20))
+        .file("/proc/9/cmdline", "qemu\0-name\0web\0");
+    assert_eq!(host.host().cmdline(7).len(), WORDS_MAX);
+    assert_eq!(host.host().cmdline(8), ["x".repeat(CMDLINE_MAX as usize)]);
+    assert_eq!(host.host().cmdline(9), ["qemu", "-name", "web", ""]);
+}
+
+#[test]
 fn everything_in_the_way_is_listed() {
     let host = FakeHost::good().without("/sys/kernel/sched_ext").without("/sys/kernel/btf/vmlinux");
     assert_eq!(host.host().refusals().len(), 2);

@@ -25,14 +25,45 @@ pub struct Owners {
     new: BTreeMap<u16, Event>,
     /// Slots whose owners' events were not seen: which thread has it, and when that was found.
     assumed: BTreeMap<u16, (u32, u64)>,
+    /// Slots, and from when on their owner is not who had them before, but nobody that is known: a thread may
+    /// be gone before anyone looks. Not in here: what `vms` says.
+    unowned: BTreeSet<(u16, u64)>,
     /// By process and KVM's VM.
     vms: BTreeMap<(u32, u64), VmAbout>,
 }
 
 impl Owners {
-    /// A slot has a new owner; who it is, look() finds out.
+    /// A slot has a new owner; who it is, look() finds out, if that is in time.
     pub fn joined(&mut self, event: Event) {
+        // Who had it is gone, also where another pCPU's clock said so a moment later.
+        let later: Vec<_> =
+            self.unowned.range((event.vcpu, event.time_ns)..=(event.vcpu, u64::MAX)).copied().collect();
+        for one in later {
+            self.unowned.remove(&one);
+        }
+        self.is_of_nobody(event.vcpu, event.time_ns);
         self.new.insert(event.vcpu, event);
+    }
+
+    /// A slot's owner is gone. If a next one comes, the event that tells it may be lost.
+    pub fn left(&mut self, event: Event) {
+        // Of who has joined before; events are told in the order in which slots change hands.
+        self.new.remove(&event.vcpu);
+        // This one is still its own.
+        self.is_of_nobody(event.vcpu, event.time_ns.saturating_add(1));
+    }
+
+    fn is_of_nobody(&mut self, number: u16, from_ns: u64) {
+        self.unowned.insert((number, from_ns));
+        let Some((tid, at_ns)) = self.assumed.get(&number).copied().filter(|(_, at_ns)| from_ns <= *at_ns)
+        else {
+            return;
+        };
+        // Somebody else had it before the one that was found there, which then has not had it from the begin.
+        let is_it = |vcpu: &&mut VcpuAbout| vcpu.slot == number && vcpu.tid == tid && vcpu.from_ns == 0;
+        if let Some(vcpu) = self.vms.values_mut().flat_map(|vm| &mut vm.vcpus).find(is_it) {
+            vcpu.from_ns = at_ns;
+        }
     }
 
     /// `lost`: of some that have joined no event tells. False: the VMs could not be looked at.
@@ -57,8 +88,9 @@ impl Owners {
                 |event: &&Event| u32::from(event.cpu) == slot.vm_slot && u32::from(event.b) == slot.vcpu;
             let number = slot.slot as u16;
             let heard_ns = self.new.get(&number).filter(is_new).map(|event| event.time_ns);
-            if heard_ns.is_some() {
+            if let Some(time_ns) = heard_ns {
                 self.new.remove(&number);
+                self.unowned.remove(&(number, time_ns));
             }
             let is_it =
                 |vcpu: &&mut VcpuAbout| vcpu.slot == number && vcpu.vcpu == slot.vcpu && vcpu.tid == slot.tid;
@@ -82,8 +114,8 @@ impl Owners {
                 (None, None) if lost => {
                     let now_ns = monotonic_ns();
                     self.assumed.insert(number, (slot.tid, now_ns));
-                    let had_others =
-                        self.vms.values().any(|vm| vm.vcpus.iter().any(|vcpu| vcpu.slot == number));
+                    let had_others = self.unowned.range((number, 0)..=(number, u64::MAX)).next().is_some()
+                        || self.vms.values().any(|vm| vm.vcpus.iter().any(|vcpu| vcpu.slot == number));
                     if had_others {
                         now_ns
                     } else {
@@ -119,20 +151,29 @@ impl Owners {
         }
     }
 
-    /// Forget who had left its slot to another by then: no event that is kept can be its.
+    /// Forget who had left its slot by then, to another or to nobody: no event that is kept can be its.
     pub fn forget_before(&mut self, oldest_ns: u64) {
         let before_ns = oldest_ns.saturating_sub(OUT_OF_ORDER_NS);
         let mut owned_since = BTreeMap::new();
-        for vcpu in self.vms.values().flat_map(|vm| &vm.vcpus).filter(|vcpu| vcpu.from_ns <= before_ns) {
-            let since = owned_since.entry(vcpu.slot).or_insert(vcpu.from_ns);
-            *since = vcpu.from_ns.max(*since);
+        let known = self.vms.values().flat_map(|vm| &vm.vcpus).map(|vcpu| (vcpu.slot, vcpu.from_ns));
+        let all = known.chain(self.unowned.iter().copied());
+        for (slot, from_ns) in all.filter(|(_, from_ns)| *from_ns <= before_ns) {
+            let since = owned_since.entry(slot).or_insert(from_ns);
+            *since = from_ns.max(*since);
         }
+        // Nobody is left whom the older ones would keep from what follows.
+        self.unowned.retain(|(_, from_ns)| *from_ns > before_ns);
         let is_kept =
             |vcpu: &VcpuAbout| owned_since.get(&vcpu.slot).is_none_or(|since| vcpu.from_ns >= *since);
         self.vms.values_mut().for_each(|vm| vm.vcpus.retain(is_kept));
         self.vms.retain(|_, vm| !vm.vcpus.is_empty());
         let vms = &self.vms;
         self.names.keep(|pid, vm_id| vms.contains_key(&(pid as u32, vm_id)));
+    }
+
+    /// Slots that nobody is known to have, and since when.
+    pub fn unowned(&self) -> Vec<(u16, u64)> {
+        self.unowned.iter().copied().collect()
     }
 
     pub fn into_vms(mut self) -> Vec<VmAbout> {
@@ -232,6 +273,64 @@ mod tests {
         let found = look(&mut owners, 9, true);
         assert_eq!(found.len(), 2);
         assert!(found[1].0 == 9 && found[1].1 > 5, "{found:?}");
+    }
+
+    #[test]
+    fn who_was_gone_before_anyone_looked_is_nobody_known() {
+        let slot = |tid, pid| Slot { slot: 0, vm_slot: 0, vcpu: 0, tid, pid, vm_id: 1 };
+        let event = |time_ns, kind| Event { time_ns, cpu: 0, vcpu: 0, kind, a: 0, b: 0 };
+        let from = |owners: &Owners| {
+            let vcpus = owners.vms.values().flat_map(|vm| &vm.vcpus);
+            vcpus.map(|vcpu| (vcpu.tid, vcpu.from_ns)).collect::<Vec<_>>()
+        };
+        let mut owners = Owners::default();
+        owners.joined(event(10, Kind::Joined));
+        owners.find(&libvirt().host(), true, &[slot(8, 7)], false);
+        assert_eq!((from(&owners), owners.unowned()), (vec![(8, 10)], vec![]));
+        // It goes, and another one comes and goes.
+        owners.left(event(20, Kind::Gone));
+        owners.joined(event(30, Kind::Joined));
+        owners.left(event(40, Kind::Gone));
+        owners.find(&libvirt().host(), true, &[], false);
+        assert_eq!((from(&owners), owners.unowned()), (vec![(8, 10)], vec![(0, 21), (0, 30), (0, 41)]));
+        // The next one's event is lost: it has not the event of who is gone.
+        owners.find(&libvirt().host(), true, &[slot(9, 70)], true);
+        let found = from(&owners);
+        assert!(found.len() == 2 && found[1].0 == 9 && found[1].1 > 41, "{found:?}");
+        // A clock says that the slot was left after the next one had it.
+        owners.left(event(u64::MAX - 5, Kind::Gone));
+        owners.joined(event(u64::MAX - 9, Kind::Joined));
+        owners.find(&libvirt().host(), true, &[slot(10, 71)], false);
+        assert_eq!(from(&owners).last(), Some(&(10, u64::MAX - 9)));
+        assert_eq!(owners.unowned(), [(0, 21), (0, 30), (0, 41)]);
+    }
+
+    #[test]
+    fn who_was_found_in_a_slot_that_others_had_has_it_from_then_on() {
+        let mut owners = Owners::default();
+        let slot = Slot { slot: 0, vm_slot: 1, vcpu: 0, tid: 8, pid: 7, vm_id: 1 };
+        owners.find(&libvirt().host(), true, &[slot], true);
+        let from_ns = |owners: &Owners| owners.vms.values().next().unwrap().vcpus[0].from_ns;
+        assert_eq!(from_ns(&owners), 0);
+        // That another one had come before was in the ring buffer, behind many others.
+        owners.joined(Event { time_ns: 5, cpu: 0, vcpu: 0, kind: Kind::Joined, a: 0, b: 0 });
+        assert!(from_ns(&owners) > 5);
+        assert_eq!(owners.unowned(), [(0, 5)]);
+    }
+
+    #[test]
+    fn who_has_left_before_the_oldest_event_is_forgotten_with_its_slot() {
+        const S: u64 = 1_000_000_000;
+        let mut owners = Owners::default();
+        let event = |time_ns, kind| Event { time_ns, cpu: 0, vcpu: 0, kind, a: 0, b: 0 };
+        owners.joined(event(S, Kind::Joined));
+        let slot = Slot { slot: 0, vm_slot: 0, vcpu: 0, tid: 8, pid: 7, vm_id: 1 };
+        owners.find(&libvirt().host(), true, &[slot], false);
+        owners.left(event(3 * S, Kind::Gone));
+        owners.forget_before(4 * S);
+        assert_eq!((owners.vms.len(), owners.unowned().len()), (1, 1), "within what may be out of order");
+        owners.forget_before(5 * S);
+        assert_eq!((owners.vms.len(), owners.unowned().len()), (0, 0));
     }
 
     #[test]

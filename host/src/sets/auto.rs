@@ -82,13 +82,15 @@ fn life_of(vm: &Vm) -> Life {
     (vm.ctx.kvm, vm.ctx.generation)
 }
 
-/// What the vCPUs of a VM have told one another between two looks.
+/// What the vCPUs of a VM have told one another between two looks, each as `read` returns it: sorted by pair.
 pub fn matrix_between(vm: &Vm, before: &[Event], after: &[Event]) -> Matrix {
     let of_vm = |event: &&Event| event.vm() == vm.slot && event.generation == vm.ctx.generation;
     let mut matrix = Matrix::new(vm.ctx.vcpu_end as usize);
     for event in after.iter().filter(of_vm) {
-        let same = |then: &&Event| then.pair == event.pair && then.generation == event.generation;
-        let then = before.iter().find(same).map_or(0, |then| then.count);
+        // A VM of 256 vCPUs has tens of thousands of pairs: too many to look through all of them for each.
+        let place = before.binary_search_by_key(&event.pair, |then| then.pair);
+        let then = place.ok().map(|place| before[place]);
+        let then = then.filter(|then| then.generation == event.generation).map_or(0, |then| then.count);
         let (x, y, count) = event.counted();
         matrix.add(x, y, count.saturating_sub(then));
     }
@@ -156,6 +158,23 @@ mod tests {
         let matrix =
             matrix_between(&vm(7, 3), &[event(0, 1, 5)], &[event(0, 1, 9), event(1, 2, 1), event(0, 9, 1)]);
         assert_eq!((matrix.get(1, 0), matrix.get(2, 1), matrix.get(0, 2)), (4, 1, 0));
+    }
+
+    #[test]
+    fn of_many_pairs_each_is_compared_with_itself() {
+        let pairs = || (0u32..9).flat_map(|x| (x + 1..9).map(move |y| (x, y)));
+        let counted = |x: u32, y: u32| 100 + u64::from(10 * x + y);
+        // Those of even vCPUs were there before, and some of these are of who had its slot before.
+        let is_old = |x: u32| x % 2 == 0;
+        let old = pairs().filter(|(x, _)| is_old(*x));
+        let before: Vec<Event> =
+            old.map(|(x, y)| Event { generation: 4 + y % 2, ..event(x, y, 50) }).collect();
+        let after: Vec<Event> = pairs().map(|(x, y)| event(x, y, counted(x, y))).collect();
+        let matrix = matrix_between(&vm(7, 9), &before, &after);
+        for (x, y) in pairs() {
+            let then = if is_old(x) && y % 2 == 1 { 50 } else { 0 };
+            assert_eq!(matrix.get(x as usize, y as usize), counted(x, y) - then, "{x} and {y}");
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Something to draw on: areas, lines, and letters of 5 by 7 pixels.
 
+use std::io::{self, Write};
+
 /// Indices of the palette.
 pub const PAPER: u8 = 0;
 pub const INK: u8 = 1;
@@ -42,6 +44,7 @@ pub fn text_width(text: &str, scale: usize) -> usize {
     (text.chars().count() * GLYPH_WIDTH).saturating_sub(1) * scale
 }
 
+#[cfg_attr(test, derive(Clone))]
 pub struct Canvas {
     width: usize,
     height: usize,
@@ -81,39 +84,47 @@ impl Canvas {
         }
     }
 
-    /// The same below one another; of none one pixel, since a picture has some.
-    pub fn stacked(parts: &[Canvas]) -> Self {
-        let width = parts.iter().map(|part| part.width).max().unwrap_or(1);
-        let mut all = Self::new(width, parts.iter().map(|part| part.height).sum::<usize>().max(1));
-        let mut top = 0;
-        for part in parts {
-            for (row, pixels) in part.pixels.chunks(part.width.max(1)).enumerate() {
-                let start = (top + row) * width;
-                all.pixels[start..start + pixels.len()].copy_from_slice(pixels);
-            }
-            top += part.height;
-        }
-        all
-    }
-
-    pub fn to_png(&self) -> Result<Vec<u8>, png::EncodingError> {
-        let mut file = Vec::new();
-        let mut encoder = png::Encoder::new(&mut file, self.width as u32, self.height as u32);
-        encoder.set_color(png::ColorType::Indexed);
-        encoder.set_depth(png::BitDepth::Eight);
-        encoder.set_palette(palette().concat());
-        // Each row as its difference from the one above: little changes downwards.
-        encoder.set_filter(png::Filter::Up);
-        let mut writer = encoder.write_header()?;
-        writer.write_image_data(&self.pixels)?;
-        writer.finish()?;
-        Ok(file)
+    #[cfg(test)]
+    pub fn size(&self) -> (usize, usize) {
+        (self.width, self.height)
     }
 
     #[cfg(test)]
     pub fn at(&self, x: usize, y: usize) -> u8 {
         self.pixels[y * self.width + x]
     }
+}
+
+/// The file of pictures below one another, by widths and heights; of none one pixel, since a file has some.
+/// A host may have thousands of VMs: `draw` makes one picture at a time, of the size that was said, and no
+/// other is in memory meanwhile.
+pub fn stacked_png(sizes: &[(usize, usize)], draw: impl Fn(usize) -> Canvas) -> io::Result<Vec<u8>> {
+    let width = sizes.iter().map(|(width, _)| *width).max().unwrap_or(1);
+    let height = sizes.iter().map(|(_, height)| *height).sum::<usize>();
+    let paper = vec![PAPER; width];
+    let pixels = |length: usize| u32::try_from(length.max(1)).map_err(io::Error::other);
+    let mut file = Vec::new();
+    let mut encoder = png::Encoder::new(&mut file, pixels(width)?, pixels(height)?);
+    encoder.set_color(png::ColorType::Indexed);
+    encoder.set_depth(png::BitDepth::Eight);
+    encoder.set_palette(palette().concat());
+    // Each row as its difference from the one above: little changes downwards.
+    encoder.set_filter(png::Filter::Up);
+    let mut writer = encoder.write_header()?;
+    let mut rows = writer.stream_writer()?;
+    for at in 0..sizes.len() {
+        let canvas = draw(at);
+        for row in canvas.pixels.chunks(canvas.width.max(1)) {
+            rows.write_all(row)?;
+            rows.write_all(&paper[row.len()..])?;
+        }
+    }
+    if height == 0 {
+        rows.write_all(&paper)?;
+    }
+    rows.finish()?;
+    writer.finish()?;
+    Ok(file)
 }
 
 /// A letter's rows, from the top; the highest of five bits is the left one. Small letters that are not here are drawn as large ones, and others as a question mark.
@@ -205,6 +216,18 @@ mod tests {
         assert_eq!(text_width("Il", 1), 11);
     }
 
+    /// A file's width, height and pixels.
+    fn decoded(file: &[u8]) -> (u32, u32, Vec<u8>) {
+        let mut decoder = png::Decoder::new(Cursor::new(file));
+        decoder.set_transformations(png::Transformations::IDENTITY);
+        let mut reader = decoder.read_info().unwrap();
+        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+        let frame = reader.next_frame(&mut pixels).unwrap();
+        assert_eq!(frame.color_type, png::ColorType::Indexed);
+        assert_eq!(reader.info().palette.as_deref(), Some(palette().as_flattened()));
+        (frame.width, frame.height, pixels)
+    }
+
     #[test]
     fn a_file_holds_the_picture() {
         let mut canvas = Canvas::new(300, 7);
@@ -212,30 +235,32 @@ mod tests {
             canvas.fill(x, 1, 1, 5, (x % 20) as u8);
         }
         canvas.frame(5, 3, 9, 2, MARK);
-        let file = canvas.to_png().unwrap();
-        let mut decoder = png::Decoder::new(Cursor::new(&file));
-        decoder.set_transformations(png::Transformations::IDENTITY);
-        let mut reader = decoder.read_info().unwrap();
-        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
-        let frame = reader.next_frame(&mut pixels).unwrap();
-        assert_eq!((frame.width, frame.height, frame.color_type), (300, 7, png::ColorType::Indexed));
+        let (width, height, pixels) = decoded(&stacked_png(&[(300, 7)], |_| canvas.clone()).unwrap());
+        assert_eq!((width, height), (300, 7));
         assert_eq!(pixels, canvas.pixels);
-        assert_eq!(reader.info().palette.as_deref(), Some(palette().as_flattened()));
     }
 
     #[test]
     fn much_of_one_colour_is_a_small_file() {
-        assert!(Canvas::new(1_000, 1_000).to_png().unwrap().len() < 5_000);
-        assert!(Canvas::stacked(&[]).to_png().is_ok(), "nothing to draw");
+        let file = stacked_png(&[(1_000, 1_000)], |_| Canvas::new(1_000, 1_000)).unwrap();
+        assert!(file.len() < 5_000);
+        let none = stacked_png(&[], |_| unreachable!("nothing to draw")).unwrap();
+        assert_eq!(decoded(&none), (1, 1, vec![PAPER]));
     }
 
     #[test]
     fn parts_are_below_one_another() {
-        let (mut above, mut below) = (Canvas::new(4, 2), Canvas::new(2, 3));
-        above.fill(0, 0, 4, 2, MARK);
-        below.fill(0, 0, 2, 3, INK);
-        let both = Canvas::stacked(&[above, below]);
-        assert_eq!((both.width, both.height), (4, 5));
-        assert_eq!((both.at(3, 1), both.at(1, 2), both.at(3, 2)), (MARK, INK, PAPER));
+        let sizes = [(4, 2), (2, 3)];
+        let draw = |at: usize| {
+            let (width, height) = sizes[at];
+            let mut canvas = Canvas::new(width, height);
+            canvas.fill(0, 0, width, height, [MARK, INK][at]);
+            canvas
+        };
+        let (width, height, pixels) = decoded(&stacked_png(&sizes, draw).unwrap());
+        assert_eq!((width, height), (4, 5));
+        let above = [MARK; 8];
+        let below = [INK, INK, PAPER, PAPER].repeat(3);
+        assert_eq!(pixels, [above.as_slice(), below.as_slice()].concat());
     }
 }

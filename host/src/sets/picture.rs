@@ -15,42 +15,48 @@ const STEP_MAX: usize = 70;
 const STEP_MIN: usize = 10;
 const TREE: usize = 420;
 
-/// Where things are.
+/// How large it is, and where things are.
 struct Layout {
+    width: usize,
+    height: usize,
     cell: usize,
     /// Of letters.
     scale: usize,
     left: usize,
     top: usize,
     step: usize,
-    /// Room for the label of a join.
-    label: usize,
+}
+
+impl Layout {
+    fn of(tree: &Tree, leaves: &[u32], title: &str) -> Self {
+        let cell = (SIDE / leaves.len().max(1)).clamp(CELL_MIN, CELL_MAX);
+        let scale = if cell >= 22 { 2 } else { 1 };
+        let joins = height(&tree.root).max(1);
+        let side = cell * leaves.len();
+        let left = MARGIN + canvas::text_width(&(leaves.len() - 1).to_string(), scale) + 8;
+        let top = MARGIN + 2 * GLYPH_HEIGHT + 16 + scale * GLYPH_HEIGHT;
+        let step = (TREE / joins).clamp(STEP_MIN, STEP_MAX);
+        let width = left + side + 12 + step * (joins + 1) + canvas::text_width("9.99e9", scale) + MARGIN;
+        let width = width.max(2 * MARGIN + canvas::text_width(title, 2).min(2 * SIDE));
+        Self { width, height: top + side + MARGIN, cell, scale, left, top, step }
+    }
+}
+
+/// How wide and high one VM's picture is.
+pub fn size(name: &str, tree: &Tree, sets: &Sets) -> (usize, usize) {
+    let at = Layout::of(tree, &leaves(&tree.root), &title(name, sets));
+    (at.width, at.height)
 }
 
 /// One VM's picture.
 pub fn draw(name: &str, matrix: &Matrix, tree: &Tree, sets: &Sets) -> Canvas {
-    let leaves = leaves(&tree.root);
-    let cell = (SIDE / leaves.len().max(1)).clamp(CELL_MIN, CELL_MAX);
-    let scale = if cell >= 22 { 2 } else { 1 };
-    let label = canvas::text_width(&(leaves.len() - 1).to_string(), scale);
-    let joins = height(&tree.root).max(1);
-    let at = Layout {
-        cell,
-        scale,
-        left: MARGIN + label + 8,
-        top: MARGIN + 2 * GLYPH_HEIGHT + 16 + scale * GLYPH_HEIGHT,
-        step: (TREE / joins).clamp(STEP_MIN, STEP_MAX),
-        label: canvas::text_width("9.99e9", scale),
-    };
-    let side = cell * leaves.len();
-    let title = title(name, sets);
-    let width = at.left + side + 12 + at.step * (joins + 1) + at.label + MARGIN;
-    let width = width.max(2 * MARGIN + canvas::text_width(&title, 2).min(2 * SIDE));
-    let mut canvas = Canvas::new(width, at.top + side + MARGIN);
+    let (leaves, title) = (leaves(&tree.root), title(name, sets));
+    let at = Layout::of(tree, &leaves, &title);
+    let mut canvas = Canvas::new(at.width, at.height);
     canvas.text(MARGIN, MARGIN, 2, INK, &title);
     draw_matrix(&mut canvas, &at, matrix, &leaves);
     frame_sets(&mut canvas, &at, &leaves, sets);
-    draw_node(&mut canvas, &at, &tree.root, &mut 0, sets, side);
+    draw_node(&mut canvas, &at, &tree.root, &mut 0, sets, at.cell * leaves.len());
     canvas
 }
 
@@ -190,7 +196,9 @@ mod tests {
         let matrix = Matrix::parse(text).unwrap();
         let tree = Tree::of(&matrix).unwrap();
         let sets = tree.sets(1.5);
-        (draw("web", &matrix, &tree, &sets), sets)
+        let canvas = draw("web", &matrix, &tree, &sets);
+        assert_eq!(size("web", &tree, &sets), canvas.size());
+        (canvas, sets)
     }
 
     #[test]

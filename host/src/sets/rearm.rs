@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::{MapCore, MapFlags};
 use tracing::{debug, warn};
 
-use crate::ask::ask;
+use crate::ask::Asker;
 use crate::checks::Host;
 use crate::stats::Vm;
 
@@ -51,6 +51,7 @@ pub struct Rearm {
     due: Instant,
     /// By slot.
     vms: BTreeMap<u32, Taken>,
+    asker: Asker,
     /// It was said that faults come of nothing.
     told_unseen: bool,
 }
@@ -69,7 +70,8 @@ struct Taken {
 impl Rearm {
     pub fn new(faults_per_s: u64) -> Self {
         let budget = (faults_per_s * EVERY.as_millis() as u64 / 1000).max(1);
-        Self { budget, due: Instant::now(), vms: BTreeMap::new(), told_unseen: false }
+        let (vms, asker) = (BTreeMap::new(), Asker::default());
+        Self { budget, due: Instant::now(), vms, asker, told_unseen: false }
     }
 
     pub fn is_due(&self) -> bool {
@@ -87,7 +89,8 @@ impl Rearm {
             let (kvm, budget, pid, host) = (vm.ctx.kvm, self.budget, vm.ctx.tgid, host.clone());
             let taken =
                 self.vms.entry(vm.slot).or_insert_with(|| Taken::new(kvm, Window::new(count, budget)));
-            taken.go_on(&vm.name, count, move |window| window.take(count, budget, pid, &host));
+            let take = move |window: &mut Window| window.take(count, budget, pid, &host);
+            taken.go_on(&mut self.asker, &vm.name, count, take);
             if count == 0 && taken.window.is_in_vain(count) && !self.told_unseen {
                 self.told_unseen = true;
                 warn!(
@@ -108,6 +111,7 @@ impl Taken {
     /// Take a part, if the last taking is over, and something may come of it. `faults`: so many have come by now.
     fn go_on(
         &mut self,
+        asker: &mut Asker,
         name: &str,
         faults: u64,
         take: impl FnOnce(&mut Window) -> io::Result<()> + Send + 'static,
@@ -120,7 +124,7 @@ impl Taken {
                     self.tell(name, &error);
                 }
             }
-            // There was no thread for it.
+            // There was no thread for it, or too many are stuck: it is this one's turn again.
             Some(Err(TryRecvError::Disconnected)) | None => {}
         }
         self.going = None;
@@ -128,7 +132,7 @@ impl Taken {
             return;
         }
         let mut window = self.window.clone();
-        self.going = Some(ask(move || {
+        self.going = Some(asker.ask(move || {
             let result = take(&mut window);
             (window, result)
         }));
@@ -269,6 +273,8 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
+    use crate::ask::tests::stuck;
+    use crate::ask::AT_ONCE;
     use crate::checks::tests::FakeHost;
 
     #[test]
@@ -339,11 +345,11 @@ mod tests {
         // It doubles four times, and then all of it is taken.
         assert_eq!((looks, window.from, window.len), (4 + UNSEEN_MAX, 0, total));
         // No thread is made for it.
-        let mut taken = Taken::new(7, window.clone());
-        taken.go_on("a", 0, |_| Ok(()));
+        let (mut asker, mut taken) = (Asker::default(), Taken::new(7, window.clone()));
+        taken.go_on(&mut asker, "a", 0, |_| Ok(()));
         assert!(taken.going.is_none());
         // Its vCPUs run again, say.
-        taken.go_on("a", 1, |_| Ok(()));
+        taken.go_on(&mut asker, "a", 1, |_| Ok(()));
         assert!(taken.going.is_some(), "it begins again");
         window.move_on(1, budget, total);
         assert_eq!((window.unseen, window.is_in_vain(0)), (0, false));
@@ -373,21 +379,39 @@ mod tests {
     #[test]
     fn who_is_stuck_is_not_waited_for_and_goes_on_later() {
         let (goes_on, stuck) = channel::<()>();
-        let mut taken = Taken::new(7, Window::new(0, 100));
-        taken.go_on("a", 0, move |window| {
+        let (mut asker, mut taken) = (Asker::default(), Taken::new(7, Window::new(0, 100)));
+        taken.go_on(&mut asker, "a", 0, move |window| {
             window.from = 5;
             stuck.recv().map_err(io::Error::other)
         });
-        taken.go_on("a", 0, |_| unreachable!("it is stuck"));
+        taken.go_on(&mut asker, "a", 0, |_| unreachable!("it is stuck"));
         assert_eq!(taken.window, Window::new(0, 100));
         goes_on.send(()).unwrap();
         let (again, taken_again) = channel();
         while taken.window.from == 0 {
             let again = again.clone();
-            taken.go_on("a", 0, move |window| again.send(window.from).map_err(io::Error::other));
+            taken.go_on(&mut asker, "a", 0, move |window| again.send(window.from).map_err(io::Error::other));
         }
         assert_eq!(taken_again.recv(), Ok(5), "from where it was");
         assert!(!taken.told);
+    }
+
+    #[test]
+    fn while_too_many_are_stuck_no_more_memory_is_taken() {
+        let (mut asker, mut holds) = stuck();
+        let mut taken = Taken::new(7, Window::new(0, 100));
+        let take = |window: &mut Window| {
+            window.from = 5;
+            Ok(())
+        };
+        for _ in 0..3 {
+            taken.go_on(&mut asker, "a", 0, take);
+        }
+        assert_eq!((asker.outstanding(), taken.window.from), (AT_ONCE, 0));
+        holds.pop();
+        while taken.window.from == 0 {
+            taken.go_on(&mut asker, "a", 0, take);
+        }
     }
 
     #[test]

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use cohort_sets::{Matrix, Tree};
 
-use super::canvas::Canvas;
-use super::{auto, picture};
+use super::{auto, canvas, picture};
 use crate::alone;
 use crate::checks::Host;
 use crate::cli::Sets;
@@ -74,11 +73,19 @@ fn show_all(
         told.and_then(|()| show(matrix, args.split, out)).or_else(crate::unless_closed)?;
     }
     let Some(png) = png else { return Ok(()) };
-    let draw = |(name, matrix): &(String, Matrix)| {
-        Tree::of(matrix).map(|tree| picture::draw(name, matrix, &tree, &tree.sets(args.split)))
+    let mut drawn = Vec::new();
+    for (name, matrix) in all {
+        if let Some(tree) = Tree::of(matrix) {
+            let sets = tree.sets(args.split);
+            drawn.push((name, matrix, tree, sets));
+        }
+    }
+    let sizes: Vec<_> = drawn.iter().map(|(name, _, tree, sets)| picture::size(name, tree, sets)).collect();
+    let draw = |at: usize| {
+        let (name, matrix, tree, sets) = &drawn[at];
+        picture::draw(name, matrix, tree, sets)
     };
-    let parts: Vec<_> = all.iter().filter_map(draw).collect();
-    png.end(Canvas::stacked(&parts).to_png().map_err(io::Error::other))
+    png.end(canvas::stacked_png(&sizes, draw))
 }
 
 /// The file of --png, which has its name when it is whole. Known to be writable before anything is measured.
@@ -103,7 +110,8 @@ impl Png {
             io::ErrorKind::WouldBlock => "another `cohort sets` writes it".to_string(),
             _ => e.to_string(),
         };
-        let file = if direct { None } else { Some(alone::open(&part).map_err(|e| refused(&told(&e)))?) };
+        let file =
+            if direct { None } else { Some(alone::open(&part, 0o666).map_err(|e| refused(&told(&e)))?) };
         Ok(Png { part, path: path.to_path_buf(), file })
     }
 

@@ -90,12 +90,48 @@ fn parse_columns(text: &str) -> Result<Columns, String> {
             format!("no column {name:?}; allowed: all, or of {}", heads.join(", "))
         })
     };
-    text.split(',').map(find).collect::<Result<_, _>>().map(Columns)
+    let mut columns: Vec<&'static Column> = Vec::new();
+    for column in text.split(',').map(find) {
+        let column = column?;
+        // The screen sorts by a column, and goes on from its place to the next one: of two places it would
+        // never leave the first. In CSV they would be two fields of one name.
+        if columns.iter().any(|other| other.head == column.head) {
+            return Err(format!("column {} is named twice; allowed: each once", column.head));
+        }
+        columns.push(column);
+    }
+    Ok(Columns(columns))
 }
 
 fn parse_loopback(text: &str) -> Result<SocketAddr, String> {
     match text.parse::<SocketAddr>() {
         Ok(address) if address.ip().is_loopback() => Ok(address),
         _ => Err("allowed: a loopback address and a port, such as 127.0.0.1:9479".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{self, Stop};
+
+    #[test]
+    fn a_column_that_is_named_twice_is_refused() {
+        let heads = |text: &str| {
+            let columns = parse_columns(text).unwrap().0;
+            columns.iter().map(|column| column.head).collect::<Vec<_>>()
+        };
+        assert_eq!(heads("kwait, %RDY"), ["KWAIT", "%RDY"]);
+        assert_eq!(heads("all").len(), COLUMNS.len());
+        for twice in ["%RDY,%RDY", "%RUN,%RDY,KWAIT, %rdy"] {
+            let args = ["cohort", "top", "--columns", twice].map(Into::into);
+            let Err(Stop::Failure(Failure { status, line })) = cli::parse(args) else {
+                panic!("{twice} is not refused");
+            };
+            assert_eq!(status, 2);
+            for part in ["--columns", "column %RDY is named twice", "allowed: each once"] {
+                assert!(line.contains(part) && !line.contains('\n'), "{part:?} is not in {line:?}");
+            }
+        }
     }
 }

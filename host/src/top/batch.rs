@@ -5,11 +5,14 @@ use std::fmt::Write as _;
 
 use serde_json::{json, Map, Value};
 
-use super::columns::Column;
+use super::columns::{fixed, Column};
+use super::draw::fit;
 use super::rates::{Interval, Row};
 use super::sample::{Sample, State};
 use super::words;
-use crate::vmname::shortened;
+
+/// Of a VM's name in the table, in columns of the terminal.
+const NAME_WIDTH: u16 = 16;
 
 /// The sample, with the figures of the interval that ends with it: one line.
 pub fn json(sample: &Sample, interval: &Interval, columns: &[&Column]) -> String {
@@ -27,7 +30,8 @@ pub fn json(sample: &Sample, interval: &Interval, columns: &[&Column]) -> String
 }
 
 fn figures(row: &Row, columns: &[&Column], missing: &[String]) -> Value {
-    let round = |value: f64| (value * 1e3).round() / 1e3;
+    // To add 0 takes the sign from what is rounded to nothing.
+    let round = |value: f64| (value * 1e3).round() / 1e3 + 0.0;
     let all =
         columns.iter().filter_map(|column| Some((column.field(), json!(round(column.value(row, missing)?)))));
     Value::Object(all.collect::<Map<_, _>>())
@@ -49,7 +53,7 @@ pub fn csv(sample: &Sample, interval: &Interval, columns: &[&Column]) -> String 
             let _ = write!(text, "{:.3},{},{},{tid},{place}", sample.time_s, quoted(&vm.name), row.pid);
             for column in columns {
                 let _ = match column.value(row, &sample.missing) {
-                    Some(value) => write!(text, ",{value:.3}"),
+                    Some(value) => write!(text, ",{}", fixed(value, 3)),
                     None => write!(text, ","),
                 };
             }
@@ -77,13 +81,13 @@ fn quoted(text: &str) -> String {
 /// For people: the VMs that lost most first.
 pub fn table(sample: &Sample, interval: &Interval, columns: &[&Column]) -> String {
     let mut text = format!(
-        "{} VM(s), {} vCPU(s) on {} pCPU(s), {:.1} s under {}\n{:<16} {:>5}",
+        "{} VM(s), {} vCPU(s) on {} pCPU(s), {:.1} s under {}\n{} {:>5}",
         interval.vms.len(),
         interval.vcpus,
         interval.pcpus,
         interval.secs,
         sample.scheduler,
-        "VM",
+        fit("VM", NAME_WIDTH),
         "vCPUs"
     );
     for column in columns {
@@ -93,8 +97,8 @@ pub fn table(sample: &Sample, interval: &Interval, columns: &[&Column]) -> Strin
     let mut vms: Vec<&Row> = interval.vms.iter().collect();
     vms.sort_by_key(|vm| std::cmp::Reverse(vm.lost_ns()));
     for vm in vms {
-        let name = shortened(&vm.name, 16);
-        let _ = write!(text, "{name:<16} {:>5}", vm.vcpus);
+        // As on the screen: a character may take two columns, and figures are below their heads all the same.
+        let _ = write!(text, "{} {:>5}", fit(&vm.name, NAME_WIDTH), vm.vcpus);
         for column in columns {
             let _ =
                 write!(text, " {:>width$}", column.text(vm, &sample.missing), width = column.width as usize);
@@ -176,6 +180,33 @@ mod tests {
         assert_eq!(value["vms"][0]["figures"], json!({"rdy_percent": 25.0}));
         assert!(csv(&sample, &interval, &columns).contains(",1,,,2,,,,25.000,"));
         assert!(table(&sample, &interval, &columns).contains("     -   25.0\n"));
+    }
+
+    #[test]
+    fn what_is_rounded_to_nothing_has_no_sign() {
+        let (mut sample, _) = two();
+        sample.vms.iter_mut().for_each(|vm| vm.lag_ns = -400);
+        let interval = between(&Sample::default(), &sample);
+        let columns = [by_head("LAG").unwrap()];
+        let line = json(&sample, &interval, &columns);
+        assert!(line.contains("\"lag_ms\":0.0") && !line.contains("-0.0"), "{line}");
+        assert!(csv(&sample, &interval, &columns).contains(",2,,,0.000,"));
+        assert!(!table(&sample, &interval, &columns).contains("-0"));
+    }
+
+    #[test]
+    fn figures_are_below_their_heads_also_behind_wide_names() {
+        let names = ["web", "日本語", "日本語日本語日本語", "qemu-system-x86:1234"];
+        let vms = names.iter().zip(1..).map(|(name, id)| vm(name, id, [(0, 0), (0, 0)]));
+        let sample = Sample { vms: vms.collect(), ..Sample::default() };
+        let interval = between(&Sample::default(), &sample);
+        let text = table(&sample, &interval, &[by_head("%RUN").unwrap()]);
+        // Each takes sixteen columns.
+        let begins = ["web             ", "日本語          ", "日本語日…日本語 ", "qemu-sys…86:1234"];
+        let of_vms = text.lines().skip(2).step_by(2);
+        for (begin, line) in begins.iter().zip(of_vms) {
+            assert!(line.starts_with(&format!("{begin} {:>5} {:>6}", 2, "0.0")), "{text}");
+        }
     }
 
     #[test]

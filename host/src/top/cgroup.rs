@@ -24,6 +24,9 @@ pub const OF_WEIGHTS: &[&str] = &["weight", "lag_ns", "lag_behind_ns", "lag_ahea
 /// µs of CPU time in each period of so many µs.
 type Quota = (u64, u64);
 
+/// For how many µs quotas of these cgroups have kept somebody from running, ever.
+type Readings = HashMap<PathBuf, u64>;
+
 /// Why nothing is known of a VM's cgroups.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unknown {
@@ -79,9 +82,22 @@ impl Cgroups {
         WEIGHT_DEFAULT * parts.product::<f64>()
     }
 
-    /// By quotas of the vCPUs' own cgroups and of those above them. One above that is shared with others counts in full.
-    fn throttled_ns(&self, host: &Host, stats: &mut Stats) -> Result<u64, Unknown> {
-        self.vcpus.throttled_ns(host, Path::new(ROOT), stats).ok_or(Unknown::Hidden)
+    /// By quotas of the vCPUs' own cgroups and of those above them, since the readings `before` (None: ever);
+    /// and the readings of now. One above that is shared with others counts in full.
+    fn throttled_ns(
+        &self,
+        host: &Host,
+        stats: &mut Stats,
+        before: Option<&Readings>,
+    ) -> Result<(u64, Readings), Unknown> {
+        let mut now = Readings::new();
+        let us = self.vcpus.throttled_us(Path::new(ROOT), &mut |dir: &Path| {
+            let us = stats.throttled_us(host, dir)?;
+            now.insert(dir.to_path_buf(), us);
+            // Of a cgroup that was not read then, all of it may be from before that, and of other VMs.
+            Some(before.map_or(us, |before| before.get(dir).map_or(0, |then| us.saturating_sub(*then))))
+        });
+        Ok((us.ok_or(Unknown::Hidden)?.saturating_mul(1_000), now))
     }
 
     /// The tightest quota: of a cgroup that all vCPUs are in, or the sum where each of them has one of its own.
@@ -103,15 +119,15 @@ impl Tree {
         }
     }
 
-    /// All inside it together; None: not to be read.
-    fn throttled_ns(&self, host: &Host, dir: &Path, stats: &mut Stats) -> Option<u64> {
+    /// All inside it together, where `of` tells it of each cgroup; None: one is not to be read.
+    fn throttled_us(&self, dir: &Path, of: &mut dyn FnMut(&Path) -> Option<u64>) -> Option<u64> {
         let mut sum = 0u64;
         for (name, group) in &self.inside {
             let dir = dir.join(name);
-            let us = stats.throttled_us(host, &dir)?;
+            let us = of(&dir)?;
             // Who is held back by its own quota and by one above it is held back once.
-            let inside = group.throttled_ns(host, &dir, stats)?;
-            sum = sum.saturating_add(us.saturating_mul(1_000).max(inside));
+            let inside = group.throttled_us(&dir, of)?;
+            sum = sum.saturating_add(us.max(inside));
         }
         Some(sum)
     }
@@ -242,15 +258,22 @@ struct Known {
     weight: f64,
     /// A counter, which never goes back.
     throttled_ns: u64,
-    /// What the cgroups said: a vCPU that is unplugged takes its cgroup's part along.
-    read_ns: u64,
+    /// What the last look read, nothing if it could not; None: nobody has looked yet. Each cgroup is
+    /// compared with itself alone: a VM that is moved finds in its new one what was throttled there without
+    /// it, and a vCPU that is unplugged takes its cgroup's part along.
+    readings: Option<Readings>,
 }
 
 impl Known {
-    fn read(&mut self, weight: f64, throttled_ns: u64) {
+    fn read(&mut self, weight: f64, throttled_ns: u64, readings: Readings) {
         self.weight = weight;
-        self.throttled_ns = self.throttled_ns.saturating_add(throttled_ns.saturating_sub(self.read_ns));
-        self.read_ns = throttled_ns;
+        self.throttled_ns = self.throttled_ns.saturating_add(throttled_ns);
+        self.readings = Some(readings);
+    }
+
+    /// What it says next has grown over more than one interval, and would be shown as of the last one.
+    fn missed(&mut self) {
+        self.readings = Some(Readings::new());
     }
 }
 
@@ -264,19 +287,22 @@ impl Figures {
             let known = self.known.entry(vm.id).or_insert(Known {
                 weight: WEIGHT_DEFAULT,
                 throttled_ns: 0,
-                read_ns: 0,
+                readings: None,
             });
             let read = surely(|| {
                 let groups = Cgroups::of(host, vm.pid, vm.vcpus.iter().map(|vcpu| vcpu.tid))?;
-                let ns = groups.throttled_ns(host, &mut self.stats)?;
-                Ok((groups.weight(host), ns, extension.is_some() && groups.is_limited(host)))
+                let throttled = groups.throttled_ns(host, &mut self.stats, known.readings.as_ref())?;
+                Ok((groups.weight(host), throttled, extension.is_some() && groups.is_limited(host)))
             });
             match read {
-                Ok((weight, ns, limited)) => {
-                    known.read(weight, ns);
+                Ok((weight, (ns, readings), limited)) => {
+                    known.read(weight, ns, readings);
                     is_limited |= limited;
                 }
-                Err(unknown) => is_hidden |= unknown == Unknown::Hidden,
+                Err(unknown) => {
+                    known.missed();
+                    is_hidden |= unknown == Unknown::Hidden;
+                }
             }
             (vm.weight, vm.throttled_ns) = (known.weight, known.throttled_ns);
         }

@@ -191,9 +191,18 @@ impl Column {
     }
 }
 
+/// With so many digits. What is too little for them is 0, and not `-0`, as of a VM that is hardly ahead.
+pub fn fixed(value: f64, digits: usize) -> String {
+    let text = format!("{value:.digits$}");
+    match text.strip_prefix('-') {
+        Some(rest) if rest.chars().all(|c| matches!(c, '0' | '.')) => rest.to_string(),
+        _ => text,
+    }
+}
+
 /// In so many characters, thousands as `12k` where it has to be.
 fn number(value: f64, digits: usize, width: u16) -> String {
-    let plain = format!("{value:.digits$}");
+    let plain = fixed(value, digits);
     if plain.len() <= width as usize {
         return plain;
     }
@@ -268,6 +277,8 @@ mod tests {
         assert_eq!(number(12.34, 1, 6), "12.3");
         assert_eq!(number(123_456.7, 1, 6), "123457");
         assert_eq!(number(12_345_678.0, 0, 6), "12346k");
+        assert_eq!((number(-0.4, 0, 7), number(-0.6, 0, 7)), ("0".to_string(), "-1".to_string()));
+        assert_eq!((fixed(-0.000_4, 3), fixed(-0.01, 3)), ("0.000".to_string(), "-0.010".to_string()));
         let row = Row {
             secs: 1.0,
             vcpus: 1,

@@ -204,7 +204,11 @@ fn row_line(app: &App, row: &Row, widths: &Widths) -> Line<'static> {
             (format!("{sign}{}", row.name), row.vcpus.to_string())
         }
         // Where a VM's line has the number of vCPUs, theirs has the pCPU.
-        Some((id, pcpu, state)) => (format!("    {id} {}", state.name()), format!("@{pcpu}")),
+        Some((id, pcpu, state)) => {
+            // A number of many digits takes the place of blanks: with four of them `preempted` would be cut.
+            let number = if id < 100 { format!("    {id}") } else { format!("{id:>6}") };
+            (format!("{number} {}", state.name()), format!("@{pcpu}"))
+        }
     };
     let mut parts = vec![Span::raw(format!("{} {vcpus:>5}", fit(&name, widths.name)))];
     for column in &widths.columns {
@@ -224,7 +228,7 @@ fn row_line(app: &App, row: &Row, widths: &Widths) -> Line<'static> {
 }
 
 /// Shortened or padded to so many columns of the terminal.
-fn fit(text: &str, width: u16) -> String {
+pub fn fit(text: &str, width: u16) -> String {
     let width = usize::from(width);
     // A character may take two columns.
     let fitted = (0..=width).rev().map(|chars| shortened(text, chars)).find(|text| columns_of(text) <= width);

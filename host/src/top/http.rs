@@ -2,7 +2,7 @@
 //! As much of HTTP as a scrape needs: one request, one answer, and the connection is over.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -47,6 +47,7 @@ impl Write for Brief {
 
 /// Who asks has this long for the question, and for taking the answer, all together.
 pub fn answer(stream: TcpStream, page: &Mutex<Arc<str>>, patience: Duration) -> io::Result<()> {
+    let is_of_this_host = stream.local_addr()?.ip().is_loopback();
     let mut stream = Brief { stream, until: Instant::now() + patience };
     let mut request = Vec::new();
     let mut part = [0; 1024];
@@ -57,10 +58,15 @@ pub fn answer(stream: TcpStream, page: &Mutex<Arc<str>>, patience: Duration) -> 
         }
         request.extend_from_slice(&part[..n]);
     }
-    let line = String::from_utf8_lossy(&request);
-    let mut words = line.split_whitespace();
+    let text = String::from_utf8_lossy(&request);
+    let mut words = text.split_whitespace();
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let (status, kind, body) = match (method, path.split('?').next().unwrap_or_default()) {
+    let (status, kind, body): (_, _, Arc<str>) = match (method, path.split('?').next().unwrap_or_default()) {
+        _ if is_of_this_host && !hosts(&text).all(is_loopback) => (
+            "403 Forbidden",
+            "text/plain",
+            Arc::from("ask for localhost or a loopback address: that is what Host: has to say here\n"),
+        ),
         ("GET" | "HEAD", "/metrics") => {
             ("200 OK", CONTENT_TYPE, Arc::clone(&page.lock().unwrap_or_else(|e| e.into_inner())))
         }
@@ -76,6 +82,29 @@ pub fn answer(stream: TcpStream, page: &Mutex<Arc<str>>, patience: Duration) -> 
         stream.write_all(body.as_bytes())?;
     }
     Ok(())
+}
+
+/// What a request's `Host:` lines say; HTTP/1.0 has none.
+fn hosts(request: &str) -> impl Iterator<Item = &str> {
+    let headers = request.lines().skip(1).take_while(|line| !line.is_empty());
+    let fields = headers.filter_map(|line| line.split_once(':'));
+    fields.filter(|(name, _)| name.trim().eq_ignore_ascii_case("host")).map(|(_, host)| host.trim())
+}
+
+/// Does that name lead to this host whoever is asked? A web page's own name may be made to lead here as
+/// well (DNS rebinding). The browser of who looks at that page then lets it read what is answered, but says
+/// that name.
+fn is_loopback(host: &str) -> bool {
+    // An IPv6 address is in brackets, for it has colons itself.
+    let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, port)) => (address, port),
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
+    };
+    let is_port = port.is_empty() || port.starts_with(':');
+    let is_here = name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    // Who has no name to say says nothing.
+    host.is_empty() || is_port && is_here
 }
 
 #[cfg(test)]
@@ -119,6 +148,42 @@ mod tests {
             thread::sleep(Duration::from_millis(10));
         }
         assert!(answers.join().unwrap().is_err());
+    }
+
+    /// What is answered to that request, the first line and the last.
+    fn told(request: &str) -> (String, String) {
+        let (mut asks, stream) = pair();
+        asks.write_all(request.as_bytes()).unwrap();
+        answer(stream, &Mutex::new(Arc::from("secret\n")), Duration::from_secs(60)).unwrap();
+        let mut text = String::new();
+        asks.read_to_string(&mut text).unwrap();
+        let line = |line: Option<&str>| line.unwrap_or_default().to_string();
+        (line(text.lines().next()), line(text.lines().last()))
+    }
+
+    #[test]
+    fn a_page_whose_name_leads_here_reads_nothing() {
+        let ok = ("HTTP/1.1 200 OK".to_string(), "secret".to_string());
+        assert_eq!(told("GET /metrics HTTP/1.0\r\n\r\n"), ok);
+        assert_eq!(told("GET /metrics HTTP/1.1\r\nAccept: a\r\nhost:LocalHost:9479\r\n\r\n"), ok);
+        let asked = |host: &str| told(&format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        for host in ["", "localhost", "127.0.0.1:9479", "127.0.0.1", "127.8.0.9:1", "[::1]:9479", "[::1]"] {
+            assert_eq!(asked(host), ok, "{host}");
+        }
+        for host in [
+            "rebound.example:9479",
+            "localhost.rebound.example",
+            "127.0.0.1.rebound.example:9479",
+            "[::1].rebound.example",
+            "[::1",
+            "192.0.2.7:9479",
+            "[2001:db8::7]:9479",
+            "localhost:9479\r\nHost: rebound.example:9479",
+        ] {
+            let (status, line) = asked(host);
+            assert_eq!(status, "HTTP/1.1 403 Forbidden", "{host}");
+            assert!(line.contains("localhost") && !line.contains("secret"), "{host}: {line}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //!
 //! What is served is the last sample: a scrape costs the probe nothing.
 
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use super::counters::{Counter, Counters, COUNTERS};
 use super::http::answer;
-use super::sample::{Sample, Vcpu, Vm};
+use super::sample::{Sample, Vm};
 use crate::say::Failure;
 
 /// Who asks and takes the answer has so long.
@@ -181,10 +182,26 @@ fn family(out: &mut String, name: &str, kind: &str, meaning: &str) {
     let _ = writeln!(out, "# HELP {name} {meaning}");
 }
 
+/// The counters of each vCPU, by its number. A VMM may run a vCPU on several threads in turn, all of which
+/// are there; it is one vCPU all the same, and a second series of its name would be lost. Each thread has
+/// counted its own turns alone, so the vCPU's are their sum. The latest thread's would lack what was
+/// before, and go back whenever another one takes over, which Prometheus takes for a restart.
+fn by_vcpu(vm: &Vm) -> BTreeMap<u32, Counters> {
+    let mut sums: BTreeMap<u32, Counters> = BTreeMap::new();
+    vm.vcpus.iter().for_each(|thread| sums.entry(thread.vcpu).or_default().add(&thread.counters));
+    sums
+}
+
 fn render(sample: &Sample) -> String {
     let mut out = String::new();
-    let labels: Vec<String> =
-        sample.vms.iter().map(|vm| format!("vm=\"{}\",pid=\"{}\"", escaped(&vm.name), vm.pid)).collect();
+    // VMs of one process have its number in common, and its name. Of two series that are called the same one is lost.
+    let mut of_process: HashMap<i32, u32> = HashMap::new();
+    sample.vms.iter().for_each(|vm| *of_process.entry(vm.pid).or_default() += 1);
+    let label = |vm: &Vm| {
+        let id = if of_process[&vm.pid] > 1 { format!(",id=\"{}\"", vm.id) } else { String::new() };
+        format!("vm=\"{}\",pid=\"{}\"{id}", escaped(&vm.name), vm.pid)
+    };
+    let labels: Vec<String> = sample.vms.iter().map(label).collect();
     let vms = || sample.vms.iter().zip(&labels);
     let is_known = |field: &str| !sample.missing.iter().any(|name| name == field);
     let known = || COUNTERS.iter().filter(|counter| is_known(counter.name));
@@ -219,11 +236,12 @@ fn render(sample: &Sample) -> String {
             let _ = writeln!(out, "{name}{suffix}{{{labels}}} {}", (figure.of)(vm));
         }
     }
+    let vcpus: Vec<BTreeMap<u32, Counters>> = sample.vms.iter().map(by_vcpu).collect();
     for counter in known().filter(|counter| OF_VCPUS.contains(&counter.name)) {
         let name = format!("cohort_vcpu_{}", metric(counter));
         family(&mut out, &name, "counter", counter.meaning);
-        for (vm, labels) in vms() {
-            for Vcpu { vcpu, counters, .. } in &vm.vcpus {
+        for (vcpus, labels) in vcpus.iter().zip(&labels) {
+            for (vcpu, counters) in vcpus {
                 let _ =
                     writeln!(out, "{name}_total{{{labels},vcpu=\"{vcpu}\"}} {}", value(counter, counters));
             }
@@ -258,7 +276,7 @@ mod tests {
         assert!(ask(address, "GET /metrics HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n# EOF\n"));
         exporter
             .show(&Sample { vms: vec![vm("a\"b", 7, [(1_500_000_000, 0), (0, 0)])], ..Sample::default() });
-        let page = ask(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        let page = ask(address, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("openmetrics-text"), "{page}");
         assert!(
             page.contains("\ncohort_vm_run_seconds_total{vm=\"a\\\"b\",pid=\"7\"} 1.500000000\n"),
@@ -327,6 +345,30 @@ mod tests {
         let lags: Vec<&str> = text.lines().filter(|line| line.starts_with("cohort_vm_lag")).collect();
         assert_eq!(lags, ["cohort_vm_lag_seconds{vm=\"other\",pid=\"2\"} 0.000000000"]);
         assert!(text.contains("cohort_vm_skew_seconds{vm=\"pinned\""));
+    }
+
+    #[test]
+    fn vms_of_one_process_have_series_of_their_own() {
+        let vms = [7, 8].into_iter().map(|id| Vm { pid: 1, ..vm("a", id, [(1, 2), (3, 4)]) });
+        let text = render(&Sample { vms: vms.collect(), ..Sample::default() });
+        let lines = || text.lines().filter(|line| !line.starts_with('#'));
+        let series: HashSet<&str> =
+            lines().filter_map(|line| line.rsplit_once(' ')).map(|(name, _)| name).collect();
+        assert_eq!(series.len(), lines().count());
+        assert!(text.contains("{vm=\"a\",pid=\"1\",id=\"8\",vcpu=\"1\"}"), "{text}");
+    }
+
+    #[test]
+    fn a_vcpu_that_has_several_threads_is_one_series() {
+        let mut turns = vm("a", 1, [(1_000_000_000, 2), (500_000_000, 3)]);
+        turns.vcpus[1].vcpu = 0;
+        let text = render(&Sample { vms: vec![turns], ..Sample::default() });
+        let of_vcpus = |name: &str| text.lines().filter(|line| line.starts_with(name)).collect::<Vec<_>>();
+        assert_eq!(
+            of_vcpus("cohort_vcpu_run_seconds_total"),
+            ["cohort_vcpu_run_seconds_total{vm=\"a\",pid=\"1\",vcpu=\"0\"} 1.500000000"]
+        );
+        assert!(of_vcpus("cohort_vcpu_ready_seconds_total")[0].ends_with(" 0.000000005"), "{text}");
     }
 
     #[test]

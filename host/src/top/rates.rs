@@ -100,7 +100,7 @@ fn vm_row(before: &Vm, now: &Vm, secs: f64) -> Row {
             let then = known.get(&vcpu.tid).map(|vcpu| vcpu.counters).unwrap_or_default();
             Row {
                 name: format!("vCPU {}", vcpu.vcpu),
-                // The bits that differ between VMs are further up.
+                // VMs differ in other bits as well: their ids are hashes.
                 id: now.id ^ (u64::from(vcpu.vcpu) + 1) << 16,
                 pid: now.pid,
                 tid: Some(vcpu.tid),

@@ -42,7 +42,10 @@ pub fn run(
         }
         match event::poll(due.saturating_duration_since(Instant::now()).min(LOOK_EVERY)) {
             Ok(true) => match event::read() {
-                Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => app.key(key),
+                Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => {
+                    app.key(key);
+                    due = sooner(due, Instant::now(), app.every);
+                }
                 Ok(_) => {}
                 Err(error) => break if is_gone(Wait::No) { Ok(()) } else { Err(failed(error)) },
             },
@@ -71,6 +74,12 @@ pub fn run(
     };
     ratatui::restore();
     result
+}
+
+/// When the next look is due after a key, which may have changed how often: who has made a long interval
+/// shorter does not wait for the end of the long one. Other keys put nothing off.
+fn sooner(due: Instant, now: Instant, every: Duration) -> Instant {
+    due.min(now + every)
 }
 
 /// Ends this process when its terminal is gone. Who was started with SIGHUP ignored is not told by a signal; what reads the keys
@@ -111,4 +120,19 @@ pub fn check() -> Result<(), Failure> {
     Err(Failure::refused(
         "stdin and stdout must be a terminal: for scripts use --batch, with --json or --csv, or --listen",
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shorter_interval_holds_at_once_and_a_longer_one_from_the_next_on() {
+        let now = Instant::now();
+        let (hour, minute) = (Duration::from_secs(3600), Duration::from_secs(60));
+        assert_eq!(sooner(now + hour, now, minute), now + minute);
+        assert_eq!(sooner(now + minute, now, hour), now + minute);
+        // A key that changes nothing, half an interval after the last look.
+        assert_eq!(sooner(now + minute / 2, now, minute), now + minute / 2);
+    }
 }

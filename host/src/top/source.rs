@@ -14,7 +14,7 @@ use crate::checks::Host;
 use crate::probe::{Probe, Reader, Storage};
 use crate::run::Stops;
 use crate::say::Failure;
-use crate::vmname::printable;
+use crate::vmname::{printable, printable_path};
 
 /// Longer lines than that are no samples.
 const LINE_MAX: usize = 64 << 20;
@@ -147,7 +147,7 @@ impl Lines {
             // Whoever wrote the file: what it says goes to a terminal.
             let names = sample.vms.iter_mut().map(|vm| &mut vm.name);
             names.chain([&mut sample.kernel, &mut sample.scheduler]).for_each(|text| *text = printable(text));
-            sample.notes.iter_mut().for_each(|note| *note = note.replace(char::is_control, "?"));
+            sample.notes.iter_mut().for_each(|note| *note = printable_path(note));
             return Ok(Some(sample));
         }
     }

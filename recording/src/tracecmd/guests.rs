@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::line::File;
 use super::Slots;
-use crate::about::VmAbout;
+use crate::about::{VcpuAbout, VmAbout};
 use crate::tasks::{Switch, Tasks};
 
 /// How well two clocks agree.
@@ -19,6 +19,35 @@ const APART: f64 = 0.05;
 /// Fewer lines say nothing; more than the other are not looked at.
 const LINES_MIN: usize = 20;
 const LINES_MAX: usize = 20_000;
+
+/// Which of its VM's vCPUs a guest's CPU is.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    /// That of its place: vCPUs have the numbers of their APICs, and these have holes where a guest has cores
+    /// or threads whose number is no power of two.
+    Place,
+    /// That of its number: a vCPU that never entered its guest has no place.
+    Number,
+}
+
+impl By {
+    fn vcpu(self, vm: &VmAbout, cpu: u32) -> Option<&VcpuAbout> {
+        let at = match self {
+            Self::Place => cpu as usize,
+            // They are in the order of their numbers (vms()), also when threads were exchanged.
+            Self::Number => vm.vcpus.binary_search_by_key(&cpu, |vcpu| vcpu.vcpu).ok()?,
+        };
+        vm.vcpus.get(at)
+    }
+}
+
+/// How well a guest's file fits a VM: one of the VMs' places, and which part of the lines does.
+#[derive(Clone, Copy, Debug)]
+struct Fit {
+    vm: usize,
+    share: f64,
+    by: By,
+}
 
 /// By slot: when the vCPU went into its guest (true) and out of it.
 pub struct Inside(Vec<Vec<(u64, bool)>>);
@@ -51,14 +80,18 @@ impl Inside {
         changes[..next].last().into_iter().chain(near).any(|(_, inside)| *inside)
     }
 
-    /// Which part of the guest's lines is of times at which the VM's vCPU of that number was inside.
-    fn share(&self, guest: &File<'_>, vm: &VmAbout) -> f64 {
+    /// Which part of the guest's lines is of times at which its VM's vCPU was inside: by the vCPUs' places or
+    /// by their numbers, whichever fits better. Holes are rare, so if none does, by the numbers.
+    fn fit(&self, guest: &File<'_>, vm: usize, about: &VmAbout) -> Fit {
         let every = guest.lines.len().div_ceil(LINES_MAX).max(1);
         let looked_at = || guest.lines.iter().step_by(every);
-        let fits =
-            |cpu: u32, time_ns| vm.vcpus.get(cpu as usize).is_some_and(|vcpu| self.at(vcpu.slot, time_ns));
-        looked_at().filter(|line| fits(line.cpu, line.time_ns)).count() as f64
-            / looked_at().count().max(1) as f64
+        let fits = |by: By| {
+            let slot = |cpu: u32| by.vcpu(about, cpu).map(|vcpu| vcpu.slot);
+            looked_at().filter(|line| slot(line.cpu).is_some_and(|slot| self.at(slot, line.time_ns))).count()
+        };
+        let (place, number) = (fits(By::Place), fits(By::Number));
+        let (count, by) = if place > number { (place, By::Place) } else { (number, By::Number) };
+        Fit { vm, share: count as f64 / looked_at().count().max(1) as f64, by }
     }
 }
 
@@ -108,19 +141,20 @@ pub fn read(
     vms: &mut [VmAbout],
 ) -> (Tasks, Vec<String>) {
     let (mut tasks, mut notes) = (Tasks::default(), Vec::new());
-    let mut shares: Vec<(&File<'_>, Vec<(f64, usize)>)> = Vec::new();
+    let mut fits: Vec<(&File<'_>, Vec<Fit>)> = Vec::new();
     for guest in guests {
-        let mut by_vm: Vec<(f64, usize)> = vms.iter().map(|vm| inside.share(guest, vm)).zip(0..).collect();
-        by_vm.sort_by(|a, b| b.0.total_cmp(&a.0));
-        shares.push((guest, by_vm));
+        let mut by_vm: Vec<Fit> =
+            vms.iter().enumerate().map(|(vm, about)| inside.fit(guest, vm, about)).collect();
+        by_vm.sort_by(|a, b| b.share.total_cmp(&a.share));
+        fits.push((guest, by_vm));
     }
     // Who fits best comes first, if two want the same VM.
-    shares.sort_by(|a, b| b.1[0].0.total_cmp(&a.1[0].0));
+    fits.sort_by(|a, b| b.1[0].share.total_cmp(&a.1[0].share));
     let mut names: BTreeMap<&str, u32> = BTreeMap::new();
     let mut whose: BTreeMap<usize, &str> = BTreeMap::new();
-    for (guest, by_vm) in shares {
+    for (guest, by_vm) in fits {
         let (file, lines) = (guest.name, guest.lines.len());
-        let (share, vm) = by_vm[0];
+        let Fit { vm, share, by } = by_vm[0];
         let left_out = |why: String| format!("{file}: is left out, {lines} lines: {why}");
         if guest.dropped > 0 || guest.dropped_some > 0 {
             notes.push(format!("{file}: trace-cmd lost {} events of it, or more", guest.dropped));
@@ -133,15 +167,15 @@ pub fn read(
                 vms[vm].name,
                 100.0 * share
             )));
-        } else if let Some((_, other)) = by_vm.get(1).filter(|(other, _)| *other > share - APART) {
-            notes.push(left_out(format!("it fits {} and {}", vms[vm].name, vms[*other].name)));
+        } else if let Some(other) = by_vm.get(1).filter(|other| other.share > share - APART) {
+            notes.push(left_out(format!("it fits {} and {}", vms[vm].name, vms[other.vm].name)));
         } else if let Some(other) = whose.get(&vm) {
             notes.push(left_out(format!("it fits {}, and so does {other}", vms[vm].name)));
         } else {
             whose.insert(vm, file);
             vms[vm].name = name(host.name, file);
             let before = tasks.switches.len();
-            add(&mut tasks, &mut names, guest, &vms[vm]);
+            add(&mut tasks, &mut names, guest, &vms[vm], by);
             let count = tasks.switches.len() - before;
             notes.push(format!(
                 "{file}: is the VM {}; {count} switches of its tasks are in the trace, its other {} lines are not used",
@@ -162,9 +196,9 @@ fn name(host: &str, guest: &str) -> String {
     short.filter(|short| !short.is_empty()).unwrap_or(&guest).to_string()
 }
 
-fn add<'a>(tasks: &mut Tasks, names: &mut BTreeMap<&'a str, u32>, guest: &File<'a>, vm: &VmAbout) {
+fn add<'a>(tasks: &mut Tasks, names: &mut BTreeMap<&'a str, u32>, guest: &File<'a>, vm: &VmAbout, by: By) {
     for line in guest.lines.iter().filter(|line| line.name == "sched_switch") {
-        let (Some(switch), Some(vcpu)) = (line.switch(), vm.vcpus.get(line.cpu as usize)) else { continue };
+        let (Some(switch), Some(vcpu)) = (line.switch(), by.vcpu(vm, line.cpu)) else { continue };
         let mut number = |comm: &'a str| {
             *names.entry(comm).or_insert_with(|| {
                 tasks.names.push(comm.to_string());

@@ -114,6 +114,31 @@ fn vcpus_of_vms_that_began_together_are_told_apart_by_their_guests() {
 }
 
 #[test]
+fn a_guests_cpu_is_the_vcpu_of_its_number_or_of_its_place() {
+    let slots = |host: &str, cpu: &str| {
+        let guests = guest("trace-a.dat", 0, 0) + &guest("trace-b.dat", 1, 0);
+        let recording = read(&(host.to_string() + &guests.replace("[001]", cpu))).unwrap();
+        let slots: Vec<u16> = recording.tasks.switches.iter().map(|switch| switch.slot).collect();
+        if !slots.is_empty() {
+            assert_eq!(names(&recording), ["a", "b"]);
+            assert_eq!(slots.len() as u64, 2 * TURNS);
+        }
+        // Both VMs' first turns.
+        slots.into_iter().take(3).collect::<Vec<_>>()
+    };
+    // Their vCPU 1 never entered, or there is none.
+    let hole = host().replace("vcpu 1 ", "vcpu 2 ");
+    assert_eq!(slots(&hole, "[002]"), [1, 1, 3], "by its number");
+    assert_eq!(slots(&hole, "[001]"), [1, 1, 3], "by its place");
+    assert_eq!(slots(&hole, "[000]"), [0, 0, 2], "by either");
+    assert_eq!(slots(&hole, "[003]"), Vec::<u16>::new(), "it has no such vCPU");
+    // Both fit: the first one never entered.
+    let later = hole.replace("vcpu 0 ", "vcpu 1 ");
+    assert_eq!(slots(&later, "[001]"), [0, 0, 2]);
+    assert_eq!(slots(&later, "[002]"), [1, 1, 3]);
+}
+
+#[test]
 fn a_guest_that_fits_nobody_is_left_out_and_named() {
     let told = |guests: &str| {
         let recording = read(&(host() + guests)).unwrap();

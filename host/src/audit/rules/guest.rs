@@ -82,22 +82,31 @@ fn each_smp(snapshot: &Snapshot, detail: impl Fn(&GuestCpu) -> Option<String>) -
     each_vm(snapshot, |vm| vm.cpu.as_ref().filter(|_| vm.vcpus > 1).and_then(&detail))
 }
 
-/// Settings that are right for a VM with pCPUs of its own, where it has not.
+/// Settings that are right for a VM with pCPUs of its own, where it has not. Where that is not known, nothing
+/// is said.
 fn promised(snapshot: &Snapshot, detail: impl Fn(&Vm) -> Option<String>) -> Vec<Hit> {
-    let alone = |vm: &Vm| {
-        let mut own = vm.threads.iter().filter_map(|thread| thread.allowed.only()).collect::<Vec<_>>();
-        own.sort_unstable();
-        own.dedup();
-        let taken = |cpu: &u32| {
-            let others = snapshot.vms.iter().filter(|other| other.pid != vm.pid);
-            others.flat_map(|other| &other.threads).any(|thread| thread.allowed.contains(*cpu))
-        };
-        own.len() == vm.vcpus && !own.iter().any(taken)
-    };
     if !snapshot.is_overcommitted() {
         return vec![];
     }
-    each_vm(snapshot, |vm| detail(vm).filter(|_| !alone(vm)))
+    each_vm(snapshot, |vm| detail(vm).filter(|_| is_alone(snapshot, vm) == Some(false)))
+}
+
+/// Has each of its vCPUs a pCPU that no other VM may use? None: that takes threads of which it is not known
+/// where they may run.
+fn is_alone(snapshot: &Snapshot, vm: &Vm) -> Option<bool> {
+    // A thread that ended while it was looked at may run nowhere.
+    let known = |vm: &Vm| vm.threads.iter().filter(|thread| !thread.allowed.is_empty()).count();
+    let mut own = vm.threads.iter().filter_map(|thread| thread.allowed.only()).collect::<Vec<_>>();
+    own.sort_unstable();
+    own.dedup();
+    let taken = |cpu: &u32| {
+        let others = snapshot.vms.iter().filter(|other| other.pid != vm.pid);
+        others.flat_map(|other| &other.threads).any(|thread| thread.allowed.contains(*cpu))
+    };
+    if own.len() < known(vm) || own.iter().any(taken) {
+        return Some(false);
+    }
+    snapshot.vms.iter().all(|vm| known(vm) == vm.vcpus).then_some(true)
 }
 
 fn says(wrong: bool, what: &str) -> Option<String> {
@@ -202,5 +211,30 @@ mod tests {
             );
         }
         assert_eq!(hits("cpu-pm", &host(vec![power(wide(10, 4)), power(wide(20, 4))])).len(), 2);
+    }
+
+    #[test]
+    fn promises_are_not_judged_by_threads_that_are_not_known() {
+        let power = |vm: Vm| Vm { cpu_pm: true, ..vm };
+        let untold = |pid, allowed: &[&str]| Vm { vcpus: 4, ..vm(pid, allowed) };
+        check(
+            "cpu-pm",
+            &[
+                ("none of its own", host(vec![power(untold(10, &[])), wide(20, 4)]), &[]),
+                ("not all of its own", host(vec![power(untold(10, &["0"])), vm(20, &["2-3"; 4])]), &[]),
+                ("those of another", host(vec![power(vm(10, &["0", "1"])), untold(20, &[])]), &[]),
+                ("one that has ended", host(vec![power(vm(10, &["0", ""])), vm(20, &["2-3"; 4])]), &[]),
+                (
+                    "one that shares is enough",
+                    host(vec![power(untold(10, &["0-1"])), wide(20, 4)]),
+                    &["cpu-pm"],
+                ),
+                (
+                    "so is one of another",
+                    host(vec![power(untold(10, &["0"])), untold(20, &["0-1"])]),
+                    &["cpu-pm"],
+                ),
+            ],
+        );
     }
 }

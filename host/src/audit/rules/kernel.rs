@@ -76,7 +76,11 @@ fn ple_off(snapshot: &Snapshot) -> Vec<Hit> {
     let Some(exits) = snapshot.kvm.pause_exits.as_ref().filter(|exits| exits.value == 0) else {
         return vec![];
     };
-    let why = if exits.in_processor { "" } else { ": the processor has none" };
+    let why = match exits.in_processor {
+        Some(true) => "",
+        Some(false) => ": the processor has none",
+        None => "; whether the processor has pause-loop exits, this kernel does not say",
+    };
     Hit::host(format!("{} is 0{why}", exits.parameter))
 }
 
@@ -154,7 +158,7 @@ mod tests {
         Snapshot { kernel, ..host(vec![]) }
     }
 
-    fn exits(value: u64, in_processor: bool) -> Snapshot {
+    fn exits(value: u64, in_processor: Option<bool>) -> Snapshot {
         let exits = PauseExits { parameter: "kvm_intel.ple_gap".into(), value, in_processor };
         Snapshot { kvm: Kvm { pause_exits: Some(exits), ..Kvm::default() }, ..host(vec![]) }
     }
@@ -164,9 +168,10 @@ mod tests {
         check(
             "ple-off",
             &[
-                ("off", exits(0, true), &["kvm_intel.ple_gap is 0"]),
-                ("not in the processor", exits(0, false), &["the processor has none"]),
-                ("on", exits(128, true), &[]),
+                ("off", exits(0, Some(true)), &["kvm_intel.ple_gap is 0"]),
+                ("not in the processor", exits(0, Some(false)), &["the processor has none"]),
+                ("not known", exits(0, None), &["ple_gap is 0; whether the processor has pause-loop exits"]),
+                ("on", exits(128, Some(true)), &[]),
                 ("KVM is not loaded", host(vec![]), &[]),
             ],
         );

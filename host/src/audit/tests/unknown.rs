@@ -3,7 +3,8 @@
 
 use std::io;
 
-use super::{good, one_guest, read};
+use super::{good, one_guest, opens, read, vmm, QEMU, TWO_VCPUS};
+use crate::audit::rules;
 use crate::checks::tests::FakeHost;
 
 fn unknown(host: &FakeHost) -> Vec<String> {
@@ -28,6 +29,22 @@ fn settings_that_cannot_be_read() {
 }
 
 #[test]
+fn pause_exits_of_a_processor_whose_flags_are_not_listed() {
+    let in_processor = |text: &str| {
+        let host = FakeHost::good()
+            .file("/sys/module/kvm_intel/parameters/ple_gap", "0\n")
+            .file("/proc/cpuinfo", text);
+        let exits = read(&host).kvm.pause_exits.unwrap();
+        assert_eq!((exits.parameter.as_str(), exits.value), ("kvm_intel.ple_gap", 0));
+        exits.in_processor
+    };
+    assert_eq!(in_processor("flags\t\t: fpu vmx\nvmx flags\t: vnmi ple\n"), Some(true));
+    assert_eq!(in_processor("flags\t\t: fpu vmx\nvmx flags\t: vnmi\n"), Some(false));
+    assert_eq!(in_processor("flags\t\t: fpu vmx\n"), None, "Linux before 5.6");
+    assert_eq!(in_processor(""), None);
+}
+
+#[test]
 fn cookies_that_cannot_be_read() {
     let smt = |state: &str| one_guest().file("/sys/devices/system/cpu/smt/active", state);
     let forbidden = |_| Err(io::Error::from_raw_os_error(libc::EPERM));
@@ -41,4 +58,16 @@ fn cookies_that_cannot_be_read() {
     });
     let snapshot = read(&tagged);
     assert_eq!((snapshot.unknown.len(), snapshot.vms[0].core_cookie), (0, Some(true)));
+}
+
+#[test]
+fn vcpus_whose_threads_are_not_known() {
+    // Nothing of them is called as vCPUs are, nor has run a guest.
+    let host = opens(vmm(good(), 100, QEMU, &["qemu-system-x86"; 3]), 100, &TWO_VCPUS);
+    let unknown = unknown(&host);
+    let [line] = unknown.as_slice() else { panic!("one line expected: {unknown:?}") };
+    assert!(line.starts_with("which threads are the vCPUs of 1 VMs"), "{line}");
+    assert!(line.ends_with("(hint-dedicated, cpu-pm, stacked-by-cpuset)"), "{line}");
+    let mut named = line.split(['(', ')']).nth(1).unwrap().split(", ");
+    assert!(named.all(|name| rules::all().iter().any(|rule| rule.id == name)), "{line}");
 }

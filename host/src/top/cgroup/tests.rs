@@ -44,7 +44,7 @@ fn why_not(host: &FakeHost) -> Option<Unknown> {
 }
 
 fn throttled_ns(host: &FakeHost) -> Result<u64, Unknown> {
-    of(host).throttled_ns(&host.host(), &mut Stats::default())
+    of(host).throttled_ns(&host.host(), &mut Stats::default(), None).map(|(ns, _)| ns)
 }
 
 fn quota_us(host: &FakeHost) -> Option<Quota> {
@@ -181,10 +181,64 @@ fn what_no_quota_changes_is_not_read_again() {
     let host = libvirt().file(&stat, "throttled_usec 900\n").file(&own, "throttled_usec 40\n");
     assert_eq!(throttled_ns(&host), 70_000, "only a vCPU's own has one");
     let host = host.file(&max, "120000 100000\n");
-    assert_eq!(throttled_ns(&host), 900_000);
+    assert_eq!(throttled_ns(&host), 970_000, "after what the vCPUs' own quotas did");
     let host = host.file(&max, "max 100000\n").file(&stat, "throttled_usec 950\n");
-    assert_eq!(throttled_ns(&host), 950_000, "until it was taken away");
-    assert_eq!(throttled_ns(&host.file(&stat, "throttled_usec 990\n")), 950_000);
+    assert_eq!(throttled_ns(&host), 1_020_000, "until it was taken away");
+    assert_eq!(throttled_ns(&host.file(&stat, "throttled_usec 990\n")), 1_020_000);
+}
+
+#[test]
+fn what_was_throttled_while_nobody_could_look_is_of_no_interval() {
+    let mut figures = Figures::default();
+    let mut throttled_ns = |host: &FakeHost| updated(&mut figures, host).1;
+    let (stat, process) = (format!("{SCOPE}/cpu.stat"), "/proc/7/cgroup");
+    let hide = |host: FakeHost| host.file(process, "0::/../a.scope\n");
+    let show = |host: FakeHost| host.file(process, "0::/machine.slice/a.scope\n");
+    let limited = plain().file(&format!("{SCOPE}/cpu.max"), "50000 100000\n");
+    let host = hide(limited.file(&stat, "throttled_usec 7000000\n"));
+    assert_eq!(throttled_ns(&host), 0);
+    let host = show(host);
+    assert_eq!(throttled_ns(&host), 0, "the cgroup's past");
+    let host = host.file(&stat, "throttled_usec 7000005\n");
+    assert_eq!(throttled_ns(&host), 5_000);
+    let host = hide(host.file(&stat, "throttled_usec 8000000\n"));
+    assert_eq!(throttled_ns(&host), 5_000);
+    let host = show(host);
+    assert_eq!(throttled_ns(&host), 5_000, "nobody knows how much of it is of the last interval");
+    assert_eq!(throttled_ns(&host.file(&stat, "throttled_usec 8000007\n")), 12_000);
+}
+
+#[test]
+fn who_is_moved_leaves_the_past_of_its_new_cgroup_behind() {
+    let mut figures = Figures::default();
+    let mut throttled_ns = |host: &FakeHost| updated(&mut figures, host).1;
+    let other = "/sys/fs/cgroup/machine.slice/b.scope";
+    let host = plain()
+        .file(&format!("{SCOPE}/cpu.max"), "50000 100000\n")
+        .file(&format!("{SCOPE}/cpu.stat"), "throttled_usec 40\n")
+        .file(&format!("{other}/cpu.max"), "50000 100000\n")
+        .file(&format!("{other}/cpu.stat"), "throttled_usec 9000000\n");
+    assert_eq!(throttled_ns(&host), 40_000);
+    let host = tasks(host, ["/machine.slice/b.scope"; 3]);
+    assert_eq!(throttled_ns(&host), 40_000);
+    let host = host.file(&format!("{other}/cpu.stat"), "throttled_usec 9000003\n");
+    assert_eq!(throttled_ns(&host), 43_000);
+}
+
+#[test]
+fn a_vcpu_that_joins_brings_no_past_and_hides_nothing_of_its_siblings() {
+    let mut figures = Figures::default();
+    let mut throttled_ns = |host: &FakeHost| updated(&mut figures, host).1;
+    let own = |n: u32, us: u64, host: FakeHost| {
+        host.file(&format!("{SCOPE}/libvirt/vcpu{n}/cpu.stat"), &format!("throttled_usec {us}\n"))
+    };
+    let host = libvirt().without("/proc/7/task/9");
+    assert_eq!(throttled_ns(&host), 30_000);
+    let joined = "0::/machine.slice/a.scope/libvirt/vcpu1\n";
+    let host = own(0, 35, host.file("/proc/7/task/9/cgroup", joined));
+    assert_eq!(throttled_ns(&host), 35_000);
+    let host = own(1, 31, host);
+    assert_eq!(throttled_ns(&host), 36_000);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use ratatui::Terminal;
 
 use super::super::columns::by_head;
 use super::super::rates::tests::vm;
-use super::super::sample::{Sample, Vm};
+use super::super::sample::{Sample, State, Vm};
 use super::*;
 
 const S: u64 = 1_000_000_000;
@@ -98,6 +98,19 @@ fn one_vm_on_80_columns_open() {
             "h help  Enter open  s sort  c columns  w words  p pause  q quit",
         ]
     );
+}
+
+#[test]
+fn the_states_of_a_wide_vms_vcpus_are_whole() {
+    let mut web = vm("web", 1, [(S / 2, S / 2), (S / 4, 0)]);
+    let names = [(99, "    99 preempted"), (100, "   100 preempted"), (4095, "  4095 preempted")];
+    for (number, named) in names {
+        (web.vcpus[1].vcpu, web.vcpus[1].state) = (number, State::Preempted);
+        let mut app = app(vec![web.clone()]);
+        press(&mut app, "\n");
+        let lines = screen(&mut app, 80, 9);
+        assert!(lines[6].starts_with(&format!("{named}    @0 ")), "{lines:?}");
+    }
 }
 
 #[test]
