@@ -34,7 +34,7 @@ check: ## run formatters and linters
 	@scripts/steps $(SETUP) $(CHECK)
 
 format: ## let the formatters rewrite the sources
-	@for language in rust c python; do scripts/check $$language --fix; done
+	@for language in rust c python; do scripts/check $$language --fix || exit; done
 
 build: ## build cohort and cohort-lab-agent into build/bin/, and the simulator
 	@scripts/steps $(BUILD)

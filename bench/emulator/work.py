@@ -22,6 +22,6 @@ def do(emulator: Emulator, guests: Sequence[Guest]) -> None:
         if rc != 0:
             how = "did not end" if rc is None else f"ended with {rc}"
             raise PlaceCrashed(f"{job.machine.name}: its work {how}; {emulator.last_words()}")
-    complaints = emulator.new_complaints()
+    complaints = emulator.new_complaints(last=True)
     if complaints:
         raise PlaceCrashed(f"the host's kernel complains: {complaints[0]}")

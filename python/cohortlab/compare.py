@@ -39,6 +39,8 @@ class OpenPlace(Protocol):
 
 # What a place says of itself that may be otherwise after a crash.
 _MAY_CHANGE = {"accelerator", "emulator", "ple", "ple_window_us", "probe", "started", "timers"}
+# Of these, what each boot measures anew: all figures are kept, for whoever takes their median.
+_OF_EACH_BOOT = {"ple_window_us"}
 
 
 class _NothingLeft(PlaceError):
@@ -50,7 +52,7 @@ class Plan:
     """What to compare.
 
     Attributes:
-        modes: the scenario to run for each TLB mode, by the mode's name; they differ in nothing else.
+        modes: the scenario to run for each TLB mode, by the mode's name; host, VMs and programs are the same in all.
         warm_up: run each program once, unrecorded, after every boot: first runs pay for page cache and such.
         crashes_max: how many crashes of the host under test to bear before giving up.
     """
@@ -209,7 +211,7 @@ class _Mode:
             self._crashed(crash, 0, 1)
 
     def _describe(self, place: Place) -> None:
-        """Keep what the place says of itself; of what it says otherwise after a crash, both.
+        """Keep what the place, just booted, says of itself; of what it says otherwise after a crash, both.
 
         Raises:
             PlaceFailed: it has another emulator than before.
@@ -220,10 +222,14 @@ class _Mode:
                 raise PlaceFailed(
                     f"the emulator was {before[0]} and is now {name}: they are not compared; run it again"
                 )
-        kept = self.results.places.setdefault(self.tlb, dict(place.description))
-        for name in _MAY_CHANGE & place.description.keys():
+        kept = self.results.places.get(self.tlb)
+        if kept is None:
+            self.results.places[self.tlb] = dict(place.description)
+            return
+        # In one order: what is new stands in the file of results in the order in which it is found here.
+        for name in sorted(_MAY_CHANGE & place.description.keys()):
             now, was = place.description[name], kept.get(name, "")
-            if now not in was.split(LATER):
+            if name in _OF_EACH_BOOT or now not in was.split(LATER):
                 kept[name] = f"{was}{LATER}{now}" if was else now
 
     def _warm_up(self, place: Place) -> None:

@@ -24,6 +24,8 @@ from cohortlab.places import LATER, PlaceError
 from cohortlab.policies import Policy, without_talk
 from cohortlab.results import ALONE, Results, read_parquet
 from cohortlab.scenario import TLB_MODES, Scenario, Turn
+from cohortlab.sim import hardware as hardwares
+from cohortlab.sim.hardware import Hardware
 from cohortlab.summary import Figure, Spread, complete, figures
 from cohortlab.table import number
 from cohortlab.tomlmodel import parse_toml
@@ -117,11 +119,11 @@ def compare(
 ) -> list[Fit]:
     """Simulate what is in ``lab_file`` and return both, in the order of the file.
 
-    ``say`` is told in a line what ought to be known of the file. A program that failed under a policy, in either place,
-    lacks rounds: it is not compared, and its ``Fit`` says why.
+    ``say`` is told in a line what ought to be known of the files. A program that failed under a policy, in either
+    place, lacks rounds: it is not compared, and its ``Fit`` says why.
 
     Raises:
-        BadInput: the file is none of a lab, or not of this scenario.
+        BadInput: the file is none of a lab, or not of this scenario, or the hardware is another emulator's.
         PlaceError: a simulated run did not come to its end.
     """
     lab = read_lab(lab_file)
@@ -139,6 +141,7 @@ def compare(
     _check_machines(lab, lab_file, scenario)
     _check_files(lab, lab_file, chosen)
     _check_emulator(lab, lab_file, say)
+    _check_hardware(lab, lab_file, hardwares.of(scenario, hardware), say)
     measured = complete(lab, figures(lab, chosen))
     if not measured:
         wrong = next((f"every program failed: {why}" for why in lab.failed.values()), "has no complete round")
@@ -201,6 +204,20 @@ def _check_emulator(lab: Results, lab_file: Path, say: Callable[[str], None]) ->
         say(f"{lab_file}: not every round's emulator is named: whether they are of one is not known")
 
 
+def _check_hardware(lab: Results, lab_file: Path, hardware: Hardware, say: Callable[[str], None]) -> None:
+    """Raise BadInput if the simulated host is another emulator's than the lab's; ``say`` it if that is not known."""
+    places = (lab.places.get(tlb, {}) for tlb in dict.fromkeys(row.tlb for row in lab.rows))
+    found = list(dict.fromkeys(kind for place in places for kind in kinds.emulated(place)))
+    if not found:
+        return
+    measured = f"{', '.join(found)}, which measured {lab_file}"
+    if not hardware.emulators:
+        say(f"{hardware.path}: emulators: is missing: whether it is of {measured}, is not known")
+    elif not set(found) <= set(hardware.emulators):
+        wrong = f"is of {', '.join(hardware.emulators)}"
+        raise BadInput(one_line(f"--hardware: {hardware.path}: emulators: {wrong}: must be of {measured}"))
+
+
 def _machines(data: dict[str, Any]) -> dict[str, Any]:
     """Return what a scenario's file says of host and VMs, by field; their programs are compared by their labels."""
     vms = [{field: value for field, value in vm.items() if field != "programs"} for vm in data.get("vm", [])]
@@ -237,9 +254,8 @@ def _version(release: str) -> str | None:
     return found[0] if found else None
 
 
-def _as_in_the_lab(scenario: Scenario, lab: Results) -> Scenario:
-    """Return the scenario with the lab's pause filter, and its guests' kernel if that was another than the host's."""
-    place = next(iter(lab.places.values()), {})
+def _as_in_the_lab(scenario: Scenario, place: Mapping[str, str]) -> Scenario:
+    """Return the scenario with a place's pause filter, and its guests' kernel if that was another than the host's."""
     if version := _version(place.get("guests' kernel", "")):
         scenario = scenario.with_guest_kernel(version)
     if place.get("ple") == "off":
@@ -255,14 +271,16 @@ def window_us(place: Mapping[str, str]) -> int | None:
 
 
 def _modes(scenario: Scenario, lab: Results) -> dict[str, Scenario]:
-    """Return the scenario in each of the lab's TLB modes.
+    """Return the scenario in each of the lab's TLB modes, with what the lab's machines had in that mode.
 
     Without ``--tlb`` each VM had its own there, and the results are called by that of the VM with programs.
     """
     own = scenario.program_vm.tlb
     if lab.tlb_modes == (own,) and not re.search(r" --tlb[ =]", lab.command):
-        return {own: scenario}
-    return {tlb: scenario.with_tlb(tlb) for tlb in TLB_MODES if tlb in lab.tlb_modes}
+        modes: dict[str, Scenario] = {own: scenario}
+    else:
+        modes = {tlb: scenario.with_tlb(tlb) for tlb in TLB_MODES if tlb in lab.tlb_modes}
+    return {tlb: _as_in_the_lab(chosen, lab.places.get(tlb, {})) for tlb, chosen in modes.items()}
 
 
 def _simulate(scenario: Scenario, lab: Results, rounds: int, kernel: str | None, hardware: str | None) -> Results:
@@ -270,8 +288,7 @@ def _simulate(scenario: Scenario, lab: Results, rounds: int, kernel: str | None,
 
     arguments = {row.policy: (row.scheduler, without_talk(row.policy_args)) for row in lab.rows if row.policy != ALONE}
     policies = tuple(Policy(label, *arguments[label]) for label in lab.policies if label in arguments)
-    modes = _modes(_as_in_the_lab(scenario, lab), lab)
-    plan = Plan(policies=policies, rounds=rounds, modes=modes, kernel=kernel, warm_up=False)
+    plan = Plan(policies=policies, rounds=rounds, modes=_modes(scenario, lab), kernel=kernel, warm_up=False)
     return simulate(plan, "cohortlab fidelity", hardware)
 
 

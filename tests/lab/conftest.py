@@ -68,7 +68,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if used:
         terminalreporter.line(f"lab: {len(repeated)} tests or boots were repeated")
         for why in repeated:
-            terminalreporter.line(f"lab: {why}")
+            terminalreporter.line(f"lab: repeated: {why}")
 
 
 @pytest.hookimpl(wrapper=True)

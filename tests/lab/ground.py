@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import shlex
 import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +61,9 @@ WINDOW_S = 4.0
 # shows that what is wanted can be had, and is measured.
 SLACK = {"eevdf": (0.05, 0.25), "cohort": (0.03, 0.01)}
 QUOTA_SLACK = (0.02, 0.005)
+# Of a window in which others kept the emulator waiting for less there is no second one; what that does to a share is
+# allowed for.
+QUIET = 0.02
 # So much of all pCPUs may have idled while somebody waited.
 IDLE_MAX = 0.07
 # What all that competes must have used together. Interrupts, kernel threads, idle guests' timers and the daemon have
@@ -69,6 +74,8 @@ CGROUP_MODE = "/sys/kernel/debug/sched/cgroup_mode"
 RR_MS = "/proc/sys/kernel/sched_rr_timeslice_ms"
 _EVIDENCE_LINES = 100
 _MARK = "lab: here begins"
+# The file that is told of each share: a line of JSON.
+TOLD = "COHORT_LAB_DUE"
 # An agent knows its jobs by name.
 _numbers = itertools.count()
 # Who was left with little has this long to end, or to begin.
@@ -221,11 +228,12 @@ class Ground(Cgroups):
     ) -> dict[str, float]:
         """Return the pCPUs that VMs and groups used in a window: 0.5 is half of one.
 
-        A window in which the lab had to wait says little, so there is another; that of something that happens once
-        is looked at by who asks for it (``tries=1``).
+        A window in which the lab had to wait says little, so there is another, and the quietest counts; that of
+        something that happens once is looked at by who asks for it (``tries=1``).
         """
         time.sleep(settle_s)
         files = {f"{self.folder(name)}/cpu.stat": name for name in names}
+        quietest: tuple[float, float, dict[str, float]] | None = None
         for _ in range(tries):
             disturbance = Disturbance(self.place)
             answer = self.host.channel.call(
@@ -233,16 +241,21 @@ class Ground(Cgroups):
             )
             seconds, of_s = sampling.cpu_seconds(answer, files), sampling.window_s(answer)
             # That its own threads wait for one another is no matter: who runs, and who charges it, have the same clock.
-            self.away = disturbance.by_others()
-            self.idle = sampling.host_counters(answer)["idle_s"] / of_s
+            away = disturbance.by_others()
+            idle = sampling.host_counters(answer)["idle_s"] / of_s
             got = {name: used_s / of_s for name, used_s in seconds.items()}
             said = ", ".join(f"{name} {pcpus:.3f}" for name, pcpus in got.items())
-            waited = f"others kept the emulator waiting for {self.away:.0%} of"
-            disturbed = f"{waited} it, all for {disturbance.part():.0%}"
-            print(f"{self.policy}: in {of_s:.2f} s: {said}, idle {self.idle:.3f}; {disturbed}")
-            if self.away < DISTURBED:
-                return got
-        raise Elsewhere(f"{waited} the last of {tries} windows")
+            disturbed = f"others kept the emulator waiting for {away:.0%} of it, all for {disturbance.part():.0%}"
+            print(f"{self.policy}: in {of_s:.2f} s: {said}, idle {idle:.3f}; {disturbed}")
+            if quietest is None or away < quietest[0]:
+                quietest = away, idle, got
+            if away < QUIET:
+                break
+        assert quietest is not None, "there was a try"
+        self.away, self.idle, got = quietest
+        if self.away < DISTURBED:
+            return got
+        raise Elsewhere(f"others kept the emulator waiting for {self.away:.0%} of the quietest of {tries} windows")
 
     def used(self, got: Mapping[str, float], pcpus: float) -> float:
         """Assert that no pCPU idled and that these had most of that many; return how many they used."""
@@ -263,6 +276,7 @@ class Ground(Cgroups):
         slack: tuple[float, float] | None = None,
     ) -> None:
         """Assert that each used what is wanted, but for the slack: a part of that, and so much of a pCPU."""
+        self._tell(got, wanted)
         part, small = slack or SLACK.get(self.policy, SLACK["cohort"])
         # Whoever ran while this machine was elsewhere is charged for it; and a quota cannot be used then.
         small += self.away * self.place.pcpus
@@ -272,6 +286,14 @@ class Ground(Cgroups):
             if not (1 - part) * pcpus - small <= got[name] <= (1 + part) * pcpus + small
         }
         assert not off, f"{off}, all: {got}"
+
+    def _tell(self, got: Mapping[str, float], wanted: Mapping[str, float]) -> None:
+        """Add what was due and what was had, in pCPUs, to the file that bench/due.py asks for."""
+        if file := os.environ.get(TOLD):
+            rows = {name: (due, got[name]) for name, due in wanted.items()}
+            line = {"test": os.environ["PYTEST_CURRENT_TEST"], "policy": self.policy, "rows": rows}
+            with Path(file).open("a") as told:
+                told.write(json.dumps(line) + "\n")
 
     def counts(self, name: str) -> dict[str, int]:
         """Return the counts of a VM's or a group's cgroup: the kernel's cpu.stat, or the same of the scheduler."""

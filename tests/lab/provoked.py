@@ -35,7 +35,8 @@ _RCU_THREADS = (
 )
 _CFLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-s")
 _RT_RUNTIME = "/proc/sys/kernel/sched_rt_runtime_us"
-_SERVERS = "/sys/kernel/debug/sched/fair_server"
+# That of the fair class, and since Linux 7.1 that of sched_ext.
+_SERVERS = "/sys/kernel/debug/sched/*_server"
 _PATIENCE_S = 60
 
 

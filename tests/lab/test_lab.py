@@ -111,8 +111,11 @@ def test_the_hosts_timers_do_not_wait_behind_its_own_pcpus(place: LabPlace) -> N
 
 def test_requests_overlap(place: LabPlace) -> None:
     machine = place.guests["work"].machine
-    slow = threading.Thread(target=machine.run, args=("sleep 3",))
+    begun = f"/tmp/overlap-{time.monotonic_ns()}"
+    slow = threading.Thread(target=machine.run, args=(f"touch {begun}; sleep 3; rm {begun}",))
     slow.start()
+    while machine.run(f"test -e {begun}").rc:
+        assert slow.is_alive(), "it ended before anybody else was answered"
     begin = time.monotonic()
     machine.ping()
     quick_s = time.monotonic() - begin
@@ -132,7 +135,7 @@ def test_a_bad_request_gets_an_error_and_no_more(place: LabPlace) -> None:
 
 def test_a_command_that_takes_too_long_is_ended_with_its_children(place: LabPlace) -> None:
     machine = place.guests["work"].machine
-    ended = machine.run("sleep 1234 & echo begun; sleep 1234", timeout_s=1)
+    ended = machine.run("sleep 1234 & echo begun; sleep 1234", timeout_s=5)
     assert (ended.timed_out, ended.rc, ended.stdout) == (True, -9, "begun\n")
     assert machine.run("pgrep -f '[s]leep 1234'").rc == 1
 

@@ -31,6 +31,7 @@ def test_an_exit_costs_as_much_more_as_was_measured() -> None:
     said = re.search(r"^\| a VM exit \(CPUID\), µs \|(.*)\|$", (DOCS / "measurements.md").read_text(), re.M)
     assert said is not None
     patched, *others = (float(cell.split()[0]) for cell in said[1].split("|"))
+    assert len(others) == len(KINDS) - 1
     assert all(8 <= round(other / patched) <= 9 for other in others), kinds.COSTS["cured"]
 
 
@@ -41,7 +42,9 @@ def test_a_name_is_found_again(kind: Kind, build: str) -> None:
     place = {"accelerator": "tcg", "emulator": name}
     assert kinds.named_in(f"cohortlab compare\n{name}; PLE off. Once more: {name}.") == (name,)
     assert (kinds.of_place(place), kinds.cost(place)) == ((name,), kinds.COSTS[kind])
-    assert kinds.cost(place | {"accelerator": "kvm"}) == ""
+    assert (kinds.kind_of(name), kinds.emulated(place)) == (kind, (kind,))
+    # Under KVM the processor is real, whatever QEMU has it.
+    assert (kinds.cost(place | {"accelerator": "kvm"}), kinds.emulated(place | {"accelerator": "kvm"})) == ("", ())
 
 
 def test_the_line_while_a_lab_runs_has_the_same_words() -> None:
@@ -54,7 +57,9 @@ def test_several_after_a_crash_are_several() -> None:
     place = {"accelerator": "tcg", "emulator": "unknown, later QEMU 1.2 cured, later QEMU 1.2 stock"}
     assert kinds.of_place(place) == ("QEMU 1.2 cured", "QEMU 1.2 stock")
     assert kinds.cost(place) == f"{kinds.COSTS['cured']}; {kinds.COSTS['stock']}"
-    assert kinds.named_in("no QEMU at all") == kinds.of_place({}) == ()
+    assert kinds.emulated(place) == ("cured", "stock")
+    assert kinds.named_in("no QEMU at all") == kinds.of_place({}) == kinds.emulated({}) == ()
+    assert kinds.kind_of("QEMU 9.2.0") is None
 
 
 def test_a_comparison_ends_when_another_emulator_comes(place: Any, two: Scenario) -> None:

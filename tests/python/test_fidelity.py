@@ -17,7 +17,7 @@ from cohortlab import fidelity
 from cohortlab import scenario as scenarios
 from cohortlab.errors import BadInput
 from cohortlab.results import read_parquet, write_parquet
-from cohortlab.sim import compared
+from cohortlab.sim import compared, hardware
 
 Run = Callable[..., Any]
 THIRD = '[[vm]]\nname = "b"\nvcpus = 1\nmemory_mb = 256\nload = "cpu-hog"\n'
@@ -39,10 +39,10 @@ def test_the_guests_kernel_is_that_of_the_lab(path: Path, lab: Path) -> None:
     results = read_parquet(lab)
     (where,) = results.places
     results.places[where] = {"kernel": "7.3.4+deb14-amd64", "guests' kernel": "6.12.94+deb13-amd64"}
-    chosen = fidelity._as_in_the_lab(scenarios.load(path), results)
+    chosen = fidelity._as_in_the_lab(scenarios.load(path), results.places[where])
     assert (chosen.guest.kernel, fidelity.kernel_of(results)) == ("6.12.94", "7.3.4")
     del results.places[where]["guests' kernel"]
-    assert fidelity._as_in_the_lab(scenarios.load(path), results).guest.kernel is None
+    assert fidelity._as_in_the_lab(scenarios.load(path), results.places[where]).guest.kernel is None
 
 
 @pytest.mark.parametrize(("stopped", "code"), [("interrupted", 130), ("no room", 1)])
@@ -130,6 +130,66 @@ def test_rounds_of_one_emulator_are_compared_and_of_an_unknown_one_it_is_said(
     assert len(fits) == len(emulators)
     assert bool(said) == is_said
     assert all(line.startswith(f"{lab}: not every round's emulator is named") for line in said)
+
+
+def measured_by(lab: Path, emulator: str, accelerator: str) -> Path:
+    """Have the lab's file name what measured it."""
+    results = read_parquet(lab)
+    results.places["ipi"] |= {"emulator": emulator, "accelerator": accelerator}
+    write_parquet(results, lab)
+    return lab
+
+
+@pytest.mark.parametrize(
+    ("emulator", "named", "simulated", "is_of"),
+    [
+        ("QEMU 10.0.13 cured", (), "lab", "patched, own: must be of cured"),
+        ("QEMU 10.0.13 stock", ("--hardware", "lab"), "lab", "patched, own: must be of stock"),
+        (PATCHED, ("--hardware", "lab-stock"), "lab-stock", "stock: must be of patched"),
+    ],
+)
+def test_hardware_of_another_emulator_is_refused(
+    cohortlab: Run, path: Path, lab: Path, emulator: str, named: tuple[str, ...], simulated: str, is_of: str
+) -> None:
+    ran = cohortlab("fidelity", path, "--lab", measured_by(lab, emulator, "tcg"), *named)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
+    file = hardware.SHIPPED / f"{simulated}.toml"
+    assert ran.err == f"cohortlab: --hardware: {file}: emulators: is of {is_of}, which measured {lab}\n"
+
+
+@pytest.mark.parametrize(
+    ("emulator", "accelerator", "named"),
+    [
+        (PATCHED, "tcg", "lab"),
+        ("QEMU 10.0.13 own (0123abcd)", "tcg", "lab"),
+        ("QEMU 10.0.13 stock", "tcg", "lab-stock"),
+        # The processor is real.
+        ("QEMU 10.0.13 stock", "kvm", "lab"),
+    ],
+)
+def test_hardware_of_the_same_emulator_is_simulated(
+    path: Path, lab: Path, emulator: str, accelerator: str, named: str
+) -> None:
+    said: list[str] = []
+    measured = measured_by(lab, emulator, accelerator)
+    fits = fidelity.compare(scenarios.load(path), measured, rounds=1, hardware=named, say=said.append)
+    assert (len(fits), said) == (1, [])
+
+
+def test_of_hardware_that_names_no_emulator_it_is_said(path: Path, lab: Path) -> None:
+    own = path.parent / "own.toml"
+    own.write_text("[machine]\n")
+    said: list[str] = []
+    measured = measured_by(lab, PATCHED, "tcg")
+    fidelity.compare(scenarios.load(path), measured, rounds=1, hardware=str(own), say=said.append)
+    assert said == [f"{own}: emulators: is missing: whether it is of patched, which measured {lab}, is not known"]
+
+
+def test_emulators_that_hardware_names_are_kinds(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('emulators = ["bochs"]\n')
+    with pytest.raises(BadInput, match=r'emulators\[0\]: "bochs" is not allowed: must be a list of patched, cured'):
+        hardware.load(str(own))
 
 
 @pytest.mark.parametrize(
@@ -248,9 +308,31 @@ def test_what_failed_simulated_is_not_compared_whatever_it_is_called_there(
 
 @pytest.mark.parametrize(
     ("said", "window_us"),
-    [("100", 100), ("16, later 18", 17), ("16, later 17", 16), ("99, later 1, later 3", 3), ("0", 1), ("", None)],
+    [
+        ("100", 100),
+        ("16, later 18", 17),
+        ("16, later 17", 16),
+        ("16, later 18, later 16", 16),
+        ("99, later 1, later 3", 3),
+        ("0", 1),
+        ("", None),
+    ],
 )
-def test_the_window_is_the_median_of_what_the_lab_said(path: Path, lab: Path, said: str, window_us: int | None) -> None:
-    results = read_parquet(lab)
-    results.places["ipi"] |= {"ple": f"after {said} us", "ple_window_us": said}
-    assert fidelity._as_in_the_lab(scenarios.load(path), results).guest.ple_window_us == window_us
+def test_the_window_is_the_median_of_what_the_lab_said(path: Path, said: str, window_us: int | None) -> None:
+    place = {"ple": f"after {said} us", "ple_window_us": said}
+    assert fidelity._as_in_the_lab(scenarios.load(path), place).guest.ple_window_us == window_us
+
+
+def test_each_mode_has_the_window_and_the_guests_kernel_of_its_own_machines(path: Path, lab: Path) -> None:
+    results = read_parquet(in_two_modes(lab, PATCHED, PATCHED, PATCHED))
+    results.places["ipi"] |= {"ple_window_us": "100", "guests' kernel": "6.12.94+deb13-amd64"}
+    results.places["kvm-pv"] |= {"ple_window_us": "16"}
+    results.places["hypercall"] |= {"ple": "off"}
+    modes = fidelity._modes(scenarios.load(path), results)
+    guests = {mode: chosen.guest for mode, chosen in modes.items()}
+    assert {mode: (guest.tlb, guest.ple_window_us, guest.kernel) for mode, guest in guests.items()} == {
+        "ipi": ("ipi", 100, "6.12.94"),
+        "kvm-pv": ("kvm-pv", 16, None),
+        "hypercall": ("hypercall", None, None),
+    }
+    assert [guest.ple for guest in guests.values()] == [True, True, False]

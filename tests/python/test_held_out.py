@@ -11,7 +11,7 @@ import pytest
 from tests.python.two_vms import two_vms
 
 from cohortlab.errors import BadInput
-from cohortlab.heldout import predict
+from cohortlab.heldout import predict, show
 from cohortlab.heldout.errors import Cell, orders, quantile, wasserstein
 from cohortlab.heldout.load import SHIPPED, load
 from cohortlab.heldout.predict import Alone
@@ -136,6 +136,15 @@ def test_the_report_begins_with_what_is_held_out() -> None:
     assert "| held out | 2 | 25.0% | 0.0% | 25.0% | 0 of 4 | 1 |" in said
     assert "| looked at while modelling | 1 | 200.0% | 0.0% | 200.0% | 0 of 2 | 1 |" in said
     assert "| parameters from | 0 | – | – | – | – | – |" in said
+    assert "| cells | n | mean error | the lab's own | distance | rounds in range | above 30% |" in said
+
+
+def test_the_columns_goal_is_that_of_its_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(show, "CELL_MAX", 0.45)
+    said = lines([cell("b", (2.0, 2.0), (2.8, 2.8))], [], 2)
+    (head,) = (line for line in said if line.startswith("| cells |"))
+    assert head.endswith("| above 45% |")
+    assert "| held out | 1 | 40.0% | 0.0% | 40.0% | 0 of 2 | 0 |" in said
 
 
 def test_the_median_of_rates_is_taken_before_it_becomes_seconds(split: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,6 +289,7 @@ def test_rounds_of_a_shape_are_of_one_kernel(cohortlab: Run, split: Path) -> Non
 
 PATCHED = "QEMU 10.0.13 patched (f5a5fc624a4e)"
 CURED = "QEMU 10.0.13 cured"
+OWN = "QEMU 10.0.13 own (0123abcd)"
 ABOUT = 'about = "made up"'
 
 
@@ -329,8 +339,8 @@ def test_rounds_of_two_emulators_are_refused(cohortlab: Run, split: Path, first:
     ("first", "second", "unnamed"),
     [
         (f'about = "{PATCHED}; PLE off."', f'{ABOUT}\nemulator = "{PATCHED}"', []),
-        (f'about = "{CURED}"', f'about = "not {CURED}"\nemulator = "{CURED}"', []),
-        (f'about = "{CURED}"', ABOUT, ["more.toml"]),
+        (f'about = "{OWN}"', f'about = "not {OWN}"\nemulator = "{OWN}"', []),
+        (f'about = "{OWN}"', ABOUT, ["more.toml"]),
         (ABOUT, ABOUT, ["rounds.toml", "more.toml"]),
     ],
 )
@@ -342,6 +352,22 @@ def test_rounds_of_one_emulator_are_read_and_of_an_unknown_one_it_is_said(
     assert ran.code == 0, ran.err
     said = [f"{', '.join(unnamed)}: name no emulator: whether it is the others' is not known"] if unnamed else []
     assert [line for line in ran.err.splitlines() if "emulator" in line] == said
+
+
+@pytest.mark.parametrize("where", ["rounds.toml", "more.toml"])
+def test_rounds_of_another_emulator_than_the_hardwares_are_refused(cohortlab: Run, split: Path, where: str) -> None:
+    of_cured = f'about = "{CURED}"'
+    with_more(split, of_cured if where == "rounds.toml" else ABOUT, of_cured)
+    ran = cohortlab("held-out", split)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
+    assert f'split.toml: hardware: "lab" is of patched, own: must be of cured, as {where}' in ran.err
+
+
+def test_hardware_that_names_no_emulator_is_anybodys(split: Path) -> None:
+    (split.parent / "own.toml").write_text("[machine]\n")
+    with_more(split, f'about = "{CURED}"', ABOUT)
+    split.write_text(split.read_text().replace("seeds = 2", 'seeds = 2\nhardware = "own.toml"'))
+    assert [group.file.emulators for group in load(split).groups] == [(CURED,), ()]
 
 
 @pytest.mark.parametrize("name", ["lab.toml", "family-25.toml"])

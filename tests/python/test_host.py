@@ -134,8 +134,9 @@ def test_what_is_left_of_the_dead_is_removed(tmp_path: Path, monkeypatch: pytest
     from cohortlab.host import agent
 
     run, cgroups = tmp_path / "run", tmp_path / "cgroup"
-    dead, alive = "cohortlab-999999999", f"cohortlab-{os.getpid()}"
-    for who in (dead, alive):
+    # Of one that had our number before us there may be something left, too.
+    dead, alive = ("cohortlab-999999999", f"cohortlab-{os.getpid()}"), "cohortlab-1"
+    for who in (*dead, alive):
         (run / f"{who}-abc").mkdir(parents=True)
         (cgroups / f"{who}.slice" / "agent").mkdir(parents=True)
     monkeypatch.setattr(agent, "_RUN", run)
@@ -146,7 +147,7 @@ def test_what_is_left_of_the_dead_is_removed(tmp_path: Path, monkeypatch: pytest
         LocalAgent(tmp_path / "agent")
     assert [path.name for path in run.iterdir()] == [f"{alive}-abc"]
     # In a real cgroup the files do not keep a folder from being removed.
-    assert not (cgroups / f"{dead}.slice" / "agent").exists()
+    assert [path.parent.name for path in cgroups.glob("*/agent")] == [f"{alive}.slice"]
 
 
 def test_what_the_kernel_used_between_two_looks_is_told_in_cpus() -> None:

@@ -78,6 +78,25 @@ def test_what_else_the_folder_has_stays(cohortlab: Run, tmp_path: Path) -> None:
     assert f"s of it; measured is what vm0 did: {folder / 'recorded.toml'}" in ran.out
 
 
+def test_what_the_probe_says_at_the_end_is_told_if_it_is_new(
+    cohortlab: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = text_of(tmp_path)
+    read = recording.load(path)
+    monkeypatch.setattr(recording, "load", lambda *_: read)
+    read.about["header"]["notes"] = ["no ple"]
+    read.about["end"]["counted"] = {"notes": ["no ple", "more VMs than the probe follows: 3 left out"]}
+    told = cohortlab("import", path).out.splitlines()
+    assert told.count("  no ple") == 1
+    assert told.index("  more VMs than the probe follows: 3 left out") == told.index("  no ple") + 1
+    # Of other recordings there is nothing, and in a damaged one anything.
+    for counted in (None, [], {}, {"notes": None}, {"notes": [1]}):
+        read.about["end"]["counted"] = counted
+        ran = cohortlab("import", path)
+        assert ran.code == 0, ran.err
+        assert "  no ple\n" in ran.out
+
+
 @pytest.mark.parametrize("name", ["recorded.toml", "workloads/models/vm0.toml"])
 def test_a_folder_in_a_files_place_is_told_before_anything_is_replaced(
     cohortlab: Run, tmp_path: Path, name: str

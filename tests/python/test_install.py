@@ -125,6 +125,11 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     [
         (["--remov"], {}, "install: '--remov' is unknown; allowed: --remove"),
         ([], {"DESTDIR": "root"}, "install: 'root': PREFIX, SYSCONFDIR and DESTDIR must begin with /"),
+        (
+            [],
+            {"PREFIX": "/opt/a b"},
+            "install: '/opt/a b': PREFIX and SYSCONFDIR must have no space, no quote, and none of \\ % $ & |",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(argv: list[str], environment: dict[str, str], said: str, tmp_path: Path) -> None:

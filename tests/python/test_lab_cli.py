@@ -16,6 +16,7 @@ from cohortlab.lab.agent import AgentError
 Run = Callable[..., Any]
 VM_RULE = "NAME:VCPUS or NAME:VCPUS:TLB with VCPUS from 1 to 256, TLB one of ipi, kvm-pv, hypercall"
 MEMORY_RULE = "with --memory-mb 512, or --memory-mb 544 or more (a guest needs 128 MB + 32 MB per vCPU)"
+BESIDE = "allowed are MACHINE: COMMAND, --file and --timeout"
 
 
 class Lab:
@@ -31,7 +32,7 @@ class Lab:
         self.done.append("booted")
         return SimpleNamespace(emulator=self)
 
-    def new_complaints(self) -> list[str]:
+    def new_complaints(self, *, last: bool = False) -> list[str]:
         return []
 
     def run(self, command: str, timeout_s: float) -> Any:
@@ -76,6 +77,35 @@ def test_what_is_wrong_is_told_before_anything_boots(cohortlab: Run, lab: Lab, a
     assert said in ran.err
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--attach", "F", "--vm", "a:2", "--pcpus", "4"], f"--pcpus, --vm: not allowed with --attach: {BESIDE}"),
+        # Also what is as if it were not given.
+        (["--attach", "F", "--pcpus", "2", "host: true"], f"--pcpus: not allowed with --attach: {BESIDE}"),
+        (["--no-ple", "--keep", "--attach", "F"], f"--no-ple, --keep: not allowed with --attach: {BESIDE}"),
+        (["--stop", "F", "host: true", "a: true"], '"host: true": not allowed with --stop: it goes alone'),
+        (["--stop", "F", "--timeout", "5"], "--timeout: not allowed with --stop: it goes alone"),
+        (["--stop", "F", "--attach", "F"], "--attach: not allowed with --stop: it goes alone"),
+    ],
+)
+def test_nothing_that_is_given_is_ignored(
+    cohortlab: Run, lab: Lab, monkeypatch: pytest.MonkeyPatch, args: list[str], said: str
+) -> None:
+    module = importlib.import_module("cohortlab.lab.cli")
+    monkeypatch.setattr(module.Emulator, "attach", lambda folder: lab.done.append("attached"))
+    monkeypatch.setattr(module.emulators, "stop_kept", lambda folder: lab.done.append("stopped"))
+    ran = cohortlab("lab", *args)
+    assert (ran.code, ran.out, ran.err, lab.done) == (2, "", f"cohortlab: {said}\n", [])
+
+
+def test_a_lab_is_stopped_by_its_folder_alone(cohortlab: Run, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("cohortlab.lab.cli")
+    monkeypatch.setattr(module.emulators, "stop_kept", lambda folder: lab.done.append(f"{folder} stopped"))
+    assert cohortlab("lab", "--stop", "F").code == 0
+    assert lab.done == ["F stopped"]
+
+
 @pytest.mark.parametrize("args", [["--vm", "a:12"], ["--vm", "a:256", "--memory-mb", "8320"]])
 def test_as_many_vcpus_as_the_memory_allows_boot(cohortlab: Run, lab: Lab, args: list[str]) -> None:
     assert cohortlab("lab", *args).code == 0
@@ -118,3 +148,13 @@ def test_a_program_that_cannot_be_put_into_a_lab_is_one_line(
     (tmp_path / "my tool").touch()
     ran = cohortlab("lab", "--attach", lab.folder, "--file", tmp_path / "my tool", "host: true")
     assert (ran.code, ran.err) == (1, "cohortlab: my tool cannot be put into the lab: host: no space left\n")
+
+
+def test_two_programs_of_one_name_are_not_one_of_them(cohortlab: Run, lab: Lab, tmp_path: Path) -> None:
+    files = [tmp_path / folder / "tool" for folder in ("a", "b")]
+    for file in files:
+        file.parent.mkdir()
+        file.touch()
+    ran = cohortlab("lab", "--file", files[0], "--file", files[1], "host: true")
+    assert (ran.code, ran.out, lab.done) == (2, "", [])
+    assert ran.err == f"cohortlab: --file: {files[1]}: tool is named twice: must have another name\n"

@@ -187,6 +187,83 @@ def test_an_agent_that_does_not_start_says_why(host: Path) -> None:
         LocalAgent(program)
 
 
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("who", "what"), [("Connection", "__init__"), ("Machine", "__init__"), ("Machine", "ping")])
+def test_who_is_interrupted_while_the_agent_starts_does_not_wait_for_it(
+    host: Path, monkeypatch: pytest.MonkeyPatch, who: str, what: str
+) -> None:
+    # As the agent, it ends when nobody is at the other end.
+    program = host / "agent"
+    program.write_text("#!/bin/sh\nexec cat >/dev/null\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(local, "_END_S", 20)
+    monkeypatch.setattr(getattr(local, who), what, interrupted)
+    ended: list[int | None] = []
+    real_wait = subprocess.Popen.wait
+
+    def wait(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        ended.append(real_wait(process, timeout))
+        return real_wait(process)
+
+    monkeypatch.setattr(local.subprocess.Popen, "wait", wait)
+    with pytest.raises(KeyboardInterrupt):
+        LocalAgent(program)
+    # By itself, if it was started: not killed in the end.
+    assert ended in ([], [0])
+
+
+def test_an_agent_that_nobody_knows_of_yet_does_not_stay(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = host / "agent"
+    program.write_text("#!/bin/sh\nexec cat >/dev/null\n")
+    program.chmod(0o755)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def popen(*args: Any, **how: Any) -> None:
+        started.append(real_popen(*args, **how))
+        raise KeyboardInterrupt
+
+    real_popen = subprocess.Popen
+    monkeypatch.setattr(local.subprocess, "Popen", popen)
+    with pytest.raises(KeyboardInterrupt):
+        LocalAgent(program)
+    assert [process.wait(60) for process in started] == [0]
+
+
+@pytest.mark.parametrize(
+    ("file", "said", "is_used"),
+    [
+        ("cpu.weight", "100\n", False),
+        ("cpu.weight", "50\n", True),
+        ("cpu.max", "max 100000\n", False),
+        ("cpu.max", "max 50000\n", True),
+        ("cpu.max", "50000 100000\n", True),
+    ],
+)
+@pytest.mark.parametrize("by_the_agent", [True, False])
+def test_the_cpu_controller_stays_on_for_who_has_use_for_it(
+    host: Path, file: str, said: str, is_used: bool, by_the_agent: bool
+) -> None:
+    group, folder = host / "cgroup" / "other.slice", host / "run" / "cohortlab-7-x"
+    for path in (group, folder):
+        path.mkdir()
+    (folder / local._ADDED).touch()
+    (group / "cpu.weight").write_text("100\n")
+    (group / "cpu.max").write_text("max 100000\n")
+    (group / file).write_text(said)
+    if by_the_agent:
+        place: Any = SimpleNamespace(slice=host / "cgroup" / "none.slice", folder=folder)
+        script = LocalAgent._removal(place, keep_cpu=False)
+        subprocess.run(["sh", "-c", script], stderr=subprocess.DEVNULL, check=False)
+    else:
+        local._remove_files(folder)
+    wanted = "cpu" if is_used else "-cpu"
+    assert (host / "cgroup" / "cgroup.subtree_control").read_text().strip() == wanted
+    assert not folder.exists()
+
+
 def test_a_window_that_is_too_long_is_no_reason_to_emulate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tried: list[str] = []
 
@@ -195,6 +272,7 @@ def test_a_window_that_is_too_long_is_no_reason_to_emulate(monkeypatch: pytest.M
         raise bringup.WindowTooLong("too long")
 
     monkeypatch.setattr(bringup, "up", up)
+    monkeypatch.setattr(bringup.memory, "left_mb", lambda: 0)  # nothing tells
     monkeypatch.setattr(bringup.binaries, "find", lambda name: tmp_path / name)
     monkeypatch.setattr(bringup.image, "image", lambda *_: None)
     monkeypatch.setattr(bringup.kernels, "kernel", lambda *_: None)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What the lab tells the kernel's own scheduler, with a host that is two files."""
 
+import json
 import re
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -88,6 +89,36 @@ def test_a_real_kernel_boosts_as_it_does() -> None:
     host: Any = Host()
     with pytest.raises(PlaceError, match="a real kernel boosts as it does"):
         undoing(host, KernelSettings(boosts=frozenset({"unfair"})))
+
+
+class Printed:
+    """A job that has printed so many bytes of all that it prints; the agent replaces what is no UTF-8."""
+
+    def __init__(self, whole: bytes) -> None:
+        self.whole = whole
+        self.printed = 0
+        self.read_bytes = 0
+
+    def output(self, stream: str, offset: int = 0) -> tuple[str, int]:
+        assert offset >= 0
+        new = self.whole[offset : self.printed]
+        self.read_bytes += len(new)
+        return new.decode(errors="replace"), offset + len(new)
+
+
+def test_a_line_that_is_cut_anywhere_is_read_whole_and_once() -> None:
+    lines = [json.dumps({"vm": "käse €", "total": {"boosts": number}}, ensure_ascii=False) for number in (1, 2, 3)]
+    whole = "".join(f"{line}\n" for line in lines).encode()
+    for cut in range(len(whole) + 1):
+        job: Any = Printed(whole)
+        run = PolicyRun("cohort", job, job)
+        job.printed = cut
+        complete = whole[:cut].count(b"\n")
+        assert run.latest() == ({"boosts": complete} if complete else {})
+        assert (run._offset, job.read_bytes) == (cut, cut)
+        job.printed = len(whole)
+        assert run.latest() == {"boosts": 3}
+        assert (run._offset, job.read_bytes) == (len(whole), len(whole))
 
 
 @pytest.mark.parametrize(("loads", "counts"), [(("3\n", "3\n"), True), (("", ""), True), (("3\n", "4\n"), False)])

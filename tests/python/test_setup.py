@@ -53,3 +53,26 @@ def test_what_was_half_made_is_made_again(tree: Path) -> None:
     (tree / "requirements.lock").write_text("one\n")
     assert setup(tree, "exit 1") == 1, "the environment was cleared meanwhile"
     assert setup(tree) == 0
+
+
+def test_elsewhere_the_programs_themselves_are_looked_for(tree: Path) -> None:
+    script = tree / "scripts/setup"
+    script.write_text(script.read_text().replace("/etc/os-release", str(tree / "os-release")))
+    (tree / "os-release").write_text("ID=other\nVERSION_ID=1\n")
+    (tree / "bin").mkdir()
+    for name in ("bash", "dirname", "realpath", "uname"):
+        (tree / "bin" / name).symlink_to(str(shutil.which(name)))
+
+    def asked(*programs: str) -> tuple[int, str]:
+        for name in programs:
+            (tree / "bin" / name).symlink_to("/bin/true")
+        env = {"PATH": str(tree / "bin"), "PYTHON": str(tree / "python3")}
+        argv = ["scripts/setup", "packages"]
+        ran = subprocess.run(argv, cwd=tree, env=env, capture_output=True, text=True, check=False)
+        return ran.returncode, ran.stderr
+
+    status, said = asked("clang", "gcc", "make", "pkg-config", "mke2fs", "patch", "patchelf", "shellcheck")
+    assert status == 1
+    assert "This is other 1, " in said
+    assert "please install readelf flock, the static libraries" in said
+    assert asked("readelf", "flock") == (0, "")

@@ -31,6 +31,11 @@ def test_ranges_are_those_of_the_guide() -> None:
     assert {name: (int(low), int(high)) for name, low, high in rows} == policy.TIMING
 
 
+def test_defaults_are_those_of_the_guide() -> None:
+    rows = re.findall(r"^\| `--([a-z-]+-us)` \|.*\| (\d+) \| \d+–\d+ \|$", GUIDE, re.MULTILINE)
+    assert {name: int(us) for name, us in rows} == policy.DEFAULTS
+
+
 def test_rules_are_those_of_the_guide() -> None:
     rules = re.findall(r"^\| `--([a-z-]+-us)` ≤ `--([a-z-]+-us)` \|", GUIDE, re.MULTILINE)
     assert tuple(rules) == policy.AT_MOST

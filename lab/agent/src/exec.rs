@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Running a command to its end.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
@@ -19,6 +21,18 @@ use crate::protocol::CommandLine;
 
 /// More output than this of one command is of no use to anybody; its end is kept.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
+/// A process that was killed ends when the kernel has freed what it had: a guest's memory, a scheduler.
+pub const KILLED_MAX: Duration = Duration::from_secs(30);
+
+/// Commands that run to their end, each with its children. None is left when the agent ends.
+#[derive(Default)]
+pub struct Running {
+    /// Nothing is started any more. Whoever starts a command reads this meanwhile; several may at the same time.
+    is_over: RwLock<bool>,
+    /// The processes that were started, which lead their groups, until right before they are reaped.
+    leaders: Mutex<HashSet<u32>>,
+    ended: Condvar,
+}
 
 /// CLOCK_MONOTONIC, which is not adjusted while a program is being timed.
 pub fn now_ns() -> u64 {
@@ -60,31 +74,65 @@ pub fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| -status.signal().unwrap_or(0))
 }
 
-pub fn run(line: &CommandLine, timeout_s: Option<f64>) -> Result<Value> {
-    // Files, not pipes: nobody has to read while the command runs, and a child left behind holds nobody up.
-    let stdout: File = memfd_create("stdout", MemfdFlags::CLOEXEC)?.into();
-    let stderr: File = memfd_create("stderr", MemfdFlags::CLOEXEC)?.into();
-    let limit =
-        timeout_s.map(|seconds| Duration::try_from_secs_f64(seconds).context("timeout_s")).transpose()?;
-    let mut command = command(line)?;
-    command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+/// A thread that panicked while it held the lock left plain data behind: go on with it.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
-    let start_ns = now_ns();
-    let mut child = command.spawn().context("cannot start the command")?;
-    hurry();
-    let timed_out = !wait_until_end(&child, limit)?;
-    let end_ns = now_ns();
-    if timed_out {
-        kill_group(child.id(), Signal::KILL)?;
+/// Runs a command that nobody else needs to know of.
+pub fn run(line: &CommandLine, timeout_s: Option<f64>) -> Result<Value> {
+    Running::default().run(line, timeout_s)
+}
+
+impl Running {
+    pub fn run(&self, line: &CommandLine, timeout_s: Option<f64>) -> Result<Value> {
+        // Files, not pipes: nobody has to read while the command runs, and a child left behind holds nobody up.
+        let stdout: File = memfd_create("stdout", MemfdFlags::CLOEXEC)?.into();
+        let stderr: File = memfd_create("stderr", MemfdFlags::CLOEXEC)?.into();
+        let limit =
+            timeout_s.map(|seconds| Duration::try_from_secs_f64(seconds).context("timeout_s")).transpose()?;
+        let mut command = command(line)?;
+        command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+
+        let is_over = self.is_over.read().unwrap_or_else(PoisonError::into_inner);
+        if *is_over {
+            bail!("the agent ends");
+        }
+        let start_ns = now_ns();
+        let mut child = command.spawn().context("cannot start the command")?;
+        hurry();
+        lock(&self.leaders).insert(child.id());
+        drop(is_over);
+        let timed_out = !wait_until_end(&child, limit)?;
+        let end_ns = now_ns();
+        if timed_out {
+            kill_group(child.id(), Signal::KILL)?;
+            wait_until_end(&child, None)?;
+        }
+        // Once it is reaped its number may be somebody else's.
+        lock(&self.leaders).remove(&child.id());
+        self.ended.notify_all();
+        let status = child.wait()?;
+        Ok(json!({
+            "rc": exit_code(status),
+            "timed_out": timed_out,
+            "wall_ns": end_ns - start_ns,
+            "stdout": tail(stdout)?,
+            "stderr": tail(stderr)?,
+        }))
     }
-    let status = child.wait()?;
-    Ok(json!({
-        "rc": exit_code(status),
-        "timed_out": timed_out,
-        "wall_ns": end_ns - start_ns,
-        "stdout": tail(stdout)?,
-        "stderr": tail(stderr)?,
-    }))
+
+    /// Kill all that still run, with their children, and return when they have ended; nothing is started after that.
+    pub fn kill_all(&self) {
+        *self.is_over.write().unwrap_or_else(PoisonError::into_inner) = true;
+        let leaders = lock(&self.leaders);
+        for &leader in leaders.iter() {
+            if let Err(error) = kill_group(leader, Signal::KILL) {
+                eprintln!("cohort-lab-agent: cannot kill process {leader}: {error:#}");
+            }
+        }
+        drop(self.ended.wait_timeout_while(leaders, KILLED_MAX, |leaders| !leaders.is_empty()));
+    }
 }
 
 /// Return true if the child ended in time. A pidfd becomes readable at once, unlike a loop that looks now and then.
@@ -177,6 +225,21 @@ mod tests {
         let stdout = done["stdout"].as_str().unwrap();
         assert_eq!(stdout.len() as u64, OUTPUT_BYTES_MAX);
         assert!(stdout.ends_with("xend\n"));
+    }
+
+    #[test]
+    fn what_runs_is_killed_at_the_end_and_nothing_runs_after_that() {
+        let (running, line) = (Running::default(), CommandLine::Sh("sleep 1000; exit 3".to_owned()));
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| running.run(&line, None).unwrap());
+            while lock(&running.leaders).is_empty() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            running.kill_all();
+            assert!(lock(&running.leaders).is_empty());
+            assert_eq!(asked.join().unwrap()["rc"], json!(-9));
+        });
+        assert!(running.run(&line, None).is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
@@ -13,11 +13,9 @@ use rustix::io::Errno;
 use rustix::process::{kill_process, waitid, Signal, WaitId, WaitIdOptions};
 use serde_json::{json, Value};
 
-use crate::exec;
+use crate::exec::{self, lock, KILLED_MAX};
 use crate::protocol::{CommandLine, Stream};
 
-/// A process that was killed ends when the kernel has freed what it had: a guest's memory, a scheduler.
-const KILLED_MAX: Duration = Duration::from_secs(30);
 const CHUNK_BYTES_MAX: u64 = 1 << 20;
 
 struct Job {
@@ -30,25 +28,31 @@ struct Job {
 pub struct Jobs {
     /// Where outputs are kept.
     dir: PathBuf,
-    by_name: Mutex<HashMap<String, Arc<Job>>>,
+    known: Mutex<Known>,
 }
 
-/// A thread that panicked while it held the lock left plain data behind: go on with it.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+#[derive(Default)]
+struct Known {
+    by_name: HashMap<String, Arc<Job>>,
+    /// Nothing is started any more.
+    is_over: bool,
 }
 
 impl Jobs {
     pub fn in_dir(dir: PathBuf) -> Self {
-        Self { dir, by_name: Mutex::default() }
+        Self { dir, known: Mutex::default() }
     }
 
     pub fn spawn(&self, name: &str, line: &CommandLine) -> Result<Value> {
         if name.is_empty() || name.contains('/') {
             bail!("a job's name is a file name, not {name:?}");
         }
-        let mut by_name = lock(&self.by_name);
-        if by_name.get(name).is_some_and(|job| lock(&job.rc).is_none()) {
+        // Until it is started: whoever kills all knows of it then, or it does not start.
+        let mut known = lock(&self.known);
+        if known.is_over {
+            bail!("the agent ends");
+        }
+        if known.by_name.get(name).is_some_and(|job| lock(&job.rc).is_none()) {
             bail!("{name} is running already");
         }
         fs::create_dir_all(&self.dir)?;
@@ -57,19 +61,20 @@ impl Jobs {
             .stderr(File::create(self.path(name, Stream::Stderr))?)
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
-        let job = Arc::new(Job { pid: child.id(), rc: Mutex::new(None), ended: Condvar::new() });
-        by_name.insert(name.to_owned(), Arc::clone(&job));
+        let pid = child.id();
+        let job = Arc::new(Job { pid, rc: Mutex::new(None), ended: Condvar::new() });
+        known.by_name.insert(name.to_owned(), Arc::clone(&job));
         std::thread::spawn(move || {
             // Its number stays taken until it is reaped, which happens under the lock that `signal` holds.
             let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            if let Ok(pid) = exec::pid(job.pid) {
+            if let Ok(pid) = exec::pid(pid) {
                 while matches!(waitid(WaitId::Pid(pid), ended), Err(Errno::INTR)) {}
             }
             let mut rc = lock(&job.rc);
             *rc = Some(child.wait().map_or(-1, exec::exit_code));
             job.ended.notify_all();
         });
-        Ok(json!({ "pid": by_name[name].pid }))
+        Ok(json!({ "pid": pid }))
     }
 
     pub fn signal(&self, name: &str, signal: i32, leader_only: bool) -> Result<Value> {
@@ -89,10 +94,13 @@ impl Jobs {
         Ok(json!({ "rc": *rc }))
     }
 
-    /// Kill all that still run, with their children, and return when they have ended.
+    /// Kill all that still run, with their children, and return when they have ended; nothing is started after that.
     pub fn kill_all(&self) {
-        let jobs: Vec<(String, Arc<Job>)> =
-            lock(&self.by_name).iter().map(|(name, job)| (name.clone(), Arc::clone(job))).collect();
+        let jobs: Vec<(String, Arc<Job>)> = {
+            let mut known = lock(&self.known);
+            known.is_over = true;
+            known.by_name.iter().map(|(name, job)| (name.clone(), Arc::clone(job))).collect()
+        };
         for (name, _) in &jobs {
             if let Err(error) = self.signal(name, Signal::KILL.as_raw(), false) {
                 eprintln!("cohort-lab-agent: cannot kill {name}: {error:#}");
@@ -137,7 +145,7 @@ impl Jobs {
     }
 
     fn get(&self, name: &str) -> Result<Arc<Job>> {
-        lock(&self.by_name).get(name).cloned().with_context(|| format!("no job is called {name:?}"))
+        lock(&self.known).by_name.get(name).cloned().with_context(|| format!("no job is called {name:?}"))
     }
 }
 
@@ -174,6 +182,16 @@ mod tests {
         assert_eq!(jobs.output("long", Stream::Stderr, 2).unwrap()["text"], json!("ide\n"));
         jobs.signal("long", 9, false).unwrap();
         jobs.spawn("long", &sh("true")).unwrap();
+        fs::remove_dir_all(&jobs.dir).unwrap();
+    }
+
+    #[test]
+    fn nothing_starts_once_all_were_killed() {
+        let jobs = jobs("over");
+        jobs.spawn("long", &sh("sleep 1000")).unwrap();
+        jobs.kill_all();
+        assert_eq!(jobs.wait("long", 0.0).unwrap()["rc"], json!(-9));
+        assert!(jobs.spawn("late", &sh("true")).is_err());
         fs::remove_dir_all(&jobs.dir).unwrap();
     }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{bail, Result};
 use serde_json::{json, Value};
 
-use crate::exec::{self, now_ns};
+use crate::exec::{self, now_ns, Running};
 use crate::jobs::Jobs;
 use crate::protocol::{Answer, CommandLine, Op, Request, Sample, SamplePair};
 use crate::relay::Relay;
@@ -34,6 +34,7 @@ const AT_END_MAX_S: f64 = 60.0;
 struct Server {
     port: Mutex<File>,
     jobs: Jobs,
+    running: Running,
     relay: Relay,
     /// What to do when the other end is gone, by name, in the order in which it was asked for.
     at_end: Mutex<Vec<(String, String)>>,
@@ -63,6 +64,7 @@ pub fn here(folder: &Path) -> Result<()> {
     let server = Server::at(port.try_clone()?, folder.join("jobs"));
     let outcome = serve(&server, port, |_| false);
     server.jobs.kill_all();
+    server.running.kill_all();
     let at_end = std::mem::take(&mut *server.at_end.lock().unwrap_or_else(PoisonError::into_inner));
     for (name, command) in at_end.into_iter().rev() {
         if let Err(error) = exec::run(&CommandLine::Sh(command), Some(AT_END_MAX_S)) {
@@ -119,8 +121,9 @@ fn failure(id: u64, error: String) -> Answer {
 
 impl Server {
     fn at(port: File, jobs: PathBuf) -> Arc<Self> {
-        let (jobs, relay, at_end) = (Jobs::in_dir(jobs), Relay::default(), Mutex::default());
-        Arc::new(Server { port: Mutex::new(port), jobs, relay, at_end })
+        let (jobs, running) = (Jobs::in_dir(jobs), Running::default());
+        let (relay, at_end) = (Relay::default(), Mutex::default());
+        Arc::new(Server { port: Mutex::new(port), jobs, running, relay, at_end })
     }
 
     fn handle(&self, line: &[u8]) {
@@ -147,7 +150,7 @@ impl Server {
     fn perform(&self, op: &Op) -> Result<Value> {
         match op {
             Op::Ping {} => Ok(json!({ "time_ns": now_ns() })),
-            Op::Exec { command, timeout_s } => exec::run(command, *timeout_s),
+            Op::Exec { command, timeout_s } => self.running.run(command, *timeout_s),
             Op::Spawn { name, command } => self.jobs.spawn(name, command),
             Op::Signal { name, signal, leader_only } => self.jobs.signal(name, *signal, *leader_only),
             Op::Wait { name, timeout_s } => self.jobs.wait(name, *timeout_s),

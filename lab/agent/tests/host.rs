@@ -31,8 +31,12 @@ impl Agent {
         Agent { child, port, folder }
     }
 
-    fn ask(&mut self, op: &Value) -> Value {
+    fn send(&mut self, op: &Value) {
         self.port.write_all(format!("{}\n", json!({ "id": 1, "op": op })).as_bytes()).unwrap();
+    }
+
+    fn ask(&mut self, op: &Value) -> Value {
+        self.send(op);
         let mut line = String::new();
         BufReader::new(&self.port).read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap()
@@ -73,6 +77,26 @@ fn what_was_started_ends_with_who_asked_for_it() {
     assert!(agent.ended());
     assert!(!is_alive(pid), "its job still runs");
     assert_eq!(std::fs::read_to_string(folder.join("done")).unwrap(), "two\none\n", "the last first");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn what_nobody_waits_for_any_more_ends_as_well() {
+    let mut agent = Agent::start("exec");
+    let folder = agent.folder.clone();
+    let begun = folder.join("begun");
+    // It is answered when it ends: that it runs is known by a file, which is whole once it is there.
+    let sh = format!("echo $$ >{0}.new; mv {0}.new {0}; exec sleep 1000", begun.display());
+    agent.send(&json!({ "exec": { "sh": sh, "timeout_s": 2000 } }));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !begun.exists() {
+        assert!(Instant::now() < deadline, "it does not run");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let pid: u64 = std::fs::read_to_string(&begun).unwrap().trim().parse().unwrap();
+    assert!(is_alive(pid));
+    assert!(agent.ended());
+    assert!(!is_alive(pid), "its command still runs");
     std::fs::remove_dir_all(folder).unwrap();
 }
 

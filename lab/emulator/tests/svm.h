@@ -110,6 +110,7 @@ enum { FLUSH_NOTHING = 0, FLUSH_ALL = 1, FLUSH_ASID = 3, FLUSH_ASID_NOT_GLOBAL =
 #define HAS_NRIPS (1u << 3)
 #define HAS_FLUSH_BY_ASID (1u << 6)
 #define HAS_PAUSE_FILTER (1u << 10)
+#define HAS_PAUSE_THRESHOLD (1u << 12)
 static inline bool svm_has(u32 feature)
 {
 	return cpuid_edx(0x8000000a) & feature;

@@ -11,7 +11,13 @@
 #define GLOBAL_WINDOW (WINDOW + 1024 * PAGE)
 #define HUGE_WINDOW (WINDOW + (4ul << 21))
 #define EDGE_WINDOW (WINDOW + 1536 * PAGE) /* an instruction from its last byte on */
-#define WINDOWS 5
+#define GLOBAL_HUGE_WINDOW (WINDOW + (6ul << 21))
+#define HUGE_MASK ((1ul << 21) - 1)
+#define WINDOWS 7
+/* Bits of windows, in the order of read_all(). */
+#define ALL_WINDOWS ((1u << WINDOWS) - 1)
+#define GLOBAL_WINDOWS (1u << 2 | 1u << 6)
+#define HUGE_WINDOWS (1u << 3 | 1u << 5 | 1u << 6)
 #define ASIDS 24 /* more than an emulator may keep apart */
 
 /* What the guest is asked to do. */
@@ -21,6 +27,8 @@ enum {
 	READ_GLOBAL,
 	READ_HUGE,
 	CALL_EDGE,
+	CALL_HUGE,
+	READ_GLOBAL_HUGE,
 	INVLPG,
 	INVLPG_HUGE,
 	LOAD_CR3,
@@ -53,18 +61,26 @@ static void guest(void)
 			answer = load(GLOBAL_WINDOW);
 			break;
 		case READ_HUGE:
-			answer = load(HUGE_WINDOW + (u64)pages[0] % (1ul << 21));
+			answer = load(HUGE_WINDOW + ((u64)pages[0] & HUGE_MASK));
 			break;
 		case CALL_EDGE:
 			answer = ((u64(*)(void))(EDGE_WINDOW + PAGE - 1))() & 0xff;
+			break;
+		case CALL_HUGE:
+			answer = ((u64(*)(void))(HUGE_WINDOW + ((u64)code_pages[0] & HUGE_MASK)))() & 0xff;
+			break;
+		case READ_GLOBAL_HUGE:
+			answer = load(GLOBAL_HUGE_WINDOW + ((u64)pages[0] & HUGE_MASK));
 			break;
 		case INVLPG:
 			asm volatile("invlpg (%0); invlpg (%1); invlpg (%2); invlpg (%3)" ::"r"(WINDOW),
 				     "r"(CODE_WINDOW), "r"(GLOBAL_WINDOW), "r"(EDGE_WINDOW + PAGE)
 				     : "memory");
 			break;
-		case INVLPG_HUGE: /* by another address in it */
-			asm volatile("invlpg (%0)" ::"r"(HUGE_WINDOW + 17 * PAGE) : "memory");
+		case INVLPG_HUGE: /* by another address in each */
+			asm volatile("invlpg (%0); invlpg (%1)" ::"r"(HUGE_WINDOW + 17 * PAGE),
+				     "r"(GLOBAL_HUGE_WINDOW + 17 * PAGE)
+				     : "memory");
 			break;
 		case LOAD_CR3:
 			asm volatile("movq %%cr3, %0; movq %0, %%cr3" : "=r"(cr3)::"memory");
@@ -91,17 +107,21 @@ static u64 ask(u64 what)
 /* Let all windows show page 0 or page 1. */
 static void show(u32 n)
 {
+	u64 huge = (((u64)pages[0] >> 21) + 8 * n) << 21 | P | W | LARGE;
+
 	map(vm.table, WINDOW, pages[n], P | W);
 	map(vm.table, CODE_WINDOW, code_pages[n], P);
 	map(vm.table, GLOBAL_WINDOW, pages[n], P | W | GLOBAL);
 	map(vm.table, EDGE_WINDOW, edge_page, P);
 	map(vm.table, EDGE_WINDOW + PAGE, after_edge_pages[n], P);
-	*entry(vm.table, HUGE_WINDOW, 2) = (((u64)pages[0] >> 21) + 8 * n) << 21 | P | W | LARGE;
+	*entry(vm.table, HUGE_WINDOW, 2) = huge;
+	*entry(vm.table, GLOBAL_HUGE_WINDOW, 2) = huge | GLOBAL;
 }
 
 static void read_all(u64 *answers)
 {
-	static const u8 reads[WINDOWS] = { READ_WINDOW, CALL_WINDOW, READ_GLOBAL, READ_HUGE, CALL_EDGE };
+	static const u8 reads[WINDOWS] = { READ_WINDOW, CALL_WINDOW, READ_GLOBAL,     READ_HUGE,
+					   CALL_EDGE,	CALL_HUGE,   READ_GLOBAL_HUGE };
 
 	for (u32 i = 0; i < WINDOWS; i++)
 		answers[i] = ask(reads[i]);
@@ -118,7 +138,15 @@ static const char *fate(u64 answer)
  */
 static void forgets(const char *name, u32 must, u32 tlb_ctl, u64 guest_does, void (*host_does)(void))
 {
-	static const char *const windows[] = { "data", "code", "global data", "a large page", "code across pages" };
+	static const char *const windows[WINDOWS] = {
+		"data",
+		"code",
+		"global data",
+		"a large page",
+		"code across pages",
+		"a large page's code",
+		"a global large page",
+	};
 	u64 before[WINDOWS], answers[WINDOWS];
 
 	show(0);
@@ -146,8 +174,10 @@ static void forgets(const char *name, u32 must, u32 tlb_ctl, u64 guest_does, voi
 	}
 	if (must)
 		check(name, true, "nothing");
-	say("info %s: data %s, code %s, global data %s, a large page %s, code across pages %s", name, fate(answers[0]),
-	    fate(answers[1]), fate(answers[2]), fate(answers[3]), fate(answers[4]));
+	say("info %s: data %s, code %s, global data %s, a large page %s, code across pages %s, a large page's code %s, "
+	    "a global large page %s",
+	    name, fate(answers[0]), fate(answers[1]), fate(answers[2]), fate(answers[3]), fate(answers[4]),
+	    fate(answers[5]), fate(answers[6]));
 }
 
 static void new_asid(void)
@@ -162,6 +192,7 @@ static void invlpga(void)
 	asm volatile("invlpga %0, %1" ::"a"(GLOBAL_WINDOW), "c"(vm.vmcb->asid));
 	asm volatile("invlpga %0, %1" ::"a"(HUGE_WINDOW), "c"(vm.vmcb->asid));
 	asm volatile("invlpga %0, %1" ::"a"(EDGE_WINDOW + PAGE), "c"(vm.vmcb->asid));
+	asm volatile("invlpga %0, %1" ::"a"(GLOBAL_HUGE_WINDOW), "c"(vm.vmcb->asid));
 }
 
 static void host_loads_cr3(void)
@@ -246,26 +277,31 @@ void run(void)
 	}
 	edge_page = page();
 	edge_page[PAGE - 1] = 0xb8;
-	*(u64 *)(pages[0] + (8ul << 21)) = 2; /* in the other large page */
+	/* In the other large page. */
+	*(u64 *)(pages[0] + (8ul << 21)) = 2;
+	if (((u64)pages[0] ^ (u64)code_pages[0]) & ~HUGE_MASK)
+		die("data and code are not in one large page");
+	for (u32 i = 0; i < 6; i++)
+		code_pages[0][(8ul << 21) + i] = code_pages[1][i];
 	vm_init(&vm, guest);
 	vm_ask(&vm, 0);
 
 	forgets("nothing", 0, FLUSH_NOTHING, 0, NULL);
 	forgets("the host's CR3 load", 0, FLUSH_NOTHING, 0, host_loads_cr3);
-	forgets("tlb_ctl 1", 31, FLUSH_ALL, 0, NULL);
+	forgets("tlb_ctl 1", ALL_WINDOWS, FLUSH_ALL, 0, NULL);
 	if (svm_has(HAS_FLUSH_BY_ASID)) {
-		forgets("tlb_ctl 3", 31, FLUSH_ASID, 0, NULL);
-		forgets("tlb_ctl 7", 27, FLUSH_ASID_NOT_GLOBAL, 0, NULL);
+		forgets("tlb_ctl 3", ALL_WINDOWS, FLUSH_ASID, 0, NULL);
+		forgets("tlb_ctl 7", ALL_WINDOWS & ~GLOBAL_WINDOWS, FLUSH_ASID_NOT_GLOBAL, 0, NULL);
 	} else {
 		skip("tlb_ctl 3", "no FlushByAsid");
 		skip("tlb_ctl 7", "no FlushByAsid");
 	}
-	forgets("a new ASID", 31, FLUSH_NOTHING, 0, new_asid);
-	forgets("INVLPGA", 31, FLUSH_NOTHING, 0, invlpga);
-	forgets("INVLPG", 23, FLUSH_NOTHING, INVLPG, NULL);
-	forgets("INVLPG of a large page", 8, FLUSH_NOTHING, INVLPG_HUGE, NULL);
-	forgets("the guest's CR3 load", 27, FLUSH_NOTHING, LOAD_CR3, NULL);
-	forgets("a change of CR4.PGE", 31, FLUSH_NOTHING, TOGGLE_PGE, NULL);
+	forgets("a new ASID", ALL_WINDOWS, FLUSH_NOTHING, 0, new_asid);
+	forgets("INVLPGA", ALL_WINDOWS, FLUSH_NOTHING, 0, invlpga);
+	forgets("INVLPG", ALL_WINDOWS & ~HUGE_WINDOWS, FLUSH_NOTHING, INVLPG, NULL);
+	forgets("INVLPG of a large page", HUGE_WINDOWS, FLUSH_NOTHING, INVLPG_HUGE, NULL);
+	forgets("the guest's CR3 load", ALL_WINDOWS & ~GLOBAL_WINDOWS, FLUSH_NOTHING, LOAD_CR3, NULL);
+	forgets("a change of CR4.PGE", ALL_WINDOWS, FLUSH_NOTHING, TOGGLE_PGE, NULL);
 	many_asids();
 	more_rights();
 }

@@ -19,6 +19,7 @@ from cohortlab.policies import ALL, Policy, parse_policies
 from cohortlab.scenario import TLB_RULE, Scenario, Tlb
 from cohortlab.scenario_check import fetch
 from cohortlab.sim import hardware as hardwares
+from cohortlab.sim.hardware import Hardware
 from cohortlab.sim.policy import host_class, version_of
 from cohortlab.tomlmodel import Location, Model, parse, read_toml, refuse, shown
 
@@ -170,7 +171,7 @@ def load(path: Path) -> Split:
     _unique(path, "rounds", "file", [table.file for table in file.rounds])
     hardware = str(path.parent / file.hardware) if file.hardware.endswith(".toml") else file.hardware
     try:
-        hardwares.load(hardware)
+        simulated = hardwares.load(hardware)
     except BadInput:
         if file.hardware.endswith(".toml"):
             raise
@@ -197,6 +198,7 @@ def load(path: Path) -> Split:
                 wrong = f"{shown(value)} is not allowed"
                 refuse(path.parent / rounds.file, (field,), wrong, f"{shown(was)}, as in {first.table.file}")
         _has_same_emulator(path.parent / rounds.file, group, groups)
+        _has_hardwares_emulator(path, file, group, simulated)
         _has_own_name(path, file, group, groups)
         groups.append(group)
     return Split(path, file, tuple(groups), hardware)
@@ -219,6 +221,14 @@ def _has_same_emulator(path: Path, group: Group, others: Sequence[Group]) -> Non
     if mine and mine != first.file.emulators:
         as_there = f"{shown(first.file.emulators[0])}, as in {first.table.file}"
         refuse(path, (field,), f"{shown(mine[0])} is not allowed", as_there)
+
+
+def _has_hardwares_emulator(path: Path, file: File, group: Group, simulated: Hardware) -> None:
+    """Check that the simulated host is not another emulator's than the rounds: what things cost differs by it."""
+    for kind in map(kinds.kind_of, group.file.emulators):
+        if kind is not None and simulated.emulators and kind not in simulated.emulators:
+            wrong = f"{shown(file.hardware)} is of {', '.join(simulated.emulators)}"
+            refuse(path, ("hardware",), wrong, f"of {kind}, as {group.table.file}")
 
 
 def _has_own_name(path: Path, file: File, group: Group, others: Sequence[Group]) -> None:

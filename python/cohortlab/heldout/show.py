@@ -25,7 +25,8 @@ def lines(cells: Sequence[Cell], alone: Sequence[Alone], seeds: int) -> list[str
     by_class = [(name, [cell for cell in cells if cell.kind == kind]) for kind, name in CLASSES]
     held_out = by_class[0][1]
     said = _goals(held_out, [order for order in found if order.is_held_out])
-    said += ["", "| cells | n | mean error | the lab's own | distance | rounds in range | above 30 % |"]
+    columns = ("cells", "n", "mean error", "the lab's own", "distance", "rounds in range", f"above {CELL_MAX:.0%}")
+    said += ["", f"| {' | '.join(columns)} |"]
     said.append("|---|---|---|---|---|---|---|")
     for name, several in by_class:
         said.append(_summary(name, several))

@@ -26,6 +26,8 @@ _PREFIX = "cohortlab-"
 # In the folder of one that has switched the host's cpu controller on.
 _ADDED = "added-cpu"
 _RUN = Path("/run")
+# What a cgroup has of the cpu controller if nobody has told it anything else.
+_UNTOLD = {"cpu.weight": "100", "cpu.max": "max 100000"}
 # Guests' memory takes a while to be freed, and a scheduler to be unloaded.
 _END_S = 120
 _DYING_S = 5
@@ -46,6 +48,7 @@ class LocalAgent:
             raise
         self.slice = CGROUPS / f"{_PREFIX}{os.getpid()}.slice"
         self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
         try:
             self._start(program)
         except BaseException:
@@ -64,6 +67,8 @@ class LocalAgent:
         own.mkdir()
         (own / "cpu.weight").write_text("10000")  # it must not wait behind what it measures
         ours, theirs = socket.socketpair()
+        # Before there is a process, which lives as long as this is open: whoever is interrupted from now on closes it.
+        self._connection = Connection(ours, self.check)
         command = f"echo $$ >{own}/cgroup.procs && exec {shlex.join([str(program), 'host', str(self.folder)])}"
         with theirs, (self.folder / "agent.err").open("wb") as err:
             # A session of its own: Ctrl-C is for us, who then clean up.
@@ -75,8 +80,7 @@ class LocalAgent:
                 start_new_session=True,
                 pass_fds=(self._turn,),  # until it has put back what was changed
             )
-        self.connection = Connection(ours, self.check)
-        self.machine = Machine("host", self.connection)
+        self.machine = Machine("host", self._connection)
         try:
             self.machine.ping()
             self.machine.at_end("what is left", self._removal(keep_cpu=had))
@@ -97,7 +101,11 @@ class LocalAgent:
             f"rm -rf {self.folder}",
         ]
         if not keep_cpu:
-            lines.append(f"echo -cpu >{CGROUPS}/cgroup.subtree_control")
+            # What _somebody_uses_cpu() looks at, by a shell.
+            said = " ".join(f"{CGROUPS}/*/{name}" for name in _UNTOLD)
+            untold = " ".join(f"-e '{value}'" for value in _UNTOLD.values())
+            used = f"cat {said} 2>/dev/null | grep -qvx {untold}"
+            lines.append(f"{used} || echo -cpu >{CGROUPS}/cgroup.subtree_control")
         return "\n".join(lines)
 
     def check(self) -> None:
@@ -113,9 +121,9 @@ class LocalAgent:
 
     def close(self) -> None:
         """Return when all is gone that was started."""
+        if self._connection is not None:
+            self._connection.close()
         if self._process is not None:
-            with contextlib.suppress(AttributeError):  # it was never connected to
-                self.connection.close()
             try:
                 self._process.wait(_END_S)
             except subprocess.TimeoutExpired:
@@ -156,11 +164,14 @@ def _slices(*, alive: bool) -> list[Path]:
 
 
 def _clean_up_after_the_dead() -> None:
-    """Remove what is left of others of us whose agent was killed, too."""
-    for path in _slices(alive=False):
+    """Remove what is left of others of us whose agent was killed, too. We must have the turn, and nothing yet."""
+    ours = str(os.getpid())
+    # What has our own number is of one that had it before us.
+    for path in (*_slices(alive=False), CGROUPS / f"{_PREFIX}{ours}.slice"):
         _remove(path)
     for path in _RUN.glob(f"{_PREFIX}*-*"):
-        if not Path(f"/proc/{path.name.split('-')[1]}").exists():
+        number = path.name.split("-")[1]
+        if number == ours or not Path(f"/proc/{number}").exists():
             _remove_files(path)
 
 
@@ -174,10 +185,20 @@ def _have_cpu(which: str) -> None:
         raise PlaceError(f"{file}: {why}: run outside of containers, where this is the root of all cgroups") from None
 
 
+def _somebody_uses_cpu() -> bool:
+    """Return whether a cgroup at the top has a weight or a quota: without the cpu controller it would lose both."""
+    for name, untold in _UNTOLD.items():
+        for file in CGROUPS.glob(f"*/{name}"):
+            with contextlib.suppress(OSError):  # its cgroup has just been removed
+                if file.read_text().strip() != untold:
+                    return True
+    return False
+
+
 def _remove_files(folder: Path) -> None:
-    """Remove a folder of ours, and put back what its mark says was changed."""
-    if (folder / _ADDED).exists():
-        # Somebody else may use it by now.
+    """Remove a folder of ours, and put back what its mark says was changed, unless somebody else has use for it now."""
+    if (folder / _ADDED).exists() and not _somebody_uses_cpu():
+        # The kernel refuses where somebody has passed it on to cgroups below by now.
         with contextlib.suppress(PlaceError):
             _have_cpu("-cpu")
     shutil.rmtree(folder, ignore_errors=True)

@@ -124,7 +124,7 @@ class HostPlace(RealPlace):
     def _last_words(self) -> str:
         return self._agent.last_words() if self._agent else "nothing is up"
 
-    def _new_complaints(self) -> list[str]:
+    def _new_complaints(self, *, last: bool = False) -> list[str]:
         try:
             lines = self.host.run("dmesg").stdout.splitlines()
         except (AgentError, TimeoutError, PlaceCrashed):

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from cohortlab.lab.patience import Deadline
+
 # How often a waiting caller looks whether the machine behind the agent still lives.
 _LOOK_S = 0.5
 # How much of a file is asked for or sent at a time: all of a program in one piece may take longer than an answer may.
@@ -89,13 +91,12 @@ class Connection:
 
         Raises:
             AgentError: it could not be done.
-            TimeoutError: no answer came within ``timeout_s``.
+            TimeoutError: no answer came within ``timeout_s``, in which this process was not stopped.
             and what ``check`` raises.
         """
         number, future = next(self._ids), Future[dict[str, Any]]()
         self._waiting[number] = future
         line = json.dumps({"id": number, "op": op, "sample": list(sample)}) + "\n"
-        deadline = time.monotonic() + timeout_s
         try:
             try:
                 with self._send_lock:
@@ -103,12 +104,13 @@ class Connection:
             except OSError as error:
                 self._check()
                 raise AgentError(f"the lab's port is closed: {error.strerror}") from None
+            deadline = Deadline(timeout_s)
             while True:
                 try:
                     return _answer(future.result(timeout=_LOOK_S))
                 except FutureTimeoutError:
                     self._check()
-                    if time.monotonic() > deadline:
+                    if deadline.is_over():
                         raise TimeoutError(f"no answer within {timeout_s:g} s to {line[:200].strip()}") from None
         finally:
             self._waiting.pop(number, None)
@@ -225,9 +227,10 @@ class Machine:
         self.check(f"rm {coded} {part}")
 
     def get(self, path: str, timeout_s: float = 300) -> bytes:
-        """Return what a file has."""
+        """Return what a file has; raise AgentError if it cannot be read."""
         coded = shlex.quote(f"{path}.base64")
-        self.check(f"gzip -c {shlex.quote(path)} | base64 -w0 >{coded}", timeout_s)
+        # A pipe fails with its last command alone, and a file that is not there would be an empty one.
+        self.check(f": <{shlex.quote(path)} && gzip -c {shlex.quote(path)} | base64 -w0 >{coded}", timeout_s)
         text = ""
         # Of what a command prints, the agent keeps the end only.
         while part := self.check(f"tail -c +{len(text) + 1} {coded} | head -c {_PART_BYTES}", timeout_s):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cohortlab import kvm, memory
-from cohortlab.lab import binaries, command, guest, image, kernels, sampling, state
+from cohortlab.lab import binaries, cache, command, guest, image, kernels, sampling, state
 from cohortlab.lab.agent import AgentError
 from cohortlab.lab.command import Boot, Command
 from cohortlab.lab.emulator import Emulator, TooLittleMemory, check_memory
@@ -17,7 +17,7 @@ from cohortlab.lab.guest import Guest, GuestConfig
 from cohortlab.lab.patience import OwnTime, boot_times
 from cohortlab.lab.qemu import Qemu
 from cohortlab.lab.state import State
-from cohortlab.lab.turn import Turn
+from cohortlab.lab.turn import Turn, is_free
 from cohortlab.places import PlaceCrashed, PlaceError, PlaceFailed, ProgressFn
 
 # What the host needs beside its guests: itself, page cache of the root, the payload, and per guest QEMU.
@@ -68,10 +68,16 @@ def bring_up(
     ``accel`` is "kvm", "tcg" or "auto": KVM where it works nested. ``spare_mb`` is memory of the host beside that for
     itself and its guests; ``fresh``: boot, also if there is a saved state of such a lab; ``packages`` and
     ``root_files`` are what the image has beside its own. The rest is explained at ``Boot``.
+
+    Raises:
+        PlaceError: it cannot be had, for what was asked or for what this machine lacks.
+        PlaceCrashed: it did not come up.
     """
     memory_mb = _HOST_MB + spare_mb + sum(config.memory_mb + _PER_GUEST_MB for config in configs)
-    # How much is left is known when it is our turn.
     check_memory(memory_mb, memory.whole_mb(), "in all")
+    # Before the image is built. Of what another lab has now, nothing is known until it is our turn.
+    if share or is_free(cache.folder() / "run"):
+        check_memory(memory_mb, memory.left_mb(), "left")
     agent = binaries.find("cohort-lab-agent")
     progress("the lab's image (built once)", None)
     disk = image.image(packages, root_files)

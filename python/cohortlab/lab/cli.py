@@ -8,9 +8,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from cohortlab.errors import BadInput
 from cohortlab.lab import emulator as emulators
@@ -32,6 +33,8 @@ _EXIT_MAX = 125
 # A week.
 _TIMEOUT_S_MAX = 604_800
 _HOST = "host"
+# What can be given beside these options, by parameter; the rest is of a lab that boots.
+_BESIDE: dict[str, tuple[str, ...]] = {"stop": (), "attach": ("commands", "files", "timeout")}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -62,7 +65,9 @@ _HOST = "host"
 @click.option("--share", is_flag=True, help="Do not wait for another lab on this machine to end.")
 @click.option("--attach", type=click.Path(path_type=Path), metavar="FOLDER", help="Use one that was left running.")
 @click.option("--stop", type=click.Path(path_type=Path), metavar="FOLDER", help="End one that was left running.")
+@click.pass_context
 def cli(
+    context: click.Context,
     commands: tuple[str, ...],
     pcpus: int,
     vms: tuple[str, ...],
@@ -90,12 +95,17 @@ def cli(
     cohortlab lab --attach FOLDER "a: dmesg"   commands for the one that stayed
     cohortlab lab --stop FOLDER
     """
+    _check_beside(context)
     wanted = [_command(text) for text in commands]
     configs = [_config(text, memory_mb) for text in vms]
     names = [config.name for config in configs]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise BadInput(f"--vm: {twice} is named twice: must be another name")
-    programs = {path.name: _readable(path) for path in files}
+    programs: dict[str, Path] = {}
+    for path in files:
+        if path.name in programs:
+            raise BadInput(f"--file: {path}: {path.name} is named twice: must have another name")
+        programs[path.name] = _readable(path)
     if ple_window_us is not None and not ple:
         raise BadInput("--ple-window-us: is not allowed with --no-ple: must be left out")
     if stop:
@@ -133,7 +143,7 @@ def cli(
         print(booted.emulator.folder, flush=True)
     try:
         code = _run_all(booted.emulator, wanted, timeout)
-        for line in booted.emulator.new_complaints():
+        for line in booted.emulator.new_complaints(last=True):
             print(f"host's console: {line}", file=sys.stderr)
         return code
     except PlaceCrashed:
@@ -143,6 +153,31 @@ def cli(
     finally:
         if not keep:
             booted.emulator.close()
+
+
+def _check_beside(context: click.Context) -> None:
+    """Raise BadInput for what would be ignored beside --stop or --attach."""
+    given = {
+        parameter.name: _shown(parameter, value)
+        for parameter in context.command.params
+        if parameter.name is not None
+        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+        # Commands come from the command line also where there are none.
+        and (value := context.params[parameter.name]) != ()
+    }
+    for option, beside in _BESIDE.items():
+        if option not in given:
+            continue
+        if ignored := [text for name, text in given.items() if name not in (option, *beside)]:
+            allowed = "allowed are MACHINE: COMMAND, --file and --timeout" if beside else "it goes alone"
+            raise BadInput(f"{', '.join(ignored)}: not allowed with {given[option]}: {allowed}")
+
+
+def _shown(parameter: click.Parameter, value: Any) -> str:
+    """Return how a parameter was written on the command line: the name of an option, or the first of the commands."""
+    if isinstance(parameter, click.Argument):
+        return shown(value[0])
+    return (parameter.secondary_opts if value is False and parameter.secondary_opts else parameter.opts)[0]
 
 
 def _check_machines(wanted: list[tuple[str, str]], names: list[str]) -> None:

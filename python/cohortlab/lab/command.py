@@ -130,8 +130,13 @@ def of(boot: Boot) -> Command:
     return Command(qemu, argv, _initrd(boot), (kernel.file, of_guests.disk, boot.image.disk, *boot.disks))
 
 
+def of_options(value: object) -> str:
+    """Return a value as it is written among QEMU's options, which end with commas."""
+    return str(value).replace(",", ",,")
+
+
 def _disk(name: str, file: Path) -> tuple[str, ...]:
-    drive = f"file={file},format=raw,if=none,id={name},readonly=on"
+    drive = f"file={of_options(file)},format=raw,if=none,id={name},readonly=on"
     return "-drive", drive, "-device", f"virtio-blk-pci,drive={name}"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from qemu.qmp import QMPClient, QMPError
 
 from cohortlab.lab.agent import connected
+from cohortlab.lab.patience import Deadline
 from cohortlab.places import PlaceCrashed
 
 SOCKET = "control.sock"
@@ -94,11 +95,11 @@ async def _ask(qmp: QMPClient, command: str, arguments: dict[str, Any] | None = 
 
 async def _until(qmp: QMPClient, query: str, wanted: tuple[str | None, ...]) -> None:
     """Return when the answer to ``query`` has one of these statuses; a migration that is being set up has none."""
-    end = time.monotonic() + _PATIENCE_S
+    deadline = Deadline(_PATIENCE_S)
     while (status := (answer := await _ask(qmp, query)).get("status")) not in wanted:
         if status in _ENDED[1:-1]:
             raise PlaceCrashed(f"its state is not saved: {answer.get('error-desc', status)}")
-        if time.monotonic() > end:
+        if deadline.is_over():
             raise PlaceCrashed(f"{query} says {status} for {_PATIENCE_S} s instead of {wanted[0]}")
         await asyncio.sleep(_LOOK_S)
 

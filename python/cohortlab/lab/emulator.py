@@ -6,12 +6,14 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -20,8 +22,9 @@ from cohortlab import memory
 from cohortlab.lab import cache, control, evidence, lastwords, turn
 from cohortlab.lab.agent import AgentError, Connection, Machine
 from cohortlab.lab.command import Boot, Command
+from cohortlab.lab.console import Growing
 from cohortlab.lab.lastwords import DEATH, Vmm
-from cohortlab.lab.patience import BootTimes, OwnTime, Patience, boot_times
+from cohortlab.lab.patience import STOOD_S, BootTimes, OwnTime, Patience, boot_times
 from cohortlab.lab.qemu import Qemu
 from cohortlab.places import PlaceCrashed, PlaceError, PlaceFailed, ProgressFn
 
@@ -42,6 +45,8 @@ _MEMORY = "memory"
 # Locked by the emulator for as long as it lives, and by who talks to its agent.
 _ALIVE = "alive"
 _CLIENT = "client"
+# One that was killed ends when the kernel has freed its memory, gigabytes of it.
+_END_S = 60
 # A folder is filled, and its emulator started, within this time.
 _FILLED_S_MAX = 3600
 
@@ -56,13 +61,17 @@ class Emulator:
     def __init__(self, folder: Path, process: subprocess.Popen[bytes] | None, qemu: Qemu | None = None) -> None:
         self.folder = folder
         self.qemu = qemu
-        self._complained = 0
         self._evidence_at: Path | None = None
         self._evidence_asked = False
         self._evidence_lock = threading.Lock()
-        # When the first of the pings was sent that are not answered yet.
-        self._asked = 0.0
+        # When the first of the pings was sent that are not answered yet, and when somebody last looked for its answer.
+        self._asked = self._looked = 0.0
+        self._silence_lock = threading.Lock()
         self.console = folder / _CONSOLE
+        # Of the console: what nobody has looked at for complaints yet, and what not for the host's death.
+        self._complaints, self._deaths = Growing(self.console), Growing(self.console)
+        self._died = False
+        self._death_lock = threading.Lock()
         self._process = process
         self._closing = threading.Event()
         self._up = process is None  # one that was left running is
@@ -161,7 +170,7 @@ class Emulator:
             return
         if self._process is not None and self._process.poll() is not None:
             raise PlaceCrashed(f"the lab's emulator ended; {self.last_words()}")
-        if DEATH.search(self.console_text()):
+        if self._has_died():
             raise PlaceCrashed(f"the lab's host crashed; {self.last_words()}")
         silence_s = self._silence_s()
         if self._up and silence_s > _SILENCE_S:
@@ -169,18 +178,41 @@ class Emulator:
                 f"the lab's host does not answer for {silence_s:.0f} s; {self.last_words()}{self._evidence()}"
             )
 
+    def _has_died(self) -> bool:
+        """Return whether the console tells of the host's death. All who wait for an answer ask that, all the time."""
+        with self._death_lock:
+            if not self._died:
+                whole, begun = self._deaths.read()
+                # A host that dies may not come to the end of a line.
+                self._died = DEATH.search(whole + begun) is not None
+            return self._died
+
     def _silence_s(self) -> float:
-        """Return for how long a question is unanswered. Nobody asks while this process is stopped, by Ctrl-Z say."""
-        asked = self._asked
-        return time.monotonic() - asked if asked > self.connection.last_heard else 0.0
+        """Return for how many seconds a question is unanswered, of those in which this process was not stopped.
+
+        By Ctrl-Z, say: nobody asks then, nor reads the answer to what was asked before.
+        """
+        with self._silence_lock:
+            now = time.monotonic()
+            # Whoever asked looks all the time.
+            not_looked_s = now - max(self._looked, self._asked)
+            self._looked = now
+            if self._asked <= self.connection.last_heard:
+                return 0.0
+            if not_looked_s > STOOD_S:
+                self._asked += not_looked_s
+            return now - self._asked
 
     def console_text(self) -> str:
         return self.console.read_text(errors="replace") if self.console.exists() else ""
 
-    def new_complaints(self) -> list[str]:
-        """Return the console's lines, since the last call, that tell of a bug, a stall or an ejected scheduler."""
-        text = self.console_text()
-        new, self._complained = text[self._complained :], len(text)
+    def new_complaints(self, *, last: bool = False) -> list[str]:
+        """Return the console's lines, since the last call, that tell of a bug, a stall or an ejected scheduler.
+
+        Half a line waits for its other half, unless this is the ``last`` call.
+        """
+        whole, begun = self._complaints.read()
+        new = whole + begun if last else whole
         return [line.strip() for line in new.splitlines() if COMPLAINT.search(line)]
 
     def close(self) -> None:
@@ -238,8 +270,9 @@ class Emulator:
     def _ping_now_and_then(self) -> None:
         """Have the host say that it lives, also while all callers wait for long commands."""
         while not self._closing.wait(_PING_S):
-            if self._asked <= self.connection.last_heard:
-                self._asked = time.monotonic()
+            with self._silence_lock:
+                if self._asked <= self.connection.last_heard:
+                    self._asked = time.monotonic()
             try:
                 self.host.ping(_SILENCE_S)
             except (TimeoutError, AgentError, PlaceCrashed):
@@ -273,8 +306,7 @@ def _launch(command: Command, folder: Path, own_turn: int, keep: bool, state: Pa
     if state is not None:
         argv += ["-incoming", f"file:{state / _MEMORY}"]
     if not keep:
-        # The kernel ends it with us, however we end. (With the thread that started it, to be exact.)
-        argv = ["setpriv", "--pdeathsig", "KILL", *argv]
+        argv = _tied(argv, os.getpid())
     with (folder / _ERRORS).open("wb") as err, (folder / _ALIVE).open("wb") as alive:
         fcntl.flock(alive, fcntl.LOCK_EX)
         process = subprocess.Popen(
@@ -303,6 +335,16 @@ def _launch(command: Command, folder: Path, own_turn: int, keep: bool, state: Pa
     return process
 
 
+def _tied(argv: Sequence[str], starter: int) -> list[str]:
+    """Return a command that the kernel ends with the process ``starter``, which runs it, however that one ends.
+
+    With the thread that runs it, to be exact. Of a starter that was killed before the kernel was told nothing is heard
+    any more, and the emulator would keep the turn, which it inherits, for ever: so it does not begin without one.
+    """
+    begin = f'[ "$PPID" = {starter} ] && exec "$@"'
+    return ["setpriv", "--pdeathsig", "KILL", "sh", "-c", begin, "sh", *argv]
+
+
 def _tell_timers_at_once(pid: int) -> None:
     """Let the emulator's main loop have a CPU whenever it wants one.
 
@@ -327,12 +369,40 @@ def _last_error(folder: Path) -> str:
 
 
 def stop_kept(folder: Path) -> None:
-    """End a first level that was started with ``keep``."""
+    """End a first level that was started with ``keep``; return when its memory and its turn are free.
+
+    Raises:
+        PlaceError: there is none.
+        PlaceFailed: it was killed, and has not ended.
+    """
     process = _emulator_in(folder)
     if process is None:
         raise PlaceError(f"{folder}: no lab runs there")
-    os.kill(process, signal.SIGKILL)
+    if not _end(process, folder):
+        what = f"process {process} was killed, and has not ended within {_END_S} s"
+        raise PlaceFailed(f"{folder}: {what}: until it has, its memory is not free and other labs wait")
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(process: int, folder: Path) -> bool:
+    """Kill the emulator that runs in ``folder``; return whether it has ended within ``_END_S`` seconds."""
+    try:
+        handle = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    try:
+        # From now on nobody else is meant by it; until then, its number might have become another process's.
+        if _emulator_in(folder) != process:
+            return True
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        # Not by its files, which it closes one after the other: all of them are closed when it has ended.
+        ended = select.poll()
+        ended.register(handle, select.POLLIN)
+        return bool(ended.poll(_END_S * 1000))
+    except ProcessLookupError:
+        return True
+    finally:
+        os.close(handle)
 
 
 def _emulator_in(folder: Path) -> int | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cohortlab.lab import cache, control
 from cohortlab.places import PlaceCrashed, PlaceError
+from cohortlab.results import write_atomically
 
 # Where each processor is, and whether its timer is armed and its interrupts are open; twice, to see what moves.
 _QUESTIONS = ("info status", "info cpus", "info registers -a", "info pic")
@@ -28,7 +29,7 @@ def take(folder: Path, console: str) -> Path | None:
         for old in sorted(lost.glob("*.txt"))[: 1 - _KEPT]:
             old.unlink(missing_ok=True)
         file = lost / f"{datetime.now():%Y%m%d-%H%M%S-%f}.txt"
-        file.write_text("\n".join([*answers, "console:", console]))
+        write_atomically(file, "\n".join([*answers, "console:", console]).encode())
     except (PlaceCrashed, PlaceError, OSError):
         # That the host hangs is what has to be told, also where nothing can be written.
         return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cohortlab.lab import lastwords, vmlinux
 from cohortlab.lab.agent import AgentError, GuestChannel, Job, Machine
-from cohortlab.lab.command import MACHINE, PAYLOAD, SWITCHES
+from cohortlab.lab.command import MACHINE, PAYLOAD, SWITCHES, of_options
 from cohortlab.lab.lastwords import Vmm
 from cohortlab.lab.patience import Patience
 from cohortlab.lab.sampling import usage_s
@@ -237,7 +237,7 @@ def _qemu(config: GuestConfig, accel: str, site: Site) -> list[str]:
         *("-smp", str(config.vcpus), "-m", f"{config.memory_mb}M"),
         *("-kernel", site.kernel, "-initrd", site.initrd),
         *("-append", f"console=ttyS0 loglevel={_LOGLEVEL} panic=-1 oops=panic {SWITCHES} {_TSC} lab.role=guest"),
-        *("-drive", f"file={site.disk},format=raw,if=none,id=root,readonly=on,file.locking=off"),
+        *("-drive", f"file={of_options(site.disk)},format=raw,if=none,id=root,readonly=on,file.locking=off"),
         *("-device", f"virtio-blk-pci,drive=root,{_LEGACY}"),
         *("-chardev", f"file,id=console,path={place}/console.log", "-serial", "chardev:console"),
         *("-device", f"virtio-serial-pci,{_LEGACY}"),

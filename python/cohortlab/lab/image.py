@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +40,8 @@ _LIBRARIES = "usr/lib/x86_64-linux-gnu"
 _PROGRAMS = ("usr/bin/qemu-system-x86_64", "usr/bin/busybox")
 _EMULATOR = (*_PROGRAMS, _LIBRARIES, "usr/lib64", "usr/share/qemu", "usr/share/seabios")
 _SPARE_MB = 64
+# What there is for a while when an image is made: itself, some 430 MB, the same unpacked, packages and lists of them.
+_ROOM_MB = 1536
 # So many images, with packages and files of programs, are kept.
 _KEPT = 8
 # Where programs and libraries are that are chosen among several packages', and where they are looked for.
@@ -86,10 +88,10 @@ def image(packages: Mapping[str, str] | None = None, files: Mapping[str, Path] |
     the same.
 
     Raises:
-        PlaceError: there is no such package.
+        PlaceError: there is no such package, or no room.
     """
     recipe = repr((SUITE, _PACKAGES, _FILES, _LINKS, _LEFT_OUT, _EMULATOR, _SPARE_MB))
-    folder = cache.built(f"root-{SUITE}-{_key(recipe)}", _build)
+    folder = _built(f"root-{SUITE}-{_key(recipe)}", _build)
     if not packages and not files:
         return Image(folder / "root.ext4", folder / "root")
     contents = {name: _content(path) for name, path in sorted((files or {}).items())}
@@ -106,10 +108,19 @@ def image(packages: Mapping[str, str] | None = None, files: Mapping[str, Path] |
         shutil.rmtree(root)
         shutil.rmtree(folder / "apt")
 
-    disk = cache.built(f"root-{SUITE}-{_key(recipe)}", build) / "root.ext4"
+    disk = _built(f"root-{SUITE}-{_key(recipe)}", build) / "root.ext4"
     # Whoever edits a program's files makes one of 400 MB each time.
     cache.tidy(f"root-{SUITE}-", _KEPT)
     return Image(disk, folder / "root")
+
+
+def _built(name: str, build: Callable[[Path], None]) -> Path:
+    """Return the folder of an image; raise PlaceFailed, before anything is fetched, if there is no room to make it."""
+    free_mb = shutil.disk_usage(cache.root()).free >> 20
+    if free_mb < _ROOM_MB and not (cache.root() / name).is_dir():
+        needed = f"the lab's image needs {_ROOM_MB} MB of disk while it is made"
+        raise PlaceFailed(f"{cache.root()}: {needed}, {free_mb} MB are left: make room, or set COHORT_CACHE")
+    return cache.built(name, build)
 
 
 def _content(path: Path) -> tuple[str, int]:

@@ -41,9 +41,20 @@ def of_place(place: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name not in ("", "unknown")))
 
 
+def kind_of(name: str) -> Kind | None:
+    """Return the kind that an emulator's name says; None if it says none, as that of a host's own QEMU."""
+    found = _NAME.fullmatch(name)
+    return next((kind for kind in _KINDS if found and kind == found[1]), None)
+
+
+def emulated(place: Mapping[str, str]) -> tuple[Kind, ...]:
+    """Return the kinds of emulator that a result's place had; none where the processor is real."""
+    if "tcg" not in place.get("accelerator", ""):
+        return ()
+    kinds = {kind_of(name) for name in of_place(place)}
+    return tuple(kind for kind in _KINDS if kind in kinds)
+
+
 def cost(place: Mapping[str, str]) -> str:
     """Return what a result's emulator costs; empty for the best, and where the processor is real."""
-    if "tcg" not in place.get("accelerator", ""):
-        return ""
-    kinds = {found[1] for name in of_place(place) if (found := _NAME.fullmatch(name))}
-    return "; ".join(COSTS[kind] for kind in _KINDS if kind in kinds and COSTS[kind])
+    return "; ".join(COSTS[kind] for kind in emulated(place) if COSTS[kind])

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from cohortlab.lab import cache
+from cohortlab.results import write_atomically
 
 # Of how many boots the times are kept.
 _KEPT = 7
@@ -26,12 +26,44 @@ _UNKNOWN_SILENCE_S = 90
 # nothing but complain is lost as well.
 _GRACE_S = 15
 _LIMITS_MAX = 3
+# A clock that is looked at later than this stood still with this process, stopped by Ctrl-Z say: more is not counted.
+_STEP_S_MAX = 20
+# Who comes to look as late as this was stopped meanwhile: what it waits for may be there, and nobody has seen it.
+STOOD_S = 10
+# No single answer is waited for as long as this, so whoever looks later was stopped. Of less, slow answers may be the
+# reason: that is pardoned for as long as this, all together.
+_ANSWER_S_MAX = 90
+
+
+class Deadline:
+    """The end of a time that somebody may take, without that in which this process was stopped, by Ctrl-Z say.
+
+    Whoever waits looks at it every few seconds, unless this process is stopped.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        """``limit_s``: seconds from now."""
+        self._looked = time.monotonic()
+        self._end = self._looked + limit_s
+        self._pardon_s = float(_ANSWER_S_MAX)
+
+    def is_over(self) -> bool:
+        """Return whether the time is up, which it is not by having been stopped since the last call."""
+        before, self._looked = self._looked, time.monotonic()
+        gap_s = self._looked - before
+        if gap_s > _ANSWER_S_MAX:
+            self._end += gap_s
+        elif STOOD_S < gap_s <= self._pardon_s:
+            self._pardon_s -= gap_s
+            self._end += gap_s
+        return self._looked > self._end
 
 
 class OwnTime:
     """A clock that passes only as fast as a process gets the CPUs that it wants.
 
-    On a machine that is busy with other things, a boot of twelve seconds has taken fifty; by this clock, twelve.
+    On a machine that is busy with other things, a boot of twelve seconds has taken fifty; by this clock, twelve. And it
+    stops soon when nobody looks at it: who waits for a boot does so every few seconds, unless this process is stopped.
     """
 
     def __init__(self, process: int | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -46,7 +78,7 @@ class OwnTime:
         then, (ran, waited) = self._clock(), self._spent()
         had = max(0, ran - self._ran)
         wanted = had + max(0, waited - self._waited)
-        self._now += (then - self._then) * (had / wanted if wanted else 1.0)
+        self._now += min(then - self._then, _STEP_S_MAX) * (had / wanted if wanted else 1.0)
         self.ran_s += had / 1e9
         self._then, self._ran, self._waited = then, ran, waited
         return self._now
@@ -109,10 +141,8 @@ class BootTimes:
         all_times = self._read()
         all_times[what] = [*all_times.get(what, []), round(took_s, 1)][-_KEPT:]
         # Two labs that end their boots at once may lose a time; they never see half a file.
-        new = self._file.with_suffix(f".new-{os.getpid()}")
         with contextlib.suppress(OSError):
-            new.write_text(json.dumps(all_times, indent=1) + "\n")
-            new.replace(self._file)
+            write_atomically(self._file, f"{json.dumps(all_times, indent=1)}\n".encode())
 
     def _read(self) -> dict[str, list[float]]:
         try:

@@ -140,10 +140,15 @@ class LabPlace(RealPlace):
             self._state.remove()
 
     def _close(self) -> None:
-        if self._lab is not None:
-            self._collect_complaints()
-            self._lab.close()
-        self._lab, self._guests, self._policy, self._probe = None, {}, None, None
+        try:
+            if self._lab is not None:
+                self._collect_complaints(last=True)
+        finally:
+            # Also if nobody is there to be told of complaints: its emulator and its files would stay.
+            lab, self._lab = self._lab, None
+            self._guests, self._policy, self._probe = {}, None, None
+            if lab is not None:
+                lab.close()
 
     def _check(self) -> None:
         self.emulator.check()
@@ -151,8 +156,8 @@ class LabPlace(RealPlace):
     def _last_words(self) -> str:
         return self.emulator.last_words()
 
-    def _new_complaints(self) -> list[str]:
-        return self._lab.new_complaints() if self._lab is not None else []
+    def _new_complaints(self, *, last: bool = False) -> list[str]:
+        return self._lab.new_complaints(last=last) if self._lab is not None else []
 
     def _needs_cohort(self) -> None:
         self._cohort = self._cohort or binaries.find("cohort")

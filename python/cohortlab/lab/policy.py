@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from cohortlab.errors import one_line
 from cohortlab.lab.agent import Job, Machine
+from cohortlab.lab.patience import Deadline
 from cohortlab.places import PlaceError
 from cohortlab.policies import KernelSettings
 
@@ -84,7 +85,9 @@ class PolicyRun:
         self.name = name
         self._host = host
         self._job = job
+        # Of what it has printed: how many bytes were read, and the begin of a line whose end was not there yet.
         self._offset = 0
+        self._begun = ""
         self._last: dict[str, float] = {}
         # Several programs end at the same time.
         self._reading = threading.Lock()
@@ -95,9 +98,9 @@ class PolicyRun:
         stats = ("--stats", str(STATS_PERIOD_S), "--json")
         command = shlex.join([cohort, "run", "--policy", name, *args, *stats])
         run = cls(name, host, host.spawn("policy", f"exec {command}"))
-        deadline = time.monotonic() + _START_TIMEOUT_S
+        deadline = Deadline(_START_TIMEOUT_S)
         while not run._is_ready():
-            if time.monotonic() > deadline:
+            if deadline.is_over():
                 run.kill()
                 raise PlaceError(f'policy "{name}" did not start in {_START_TIMEOUT_S} s: {run._reason()}')
         return run
@@ -137,10 +140,10 @@ class PolicyRun:
     def latest(self) -> dict[str, float]:
         """Return the counters it printed last (none yet: an empty dictionary)."""
         with self._reading:
-            text, offset = self._job.output("stdout", self._offset)
-            complete = text[: text.rfind("\n") + 1]
-            self._offset = offset - len(text[len(complete) :].encode())
-            for line in complete.splitlines():
+            # The offset is the agent's, in bytes: of a character that it cut in two, the text has other ones, and more.
+            text, self._offset = self._job.output("stdout", self._offset)
+            *lines, self._begun = f"{self._begun}{text}".split("\n")
+            for line in lines:
                 try:
                     total = json.loads(line)["total"]
                 except (ValueError, KeyError, TypeError):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shlex
 import signal
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ from cohortlab import why
 from cohortlab.errors import one_line
 from cohortlab.lab import sampling
 from cohortlab.lab.agent import Answer, Job, Machine, Sample
+from cohortlab.lab.patience import Deadline
 from cohortlab.places import PlaceError
 
 # Its programs are checked by the kernel first, which an emulator on a busy machine may take long for.
@@ -50,10 +50,10 @@ class ProbeRun:
         top = f"{shlex.quote(cohort)} top --batch --json --columns %RUN --answer {socket}"
         argv = f"rm -f {socket}; {first}; exec $first {top}"
         run = cls(host.spawn(name, argv), socket)
-        deadline = time.monotonic() + _START_TIMEOUT_S
+        deadline = Deadline(_START_TIMEOUT_S)
         while _READY not in (said := run._job.output("stderr")[0]):
             ended = run._job.wait(0.2)
-            if ended is not None or time.monotonic() > deadline:
+            if ended is not None or deadline.is_over():
                 run.kill()
                 how = f"did not start in {_START_TIMEOUT_S} s" if ended is None else f"ended with {ended}"
                 raise PlaceError(f"the probe {how}: {one_line(said[-600:]) or 'it printed no reason'}")

@@ -148,10 +148,15 @@ class _Build:
         out = subprocess.PIPE
         with subprocess.Popen(argv, cwd=self.output, stdout=out, stderr=subprocess.STDOUT, env=_env()) as ninja:
             assert ninja.stdout is not None, "it was asked for"
-            for line in ninja.stdout:
-                words.append(line.decode(errors="replace").strip())
-                if step := _STEP.match(words[-1]):
-                    self.progress("building the emulator (once)", int(step[1]) / int(step[2]))
+            try:
+                for line in ninja.stdout:
+                    words.append(line.decode(errors="replace").strip())
+                    if step := _STEP.match(words[-1]):
+                        self.progress("building the emulator (once)", int(step[1]) / int(step[2]))
+            except BaseException:
+                # Who is ended by `kill`, and not by Ctrl-C, must tell it: it ends its compilers. Nobody waits for them.
+                ninja.terminate()
+                raise
         if ninja.returncode != 0:
             self._failed(argv[0], [word for word in words if "error:" in word] or list(words)[-1:])
 

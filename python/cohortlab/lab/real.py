@@ -116,8 +116,8 @@ class RealPlace(ABC):
     def _last_words(self) -> str:
         """Return how the host is, when it does not answer."""
 
-    def _new_complaints(self) -> list[str]:
-        """Return what the host's kernel has logged since the last call of bugs and stalls."""
+    def _new_complaints(self, *, last: bool = False) -> list[str]:
+        """Return what the host's kernel has logged since the last call of bugs and stalls; ``last``: it is the last."""
         return []
 
     @abstractmethod
@@ -384,8 +384,8 @@ class RealPlace(ABC):
             return f"none: {error}"
         return "on"
 
-    def _collect_complaints(self) -> None:
-        new = [f"host: {line}" for line in self._new_complaints()]
+    def _collect_complaints(self, *, last: bool = False) -> None:
+        new = [f"host: {line}" for line in self._new_complaints(last=last)]
         self.complaints += new
         for line in new:
             self._progress(f"the kernel log says: {line}", None)

@@ -92,6 +92,14 @@ def _for_machines(about: dict[str, Any], figures: dict[str, Any], written: Any) 
     }
 
 
+def _notes_at_end(end: dict[str, Any]) -> list[str]:
+    """Return what the probe said of its counters when the recording ended; what it said at the begin is there again."""
+    counted = end.get("counted")
+    notes = counted.get("notes") if isinstance(counted, dict) else None
+    # Of this part, the file's format says no more than that it is JSON.
+    return [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
+
+
 def _tell(
     about: dict[str, Any], vms: list[dict[str, Any]], part_s: float, written: Any, figures: dict[str, Any]
 ) -> None:
@@ -107,7 +115,7 @@ def _tell(
             f"  {vm['name']}: {len(vm['vcpus'])} vCPUs, ran {shares['run']:.2f} pCPUs, ready {shares['ready']:.2f},"
             f" of it co-stop {shares['costop']:.2f}" + (f"; {told}" if told else "")
         )
-    remarks = [*about["header"]["notes"], *written.remarks]
+    remarks = list(dict.fromkeys([*about["header"]["notes"], *_notes_at_end(end), *written.remarks]))
     if figures["unknown"]:
         remarks.append(f"{figures['unknown']} events are of vCPUs that nobody knows")
     if figures["truncated"]:

@@ -3,7 +3,7 @@
 
 A scenario does not say what things cost on a host; a hardware file does, in the tables ``[machine]`` (sockets, costs),
 ``[kvm]`` and ``[guest]``, and what else runs there, in ``[[task]]``. The simulator checks them; what a file does not
-say has the simulator's default.
+say has the simulator's default. A file that is of an emulated processor names the kinds of emulator in ``emulators``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, Strict
 
 from cohortlab import shipped
 from cohortlab.errors import BadInput
+from cohortlab.lab.kinds import Kind
 from cohortlab.scenario import Scenario
 from cohortlab.tomlmodel import Location, Model, parse, read_toml, refuse, shown
 
@@ -50,13 +51,20 @@ class HostTask(Model):
     before_ns: int | None = Field(None, ge=0, le=_S_NS, description="an integer from 0 to a second")
 
 
-class _Tasks(Model):
+class _About(Model):
     task: Annotated[tuple[HostTask, ...], Strict(False)] = Field((), description="[[task]] tables")
+    emulators: Annotated[tuple[Kind, ...], Strict(False)] = Field(
+        (), description=f"a list of {', '.join(get_args(Kind))}"
+    )
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """Parameters that differ from the simulator's defaults; ``path`` is named in errors."""
+    """Parameters that differ from the simulator's defaults; ``path`` is named in errors.
+
+    Attributes:
+        emulators: the kinds of emulator whose processor it is; none where that is real, or not said.
+    """
 
     name: str
     path: Path
@@ -64,6 +72,7 @@ class Hardware:
     kvm: dict[str, Any] = field(default_factory=dict)
     guest: dict[str, Any] = field(default_factory=dict)
     tasks: tuple[HostTask, ...] = ()
+    emulators: tuple[Kind, ...] = ()
 
 
 def of(scenario: Scenario, name: str | None = None) -> Hardware:
@@ -98,7 +107,8 @@ def load(name: str) -> Hardware:
 def of_data(data: Mapping[str, Any], path: Path) -> Hardware:
     """Return the hardware that a file's data describe, or raise BadInput; ``path`` is named in it."""
     data = {key: value for key, value in data.items() if key != "description"}
-    tasks = parse(_Tasks, {"task": data.pop("task", [])}, path).task
+    about = parse(_About, {name: data.pop(name, []) for name in _About.model_fields}, path)
+    tasks = about.task
     for index, task in enumerate(tasks):
         if (task.vmm is None) != (task.before_ns is None):
             refuse(path, ("task", index), "one of vmm and before_ns is missing", "both or none")
@@ -115,7 +125,8 @@ def of_data(data: Mapping[str, Any], path: Path) -> Hardware:
             refuse(path, ("task", index, "cpus"), "is not allowed with per_pcpu", "left out")
     for key, value in data.items():
         if key not in _TABLES:
-            raise BadInput(f"{path}: {key}: is not a known field: known are description, {', '.join(_TABLES)}, task")
+            known = f"description, {', '.join(_TABLES)}, {', '.join(_About.model_fields)}"
+            raise BadInput(f"{path}: {key}: is not a known field: known are {known}")
         if not isinstance(value, dict):
             raise BadInput(f"{path}: {key}: must be a table")
         try:
@@ -126,7 +137,7 @@ def of_data(data: Mapping[str, Any], path: Path) -> Hardware:
     _check_kinds(path, ("kvm",), kvm, _KVM)
     _check_kinds(path, ("kvm", "ple"), kvm.get("ple", {}), _PLE)
     tables = {key: data.get(key, {}) for key in _TABLES}
-    return Hardware(path.stem, path, **tables, tasks=tasks)
+    return Hardware(path.stem, path, **tables, tasks=tasks, emulators=about.emulators)
 
 
 def _check_kinds(path: Path, place: Location, table: Mapping[str, Any], kinds: Mapping[str, tuple[type, str]]) -> None:
