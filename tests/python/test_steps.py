@@ -47,7 +47,8 @@ def runs(pid: int) -> bool:
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_steps_alone_ends_what_it_has_started(tree: Path, ending: signal.Signals) -> None:
-    argv = ["scripts/steps", "emulator"]
+    # What started the tests may have had signals ignored, as nohup does, and a shell cannot undo that.
+    argv = ["env", "--default-signal", "scripts/steps", "emulator"]
     with subprocess.Popen(argv, cwd=tree, stdout=subprocess.DEVNULL, start_new_session=True) as ran:
         try:
             deadline = time.monotonic() + 60
