@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What VMs and cgroups had in the lab's tests of shares, beside what they were due: a Markdown table.
 
-    build/venv/bin/python bench/due.py [PYTEST ARGUMENT...]     both kernels, 15 minutes; -k newest: the one
+    build/venv/bin/python bench/due.py [PYTEST ARGUMENT...]     both kernels, 11 minutes; -k newest: the one
 
 In pCPUs, of the newest kernel and the oldest that has what Cohort needs, under EEVDF (its weights by `smp`) and under
 Cohort. A test that was repeated, since others kept the lab waiting, has the figures of its last try.
