@@ -228,7 +228,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		if (t) {
 			steps_back = t->steps_back;
 			t->steps_back = false;
-			could_go_on(t, c, best);
+			note_prev(t, c, best);
 		}
 	}
 	order_before_pick(cpu, best->now);

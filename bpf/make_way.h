@@ -308,8 +308,8 @@ enum fate {
 	GOES_ON_FOR_NOW, /* until it is seen whether somebody who comes first has been taken elsewhere */
 };
 
-/* t, which gives up that pCPU for the moment, could go on. What is due by an order that divides anew every so often may be due no more in the rest of a turn. */
-static __always_inline void could_go_on(struct task_ctx *t, const struct cpu_ctx *c, struct pick *best)
+/* Of t, which gives up that pCPU for the moment and could go on. What is due by an order that divides anew every so often may be due no more in the rest of a turn. */
+static __always_inline void note_prev(struct task_ctx *t, const struct cpu_ctx *c, struct pick *best)
 {
 	best->leaving_vm = t->vm;
 	best->prev_queued = true;

@@ -95,8 +95,8 @@ static int turn_over(void *map, int *key, struct turn_timer *timer)
 }
 
 /*
- * What is left of the turn of cpu's runner, who has been stopped to look at those that were put aside here. A cgroup that uses up its quota in each period of a
- * millisecond would else have turns last for a millisecond wherever another thread of it is aside. 0: too little, or nobody has to look.
+ * What is left of the turn of cpu's runner, who has been stopped to look at those that were put aside here. Where tasks of a cgroup begin one after the other, and
+ * its quota is used up in each period of a millisecond, turns would else last for a millisecond. 0: too little, or nobody has to look.
  */
 static __always_inline u64 rest_of_turn_ns(const struct cpu_ctx *c, u64 now)
 {

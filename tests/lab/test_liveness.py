@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.python.silent import silent_port
 
 from cohortlab.lab import emulator, evidence, turn
 from cohortlab.lab.emulator import Emulator
@@ -25,13 +24,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     made = tmp_path / "lab"
     made.mkdir()
     (made / "console.log").touch()
-    with ExitStack() as stack:
-        port = stack.enter_context(socket.socket(socket.AF_UNIX))
-        # A path may be longer than a socket's address.
-        at = os.open(made, os.O_PATH)
-        stack.callback(os.close, at)
-        port.bind(f"/proc/self/fd/{at}/agent.sock")
-        port.listen()
+    with silent_port(made):
         yield made
 
 

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.python.silent import silent_port
 
 from cohortlab.lab.console import Growing
 from cohortlab.lab.emulator import Emulator
@@ -35,16 +33,10 @@ def console(tmp_path: Path) -> Console:
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Emulator]:
     """A lab behind whose port nobody answers."""
-    with ExitStack() as stack:
-        port = stack.enter_context(socket.socket(socket.AF_UNIX))
-        # A path may be longer than a socket's address.
-        at = os.open(tmp_path, os.O_PATH)
-        stack.callback(os.close, at)
-        port.bind(f"/proc/self/fd/{at}/agent.sock")
-        port.listen()
+    with silent_port(tmp_path):
         made = Emulator(tmp_path, None)
-        stack.callback(made.close)
         yield made
+        made.close()
 
 
 def test_half_a_line_comes_again_until_it_is_whole(console: Console) -> None:

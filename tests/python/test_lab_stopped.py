@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.python.silent import silent_port
 
 from cohortlab.lab import agent, control, emulator, evidence, patience, policy, probe
 from cohortlab.lab.agent import Connection
@@ -83,16 +82,10 @@ def test_an_answer_that_never_comes_is_waited_for_as_long_as_it_may_take(clock: 
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
     """A lab behind whose port nobody answers, and whom nobody asks by himself."""
     monkeypatch.setattr(evidence, "take", lambda *_: None)
-    with ExitStack() as stack:
-        port = stack.enter_context(socket.socket(socket.AF_UNIX))
-        # A path may be longer than a socket's address.
-        at = os.open(tmp_path, os.O_PATH)
-        stack.callback(os.close, at)
-        port.bind(f"/proc/self/fd/{at}/agent.sock")
-        port.listen()
+    with silent_port(tmp_path):
         made = Emulator(tmp_path, None)
-        stack.callback(made.close)
         yield made
+        made.close()
 
 
 def test_a_lab_that_was_asked_before_we_were_stopped_is_not_dead(clock: Clock, lab: Emulator) -> None:
