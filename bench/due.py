@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
         if "eevdf" not in policies:
             cells = ["–", "–", *cells]
         due, had = policies.get("cohort", (0.0, 0.0))
-        cells += [f"{100 * (had / due - 1):+.1f} %"] if due else ["–", "–", "–"]
+        cells += [f"{100 * (had / due - 1):+.1f} %"] if due else ["–"] * (5 - len(cells))
         print(f"| {test} | {kernel} | {name} | {' | '.join(cells)} |")
     return status
 

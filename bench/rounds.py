@@ -11,34 +11,35 @@ lacks rounds.
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from tables import without_disturbed
+from tables import measurements, refuse, without_disturbed
 
 from cohortlab.fidelity import kernel_of, window_us
 from cohortlab.results import ALONE, Results, Row, read_parquet
 
 
 def main(folder: str, wanted: str | None, *, settled: bool) -> None:
-    file = Path(folder) / "measurements.parquet"
+    file = measurements(folder)
     results = read_parquet(file)
     if settled:
         results.rows = without_disturbed(results.rows, results.pcpus)
-    (tlb,) = [mode for mode in results.tlb_modes if wanted in (None, mode)]
-    # Where the results were written says nothing of them.
-    command = re.sub(r" --out \S+", "", results.command)
+    modes = [mode for mode in results.tlb_modes if wanted in (None, mode)]
+    if len(modes) != 1:
+        said = f'"{wanted}" is not allowed' if wanted else "TLB is missing"
+        refuse(f"{file}: {said}: must be one of {', '.join(results.tlb_modes)}")
+    (tlb,) = modes
     place = results.places[tlb]
     window = _window_us(results, place)
     if window is None:
         wrong = f'ple: "{place.get("ple", "")}" is not allowed'
-        print(f"{file}: {wrong}: must be a pause filter whose window in us is known", file=sys.stderr)
-        sys.exit(2)
+        refuse(f"{file}: {wrong}: must be a pause filter whose window in us is known")
     print("# SPDX-License-Identifier: GPL-2.0-only")
     left_out = "Without the rounds alone in which a scheduler was still being cleared away.\n" if settled else ""
-    print(f'about = """\n{command}\nPLE {place["ple"]}.\n{left_out}"""')
+    print(f'about = """\n{_without_out(results.command)}\nPLE {place["ple"]}.\n{left_out}"""')
     print(f'scenario = "{results.scenario}"')
     if tlb != "ipi":
         print(f'tlb = "{tlb}"')
@@ -51,6 +52,18 @@ def main(folder: str, wanted: str | None, *, settled: bool) -> None:
         rows = [row for row in results.rows if row.program == program and row.tlb == tlb and row.policy not in failed]
         if any(row.policy != ALONE for row in rows):
             _print(rows, program, results.policies)
+
+
+def _without_out(command: str) -> str:
+    """Return it without `--out FOLDER`: where the results were written says nothing of them."""
+    kept: list[str] = []
+    words = iter(shlex.split(command))
+    for word in words:
+        if word == "--out":
+            next(words, None)
+        elif not word.startswith("--out="):
+            kept.append(word)
+    return shlex.join(kept)
 
 
 def _window_us(results: Results, place: Mapping[str, str]) -> int | None:

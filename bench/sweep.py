@@ -73,12 +73,21 @@ def spawn(folder: Path, *args: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+def finish(sweep: subprocess.Popen[bytes], where: str) -> None:
+    if sweep.wait() != 0:
+        raise SystemExit(f"the sweep {where} failed")
+
+
+def end(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in reversed(processes):
+        process.terminate()
+        process.wait()
+
+
 def on_dask(folder: Path, sweep: list[str], workers: int, runs: int) -> None:
     file = folder / f"scheduler-{workers}.json"
     where = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", file)
     processes = [spawn(folder, "distributed.cli.dask_scheduler", *where)]
-    while not file.exists():
-        time.sleep(0.1)
     worker = (
         "distributed.cli.dask_worker",
         "--scheduler-file",
@@ -88,7 +97,6 @@ def on_dask(folder: Path, sweep: list[str], workers: int, runs: int) -> None:
         "--no-nanny",
         "--no-dashboard",
     )
-    processes += [spawn(folder, *worker) for _ in range(workers)]
     parts = folder / f"dask-{workers}" / "parts"
 
     def run() -> None:
@@ -99,13 +107,19 @@ def on_dask(folder: Path, sweep: list[str], workers: int, runs: int) -> None:
         processes[1].kill()
         processes[1].wait()
         processes.append(spawn(folder, *worker))
-        if going.wait() != 0:
-            raise SystemExit(f"the sweep on {workers} workers failed")
-        for process in reversed(processes):
-            process.terminate()
-            process.wait()
+        finish(going, f"on {workers} workers")
+        # The CPU time of those that have ended is counted.
+        end(processes)
 
-    measured(f"{workers} Dask workers, one killed half-way", runs, run)
+    try:
+        while not file.exists():
+            if processes[0].poll() is not None:
+                raise SystemExit("Dask's scheduler ended")
+            time.sleep(0.1)
+        processes += [spawn(folder, *worker) for _ in range(workers)]
+        measured(f"{workers} Dask workers, one killed half-way", runs, run)
+    finally:
+        end(processes)
 
 
 def main() -> None:
@@ -120,7 +134,7 @@ def main() -> None:
         bare(folder, values, runs)
         sweep = ["sweep", "short.toml", *(word for text in values for word in ("--axis", text))]
         local = [*sweep, "--workers", "1", "--out", str(folder / "local")]
-        measured("sweep, 1 thread", runs, lambda: spawn(folder, "cohortlab", *local).wait() and None)
+        measured("sweep, 1 thread", runs, lambda: finish(spawn(folder, "cohortlab", *local), "on one thread"))
         for count in workers:
             on_dask(folder, sweep, count, runs)
         files = [(folder / "local").joinpath("sweep.parquet"), *folder.glob("dask-*/sweep.parquet")]

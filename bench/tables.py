@@ -18,6 +18,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median
+from typing import NoReturn
 
 from cohortlab import scenario as scenarios
 from cohortlab.results import ALONE, Results, Row, read_parquet
@@ -38,6 +39,8 @@ _READY_MAX = 0.1
 
 
 def main(folders: Sequence[str], *, short: bool, by_policy: bool, settled: bool) -> None:
+    if not folders:
+        refuse("FOLDER is missing: what `cohortlab compare --out FOLDER` wrote")
     all_read = [_read(folder, settled=settled) for folder in folders]
     if by_policy:
         _print_by_policy(all_read)
@@ -47,12 +50,21 @@ def main(folders: Sequence[str], *, short: bool, by_policy: bool, settled: bool)
             _print(results, [figure for figure in found if figure.tlb == tlb], tlb, short=short)
 
 
-def _read(folder: str, *, settled: bool) -> tuple[Results, list[Figure]]:
+def measurements(folder: str) -> Path:
+    """Return the file of a comparison's figures, which is there."""
     file = Path(folder) / "measurements.parquet"
     if not file.is_file():
-        print(f"{file}: there is no such file; FOLDER is what `cohortlab compare --out FOLDER` wrote", file=sys.stderr)
-        sys.exit(2)
-    results = read_parquet(file)
+        refuse(f"{file}: there is no such file; FOLDER is what `cohortlab compare --out FOLDER` wrote")
+    return file
+
+
+def refuse(wrong: str) -> NoReturn:
+    print(wrong, file=sys.stderr)
+    sys.exit(2)
+
+
+def _read(folder: str, *, settled: bool) -> tuple[Results, list[Figure]]:
+    results = read_parquet(measurements(folder))
     if settled:
         results.rows = without_disturbed(results.rows, results.pcpus)
     text = results.scenario_text

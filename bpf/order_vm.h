@@ -279,6 +279,24 @@ static void vtime_charge(struct task_ctx *t, u64 weight, u64 delta_ns)
 		vtime_end(t, weight);
 }
 
+/*
+ * t exits: those that compete have come as far as it has, though no turn of another has begun since. Of a chain of tasks, each of which begins the next before
+ * its turn is over, every one would come where the first one came, and before a neighbour that has paid for a turn.
+ */
+static void vtime_exits(struct task_ctx *t, s32 cpu)
+{
+	u64 *clock = clock_get(t->leaf, cpu), at = t->vtime, most;
+
+	if (!clock)
+		return;
+	/* What it is ahead by other things than this turn is not others' to have had. */
+	most = *clock + scale_by_weight(slice_ns, *last_weight(t) ?: WEIGHT_DEFAULT);
+	if (time_before(most, at))
+		at = most;
+	if (time_before(*clock, at))
+		*clock = at;
+}
+
 /* A pCPU was kept for it: its VM pays for that as for a turn. */
 static void vtime_kept(struct task_ctx *t, u64 weight, u64 delta_ns)
 {
@@ -426,6 +444,7 @@ static const struct order order_vm = {
 	.before = vtime_before,
 	.key = vtime_key,
 	.wake = vtime_wake,
+	.exits = vtime_exits,
 	.begin = vtime_begin,
 	.charge = vtime_charge,
 	.kept = vtime_kept,

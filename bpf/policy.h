@@ -56,6 +56,9 @@ struct order {
 	/* t, which ran or waited, sleeps, exits, or is put aside. Left out: nothing. */
 	void (*sleep)(struct task_ctx *t);
 
+	/* t, which is about to exit, has left cpu for it; what it ran has been charged. Left out: nothing. */
+	void (*exits)(struct task_ctx *t, s32 cpu);
+
 	/* A turn begins for t on cpu, not longer than slice; by_rank: it was chosen for its rank, not because it was boosted or the pCPU idle. Left out: nothing. */
 	void (*begin)(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool by_rank);
 
@@ -71,7 +74,7 @@ struct order {
 	/* How long the turn of t is that begins on cpu now. Left out: slice_ns, less where many wait. */
 	u64 (*slice)(const struct task_ctx *t, s32 cpu);
 
-	/* Has waiting t, of that rank, waited too long? Left out: overdue, when it has for STARVE_MAX times starve_ns. */
+	/* Has waiting t, of that rank, waited too long? Left out: overdue, as is_overdue() says. */
 	u32 (*urgency)(struct task_ctx *t, struct rank *r, s32 cpu, u64 now);
 
 	/* cpu is about to choose who runs next. Left out: nothing. */
@@ -153,7 +156,10 @@ struct guard {
 	u64 (*keep_ns)(const struct vcpu_ctx *v, u64 rest_ns);
 };
 
-/* May one run now? Asked on every path that gives a pCPU, but for pinned kernel threads that wake: what they do is the kernel's, and short. */
+/*
+ * May one run now? Asked on every path that gives a pCPU, but for pinned kernel threads that wake, for what they do is the kernel's, and short; for those that exit; and
+ * for those overdue in a long queue.
+ */
 enum gate_answer {
 	GATE_OPEN,
 	GATE_WAIT,  /* no; it keeps its place in the queue, and is passed over */
@@ -188,6 +194,7 @@ VERIFIED_ONCE order_before(struct rank *a, struct rank *b, u64 margin_ns);
 VERIFIED_ONCE_U64 order_key(struct task_ctx *t);
 VERIFIED_ONCE order_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued);
 VERIFIED_ONCE order_sleep(struct task_ctx *t);
+VERIFIED_ONCE order_exits(struct task_ctx *t, s32 cpu);
 VERIFIED_ONCE order_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool by_rank);
 VERIFIED_ONCE order_charge(struct task_ctx *t, u64 weight, u64 delta_ns);
 VERIFIED_ONCE order_kept(struct task_ctx *t, u64 weight, u64 delta_ns);

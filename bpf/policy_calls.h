@@ -131,6 +131,20 @@ VERIFIED_ONCE order_sleep(struct task_ctx *t)
 	return 0;
 }
 
+VERIFIED_ONCE order_exits(struct task_ctx *t, s32 cpu)
+{
+	UNUSED_YET(t);
+	UNUSED_YET(cpu);
+	if (!t)
+		return 0;
+#define ASK(name, what) CASE(ORDER_##name, order_##name, exits, order_##name.exits(t, cpu))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
 VERIFIED_ONCE order_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool by_rank)
 {
 	UNUSED_YET(t);

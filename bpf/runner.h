@@ -95,6 +95,8 @@ static void stop_running(struct task_struct *p, struct task_ctx *t, bool waits, 
 		c->turn_end_ns = 0;
 	}
 	run_stop(p, t, weight, now);
+	if (!waits && p->flags & PF_EXITING)
+		order_exits(t, scx_bpf_task_cpu(p));
 	service_ends(t, waits && early, now);
 }
 

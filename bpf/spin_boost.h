@@ -8,7 +8,7 @@
  * PLE storms, "ple"):
  *
  * candidate  the sibling that KVM offers runs next.
- * any-mode   if KVM offers nobody, we choose among all waiting siblings: first one with an interrupt waiting, then one preempted in
+ * any-mode   before KVM chooses, we choose among all waiting siblings: first one with an interrupt waiting, then one preempted in
  *            kernel mode, then of the others, preempted in user mode or woken, the one that has waited longest. Who waits for an IPI's
  *            answer needs the user-mode one.
  * unfair     the boosted vCPU runs although its VM's turn has not come. Its VM is charged, so it is lent, not given.
@@ -188,7 +188,8 @@ static void boost_on_call(struct task_ctx *t, s32 cpu, s32 to)
 		return;
 	stat_inc(STAT_BOOST_CALLED);
 	asked = boost_place(cpu, called, now);
-	if (asked < 0 || (asked != cpu && boost_is_in_vain(called, asked, now)))
+	/* With boost migrate boost_place() has asked. */
+	if (asked < 0 || (asked != cpu && !(boost & BOOST_MIGRATE) && boost_is_in_vain(called, asked, now)))
 		return;
 	if (!wish_leave(asked, t->vm, index, called, WISH_BRIEF | (asked == cpu ? WISH_MIGRATE : 0), boost_slice_ns,
 			now))

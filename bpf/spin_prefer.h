@@ -8,7 +8,7 @@
  *
  * kept       a spinner that spins on asks for the same sibling again as long as that is needed, not for the next one in turn.
  * debounced  if that sibling has just asked for the spinner, they wait for each other, or for a third: the reverse pair is refused for a moment.
- * relaxed    if KVM offers nobody, we choose: who has an interrupt pending (the receiver of an IPI), who was preempted in kernel mode, anybody.
+ * relaxed    before KVM chooses, we choose: who has an interrupt pending (the receiver of an IPI), who was preempted in kernel mode, anybody.
  */
 #ifndef COHORT_SPIN_PREFER_H
 #define COHORT_SPIN_PREFER_H

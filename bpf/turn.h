@@ -74,6 +74,16 @@ VERIFIED_ONCE turn_watch(s32 cpu, u64 now)
 	return 0;
 }
 
+/* Is cpu's timer set, so that it looks by itself, be it a little late? */
+VERIFIED_ONCE turn_is_watched(s32 cpu, u64 now)
+{
+	struct turn_timer *timer;
+	u32 key = cpu;
+
+	timer = bpf_map_lookup_elem(&turn_timers, &key);
+	return timer && timer->set_for_ns && time_before(now, timer->set_for_ns + slice_ns);
+}
+
 static int turn_over(void *map, int *key, struct turn_timer *timer)
 {
 	struct cpu_ctx *c = cpu_get(*key);

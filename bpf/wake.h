@@ -30,17 +30,21 @@ static __always_inline void keep_challenge(struct task_ctx *t, struct cpu_ctx *c
 }
 
 /*
- * p comes from another pCPU, whose turn it had: nobody holds this one's lock. Its runner may leave it between our look and the insertion, and it idles then, for it has
- * looked in vain. So its timer looks again (turn_over()); where no turn goes on it is kicked, which takes effect after the insertion.
+ * p comes to wait here. Where it comes from another pCPU, whose turn it had, nobody holds this one's lock: its runner may leave it between our look and the
+ * insertion, and it idles then, for it has looked in vain. So its timer looks again (turn_over()); where no turn goes on it is kicked, which takes effect after
+ * the insertion. And so it is, wherever p comes from, where a turn is over and nothing has said so yet, because nobody waited. Not by SCX_KICK_IDLE: the kernel
+ * forgets that at once where somebody runs, though he may be about to leave.
  */
-static __always_inline void tell_of_stranger(struct task_struct *p, s32 cpu, const struct cpu_ctx *c, u64 now)
+static __always_inline void tell_of_newcomer(struct task_struct *p, s32 cpu, const struct cpu_ctx *c, u64 now)
 {
-	if (cpu == scx_bpf_task_cpu(p))
-		return;
-	if (c->curr_pid && time_before(now, c->turn_end_ns))
-		turn_watch(cpu, now);
-	else
-		scx_bpf_kick_cpu(cpu, c->curr_pid ? SCX_KICK_IDLE : SCX_KICK_ANY);
+	bool stranger = cpu != scx_bpf_task_cpu(p);
+
+	if (c->curr_pid && time_before(now, c->turn_end_ns)) {
+		if (stranger)
+			turn_watch(cpu, now);
+	} else if (c->curr_pid ? !turn_is_watched(cpu, now) : stranger) {
+		scx_bpf_kick_cpu(cpu, SCX_KICK_ANY);
+	}
 }
 
 /*
@@ -70,7 +74,7 @@ static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, bool last
 			other = guard_may_keep() ? cpu_get(idle) : NULL;
 			/* One that is kept looks later. */
 			if (!other || !other->kept_pid) {
-				tell_of_stranger(p, cpu, c, now);
+				tell_of_newcomer(p, cpu, c, now);
 				return;
 			}
 		}
@@ -94,7 +98,7 @@ static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, bool last
 		return;
 	}
 	turn_watch(cpu, now);
-	tell_of_stranger(p, cpu, c, now);
+	tell_of_newcomer(p, cpu, c, now);
 }
 
 /* Kernel threads have been at work that woke here; somebody else runs now, or is chosen. */

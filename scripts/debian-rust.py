@@ -52,8 +52,25 @@ def _relocate(program: Path, root: Path) -> None:
     subprocess.run([*argv, str(program)], check=True)
 
 
+def rust() -> Path:
+    """Return the folder of all of it, unpacked anew if it was moved with the cache folder."""
+    root = cache.built(NAME, build)
+    if not _runs(root / "usr/bin/cargo"):
+        shutil.rmtree(root)
+        root = cache.built(NAME, build)
+    return root
+
+
+def _runs(program: Path) -> bool:
+    """Return whether a program finds its loader, whose place is written in it."""
+    try:
+        return subprocess.run([program, "--version"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
 if __name__ == "__main__":
     try:
-        print(cache.built(NAME, build) / "usr/bin")
+        print(rust() / "usr/bin")
     except (PlaceError, OSError, subprocess.CalledProcessError) as error:
         sys.exit(f"debian-rust: {one_line(str(error))}")

@@ -14,6 +14,8 @@ venv=build/venv
 CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-build/target}")
 export CARGO_TARGET_DIR
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+# What make was told is for this repository: libbpf is built by a make of its own, which would install it by our PREFIX and DESTDIR.
+unset MAKEFLAGS MFLAGS MAKEOVERRIDES
 
 die() {
 	printf '%s\n' "$*" >&2

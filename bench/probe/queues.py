@@ -192,4 +192,8 @@ def main(kind: str, kernel: str) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] not in (["simulated"], ["lab"]) or len(sys.argv) > 3:
+        wrong = f"{' '.join(sys.argv[1:])!r} is not allowed: must be simulated or lab, and perhaps a kernel"
+        print(f"{sys.argv[0]}: {wrong}", file=sys.stderr)
+        sys.exit(2)
     main(sys.argv[1], *(sys.argv[2:] or ["7.3"]))

@@ -111,6 +111,10 @@ def threads(place: LabPlace) -> dict[str, list[int]]:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] not in (["lab"], ["simulated"]):
+        wrong = f"{' '.join(sys.argv[1:])!r} is not allowed: must be lab or simulated"
+        print(f"{sys.argv[0]}: {wrong}", file=sys.stderr)
+        sys.exit(2)
     fifths = " | ".join(f"{part}/{PARTS}" for part in range(1, PARTS + 1))
     print(f"| cgroup mode | program | begun | {fifths} | moves/s |\n|{'---|' * (PARTS + 4)}", flush=True)
     for line in {"lab": lab, "simulated": simulated}[sys.argv[1]]():

@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     ] {
         println!("cargo:rerun-if-changed={file}");
     }
+    println!("cargo:rerun-if-env-changed=CLANG");
     SkeletonBuilder::new()
         .source(manifest_dir.join("minimal.bpf.c"))
         .clang(tools::clang()?)

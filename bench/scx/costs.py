@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What a decision costs on a real kernel: our presets beside a minimal sched_ext scheduler of the classic shape.
 
-    cargo build --release -p cohort -p cohort-bench-scx
+    scripts/in-toolchain cargo build --release -p cohort -p cohort-bench-scx
     build/venv/bin/python bench/scx/costs.py [--share] [ROUNDS [PRESET,...]]
 
 Boots the lab once. One guest runs hackbench, the other burns CPU; each scheduler has them for some seconds, in turn, in
@@ -13,6 +13,7 @@ emulation a program takes many times what it takes on hardware; ratios are what 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections import defaultdict
@@ -24,7 +25,9 @@ from cohortlab.lab.guest import GuestConfig
 from cohortlab.summary import Spread
 
 SECONDS = 6
-RELEASE = Path(__file__).parents[2] / "build/target/x86_64-unknown-linux-gnu/release"
+ROOT = Path(__file__).parents[2]
+# As scripts/lib.sh tells cargo.
+RELEASE = ROOT / os.environ.get("CARGO_TARGET_DIR", "build/target") / "x86_64-unknown-linux-gnu/release"
 GUESTS = [GuestConfig("work", 2, 256, 100, "ipi"), GuestConfig("hog", 2, 256, 100, "ipi")]
 MINIMAL = "minimal"
 # What sched_ext asks a scheduler for most often, and all other programs.
@@ -35,13 +38,18 @@ Costs = dict[str, float]
 
 
 def main(rounds: int, presets: list[str]) -> None:
+    programs = {}
+    for name, program in (("cohort", "cohort"), ("bench-scx", "cohort-bench-scx")):
+        if not (RELEASE / program).is_file():
+            sys.exit(f"{RELEASE / program}: there is no such file: build it as {__file__} says")
+        programs[name] = (RELEASE / program).read_bytes()
     measured: dict[str, list[Costs]] = defaultdict(list)
     ratios: dict[str, list[float]] = defaultdict(list)
     lab = bring_up(GUESTS, pcpus=2, ple=True, accel="tcg", share="--share" in sys.argv, fresh=True)
     try:
         host = lab.emulator.host
-        for name, program in (("cohort", "cohort"), ("bench-scx", "cohort-bench-scx")):
-            host.put(f"/tmp/{name}", (RELEASE / program).read_bytes())
+        for name, content in programs.items():
+            host.put(f"/tmp/{name}", content)
         for guest in lab.guests:
             guest.machine.spawn("load", LOADS[guest.config.name])
         for number in range(rounds):

@@ -27,7 +27,7 @@ pub fn cfs() -> Policy {
     Policy::Fair(FairConfig::of(Variant::Cfs))
 }
 
-/// The scheduler of `bpf/` as `cohort run --policy cohort` sets it up.
+/// The scheduler of `bpf/` as it was once set up by default. Since then `cohort run --policy cohort` aligns turns besides (`gang`), and its boosts are fair.
 pub fn bpf() -> Policy {
     let knobs = [("placement", 1), ("order", 0), ("gang", 0), ("boost", 15)];
     let knobs = knobs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();

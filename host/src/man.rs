@@ -77,6 +77,8 @@ fn pages() -> io::Result<Vec<Page>> {
                 "top" => top_sections(roff),
                 "record" => status(roff, &RECORD_STATUS),
                 "audit" => status(roff, &AUDIT_STATUS),
+                "sets" => status(roff, &SETS_STATUS),
+                "tune" => status(roff, &TUNE_STATUS),
                 _ => {}
             }
         })
@@ -120,7 +122,7 @@ const RUN_STATUS: [(&str, &str); 4] = [
 ];
 const AUDIT_STATUS: [(&str, &str); 3] = [
     ("0", "Nothing of the severity of --fail-on or worse."),
-    ("1", "Such findings; they are on stdout, their number on stderr."),
+    ("1", "Such findings, on stdout, and their number on stderr; or standard output cannot be written."),
     ("2", "Wrong input."),
 ];
 
@@ -135,6 +137,19 @@ const TOP_STATUS: [(&str, &str); 4] = [
     ("1", "The kernel refused the probe, or standard output cannot be written, as on a full disk; the reason is printed."),
     ("2", "A bad flag or file, or this host cannot be watched (no root, no KVM, no BTF); the remedy is printed."),
     TWICE,
+];
+
+const SETS_STATUS: [(&str, &str); 4] = [
+    ("0", "The sets are shown, or the reader has closed the pipe."),
+    ("1", "Counts cannot be read, or standard output or the file of --png cannot be written."),
+    ("2", "A bad flag or file, no such VM, or nobody counts who communicates with whom."),
+    TWICE,
+];
+
+const TUNE_STATUS: [(&str, &str); 3] = [
+    ("0", "Changed."),
+    ("1", "The scheduler that runs cannot be changed."),
+    ("2", "A bad flag, or no Cohort runs, or one of another order."),
 ];
 
 fn top_sections(roff: &mut Roff) {
@@ -205,6 +220,8 @@ mod tests {
             ),
             ("cohort-audit", vec!["--fail-on", "EXIT STATUS", "warning"]),
             ("cohort-record", vec!["--max-size", "--seconds", "EXIT STATUS"]),
+            ("cohort-sets", vec!["--png", "EXIT STATUS", "nobody counts"]),
+            ("cohort-tune", vec!["--sbco-alpha", "EXIT STATUS", "another order"]),
             ("cohort-top", vec!["--listen", "%CSTP", "PREK/s", "choose columns", "costop_ns", "EXIT STATUS"]),
         ] {
             let page = text(name);

@@ -21,6 +21,7 @@ from cohortlab import scenario as scenarios
 from cohortlab.compare import INTERRUPTED, OpenPlace, Plan
 from cohortlab.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 from cohortlab.folders import folder_for
+from cohortlab.options import Name
 from cohortlab.places import PlaceError
 from cohortlab.policies import (
     ALL,
@@ -74,9 +75,17 @@ POLICIES = f"With commas, of {', '.join(KNOWN)}; or {ALL}. NAME@VARIANT is NAME 
 @click.option(
     "--ple", metavar="off|US", help="Catch no spinning vCPU, or after US microseconds. Default: the scenario's."
 )
-@click.option("--kernel", help="Kernel of the host under test, as the place understands it. Default: the scenario's.")
-@click.option("--guest-kernel", help="Kernel of the guests, likewise. Default: the scenario's, or the host's.")
-@click.option("--hardware", help="The simulated host: a name in hardware/, or a file. Default: the scenario's, or lab.")
+@click.option(
+    "--kernel", type=Name(), help="Kernel of the host under test, as the place understands it. Default: the scenario's."
+)
+@click.option(
+    "--guest-kernel", type=Name(), help="Kernel of the guests, likewise. Default: the scenario's, or the host's."
+)
+@click.option(
+    "--hardware",
+    type=Name(),
+    help="The simulated host: a name in hardware/, or a file. Default: the scenario's, or lab.",
+)
 @click.option("--crashes", type=click.IntRange(0, 100), default=10, show_default=True, help="Crashes to bear.")
 @click.option("--warm-up/--no-warm-up", default=True, show_default=True, help="Run each program once first.")
 @click.option("--probe/--no-probe", default=True, help="Count what vCPUs' time goes to, in real kernels. Default: yes.")

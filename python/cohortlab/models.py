@@ -107,7 +107,7 @@ def _of_rt_app(path: Path) -> About:
     text = re.sub(r"/\*.*?\*/", "", _text(path), flags=re.DOTALL)
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: is not JSON: {one_line(str(error))}") from None
     tasks = data.get("tasks") if isinstance(data, dict) else None
     if not isinstance(tasks, Mapping):

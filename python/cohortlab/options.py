@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import click
+from click.types import StringParamType
 
 
 class FiniteRange(click.FloatRange):
@@ -17,3 +18,13 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number
+
+
+class Name(StringParamType):
+    """A text that is not empty. Of a shell's variable that is not set nobody means the default."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        name: str = super().convert(value, param, ctx)
+        if not name.strip():
+            self.fail("it is empty.", param, ctx)
+        return name

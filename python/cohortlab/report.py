@@ -84,7 +84,14 @@ def _mode(results: Results, tlb: str, every: Sequence[Figure]) -> _Mode:
     # svg.fonttype "none" keeps text as text: small, selectable, in the page's own font. The salt keeps the
     # identifiers of two pictures in one page apart, and the same from run to run.
     with mpl.rc_context(
-        {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10, "svg.hashsalt": f"cohortlab {tlb}"}
+        {
+            "svg.fonttype": "none",
+            "font.family": "sans-serif",
+            "font.size": 10,
+            "svg.hashsalt": f"cohortlab {tlb}",
+            # A program may be called $x$.json.
+            "text.parse_math": False,
+        }
     ):
         return _Mode(
             tlb=tlb,

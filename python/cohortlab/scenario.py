@@ -103,7 +103,7 @@ class Defaults(Model):
     policies: Texts | None = Field(None, description="a list of policies, as --policies has them")
     policy_args: Texts = Field((), description='a list of "LABEL=ARGS", as --policy-args has them')
     hardware: str | None = Field(None, description="a name in hardware/, or a .toml file beside the scenario")
-    kernel: str | None = Field(None, description="a kernel, as --kernel has it")
+    kernel: str | None = Field(None, min_length=1, description="a kernel, as --kernel has it")
 
 
 class ScenarioFile(Model):

@@ -8,6 +8,7 @@ its type, and serves the error messages and the documentation.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from cohortlab.errors import BadInput, one_line
 
 Location = tuple[int | str, ...]
+# How TOML writes the character that neither a file's name nor a program's argument can have.
+_NUL = re.compile(r"\\(u0000|U00000000|x00)")
 
 
 class Model(BaseModel):
@@ -47,12 +50,28 @@ def read_text(path: Path) -> str:
 def parse_toml(text: str, path: Path) -> dict[str, Any]:
     """Return the content of a TOML file's text, or raise BadInput; ``path`` is named in it."""
     try:
-        return tomllib.loads(text)
+        data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"{path}: is not valid TOML: {one_line(str(error))}") from None
     except ValueError:
         # Python reads no integer of more than some thousands of digits, and says so in another way.
         raise BadInput(f"{path}: has an integer of too many digits: must be of 64 bits") from None
+    except RecursionError:
+        raise BadInput(f"{path}: has lists or tables in each other, too deep to be read") from None
+    # Nearly no file says it at all: then there is nothing to look for.
+    if _NUL.search(text) and _has_nul(data):
+        raise BadInput(f"{path}: has a text with the character U+0000: must be without")
+    return data
+
+
+def _has_nul(value: object) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, Mapping):
+        return any(_has_nul(key) or _has_nul(inner) for key, inner in value.items())
+    if isinstance(value, Sequence):
+        return any(_has_nul(inner) for inner in value)
+    return False
 
 
 def parse(model: type[M], data: Mapping[str, Any], path: Path) -> M:

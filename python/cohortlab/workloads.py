@@ -184,5 +184,6 @@ def of_data(data: Mapping[str, Any], path: Path) -> Workload:
 def _has_one_group(pattern: str) -> bool:
     try:
         return re.compile(pattern).groups == 1
-    except re.error:
+    except (re.error, OverflowError, RecursionError):
+        # Of a number of times that is too large, and of groups in each other that are too many, Python says so.
         return False

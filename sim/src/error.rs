@@ -17,12 +17,18 @@ pub enum SimError {
     Endless { vm: String, what: String },
     /// The host schedules for ever and no time passes, which is no workload's doing.
     Hang(String),
+    /// Who asked for the run wants it to end early.
+    Interrupted(String),
 }
 
 impl fmt::Display for SimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
-            Self::Config(what) | Self::Limit(what) | Self::Endless { what, .. } | Self::Hang(what) => what,
+            Self::Config(what)
+            | Self::Limit(what)
+            | Self::Endless { what, .. }
+            | Self::Hang(what)
+            | Self::Interrupted(what) => what,
             Self::Refused { at_ns, op, reason } => {
                 &format!("at {at_ns} ns, in ops.{op}: the kernel ejects the scheduler: {reason}")
             }

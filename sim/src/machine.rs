@@ -261,14 +261,6 @@ impl Machine {
         Self::span(cpu, self.per_core)
     }
 
-    pub fn cache_of(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> {
-        Self::span(cpu, self.per_cache)
-    }
-
-    pub fn socket_of(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> {
-        Self::span(cpu, self.per_socket)
-    }
-
     pub fn threads_per_core(&self) -> u32 {
         self.per_core
     }

@@ -19,7 +19,6 @@ pub enum Stream {
     GuestTask = 6,
     /// A workload's arrivals, sizes and the like.
     Workload = 7,
-    Device = 8,
 }
 
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! From a [`Scenario`] to what came of it: one call is one measurement. Same scenario, same bytes, on any thread.
 
+use cohort_recording::event::NOBODY;
 use cohort_sets::Sets;
 
 use crate::class::ext::SetsTeller;
@@ -71,7 +72,19 @@ pub struct Report {
 
 /// Carry out one run.
 pub fn run(scenario: &Scenario, watch: Watch) -> Result<Report, SimError> {
+    run_or(scenario, watch, &mut || false)
+}
+
+/// The same, but it ends with [`SimError::Interrupted`] soon after `is_interrupted`, which is asked now and then, says so.
+pub fn run_or(
+    scenario: &Scenario,
+    watch: Watch,
+    is_interrupted: &mut dyn FnMut() -> bool,
+) -> Result<Report, SimError> {
     scenario.check()?;
+    if watch.recording {
+        check_slots(scenario)?;
+    }
     let mut host =
         Host::new(&scenario.machine, AnyClass::new(&scenario.policy, &scenario.machine)?, scenario.seed)?;
     host.core.events_max = scenario.events_max;
@@ -85,14 +98,20 @@ pub fn run(scenario: &Scenario, watch: Watch) -> Result<Report, SimError> {
     let mut sets = SetsTeller::of(&simulation.host, names)?;
     while simulation.host.now_ns() < scenario.duration_ns && !simulation.has_stopped() {
         let due_ns = sets.as_ref().map_or(scenario.duration_ns, SetsTeller::due_ns);
-        simulation.run_until(due_ns.min(scenario.duration_ns))?;
+        simulation.run_until_or(due_ns.min(scenario.duration_ns), is_interrupted)?;
         if let Some(sets) = sets.as_mut().filter(|sets| simulation.host.now_ns() >= sets.due_ns()) {
             sets.look(&mut simulation.host);
         }
     }
-    let vms = if sets.is_some() { 0..scenario.vms.len() } else { 0..0 };
+    let sets = if sets.is_some() {
+        // Without it each look-up would exchange all of the scheduler's variables, twice.
+        let _image = simulation.host.class.enter();
+        (0..scenario.vms.len()).map(|vm| simulation.host.sets_of(VmId::from(vm))).collect()
+    } else {
+        Vec::new()
+    };
     let mut report = Report {
-        sets: vms.map(|vm| simulation.host.sets_of(VmId::from(vm))).collect(),
+        sets,
         outcome: Outcome::of(&simulation.host),
         stats: simulation.host.counters(),
         tasks: layout.tasks,
@@ -100,6 +119,17 @@ pub fn run(scenario: &Scenario, watch: Watch) -> Result<Report, SimError> {
     };
     observers.into_report(&simulation.host.core.programs, &mut report);
     Ok(report)
+}
+
+/// A recording knows vCPUs by numbers of 16 bits.
+fn check_slots(scenario: &Scenario) -> Result<(), SimError> {
+    let vcpus: u64 = scenario.vms.iter().map(|vm| u64::from(vm.vcpus)).sum();
+    let max = u64::from(NOBODY);
+    if vcpus > max {
+        let text = format!("vms: have {vcpus} vCPUs; allowed in a recording: at most {max}");
+        return Err(SimError::Config(text));
+    }
+    Ok(())
 }
 
 fn layout(scenario: &Scenario, host: &Host, guests: &Guests) -> Layout {
@@ -192,5 +222,44 @@ impl Observers {
                 std::mem::take(timeline)
             })
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::VmConfig;
+
+    /// Two processes that never sleep, on one pCPU, for a day.
+    const LONG: &str = r#"{
+        "name": "long", "seed": 1, "duration_ns": 86400000000000, "events_max": 1000000,
+        "machine": { "cores_per_socket": 1 },
+        "policy": {
+            "class": "round-robin", "slice_min_ns": 1000, "slice_max_ns": 2000, "shared_queue": false
+        },
+        "tasks": [{ "name": "a" }, { "name": "b" }]
+    }"#;
+
+    #[test]
+    fn a_recording_of_more_vcpus_than_it_has_numbers_for_is_refused() {
+        let mut scenario = Scenario::from_json(LONG.as_bytes()).unwrap();
+        scenario.duration_ns = 1;
+        scenario.vms = vec![VmConfig { name: "large".into(), vcpus: 65_536, ..VmConfig::default() }];
+        let ended = run(&scenario, Watch { recording: true, ..Watch::default() });
+        let said = "vms: have 65536 vCPUs; allowed in a recording: at most 65535";
+        assert_eq!(ended.err(), Some(SimError::Config(said.into())));
+    }
+
+    #[test]
+    fn a_run_ends_soon_after_it_is_interrupted() {
+        let scenario = Scenario::from_json(LONG.as_bytes()).unwrap();
+        let mut asked = 0;
+        let ended = run_or(&scenario, Watch::default(), &mut || {
+            asked += 1;
+            asked == 3
+        });
+        let Err(SimError::Interrupted(what)) = ended else { panic!("it went on") };
+        assert!(what.ends_with(" ns: interrupted"), "{what}");
+        assert_eq!(asked, 3);
     }
 }

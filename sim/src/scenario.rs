@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! All that describes a run, and what comes of it. Building the bodies from it and running them is [`crate::run`].
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::class::ext::ExtConfig;
@@ -249,6 +251,7 @@ impl Scenario {
                 &format!("at most {TASKS_MAX} long"),
             );
         }
+        let names: BTreeSet<&str> = self.vms.iter().map(|vm| vm.name.as_str()).collect();
         for (index, task) in self.tasks.iter().enumerate() {
             if !(-20..=19).contains(&task.nice) {
                 return refuse(&format!("tasks[{index}].nice"), &task.nice, "from -20 to 19");
@@ -260,7 +263,7 @@ impl Scenario {
                 return refuse(&format!("tasks[{index}].start_ns"), &task.start_ns, &allowed);
             }
             check_times(&format!("tasks[{index}]"), &TaskConfig { start_ns: 0, ..task.clone() })?;
-            if let Some(name) = task.vm.as_ref().filter(|name| self.vms.iter().all(|vm| vm.name != **name)) {
+            if let Some(name) = task.vm.as_ref().filter(|name| !names.contains(name.as_str())) {
                 return refuse(&format!("tasks[{index}].vm"), name, "the name of a VM");
             }
         }

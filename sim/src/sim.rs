@@ -13,6 +13,9 @@ use crate::Host;
 /// Schedules in one instant before it is called a hang: bodies that yield to each other for ever, in no time.
 const INSTANT_MAX: u64 = 1_000_000;
 
+/// Events between two times that the caller is asked whether the run is to end: a small part of a second.
+const ASK_EVENTS: u32 = 1 << 17;
+
 pub struct Simulation<B: Bodies> {
     pub host: Host,
     pub bodies: B,
@@ -27,10 +30,27 @@ impl<B: Bodies> Simulation<B> {
 
     /// Let time pass until then, that instant included, or until all programs have ended, if the run ends with them.
     pub fn run_until(&mut self, until_ns: Ns) -> Result<(), SimError> {
+        self.run_until_or(until_ns, &mut || false)
+    }
+
+    /// The same, but end with an error soon after `is_interrupted` says so. It is asked first, and then now and then; it cannot change what happens.
+    pub fn run_until_or(
+        &mut self,
+        until_ns: Ns,
+        is_interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<(), SimError> {
         let _image = self.host.class.enter();
         self.settle()?;
+        let mut unasked = ASK_EVENTS;
         while let Some((at_ns, event)) = self.host.core.events.pop_until(until_ns.min(self.host.core.stop_ns))
         {
+            unasked += 1;
+            if unasked > ASK_EVENTS {
+                unasked = 0;
+                if is_interrupted() {
+                    return Err(SimError::Interrupted(format!("at {at_ns} ns: interrupted")));
+                }
+            }
             self.host.core.reaches(at_ns);
             if self.host.core.events.day() != self.day {
                 self.look_ahead();

@@ -192,3 +192,31 @@ fn a_run_of_too_many_events_ends() {
     let text = TURNS.replacen("\"seed\": 1", "\"seed\": 1, \"events_max\": 10", 1);
     assert!(matches!(run(&scenario(&text), Watch::default()), Err(SimError::Limit(_))));
 }
+
+#[test]
+fn what_would_end_the_process_or_turn_clocks_back_is_refused() {
+    for (of_policy, said) in [
+        (r#""knobs": {"gang": 1, "slice_ns": 0}"#, "policy.knobs.slice_ns: is 0; allowed: 1 or more"),
+        (
+            r#""cpu_skew_ns": [0, -1000000000]"#,
+            "policy.cpu_skew_ns: -1000000000 is not allowed: must be less than a second",
+        ),
+    ] {
+        let text = format!(
+            r#"{{"name": "x", "seed": 1, "duration_ns": 1000000, "policy": {{"class": "ext", {of_policy}}}}}"#
+        );
+        match run(&scenario(&text), Watch::default()) {
+            Err(SimError::Config(text)) => assert_eq!(text, said),
+            other => panic!("{of_policy}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn address_spaces_that_would_take_all_of_the_memory_are_refused() {
+    let text = r#"{"name": "x", "seed": 1, "duration_ns": 1, "policy": {"class": "fair"}, "vms": [{"name": "a", "vcpus": 4100,
+        "workload": {"program": {"name": "p", "thread": [{"name": "t", "count": 65536, "process": true, "steps": []}]}}}]}"#;
+    let said =
+        "vms[0].workload: 4100 vCPUs and 65537 address spaces are more than 268435456 pairs; allowed: fewer";
+    assert_eq!(run(&scenario(text), Watch::default()).err(), Some(SimError::Config(said.into())));
+}

@@ -35,12 +35,19 @@ DIED = re.compile(
     r"BUG:|Oops|[Ll]ockup|detected stalls|runnable task stall|sched_ext: .*error|blocked for more than|Kernel panic"
 )
 
+# One test in so many of a session, and so many at least, may be void, ATTEMPTS - 1 times each, since this machine kept
+# its lab waiting. Of one that is busier still no test says anything.
+TESTS_PER_VOID, VOIDS_MIN = 4, 4
+
 T = TypeVar("T")
 
 # Why tests were run again and labs booted again.
 repeated: list[str] = []
 # How many of this session may fail once.
 chances = CHANCES_MIN
+# How many of it may be void since this machine is busy, and those that were.
+voids = VOIDS_MIN
+_void: set[str] = set()
 # The tests that have failed once, and those whose host has died once.
 _failed: set[str] = set()
 _died: set[str] = set()
@@ -63,9 +70,10 @@ def say(text: str, fraction: float | None = None) -> None:
 
 
 def set_chances(tests: int) -> None:
-    """Let as many fail once as may in a session of so many tests of the lab."""
-    global chances
+    """Let as many fail once, and be void, as may in a session of so many tests of the lab."""
+    global chances, voids
     chances = max(CHANCES_MIN, tests // TESTS_PER_CHANCE)
+    voids = max(VOIDS_MIN, tests // TESTS_PER_VOID)
 
 
 def second_chance(test: str) -> bool:
@@ -78,6 +86,23 @@ def _may_once(test: str, those: set[str], most: int) -> bool:
         return False
     those.add(test)
     return True
+
+
+def may_be_void(test: str) -> bool:
+    """Return whether a test that this machine has disturbed is void and no failure."""
+    if test not in _void and len(_void) >= voids:
+        say(f"{test} is not repeated: {voids} tests were void already, this machine is too busy: leave it alone")
+        return False
+    _void.add(test)
+    return True
+
+
+def spent() -> str:
+    """Return how much was used of what may be repeated."""
+    return (
+        f"{len(_failed)} tests failed once, {chances} may; {len(_died)} killed their host once, {DEATHS} may; "
+        f"{len(_lost)} lost a machine, {LOSSES} may; {len(_void)} were void since this machine was busy, {voids} may be"
+    )
 
 
 def may_be_lost(test: str, console: str) -> bool:

@@ -8,7 +8,6 @@ import itertools
 import re
 import shlex
 import signal
-import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -16,17 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import slow
 from again import (
     ATTEMPTS,
     DISTURBED,
     Elsewhere,
     booted,
     may_be_lost,
+    may_be_void,
     repeat,
     repeated,
     say,
     second_chance,
     set_chances,
+    spent,
     until_up,
 )
 from disturbance import Disturbance
@@ -67,6 +69,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print how often that was, after a session with tests of the lab."""
     if used:
         terminalreporter.line(f"lab: {len(repeated)} tests or boots were repeated")
+        terminalreporter.line(f"lab: {spent()}")
         for why in repeated:
             terminalreporter.line(f"lab: repeated: {why}")
 
@@ -258,10 +261,11 @@ def is_void(test: pytest.Function, failure: Exception, console: str | None, part
         if not may_be_lost(test.nodeid, console):
             return False
         repeat(f"{test.name} is void, a machine was lost: {failure}")
-    elif isinstance(failure, Elsewhere):
-        repeat(f"{test.name} is void: {what}")
-    elif part >= DISTURBED:
-        repeat(f"{test.name} is void, this machine kept the lab waiting for {part:.0%} of it: {what}")
+    elif isinstance(failure, Elsewhere) or part >= DISTURBED:
+        if not may_be_void(test.nodeid):
+            return False
+        why = "" if isinstance(failure, Elsewhere) else f", this machine kept the lab waiting for {part:.0%} of it"
+        repeat(f"{test.name} is void{why}: {what}")
     elif second_chance(test.nodeid):
         tell(test.config, f"{failure}\n{printed(test.config)}")
         repeat(f"{test.name} has failed once: {what}")
@@ -319,10 +323,11 @@ class Bench:
 
     def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
         """Wait until ``condition`` holds; a bench is slow, so only never is a failure."""
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-            time.sleep(0.2)
+        slow.until(self.place.emulator, condition, what, timeout_s)
+
+    def patience_s(self, limit_s: float) -> float:
+        """Return how long to wait here for what takes less than that on a machine of usual speed."""
+        return slow.patience_s(self.place.emulator, limit_s)
 
     @contextmanager
     def cohort(self, *args: str, name: str = "cohort") -> Iterator[Job]:
@@ -335,12 +340,13 @@ class Bench:
         finally:
             job.signal(signal.SIGCONT)
             job.signal(signal.SIGTERM)
-            stuck = job.wait(STOP_S) is None
+            stop_s = self.patience_s(STOP_S)
+            stuck = job.wait(stop_s) is None
             if stuck:
                 job.signal(signal.SIGKILL)
             self.until(lambda: self.state() == "disabled", "the kernel schedules again")
         # Only of a block that has ended well: what else went wrong comes first.
-        assert not stuck, f"cohort run did not end within {STOP_S} s of SIGTERM: {job.output('stderr')[0][-600:]}"
+        assert not stuck, f"cohort run did not end within {stop_s:g} s of SIGTERM: {job.output('stderr')[0][-600:]}"
 
     def extra_guest(self, name: str, vcpus: int) -> Guest:
         """Start one more guest than the scenario has, to be killed; do not wait for its boot."""
@@ -359,7 +365,7 @@ class Bench:
         ):
             yield
             for job in jobs:
-                rc = job.wait(WORK_TIMEOUT_S)
+                rc = job.wait(self.patience_s(WORK_TIMEOUT_S))
                 assert rc == 0, f"{job.machine.name}: its work {'did not end' if rc is None else f'ended with {rc}'}"
 
     @contextmanager

@@ -134,7 +134,8 @@ class Alone:
         before, kernel_before = self.look()
         used = used_us()
         job.signal(signal.SIGUSR1)
-        assert job.wait(count * (on_ms + off_ms) / 1000 + _PATIENCE_S) == 0, job.output("stderr")[0]
+        patience_s = self.ground.bench.patience_s(_PATIENCE_S)
+        assert job.wait(count * (on_ms + off_ms) / 1000 + patience_s) == 0, job.output("stderr")[0]
         after, kernel_after = self.look()
         kernel = {
             vcpu: {name: now - kernel_before[vcpu][name] for name, now in says.items()}

@@ -8,6 +8,8 @@ import pytest
 @pytest.fixture(autouse=True)
 def _a_session_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(again, "chances", again.CHANCES_MIN)
+    monkeypatch.setattr(again, "voids", again.VOIDS_MIN)
+    monkeypatch.setattr(again, "_void", set())
     monkeypatch.setattr(again, "_failed", set())
     monkeypatch.setattr(again, "_died", set())
     monkeypatch.setattr(again, "_lost", [])
@@ -24,6 +26,14 @@ def test_a_test_may_fail_once_and_two_of_a_session() -> None:
 def test_one_in_fifty_may_fail_once_where_there_are_many(tests: int, may_fail: int) -> None:
     again.set_chances(tests)
     assert sum(again.second_chance(str(test)) for test in range(tests)) == min(tests, may_fail)
+
+
+@pytest.mark.parametrize(("tests", "may_be"), [(1, 4), (19, 4), (200, 50)])
+def test_no_more_than_a_quarter_of_a_session_may_be_void_for_a_busy_machine(tests: int, may_be: int) -> None:
+    again.set_chances(tests)
+    assert [again.may_be_void(str(test)) for test in range(may_be + 1)] == [True] * may_be + [False]
+    assert again.may_be_void("0"), "it is one of those"
+    assert f"{may_be} were void since this machine was busy, {may_be} may be" in again.spent()
 
 
 def test_however_many_tests_there_are_no_more_than_two_may_kill_their_host() -> None:

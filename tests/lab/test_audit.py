@@ -68,7 +68,7 @@ def test_too_many_vcpus_and_a_vm_that_is_too_wide(bench: Bench) -> None:
         found = audit(bench)
     finally:
         guest.kill()
-        guest.job.wait(30)
+        guest.job.wait(bench.patience_s(30))
     told = {rule: before[rule] | {"wide"} for rule in GUESTS if rule != "halt-polling"}
     assert found == before | told | {"wider-than-host": {"wide"}, "overcommit": {None}}
 

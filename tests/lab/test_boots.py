@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pauses import exits_of
+from slow import patience_s
 
 from cohortlab.lab import kernels
 from cohortlab.lab.agent import AgentError
@@ -29,7 +30,7 @@ PAUSES = 2_000_000
 def test_a_crashed_host_is_told_and_comes_up_again(boot: Boot, up_again: Callable[[LabPlace], None]) -> None:
     with boot() as place:
         with contextlib.suppress(AgentError, PlaceCrashed, TimeoutError):
-            place.emulator.host.run("echo c >/proc/sysrq-trigger", timeout_s=20)
+            place.emulator.host.run("echo c >/proc/sysrq-trigger", timeout_s=patience_s(place.emulator, 20))
         with pytest.raises(PlaceCrashed, match="sysrq"):
             place.measure("work", "hackbench")
         up_again(place)
@@ -40,7 +41,7 @@ def test_a_killed_guest_is_told(boot: Boot) -> None:
     with boot() as place:
         pv = place.guests["pv"]
         pv.kill()
-        assert pv.job.wait(30) == -signal.SIGKILL
+        assert pv.job.wait(patience_s(place.emulator, 30)) == -signal.SIGKILL
         # All guests are told of, each with what became of its QEMU.
         died = "pv: its QEMU was killed by signal 9"
         with pytest.raises(PlaceCrashed, match=died), place.background("pv", "cpu-hog"):

@@ -23,7 +23,7 @@ def test_sysrq_s_gives_the_host_back(bench: Bench) -> None:
     with bench.nobody_is_hurt(), bench.cohort() as cohort:
         bench.host.check("echo S >/proc/sysrq-trigger")
         bench.until(lambda: bench.state() == "disabled", "the kernel schedules again")
-        assert cohort.wait(30) == 0
+        assert cohort.wait(bench.patience_s(30)) == 0
         said = cohort.output("stderr")[0]
         assert "ended by hand" in said, said
 
@@ -35,7 +35,7 @@ def test_one_that_is_put_out_says_why_and_the_host_goes_on(bench: Bench) -> None
         ground.loops("pinned", 1, "taskset -c 1")
         real_time_without_limit(ground)
         ground.run_in("pinned", f"exec taskset -c 1 chrt -f 50 sh -c '{LOOP}'")
-        rc = cohort.wait(_EJECTED_S)
+        rc = cohort.wait(bench.patience_s(_EJECTED_S))
         said = cohort.output("stderr")[0]
         assert rc == 1, f"cohort run: {rc}: {said}"
         assert "the kernel put the scheduler out" in said, said

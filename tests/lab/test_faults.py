@@ -57,7 +57,7 @@ def test_a_guest_killed_while_it_spins(bench: Bench) -> None:
         victim.machine.spawn("work", "stress-ng --quiet --tlb-shootdown 2 --mmapfork 2")
         time.sleep(5)
         victim.kill()
-        assert victim.job.wait(30) == -signal.SIGKILL
+        assert victim.job.wait(bench.patience_s(30)) == -signal.SIGKILL
 
 
 def test_twenty_guests_come_and_go(bench: Bench) -> None:
@@ -66,7 +66,7 @@ def test_twenty_guests_come_and_go(bench: Bench) -> None:
             guest = bench.extra_guest(f"guest-{number}", vcpus=2)
             time.sleep(number % 4)
             guest.kill()
-            assert guest.job.wait(30) == -signal.SIGKILL
+            assert guest.job.wait(bench.patience_s(30)) == -signal.SIGKILL
 
 
 def test_a_cpu_goes_and_comes_back(bench: Bench) -> None:

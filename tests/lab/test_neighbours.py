@@ -128,7 +128,7 @@ def churn(bench: Bench, dice: random.Random, seconds: float) -> None:
                 # Its cgroup is made with it, and stays.
                 inner.callback(inner.remove, f"{guests.SLICE}/passer-by.scope")
                 victim = bench.extra_guest("passer-by", vcpus=dice.randint(1, 3))
-                inner.callback(victim.job.wait, 30)
+                inner.callback(victim.job.wait, bench.patience_s(30))
                 inner.callback(victim.kill)
             names = [f"churn/{number}" for number in range(dice.randint(1, 4))]
             for name in names:

@@ -11,13 +11,13 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import slow
 
 from cohortlab.lab import cache
 from cohortlab.lab.agent import Machine
@@ -89,7 +89,7 @@ def systemd() -> Path:
 class Host:
     """The lab's host with a systemd."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: BareHost) -> None:
         self.machine = machine
 
     def sh(self, command: str) -> str:
@@ -101,10 +101,7 @@ class Host:
 
     def until(self, name: str, value: str) -> None:
         """Wait until systemd shows ``value``."""
-        deadline = time.monotonic() + 30
-        while self.shown(name) != value:
-            assert time.monotonic() < deadline, f"{name} is {self.shown(name)}, not {value}"
-            time.sleep(0.2)
+        slow.until(self.machine.emulator, lambda: self.shown(name) == value, f"{name} is {value}", 30)
 
     def daemon(self) -> str:
         return self.machine.run("pgrep -x cohort").stdout.strip()

@@ -120,7 +120,14 @@ def test_a_kernel_file_tells_its_release_and_its_modules_are_found(
     assert kernels.kernel("./vmlinuz").modules == modules
 
 
-@pytest.mark.parametrize("content", [b"", b"no kernel", bzimage("9.9", magic=b"\0\0\0\0"), bytes(0x8000)])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"no kernel", bzimage("9.9", magic=b"\0\0\0\0"), bytes(0x8000)),
+        # Its release begins where nothing is, and does not end.
+        *(bzimage("9.9")[:0x3000] + bytes(256), bzimage("9.9")[:0x3002]),
+    ],
+)
 def test_a_file_that_is_no_kernel_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "vmlinuz"
     path.write_bytes(content)

@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import re
 import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import again
 import pytest
+import slow
 
 import conftest
-from cohortlab.lab import agent, bringup, emulator, guest, lastwords
+from cohortlab.lab import agent, bringup, control, emulator, guest, lastwords, patience
 from cohortlab.lab.agent import AgentError, Answer, Machine
 from cohortlab.lab.guest import Guest, GuestConfig
 from cohortlab.lab.lastwords import Vmm
@@ -166,6 +169,45 @@ def test_last_words_begin_with_the_line_of_death() -> None:
 def test_the_cpu_time_of_a_process() -> None:
     assert lastwords.cpu_s(1) is not None
     assert lastwords.cpu_s(0) is None
+
+
+# Answers
+
+
+def test_an_answer_of_the_emulator_that_came_while_we_were_stopped_is_read(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(control, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(control, "_CHECK_S", 0.01)
+
+    async def execute(command: str, arguments: object) -> str:
+        await asyncio.sleep(0)
+        # The loop stands still as it does in a process that is stopped; then it takes some turns to read the answer.
+        time.sleep(0.3)
+        clock.now += 3600
+        for _ in range(9):
+            await asyncio.sleep(0.01)
+        return f"{command} is done"
+
+    assert asyncio.run(control._ask(cast("Any", SimpleNamespace(execute=execute)), "stop")) == "stop is done"
+
+
+def test_an_emulator_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, ended = itertools.count(), []
+    monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: float(next(looks))))
+    monkeypatch.setattr(control, "_CHECK_S", 0)
+
+    async def execute(*_: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(next(looks))
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(control._ask(cast("Any", SimpleNamespace(execute=execute)), "stop"))
+    assert len(ended) == 1, "nobody waits for it any more"
+    assert control._ANSWER_S < ended[0] < control._ANSWER_S + 5
 
 
 # Guests
@@ -326,13 +368,34 @@ def test_a_host_whose_emulator_ends_says_what_it_printed(
     assert str(crash.value).endswith("its QEMU printed: cannot allocate")
 
 
-def failing(times: int) -> tuple[list[int], pytest.Function]:
+# Limits of tests
+
+
+@pytest.mark.parametrize(("boot_s", "times"), [(None, 1), (slow.BOOT_S / 2, 1), (slow.BOOT_S, 1), (slow.BOOT_S * 3, 3)])
+def test_tests_wait_as_many_boots_as_they_take_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, boot_s: float | None, times: int, clock: Clock
+) -> None:
+    lab = cast("emulator.Emulator", SimpleNamespace(boot_s=boot_s, clock=lambda: clock))
+    assert slow.patience_s(lab, 30) == 30 * times
+    monkeypatch.setattr(slow, "LOOK_S", 0)
+
+    def looks() -> bool:
+        clock.now += 1
+        return False
+
+    with pytest.raises(AssertionError, match=f"not within {30 * times} s: it is there"):
+        slow.until(lab, looks, "it is there", 30)
+    assert 30 * times <= clock.now < 30 * times + 3
+
+
+def failing(times: int, failure: type[AssertionError] = AssertionError) -> tuple[list[int], pytest.Function]:
     """Return a test of the lab, with no lab of its own, that fails so often at first, and when it was run."""
     ran: list[int] = []
 
     def obj() -> None:
         ran.append(len(ran))
-        assert len(ran) > times, "as measured"
+        if len(ran) <= times:
+            raise failure("as measured")
 
     return ran, cast(
         "pytest.Function",
@@ -364,5 +427,18 @@ def test_two_tests_of_a_session_may_fail_once_and_are_told_of(monkeypatch: pytes
     # The third is one too many.
     ran, test = failing(3)
     with pytest.raises(AssertionError, match="as measured"):
+        conftest.pytest_pyfunc_call(test)
+    assert len(ran) == 1
+
+
+def test_on_a_busy_machine_a_few_tests_are_void_and_the_next_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(again, "voids", 1)
+    monkeypatch.setattr(again, "_void", set())
+    monkeypatch.setattr(conftest, "repeat", lambda _: None)
+    ran, test = failing(again.ATTEMPTS - 1, again.Elsewhere)
+    assert conftest.pytest_pyfunc_call(test)
+    assert len(ran) == again.ATTEMPTS
+    ran, test = failing(1, again.Elsewhere)
+    with pytest.raises(again.Elsewhere, match="as measured"):
         conftest.pytest_pyfunc_call(test)
     assert len(ran) == 1

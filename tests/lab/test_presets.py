@@ -85,7 +85,7 @@ def test_a_sibling_that_is_called_while_it_waits_is_boosted(bench: Bench) -> Non
             got = ground.got(*VMS)
         finally:
             job.signal(signal.SIGTERM)
-        assert job.wait(60) == 0
+        assert job.wait(bench.patience_s(60)) == 0
         assert _count(ground, "boost_granted") > 0
         ground.divided(got, dict.fromkeys(VMS, 1), PCPUS)
 
@@ -101,7 +101,7 @@ def test_who_sleeps_for_a_moment_keeps_its_pcpu_and_pays(bench: Bench, preset: s
             got = ground.got(*VMS)
         finally:
             job.signal(signal.SIGTERM)
-            job.wait(60)
+            job.wait(bench.patience_s(60))
         got["work"] += ground.idle
         ground.about(got, dict.fromkeys(VMS, sum(got.values()) / len(VMS)), KEPT_SLACK)
 

@@ -57,7 +57,7 @@ def in_guest(bench: Bench, *commands: str) -> Iterator[None]:
     finally:
         for job in jobs:
             job.signal(signal.SIGKILL)
-            job.wait(60)
+            job.wait(bench.patience_s(60))
 
 
 def test_who_has_used_up_its_quota_is_throttled_for_the_rest_of_each_period(bench: Bench) -> None:

@@ -170,7 +170,7 @@ def called(host: Alone, how: str) -> Called:
         away = disturbance.part()
     finally:
         job.signal(signal.SIGTERM)
-    assert job.wait(60) == 0
+    assert job.wait(host.ground.bench.patience_s(60)) == 0
     calls, bursts = spans(job, host.tsc_offset()), window.bursts
     met = [(call, burst) for call in calls for burst in bursts if burst.begin <= call.begin < burst.end]
     ns_per_tick = sum(burst.ns for burst in bursts) / sum(burst.end - burst.begin for burst in bursts)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from unittest import mock
 
 import pytest
 
-from cohortlab.lab import bringup, command, state
+from cohortlab.lab import bringup, command, emulator, state
 from cohortlab.lab.agent import Answer, Machine
 from cohortlab.lab.bringup import Lab, bring_up
 from cohortlab.lab.command import Boot, Command
@@ -116,6 +117,39 @@ def test_a_damaged_folder_is_no_state(tmp_path: Path) -> None:
         assert not saved.folder.exists()
 
 
+def test_a_state_is_written_and_found_whatever_the_path_of_the_cache_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def save(folder: Path, file: str) -> None:
+        told.append(file)
+        (folder / file).write_text("as it was")
+
+    monkeypatch.setattr(emulator.control, "save", save)
+    # Of that QEMU would take the end for where in a file to begin.
+    saved, folder = tmp_path / ",offset=7" / "state-1", tmp_path / "lab"
+    saved.mkdir(parents=True)
+    folder.mkdir()
+    (folder / "console.log").write_text("up")
+    lab = object.__new__(emulator.Emulator)
+    lab.folder, lab.console = folder, folder / "console.log"
+    lab.save(saved)
+    # As a QEMU, started in the lab's folder, which has its own console.
+    script = 'printf %s "$2" >told; cat "${2#file:}" >read; : >agent.sock; exec sleep 1000'
+    own_turn = os.open(tmp_path / "turn", os.O_RDWR | os.O_CREAT)
+    started = dataclasses.replace(COMMAND, argv=("sh", "-c", script, "sh"))
+    process = emulator._launch(started, folder, own_turn, keep=True, state=saved)
+    os.close(own_turn)
+    process.kill()
+    process.wait()
+    assert (folder / "read").read_text() == "as it was"
+    assert "," not in "".join([*told, (folder / "told").read_text()])
+    # Who ends a lab removes its folder, and not what it came from.
+    shutil.rmtree(folder)
+    assert {path.name for path in saved.iterdir()} == {"memory", "console.log"}
+
+
 class Host:
     """Answers what a host does whose pause filter lets 1,000 PAUSEs pass."""
 
@@ -185,6 +219,17 @@ def test_a_lab_that_cannot_be_restored_or_saved_boots(
     assert not lab.restored
     assert saved.did == did
     assert said[-1] == told
+
+
+def test_states_of_an_earlier_boot_go_also_where_none_are_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "state-00000000-1").mkdir()
+    monkeypatch.setenv(state.VARIABLE, "off")
+    monkeypatch.setattr(command, "of", lambda _: COMMAND)
+    monkeypatch.setattr(bringup, "_booted", lambda _configs, boot, *_: Lab(mock.Mock(), [], boot))
+    assert bringup.up(CONFIGS, BOOT, lambda *_: None).state is None
+    assert not list(tmp_path.glob("state-*"))
 
 
 # On the lab itself

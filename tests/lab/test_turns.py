@@ -57,7 +57,7 @@ def test_boosts_end_on_time(bench: Bench, tmp_path: Path) -> None:
             recording = _recorded(bench, tmp_path / "boosts.rec")
         finally:
             job.signal(signal.SIGTERM)
-        assert job.wait(60) == 0
+        assert job.wait(bench.patience_s(60)) == 0
         granted = ground.statistics()["total"]["boost_granted"]
     assert granted > 20
     events, vm = _events(recording), _index(recording, "work")

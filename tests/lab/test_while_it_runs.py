@@ -114,7 +114,7 @@ def found(bench: Bench, ground: Ground, commands: dict[int, str]) -> str:
         return said
     finally:
         guest.kill()
-        guest.job.wait(30)
+        guest.job.wait(bench.patience_s(30))
         assert total(ground, "registry_full") == 0
 
 

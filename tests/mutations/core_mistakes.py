@@ -461,6 +461,30 @@ OF_OPERATIONS = [
         "if (!v->pid) {\n\t\treturn;\n\t} else if (false) {",
     ),
     Mutation(
+        "who comes from another pCPU when a turn is over is told of in vain",
+        "wake.h",
+        "scx_bpf_kick_cpu(cpu, SCX_KICK_ANY);",
+        "scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);",
+    ),
+    Mutation(
+        "who comes on its own pCPU when a turn is over waits for a tick",
+        "wake.h",
+        "} else if (c->curr_pid ? !turn_is_watched(cpu, now) : stranger) {",
+        "} else if (stranger) {",
+    ),
+    Mutation(
+        "a turn that is about to end by itself is ended for who comes",
+        "wake.h",
+        "} else if (c->curr_pid ? !turn_is_watched(cpu, now) : stranger) {",
+        "} else if (c->curr_pid || stranger) {",
+    ),
+    Mutation(
+        "who is inserted when the pCPU has fallen idle is not looked for",
+        "turn.h",
+        " || (!c->curr_pid && scx_bpf_dsq_nr_queued(*key) > 0))",
+        ")",
+    ),
+    Mutation(
         "where those in a queue may run is never found anew",
         "runqueue.h",
         "if (is_all && seen <= scan)",

@@ -67,4 +67,10 @@ OF_HOSTS = [
         "lacks = true;",
         "lacks = p->nr_cpus_allowed < nr_online;",
     ),
+    Mutation(
+        "who exits leaves the clock where its turn began",
+        "order_vm.h",
+        "\tif (time_before(*clock, at))\n\t\t*clock = at;\n",
+        "",
+    ),
 ]

@@ -93,8 +93,15 @@ OF_POLICIES = [
     Mutation(
         "a call disturbs others in vain",
         "spin_boost.h",
-        " || (asked != cpu && boost_is_in_vain(called, asked, now)))",
+        " || (asked != cpu && !(boost & BOOST_MIGRATE) && boost_is_in_vain(called, asked, now)))",
         ")",
+        "boost ipi",
+    ),
+    Mutation(
+        "whether a call asks in vain is found out twice",
+        "spin_boost.h",
+        "asked != cpu && !(boost & BOOST_MIGRATE) && boost_is_in_vain",
+        "asked != cpu && boost_is_in_vain",
         "boost ipi",
     ),
     Mutation(

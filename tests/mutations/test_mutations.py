@@ -31,18 +31,16 @@ DID_NOT_END = f"the tests did not end in {TIMEOUT_S} s"
 WORK = Path(os.environ.get("CARGO_TARGET_DIR", REPO / "build" / "target")).absolute() / "mutations"
 
 
-def run_tests(bpf: Path, *, only: str = "") -> tuple[bool, str]:
-    """Run the tests against this copy, or those of one module. Return whether all passed, and what was printed."""
-    environment = os.environ | {
-        "COHORT_BPF_DIR": str(bpf),
-        "CARGO_TARGET_DIR": str(WORK / "target"),
-        "CARGO_PROFILE_DEV_DEBUG": "0",
-    }
-    argv = ["scripts/in-toolchain", "cargo", "test", "--locked", "--package", "cohort-sim", "--test", "bpf"]
-    # Random partitions, measured against the ideal: a mistake is to be found by a test that says what is expected.
-    argv += ["--", only] if only else ["--", "--skip", "maxmin::"]
+def cargo_test(argv: list[str], environment: dict[str, str]) -> tuple[bool, str]:
+    """Run cargo's tests. Return whether all passed, and what was printed."""
     cargo = subprocess.Popen(
-        argv, cwd=REPO, env=environment, stdout=PIPE, stderr=STDOUT, text=True, start_new_session=True
+        ["scripts/in-toolchain", "cargo", "test", *argv],
+        cwd=REPO,
+        env=os.environ | environment,
+        stdout=PIPE,
+        stderr=STDOUT,
+        text=True,
+        start_new_session=True,
     )
     # A mistake may let a test run for ever. It must not go on beside the next one.
     try:
@@ -57,6 +55,19 @@ def run_tests(bpf: Path, *, only: str = "") -> tuple[bool, str]:
         cargo.communicate()
         raise
     return cargo.returncode == 0, said
+
+
+def run_tests(bpf: Path, *, only: str = "") -> tuple[bool, str]:
+    """Run the tests against this copy, or those of one module. Return whether all passed, and what was printed."""
+    environment = {
+        "COHORT_BPF_DIR": str(bpf),
+        "CARGO_TARGET_DIR": str(WORK / "target"),
+        "CARGO_PROFILE_DEV_DEBUG": "0",
+    }
+    argv = ["--locked", "--package", "cohort-sim", "--test", "bpf"]
+    # Random partitions, measured against the ideal: a mistake is to be found by a test that says what is expected.
+    argv += ["--", only] if only else ["--", "--skip", "maxmin::"]
+    return cargo_test(argv, environment)
 
 
 @pytest.fixture
@@ -128,6 +139,12 @@ def test_each_line_of_sets_to_be_changed_is_there_once() -> None:
 
 
 @pytest.mark.long
+def test_a_copy_of_sets_without_mistakes_passes() -> None:
+    passed, output = _test_sets()
+    assert passed, output
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("mutation", OF_SETS, ids=lambda mutation: mutation.about)
 def test_every_mistake_in_sets_is_found(mutation: Mutation) -> None:
     passed, output = _test_sets(mutation)
@@ -136,20 +153,20 @@ def test_every_mistake_in_sets_is_found(mutation: Mutation) -> None:
     assert not passed, f"no test of sets/ finds that {mutation.about}"
 
 
-def _test_sets(mutation: Mutation) -> tuple[bool, str]:
-    """Run the tests of a copy of sets/ with this mistake in it."""
+def _test_sets(mutation: Mutation | None = None) -> tuple[bool, str]:
+    """Run the tests of a copy of sets/, with this mistake in it."""
     copy = WORK / "sets"
-    shutil.copytree(REPO / "sets" / "src", copy / "src", dirs_exist_ok=True)
+    # By a new time cargo sees that a mistake has been taken out.
+    shutil.copytree(REPO / "sets" / "src", copy / "src", dirs_exist_ok=True, copy_function=shutil.copyfile)
     # It stands alone: it depends on nothing.
     (copy / "Cargo.toml").write_text(
         '[package]\nname = "cohort-sets"\nversion = "0.0.0"\nedition = "2021"\n[workspace]\n'
     )
-    path = copy / "src" / mutation.file
-    path.write_text(path.read_text().replace(mutation.right, mutation.wrong))
-    argv = ["scripts/in-toolchain", "cargo", "test", "--offline", "--manifest-path", str(copy / "Cargo.toml")]
-    environment = os.environ | {"CARGO_TARGET_DIR": str(WORK / "target-sets")}
-    done = subprocess.run(argv, cwd=REPO, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    return done.returncode == 0, done.stdout + done.stderr
+    if mutation:
+        path = copy / "src" / mutation.file
+        path.write_text(path.read_text().replace(mutation.right, mutation.wrong))
+    argv = ["--offline", "--manifest-path", str(copy / "Cargo.toml")]
+    return cargo_test(argv, {"CARGO_TARGET_DIR": str(WORK / "target-sets")})
 
 
 def choices(preset: str) -> list[str]:

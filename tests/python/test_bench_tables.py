@@ -125,3 +125,45 @@ def test_rounds_without_a_pause_filter_are_refused(
     said = capsys.readouterr()
     assert (ended.value.code, said.out, said.err.count("\n")) == (2, "", 1)
     assert said.err.startswith(f'{FILE}: ple: "off" is not allowed: must be ')
+
+
+@pytest.mark.parametrize(
+    ("said", "left"), [("--out out", ""), ("--out=out --json", " --json"), ("--json --out 'a folder'", " --json")]
+)
+def test_rounds_do_not_say_where_the_results_were(
+    script: Callable[[str], Any], results: Results, capsys: pytest.CaptureFixture[str], said: str, left: str
+) -> None:
+    results.command = f"cohortlab compare two.toml {said}"
+    rounds(script, results)
+    about = tomllib.loads(capsys.readouterr().out)["about"]
+    assert about.splitlines()[0] == f"cohortlab compare two.toml{left}"
+
+
+@pytest.mark.parametrize(
+    ("folder", "wanted", "said"),
+    [
+        ("out", "kvm-pv", f'{FILE}: "kvm-pv" is not allowed: must be one of ipi\n'),
+        ("none", None, "none/measurements.parquet: there is no such file; FOLDER is what "),
+    ],
+)
+def test_rounds_of_what_is_not_there_are_refused(
+    script: Callable[[str], Any],
+    results: Results,
+    capsys: pytest.CaptureFixture[str],
+    folder: str,
+    wanted: str | None,
+    said: str,
+) -> None:
+    write_parquet(results, FILE)
+    with pytest.raises(SystemExit) as ended:
+        script("rounds").main(folder, wanted, settled=False)
+    told = capsys.readouterr()
+    assert (ended.value.code, told.out, told.err.count("\n")) == (2, "", 1)
+    assert told.err.startswith(said)
+
+
+def test_tables_of_nothing_are_refused(script: Callable[[str], Any], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        script("tables").main([], short=False, by_policy=False, settled=False)
+    told = capsys.readouterr()
+    assert (ended.value.code, told.out, told.err[:6]) == (2, "", "FOLDER")

@@ -90,3 +90,19 @@ def test_too_little_disk_is_told_before_an_image_is_built(tmp_path: Path, monkey
     free_mb = 0
     assert image.image() == there
     assert len(made) == 1
+
+
+def test_what_is_left_of_an_image_that_was_not_finished_goes_with_the_next_lab(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COHORT_CACHE", str(tmp_path))
+    monkeypatch.setattr(image.shutil, "disk_usage", lambda _: SimpleNamespace(free=image._ROOM_MB << 20))
+    monkeypatch.setattr(image, "_build", lambda _: None)
+    monkeypatch.setattr(image.cache.os, "sync", lambda: None)
+    there = image.image()
+    left = tmp_path / f".building-root-{image.SUITE}-0~dead"
+    left.mkdir()
+    # Nothing is built now.
+    assert image.image() == there
+    assert not left.exists()
+    assert there.disk.parent.is_dir()

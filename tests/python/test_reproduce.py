@@ -248,6 +248,25 @@ def test_another_scheduler_than_the_papers_is_compared_and_does_not_count() -> N
         assert (figure.is_scored, report.verdict(figure), report.why(figure)) == (False, said, "")
 
 
+def test_every_miss_that_counts_is_marked_on_the_page() -> None:
+    known = of_figures({"a.x": 9.0, "a.hits": 0.0, "a.trials": 43_340.0})
+    counted = {"unit": "%", "counts": ["a.hits", "a.trials"], "ours": "100 * a.hits / a.trials"}
+    tables = (
+        _figure(paper=8.0),
+        _figure(kind="other", unit="%"),
+        # Three misses: one with its interval, one in the other direction.
+        _figure(unit="%"),
+        _figure(paper=0.04, **counted),
+        _figure(paper=0.5),
+    )
+    run = load.RunTable(name="a", scenario="two")
+    file = load.File(title="a title", source="a source", parameters="none", run=(run,), figure=tables)
+    figures = tuple(outcome._figure(table, known) for table in tables)
+    experiment = load.Experiment("paper", "first", Path("first.toml"), file)
+    page = report.html([outcome.Outcome(experiment, figures, (), (), runs.Measured(), 1)])
+    assert page.count('class="misses"') == 3
+
+
 def test_every_class_of_chains_has_a_name() -> None:
     vm = {"ple_chain_lengths": list(range(8)), "spins": {}, "run_ns": 1}
     vm |= {what: {"count": 0} | {f"{name}_ns": None for name in runs._QUANTILES} for what in runs.DISTRIBUTIONS}

@@ -203,6 +203,17 @@ def test_report_is_the_same_for_the_same_results(results: Results, two: Scenario
     assert render(results, two, found) == render(results, two, found)
 
 
+def test_a_programs_name_is_no_formula(results: Results, two: Scenario) -> None:
+    name = r"$\frac$"
+    found = [
+        dataclasses.replace(figure, program=name) if figure.program == "spin" else figure
+        for figure in figures(results, two)
+    ]
+    results.programs = (name, "serve")
+    # Below both pictures of each of two modes.
+    assert render(results, two, found).count(f">{name}</text>") == 4
+
+
 @pytest.mark.parametrize("width", [20, 80, 120])
 def test_table(results: Results, two: Scenario, width: int) -> None:
     out = io.StringIO()
@@ -311,6 +322,8 @@ def test_who_failed_midway_is_shown_and_not_compared(results: Results, two: Scen
     [
         (0, "0"),
         (0.0567, "0.057"),
+        (0.00123, "0.0012"),
+        (-0.0004, "-0.00040"),
         (0.5, "0.500"),
         (1.234, "1.23"),
         (12.34, "12.3"),

@@ -17,9 +17,11 @@ from cohortlab.compare import Plan
 from cohortlab.places import Measurement
 from cohortlab.policies import Policy
 from cohortlab.results import Results, read_parquet
+from cohortlab.sim import hardware as hardwares
 from cohortlab.sim import place as places
 from cohortlab.sim.compared import simulate
 from cohortlab.sim.model import Run as Simulated
+from cohortlab.sim.model import machine_of
 from cohortlab.sim.result import Result, RunEnded, RunEndless, Traces
 from cohortlab.workloads import WorkloadError
 
@@ -165,3 +167,12 @@ def test_a_policy_that_has_failed_is_not_simulated_ahead_any_more(
     assert times[name, "quick"] <= 1
     assert times[name, "tlb-flush"] == 0
     assert {times[one, program] for one in ("alone", "eevdf") for program in ("quick", "tlb-flush")} == {ROUNDS}
+
+
+def test_what_a_shape_leaves_out_is_one(tmp_path: Path) -> None:
+    # The simulator's own default is another: two pCPUs would be four.
+    path, hardware = tmp_path / "two.toml", tmp_path / "h.toml"
+    path.write_text(two_vms("hackbench"))
+    hardware.write_text("[machine]\nsockets = 2\n")
+    machine = machine_of(scenarios.load(path), hardwares.load(str(hardware)))
+    assert machine == {"sockets": 2, "cores_per_socket": 1, "threads_per_core": 1}

@@ -184,11 +184,12 @@ def test_a_setting_that_fails_says_why(cohortlab: Run, folder: Path, slow: Path)
         (["--knob", "slice-us=4000", "--policy", "none"], '--knob: policy "none" is not known'),
         (["--knob", "slice-us=4000", "--hardware", "none"], '"none" does not exist'),
         (["--knob", "slice-us=4000", "--held-out", "TRAIN"], "is a training scenario as well: must be another"),
+        (["--knob", "slice-us=4000", "--held-out", "JUDGE"], "judge.toml: is named twice: must be once"),
     ],
 )
 def test_wrong_input_is_one_line_and_code_2(cohortlab: Run, folder: Path, args: list[str], said: str) -> None:
-    train = str(folder / "train.toml")
-    args = [train if arg == "TRAIN" else arg for arg in args]
-    ran = cohortlab("tune", train, "--held-out", folder / "judge.toml", *args)
+    train, judge = str(folder / "train.toml"), str(folder / "judge.toml")
+    args = [{"TRAIN": train, "JUDGE": judge}.get(arg, arg) for arg in args]
+    ran = cohortlab("tune", train, "--held-out", judge, *args)
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
     assert said in ran.err

@@ -38,6 +38,12 @@ WRONG = {
         "([0-9.]+",
         'metric.pattern: "^Throughput ([0-9.]+" is not allowed: must be a regular expression with one group: the figure',  # noqa: E501
     ),
+    "pattern that repeats too often": (
+        "([0-9.]+)",
+        "([0-9]{99999999999})",
+        'metric.pattern: "^Throughput ([0-9]{99999999999})" is not allowed: '
+        "must be a regular expression with one group: the figure",
+    ),
     "pattern without a group": (
         "([0-9.]+)",
         "[0-9.]+",

@@ -144,3 +144,11 @@ def test_files_end_with_one_line_end_and_lines_with_no_space(everything: dict[st
             and (not text.endswith("\n") or text.endswith("\n\n") or (not name.endswith(".md") and ragged.search(text)))
         ]
     )
+
+
+def test_what_is_named_of_bench_is_there(everything: dict[str, str]) -> None:
+    # Nothing else runs these programs: a page would go on naming one that has gone.
+    named = re.compile(r"(?<![\w./-])bench/[\w./-]+\.(?:c|py|rs|toml)\b")
+    found = {path for text in everything.values() for path in named.findall(text)}
+    assert len(found) > 20
+    assert sorted(path for path in found if not (REPO / path).is_file()) == []

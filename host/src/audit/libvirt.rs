@@ -16,7 +16,6 @@ const BYTES_MAX: usize = 4 << 20;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Domain {
     pub name: String,
-    pub vcpus: Option<usize>,
     pub cpu: Option<GuestCpu>,
 }
 
@@ -32,11 +31,8 @@ fn parse(text: &str) -> Option<(i32, Domain)> {
     let status = document.root_element();
     let pid = status.attribute("pid")?.parse().ok()?;
     let domain = child(status, "domain")?;
-    let vcpus = child(domain, "vcpu").and_then(|vcpu| {
-        vcpu.attribute("current").or(vcpu.text()).and_then(|number| number.trim().parse().ok())
-    });
     let name = child(domain, "name").and_then(|name| name.text()).unwrap_or_default().to_string();
-    Some((pid, Domain { name, vcpus, cpu: guest_cpu(domain) }))
+    Some((pid, Domain { name, cpu: guest_cpu(domain) }))
 }
 
 /// As libvirt makes QEMU's `-cpu` of it. A domain without `<cpu>` has QEMU's default model.
@@ -95,7 +91,7 @@ mod tests {
         let domains = domains(&host.host());
         assert_eq!(domains.keys().collect::<Vec<_>>(), [&4711]);
         let domain = &domains[&4711];
-        assert_eq!((domain.name.as_str(), domain.vcpus), ("web", Some(2)));
+        assert_eq!(domain.name, "web");
         let cpu = domain.cpu.clone().unwrap();
         assert!(cpu.unhalt && cpu.hint_dedicated && cpu.hv_tlb_flush && cpu.steal_time && !cpu.tlb_flush);
     }

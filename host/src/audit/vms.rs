@@ -64,7 +64,13 @@ pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
         let from_args =
             is_qemu(cmdline).then(|| args.cpu.unwrap_or_else(|| GuestCpu::from_model(QEMU_DEFAULT)));
         let cpu = from_args.or_else(|| domain.and_then(|domain| domain.cpu.clone()));
-        let threads = if named.is_empty() { vcpus_by_deed(host, pid) } else { named };
+        let mut threads = if named.is_empty() { vcpus_by_deed(host, pid) } else { named };
+        // Old kernels do not number the files.
+        let vcpus = if vcpus == 0 { threads.len() } else { vcpus };
+        // They serve the vCPUs in turn, and none of them is one.
+        if threads.len() > vcpus {
+            threads.clear();
+        }
         let threads: Vec<Thread> =
             threads.into_iter().map(|tid| Thread { tid, allowed: allowed(host, pid, tid) }).collect();
         vms.push(Vm {
@@ -73,7 +79,7 @@ pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
                 .map(|domain| printable(&domain.name))
                 .filter(|name| !name.is_empty())
                 .unwrap_or_else(|| told.map_or_else(|| nameless(pid), |words| name_of(host, pid, words))),
-            vcpus: vcpus.max(threads.len()),
+            vcpus,
             cpu,
             cpu_pm: args.cpu_pm,
             quotas: quotas(host, pid, vcpus, &threads, &mut hidden),
@@ -150,14 +156,19 @@ struct Files {
 fn vcpus_by_file(host: &Host, pid: i32) -> Option<Files> {
     let entries = fs::read_dir(host.path(&format!("/proc/{pid}/fd"))).ok()?;
     let mut vms = 0;
-    let mut vcpus = BTreeSet::new();
+    let mut vcpus = Vec::new();
     for target in entries.flatten().filter_map(|entry| fs::read_link(entry.path()).ok()) {
         let target = target.to_string_lossy();
         if target == "anon_inode:kvm-vm" {
             vms += 1;
         } else if let Some(number) = target.strip_prefix("anon_inode:kvm-vcpu:") {
-            vcpus.insert(number.to_string());
+            vcpus.push(number.to_string());
         }
+    }
+    // Of one VM a number is one vCPU; a second VM of the process has the same ones.
+    if vms == 1 {
+        vcpus.sort_unstable();
+        vcpus.dedup();
     }
     Some(Files { vms, vcpus: vcpus.len() })
 }

@@ -19,7 +19,7 @@ use crate::top::cgroup::{Figures, WEIGHT_DEFAULT};
 use crate::top::counters::Counters;
 use crate::top::lag::{Among, Lags};
 use crate::top::reach::{self, Reach};
-use crate::top::sample::{Sample, State, Vcpu, Vm};
+use crate::top::sample::{by_vcpu, skew_ns, Sample, State, Vcpu, Vm};
 use crate::vmname::{nameless, VmNames};
 
 pub(super) const TIME_MASK: u64 = u64::MAX >> intf::PROBE_COUNT_BITS;
@@ -321,8 +321,7 @@ impl Reader {
         vcpus.iter().for_each(|vcpu| total.add(&vcpu.counters));
         let stacked_ns = known.stacked(total.run_ns + total.ready_ns + vm.gone_ns, present);
         total.add(&gone);
-        let ready = || vcpus.iter().map(|vcpu| vcpu.counters.ready_ns);
-        let skew_ns = ready().max().unwrap_or(0) - ready().min().unwrap_or(0);
+        let skew_ns = skew_ns(&by_vcpu(vcpus.iter().map(|thread| (thread.vcpu, &thread.counters))));
         known.skew_max_ns = skew_ns.max(known.skew_max_ns);
         let skew_max_ns = known.skew_max_ns;
         let ple_chain_lengths = known.chains(found);
@@ -398,6 +397,14 @@ mod tests {
         // A thread that comes back to a vCPU has a slot that begins anew.
         let anew = probe_vcpu { chain_lengths: Default::default(), ..vcpu(7, 11) };
         assert_eq!(told(&[anew, vcpu(9, 30)]), (9, 30, 30));
+    }
+
+    #[test]
+    fn threads_that_serve_a_vcpu_in_turn_are_no_siblings() {
+        let thread = |tid, vcpu_id, ready_ns| probe_vcpu { tid, vcpu_id, ready_ns, ..probe_vcpu::default() };
+        let found = [thread(7, 0, 10), thread(8, 0, 20), thread(9, 1, 25)];
+        let vm = Reader::default().vm(None, &probe_vm::default(), &found, 0, 0);
+        assert_eq!((vm.skew_ns, vm.skew_max_ns), (5, 5));
     }
 
     /// Threads of a VM that have run for so long.

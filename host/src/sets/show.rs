@@ -4,6 +4,7 @@
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -90,37 +91,45 @@ fn show_all(
 
 /// The file of --png, which has its name when it is whole. Known to be writable before anything is measured.
 struct Png {
+    /// What is written until then; `path` itself where that is a pipe or a device, which stays what it is.
     part: PathBuf,
     path: PathBuf,
-    /// Open already; None: `path` is a link or a device, and what it leads to is written to.
-    file: Option<fs::File>,
+    file: fs::File,
 }
 
 impl Png {
     fn begin(path: &Path) -> Result<Self, Failure> {
         let refused =
             |e: &dyn Display| Failure::refused(format!("--png: cannot write {}: {e}", path.display()));
-        // A link or a device stays what it is.
-        let direct = fs::symlink_metadata(path).is_ok_and(|found| !found.is_file());
         let mut part = path.file_name().ok_or_else(|| refused(&"it is no file's name"))?.to_os_string();
         part.push(".part");
-        let part = if direct { path.to_path_buf() } else { path.with_file_name(part) };
-        // Whoever reads a pipe would go when this were closed again. Nobody in whose folder it is leads it elsewhere by a link.
+        // Nobody in whose folder it is leads it elsewhere by a link.
         let told = |e: &io::Error| match e.kind() {
             io::ErrorKind::WouldBlock => "another `cohort sets` writes it".to_string(),
             _ => e.to_string(),
         };
-        let file =
-            if direct { None } else { Some(alone::open(&part, 0o666).map_err(|e| refused(&told(&e)))?) };
-        Ok(Png { part, path: path.to_path_buf(), file })
+        let found = fs::symlink_metadata(path).ok().filter(|found| !found.is_file());
+        // Whoever reads a pipe would go when it were closed: it stays open until the end.
+        let (part, file) = match found {
+            Some(found) => (path.to_path_buf(), open_as_it_is(path, &found)),
+            None => {
+                let part = path.with_file_name(part);
+                let file = alone::open(&part, 0o666);
+                (part, file)
+            }
+        };
+        Ok(Png { part, path: path.to_path_buf(), file: file.map_err(|e| refused(&told(&e)))? })
     }
 
     fn end(mut self, drawn: io::Result<Vec<u8>>) -> Result<(), Failure> {
-        let done = drawn.and_then(|bytes| match &mut self.file {
-            Some(file) => file.set_len(0).and_then(|()| file.write_all(&bytes)),
-            None => fs::write(&self.path, bytes),
+        let is_whole_by_its_name = self.part != self.path;
+        let done = drawn.and_then(|bytes| {
+            if is_whole_by_its_name {
+                self.file.set_len(0)?;
+            }
+            self.file.write_all(&bytes)
         });
-        let named = || if self.part == self.path { Ok(()) } else { fs::rename(&self.part, &self.path) };
+        let named = || if is_whole_by_its_name { fs::rename(&self.part, &self.path) } else { Ok(()) };
         let done = done.and_then(|()| named());
         if done.is_ok() {
             // Nothing of ours is left to be removed; another program may have begun one of this name.
@@ -128,6 +137,27 @@ impl Png {
         }
         done.map_err(|e| Failure::failed(format!("--png: cannot write {}: {e}", self.path.display())))
     }
+}
+
+/// Open what is no file, to write to it. A link to it, as /dev/stdout is one, must be root's or our own: others'
+/// may lead root anywhere. Nor is a link followed to a file or a disk, whose begin would be lost.
+fn open_as_it_is(path: &Path, found: &fs::Metadata) -> io::Result<fs::File> {
+    // SAFETY: it takes nothing, and never fails.
+    let us = unsafe { libc::geteuid() };
+    let flags = match found.is_symlink() {
+        true if ![0, us].contains(&found.uid()) => {
+            return Err(io::Error::other(format!("it is a link of another user's (uid {})", found.uid())));
+        }
+        true => libc::O_NOCTTY,
+        // It has become a link meanwhile.
+        false => libc::O_NOCTTY | libc::O_NOFOLLOW,
+    };
+    let file = fs::File::options().write(true).custom_flags(flags).open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_fifo() || kind.is_char_device() {
+        return Ok(file);
+    }
+    Err(io::Error::other("it is a link to a file, or a disk; allowed: a file, a pipe or a terminal"))
 }
 
 impl Drop for Png {
@@ -160,7 +190,12 @@ fn read(path: &Path) -> Result<Matrix, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{lchown, symlink};
+    use std::thread;
+
     use super::*;
+    use crate::checks::tests::FakeHost;
+    use crate::vmname::tests::fifo;
 
     #[test]
     fn the_papers_example_is_shown() {
@@ -196,6 +231,41 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "newer");
         let failure = Png::begin(&dir.path().join("no/x.png")).err().unwrap();
         assert!(failure.status == 2 && failure.line.starts_with("--png: cannot write"), "{failure:?}");
+    }
+
+    #[test]
+    fn a_link_leads_to_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (victim, link) = (dir.path().join("victim"), dir.path().join("sets.png"));
+        fs::write(&victim, "important").unwrap();
+        symlink(&victim, &link).unwrap();
+        let failure = Png::begin(&link).err().unwrap();
+        assert!(failure.status == 2 && failure.line.contains("it is a link to a file"), "{failure:?}");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "important");
+        fs::remove_file(&link).unwrap();
+        symlink("/dev/null", &link).unwrap();
+        Png::begin(&link).unwrap().end(Ok(b"new".into())).unwrap();
+        let there = fs::symlink_metadata(&link).unwrap();
+        assert!(there.is_symlink(), "it stays what it is");
+        // Root alone may give it away.
+        if lchown(&link, Some(there.uid() + 1), None).is_ok() {
+            let failure = Png::begin(&link).err().unwrap();
+            assert!(failure.line.contains("a link of another user"), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_opened_is_written_to_whatever_has_its_name_by_then() {
+        let host = FakeHost::new().file("/victim", "important");
+        let (victim, pipe) = (host.host().path("/victim"), fifo(&host, "/sets.png"));
+        let from = pipe.clone();
+        let reads = thread::spawn(move || fs::read(from));
+        let png = Png::begin(&pipe).unwrap();
+        fs::remove_file(&pipe).unwrap();
+        symlink(&victim, &pipe).unwrap();
+        png.end(Ok(b"new".into())).unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "important");
+        assert_eq!(reads.join().unwrap().unwrap(), b"new");
     }
 
     #[test]

@@ -135,7 +135,7 @@ const OF_VMS: &[OfVm] = &[
         field: "vcpus",
         kind: "gauge",
         meaning: "vCPUs that have a thread",
-        of: |vm| vm.vcpus.len().to_string(),
+        of: |vm| vm.by_vcpu().len().to_string(),
     },
     OfVm {
         name: "weight",
@@ -182,16 +182,6 @@ fn family(out: &mut String, name: &str, kind: &str, meaning: &str) {
     let _ = writeln!(out, "# HELP {name} {meaning}");
 }
 
-/// The counters of each vCPU, by its number. A VMM may run a vCPU on several threads in turn, all of which
-/// are there; it is one vCPU all the same, and a second series of its name would be lost. Each thread has
-/// counted its own turns alone, so the vCPU's are their sum. The latest thread's would lack what was
-/// before, and go back whenever another one takes over, which Prometheus takes for a restart.
-fn by_vcpu(vm: &Vm) -> BTreeMap<u32, Counters> {
-    let mut sums: BTreeMap<u32, Counters> = BTreeMap::new();
-    vm.vcpus.iter().for_each(|thread| sums.entry(thread.vcpu).or_default().add(&thread.counters));
-    sums
-}
-
 fn render(sample: &Sample) -> String {
     let mut out = String::new();
     // VMs of one process have its number in common, and its name. Of two series that are called the same one is lost.
@@ -236,7 +226,7 @@ fn render(sample: &Sample) -> String {
             let _ = writeln!(out, "{name}{suffix}{{{labels}}} {}", (figure.of)(vm));
         }
     }
-    let vcpus: Vec<BTreeMap<u32, Counters>> = sample.vms.iter().map(by_vcpu).collect();
+    let vcpus: Vec<BTreeMap<u32, Counters>> = sample.vms.iter().map(Vm::by_vcpu).collect();
     for counter in known().filter(|counter| OF_VCPUS.contains(&counter.name)) {
         let name = format!("cohort_vcpu_{}", metric(counter));
         family(&mut out, &name, "counter", counter.meaning);
@@ -369,6 +359,7 @@ mod tests {
             ["cohort_vcpu_run_seconds_total{vm=\"a\",pid=\"1\",vcpu=\"0\"} 1.500000000"]
         );
         assert!(of_vcpus("cohort_vcpu_ready_seconds_total")[0].ends_with(" 0.000000005"), "{text}");
+        assert_eq!(of_vcpus("cohort_vm_vcpus"), ["cohort_vm_vcpus{vm=\"a\",pid=\"1\"} 1"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::counters::Counters;
-use super::sample::{Sample, State, Vcpu, Vm};
+use super::sample::{by_vcpu, skew_ns, Sample, State, Vcpu, Vm};
 
 /// A VM's interval, or a vCPU's.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -92,16 +92,18 @@ pub fn between(before: &Sample, now: &Sample) -> Interval {
 }
 
 fn vm_row(before: &Vm, now: &Vm, secs: f64) -> Row {
-    let known: HashMap<u32, &Vcpu> = before.vcpus.iter().map(|vcpu| (vcpu.tid, vcpu)).collect();
+    // A thread that serves another vCPU by now has counters that began anew.
+    let key = |vcpu: &Vcpu| (vcpu.tid, vcpu.vcpu);
+    let known: HashMap<(u32, u32), &Vcpu> = before.vcpus.iter().map(|vcpu| (key(vcpu), vcpu)).collect();
     let children: Vec<Row> = now
         .vcpus
         .iter()
         .map(|vcpu| {
-            let then = known.get(&vcpu.tid).map(|vcpu| vcpu.counters).unwrap_or_default();
+            let then = known.get(&key(vcpu)).map(|vcpu| vcpu.counters).unwrap_or_default();
             Row {
                 name: format!("vCPU {}", vcpu.vcpu),
-                // VMs differ in other bits as well: their ids are hashes.
-                id: now.id ^ (u64::from(vcpu.vcpu) + 1) << 16,
+                // Its thread's, since several may serve one vCPU in turn. VMs differ in other bits as well: their ids are hashes.
+                id: now.id ^ (u64::from(vcpu.tid) + 1) << 16,
                 pid: now.pid,
                 tid: Some(vcpu.tid),
                 vcpu: Some((vcpu.vcpu, vcpu.pcpu, vcpu.state)),
@@ -114,14 +116,14 @@ fn vm_row(before: &Vm, now: &Vm, secs: f64) -> Row {
         .collect();
     let mut counters = Counters::default();
     children.iter().for_each(|vcpu| counters.add(&vcpu.counters));
-    let ready = || children.iter().map(|vcpu| vcpu.counters.ready_ns);
+    let siblings = by_vcpu(children.iter().zip(&now.vcpus).map(|(row, vcpu)| (vcpu.vcpu, &row.counters)));
     Row {
         name: now.name.clone(),
         id: now.id,
         pid: now.pid,
         tid: None,
         vcpu: None,
-        vcpus: now.vcpus.len() as u32,
+        vcpus: siblings.len() as u32,
         secs,
         counters,
         stacked_ns: now.stacked_ns.saturating_sub(before.stacked_ns),
@@ -130,7 +132,7 @@ fn vm_row(before: &Vm, now: &Vm, secs: f64) -> Row {
         } else {
             now.throttled_ns.saturating_sub(before.throttled_ns)
         },
-        skew_ns: ready().max().unwrap_or(0) - ready().min().unwrap_or(0),
+        skew_ns: skew_ns(&siblings),
         lag_ns: now.lag_ns,
         missing: now.missing.clone(),
         children,
@@ -188,5 +190,29 @@ pub mod tests {
         assert_eq!((a.skew_ns, a.children.len()), (1_000_000_000, 2));
         assert_eq!(interval.vms[1].counters.run_ns, 5, "a new VM");
         assert_eq!(interval.vcpus, 4);
+    }
+
+    #[test]
+    fn threads_that_serve_a_vcpu_in_turn_are_one_vcpu() {
+        let mut turns = vm("a", 1, [(0, 300_000_000), (0, 500_000_000)]);
+        turns.vcpus[1].vcpu = 0;
+        let now = Sample { clock_ns: 1_000_000_000, vms: vec![turns], ..Sample::default() };
+        let interval = between(&Sample::default(), &now);
+        let a = &interval.vms[0];
+        assert_eq!((interval.vcpus, a.vcpus, a.skew_ns), (1, 1, 0));
+        assert_eq!(a.per_vcpu_percent(a.counters.ready_ns), 80.0);
+        assert_ne!(a.children[0].id, a.children[1].id, "each is a row");
+    }
+
+    #[test]
+    fn a_thread_that_serves_another_vcpu_now_counts_from_nothing() {
+        let sample = |clock_ns, vcpu, run_ns| {
+            let mut a = vm("a", 1, [(run_ns, 0), (0, 0)]);
+            a.vcpus[0].vcpu = vcpu;
+            Sample { clock_ns, vms: vec![a], ..Sample::default() }
+        };
+        let (before, now) = (sample(1_000_000_000, 0, 900_000_000), sample(2_000_000_000, 2, 400_000_000));
+        let interval = between(&before, &now);
+        assert_eq!(interval.vms[0].counters.run_ns, 400_000_000);
     }
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! All that the probe knows at one moment. Counters only grow; what happened is the difference of two samples.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::counters::Counters;
@@ -57,7 +59,30 @@ pub struct Vm {
     pub wait_max_ns: u64,
     /// Sums over its vCPUs, those that are gone included.
     pub total: Counters,
+    /// Its vCPUs' threads, mostly one of each.
     pub vcpus: Vec<Vcpu>,
+}
+
+impl Vm {
+    /// The counters of each vCPU, by its number. A VMM may run a vCPU on several threads in turn, all of which
+    /// are there; it is one vCPU all the same. Each thread has counted its own turns alone, so the vCPU's are
+    /// their sum. The latest thread's would lack what was before, and go back whenever another one takes over.
+    pub fn by_vcpu(&self) -> BTreeMap<u32, Counters> {
+        by_vcpu(self.vcpus.iter().map(|thread| (thread.vcpu, &thread.counters)))
+    }
+}
+
+/// The same of threads that each say whose they are.
+pub fn by_vcpu<'a>(threads: impl Iterator<Item = (u32, &'a Counters)>) -> BTreeMap<u32, Counters> {
+    let mut sums: BTreeMap<u32, Counters> = BTreeMap::new();
+    threads.for_each(|(vcpu, counters)| sums.entry(vcpu).or_default().add(counters));
+    sums
+}
+
+/// By how much siblings' ready times differ.
+pub fn skew_ns(siblings: &BTreeMap<u32, Counters>) -> u64 {
+    let ready = || siblings.values().map(|counters| counters.ready_ns);
+    ready().max().unwrap_or(0) - ready().min().unwrap_or(0)
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

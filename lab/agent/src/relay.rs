@@ -6,12 +6,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
 use serde_json::{json, Value};
 
-use crate::exec::hurry;
+use crate::exec::{hurry, lock};
 
 /// One connection, shared by all requests to that guest; answers find their asker by id.
 struct Link {
@@ -24,11 +24,6 @@ struct Link {
 pub struct Relay {
     links: Mutex<HashMap<String, Arc<Link>>>,
     next_id: AtomicU64,
-}
-
-/// A thread that panicked while it held the lock left plain data behind: go on with it.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Relay {

@@ -25,6 +25,8 @@ from cohortlab.lab.patience import Deadline
 
 # How often a waiting caller looks whether the machine behind the agent still lives.
 _LOOK_S = 0.5
+# How long who sends waits when there is no room for more.
+_FULL_S = 0.01
 # How much of a file is asked for or sent at a time: all of a program in one piece may take longer than an answer may.
 _PART_BYTES = 1 << 19
 
@@ -97,23 +99,46 @@ class Connection:
         number, future = next(self._ids), Future[dict[str, Any]]()
         self._waiting[number] = future
         line = json.dumps({"id": number, "op": op, "sample": list(sample)}) + "\n"
+        deadline = Deadline(timeout_s)
+
+        def look() -> None:
+            self._check()
+            if deadline.is_over():
+                raise TimeoutError(f"no answer within {timeout_s:g} s to {line[:200].strip()}")
+
         try:
-            try:
-                with self._send_lock:
-                    self._socket.sendall(line.encode())
-            except OSError as error:
-                self._check()
-                raise AgentError(f"the lab's port is closed: {error.strerror}") from None
-            deadline = Deadline(timeout_s)
+            self._send(line.encode(), look)
             while True:
                 try:
                     return _answer(future.result(timeout=_LOOK_S))
                 except FutureTimeoutError:
-                    self._check()
-                    if deadline.is_over():
-                        raise TimeoutError(f"no answer within {timeout_s:g} s to {line[:200].strip()}") from None
+                    look()
         finally:
             self._waiting.pop(number, None)
+
+    def _send(self, line: bytes, look: Callable[[], None]) -> None:
+        """Send a request; call ``look`` now and then while the machine takes no more of it, as one that hangs."""
+        while not self._send_lock.acquire(timeout=_LOOK_S):
+            look()
+        left = memoryview(line)
+        try:
+            while left:
+                try:
+                    left = left[self._socket.send(left, socket.MSG_DONTWAIT) :]
+                except BlockingIOError:
+                    time.sleep(_FULL_S)
+                    look()
+                except OSError as error:
+                    self._check()
+                    raise AgentError(f"the lab's port is closed: {error.strerror}") from None
+        except BaseException:
+            if 0 < len(left) < len(line):
+                # The next request shall not be taken for the other half of this one.
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+            raise
+        finally:
+            self._send_lock.release()
 
     def _read(self) -> None:
         pending = b""

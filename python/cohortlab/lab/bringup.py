@@ -124,6 +124,8 @@ def up(configs: Sequence[GuestConfig], boot: Boot, progress: ProgressFn, fresh: 
     how = command.of(boot)
     saved = None if fresh else state.of(how, boot, configs)
     if saved is None:
+        # What nobody can go on from is in nobody's way, also where no more are saved.
+        state.tidy()
         return _booted(configs, boot, how, progress)
     if saved.folder.is_dir():
         progress(f"Linux {boot.kernel.release}, {boot.pcpus} pCPUs: from the saved state of such a lab", None)

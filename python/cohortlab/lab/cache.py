@@ -16,6 +16,8 @@ from cohortlab.places import PlaceError
 
 # Nobody is about to boot from what was not asked for in so long.
 _LEFT_S = 3600
+# Where the loader of the emulator ends the path of a folder, and apt a setting.
+_NOT_IN_PATH = ':;"'
 
 
 def folder() -> Path:
@@ -27,6 +29,8 @@ def folder() -> Path:
 def root() -> Path:
     """Return the cache folder, which exists from now on."""
     path = folder()
+    if wrong := next((character for character in _NOT_IN_PATH if character in str(path)), None):
+        raise PlaceError(f"{path}: cannot be used as cache folder: must have no {wrong} in its path; set COHORT_CACHE")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -69,7 +73,10 @@ def built(name: str, build: Callable[[Path], None], *, durable: bool = True) -> 
 
 
 def tidy(prefix: str, kept: int) -> None:
-    """Remove folders of that kind which nobody has asked for in the last hour, but the ``kept`` last used."""
+    """Remove folders of that kind which nobody has asked for in the last hour, but the ``kept`` last used.
+
+    And what is left of builds of that kind that were killed.
+    """
     used = {}
     for path in root().glob(f"{prefix}*"):
         with suppress(OSError):  # somebody else has just removed it
@@ -81,3 +88,9 @@ def tidy(prefix: str, kept: int) -> None:
             if time.time() - path.stat().st_mtime > _LEFT_S:
                 gone = path.rename(root() / f".building-{path.name}~gone")
                 shutil.rmtree(gone, ignore_errors=True)
+    for left in root().glob(f".building-{prefix}*"):
+        name = left.name.removeprefix(".building-").rpartition("~")[0]
+        # Whoever builds it has its lock.
+        with suppress(OSError), (root() / f".lock-{name}").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from qemu.qmp import QMPClient, QMPError
 
@@ -24,14 +24,20 @@ _PATIENCE_S = 120
 _ANSWER_S = 30
 # It listens a moment after it has started.
 _CONNECT_S = 5
+# How often who waits for an answer looks whether it is late.
+_CHECK_S = 1.0
 _LOOK_S = 0.02
 # QEMU's own limit, 128 MB/s, is one for networks.
 _BYTES_PER_S = 10**11
 _ENDED = ("completed", "failed", "cancelled", None)
 
+T = TypeVar("T")
 
-def save(folder: Path, file: Path) -> None:
-    """Write the state of the emulator that runs in ``folder`` into ``file``; it stands still meanwhile and goes on.
+
+def save(folder: Path, file: str) -> None:
+    """Write the state of the emulator that runs in ``folder`` into a file; it stands still meanwhile and goes on.
+
+    ``file``: relative to ``folder``, as ",offset=" in a path would end it for QEMU.
 
     Raises:
         PlaceCrashed: it could not, or is gone. Whether it goes on is then to be seen.
@@ -90,7 +96,27 @@ def monitor(folder: Path, commands: Sequence[str]) -> list[str]:
 
 
 async def _ask(qmp: QMPClient, command: str, arguments: dict[str, Any] | None = None) -> Any:
-    return await asyncio.wait_for(qmp.execute(command, arguments), _ANSWER_S)
+    return await _in_time(qmp.execute(command, arguments))
+
+
+async def _in_time(doing: Awaitable[T]) -> T:
+    """Return what ``doing`` comes to.
+
+    Raises:
+        TimeoutError: that takes longer than an answer may, without the time in which this process was stopped.
+    """
+    deadline = Deadline(_ANSWER_S)
+    task = asyncio.ensure_future(doing)
+    try:
+        while not task.done():
+            await asyncio.wait([task], timeout=_CHECK_S)
+            if not task.done() and deadline.is_over():
+                raise TimeoutError
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+    return task.result()
 
 
 async def _until(qmp: QMPClient, query: str, wanted: tuple[str | None, ...]) -> None:
@@ -107,11 +133,11 @@ async def _until(qmp: QMPClient, query: str, wanted: tuple[str | None, ...]) -> 
 def _session(folder: Path, talk: Callable[[QMPClient], Awaitable[None]]) -> None:
     async def session() -> None:
         qmp = QMPClient("lab")
-        await asyncio.wait_for(qmp.connect(_connected(folder)), _ANSWER_S)
+        await _in_time(qmp.connect(_connected(folder)))
         try:
             await talk(qmp)
         finally:
-            await asyncio.wait_for(qmp.disconnect(), _ANSWER_S)
+            await _in_time(qmp.disconnect())
 
     try:
         asyncio.run(session())

@@ -24,7 +24,7 @@ from cohortlab.lab.agent import AgentError, Connection, Machine
 from cohortlab.lab.command import Boot, Command
 from cohortlab.lab.console import Growing
 from cohortlab.lab.lastwords import DEATH, Vmm
-from cohortlab.lab.patience import STOOD_S, BootTimes, OwnTime, Patience, boot_times
+from cohortlab.lab.patience import STOOD_S, BootTimes, Deadline, OwnTime, Patience, boot_times
 from cohortlab.lab.qemu import Qemu
 from cohortlab.places import PlaceCrashed, PlaceError, PlaceFailed, ProgressFn
 
@@ -42,9 +42,13 @@ _AGENT = "agent.sock"
 _CONSOLE = "console.log"
 _ERRORS = "emulator.err"
 _MEMORY = "memory"
+# What the emulator calls the folder of its saved state, whose path QEMU would end at ",offset=".
+_STATE = "state"
 # Locked by the emulator for as long as it lives, and by who talks to its agent.
 _ALIVE = "alive"
 _CLIENT = "client"
+# It listens at its agent's port at once; a machine that is very busy, or reads it from a slow disk, takes a while.
+_START_S = 60
 # One that was killed ends when the kernel has freed its memory, gigabytes of it.
 _END_S = 60
 # A folder is filled, and its emulator started, within this time.
@@ -67,6 +71,8 @@ class Emulator:
         # When the first of the pings was sent that are not answered yet, and when somebody last looked for its answer.
         self._asked = self._looked = 0.0
         self._silence_lock = threading.Lock()
+        # What a boot of such a host takes on this machine, if that is known.
+        self.boot_s: float | None = None
         self.console = folder / _CONSOLE
         # Of the console: what nobody has looked at for complaints yet, and what not for the host's death.
         self._complaints, self._deaths = Growing(self.console), Growing(self.console)
@@ -118,7 +124,9 @@ class Emulator:
         try:
             release = boot.kernel.release
             how = f"{boot.accel}, {command.qemu.name}, Linux {release}, host of {boot.pcpus} pCPUs"
-            emulator.wait_until_up(boot_times(), how if state is None else f"{how}, from a saved state")
+            times = boot_times()
+            emulator.wait_until_up(times, how if state is None else f"{how}, from a saved state")
+            emulator.boot_s = times.usual_s(how)
         except BaseException:
             emulator.close()
             raise
@@ -143,7 +151,13 @@ class Emulator:
 
     def save(self, into: Path) -> None:
         """Save the first level's state, from which another one can go on, into a folder."""
-        control.save(self.folder, into / _MEMORY)
+        link = self.folder / _STATE
+        link.unlink(missing_ok=True)
+        link.symlink_to(into)
+        try:
+            control.save(self.folder, f"{_STATE}/{_MEMORY}")
+        finally:
+            link.unlink(missing_ok=True)
         shutil.copyfile(self.console, into / _CONSOLE)
 
     def wait_until_up(self, times: BootTimes, what: str) -> None:
@@ -304,7 +318,8 @@ def _launch(command: Command, folder: Path, own_turn: int, keep: bool, state: Pa
     (folder / "initrd").write_bytes(command.initrd)
     argv = list(command.argv)
     if state is not None:
-        argv += ["-incoming", f"file:{state / _MEMORY}"]
+        (folder / _STATE).symlink_to(state)
+        argv += ["-incoming", f"file:{_STATE}/{_MEMORY}"]
     if not keep:
         argv = _tied(argv, os.getpid())
     with (folder / _ERRORS).open("wb") as err, (folder / _ALIVE).open("wb") as alive:
@@ -322,10 +337,12 @@ def _launch(command: Command, folder: Path, own_turn: int, keep: bool, state: Pa
     try:
         (folder / "pid").write_text(f"{process.pid}\n")
         turn.announce(own_turn, f"process {process.pid}, started by {os.getpid()}, in {folder}")
-        deadline = time.monotonic() + 20
+        deadline = Deadline(_START_S)
         while not (folder / _AGENT).exists():
-            if process.poll() is not None or time.monotonic() > deadline:
+            if process.poll() is not None:
                 raise PlaceFailed(f"the lab's emulator does not start: {_last_error(folder)}")
+            if deadline.is_over():
+                raise PlaceFailed(f"the lab's emulator does not start within {_START_S} s: {_last_error(folder)}")
             time.sleep(0.02)
     except BaseException:
         # Nobody else knows of it yet.

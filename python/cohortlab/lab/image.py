@@ -93,6 +93,8 @@ def image(packages: Mapping[str, str] | None = None, files: Mapping[str, Path] |
     recipe = repr((SUITE, _PACKAGES, _FILES, _LINKS, _LEFT_OUT, _EMULATOR, _SPARE_MB))
     folder = _built(f"root-{SUITE}-{_key(recipe)}", _build)
     if not packages and not files:
+        # Also where no more are made: of older recipes, and of builds that were killed.
+        cache.tidy(f"root-{SUITE}-", _KEPT)
         return Image(folder / "root.ext4", folder / "root")
     contents = {name: _content(path) for name, path in sorted((files or {}).items())}
     more = sorted(packages or {})

@@ -66,9 +66,11 @@ def release_of(vmlinuz: Path, named: str = "--kernel") -> str:
     except OSError as error:
         raise PlaceError(f"{named}: {vmlinuz}: cannot be read: {error.strerror}") from None
     offset = int.from_bytes(head[0x20E:0x210], "little") + 0x200
-    if head[0x202:0x206] != b"HdrS" or offset == 0x200 or offset >= len(head):
+    text, end, _ = head[offset:].partition(b"\0")
+    words = text.decode("ascii", "replace").split()
+    if head[0x202:0x206] != b"HdrS" or offset == 0x200 or not end or not words:
         raise PlaceError(f"{named}: {vmlinuz}: is not a Linux kernel for x86: must be a vmlinuz or bzImage file")
-    return head[offset : head.index(b"\0", offset)].decode("ascii", "replace").split()[0]
+    return words[0]
 
 
 def _from_file(vmlinuz: Path, named: str) -> Kernel:

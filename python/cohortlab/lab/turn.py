@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from cohortlab.places import ProgressFn
@@ -13,6 +15,8 @@ from cohortlab.places import ProgressFn
 # Locked by who has the turn, for itself alone; and by all that share one, together. Each says who it is in its own.
 _ALONE = "turn"
 _SHARED = "shared-turn"
+# What was the file of those that share when a turn began: they share an earlier one.
+_EARLIER = "earlier-turn-"
 _LOOK_S = 0.5
 # How often who waits is told so.
 _TELL_S = 600
@@ -40,19 +44,27 @@ class Turn:
 def take(runs: Path, progress: ProgressFn, *, share: bool = False) -> int:
     """Wait until no lab of this cache runs, however long, then return a file descriptor that says that one does.
 
-    The turn lasts until every process that inherited the descriptor has ended. With ``share``, do not wait: whoever
-    takes a turn alone after that waits for this one as well.
+    The turn lasts until every process that inherited the descriptor has ended. With ``share``, do not wait: whoever has
+    a turn alone after that waits for this one as well. Those that come to share while he waits for others are not
+    waited for, or there might be one at any time: they share his turn.
 
     Raises:
         OSError: the folder ``runs`` cannot be written to.
     """
-    descriptor = _opened(runs / (_SHARED if share else _ALONE))
+    if share:
+        return _join(runs / _SHARED)
+    descriptor = _opened(runs / _ALONE)
     tell = time.monotonic()
+    is_ours = False
     try:
-        if share:
-            _join(descriptor)
-            return descriptor
-        while who := _in_the_way(descriptor, runs):
+        while True:
+            if not is_ours and (is_ours := _is_ours(descriptor)):
+                # Until it is said who has it, nobody shall be told, and end, the one before.
+                os.ftruncate(descriptor, 0)
+                _set_aside(runs)
+            who = _who_shares_an_earlier_one(runs) if is_ours else _holder(descriptor)
+            if who is None:
+                return descriptor
             if time.monotonic() >= tell:
                 progress(f"waiting for another lab on this machine to end, or to be ended ({who})", None)
                 tell += _TELL_S
@@ -60,14 +72,13 @@ def take(runs: Path, progress: ProgressFn, *, share: bool = False) -> int:
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor
 
 
 def is_free(runs: Path) -> bool:
     """Return whether no lab of this cache runs just now."""
-    for name in (_ALONE, _SHARED):
+    for file in (runs / _ALONE, runs / _SHARED, *runs.glob(f"{_EARLIER}*")):
         try:
-            descriptor = os.open(runs / name, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
         except OSError:  # not there; why it cannot be looked at, whoever takes the turn is told
             continue
         try:
@@ -88,28 +99,53 @@ def _opened(file: Path) -> int:
     return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
 
-def _join(sharers: int) -> None:
-    """Take the lock of those who share, together with all others of them."""
-    if _is_ours(sharers):
-        # The one who is named there has ended.
-        os.ftruncate(sharers, 0)
-    # Waits for a moment at most: nobody else keeps this lock for itself alone.
-    fcntl.flock(sharers, fcntl.LOCK_SH)
-
-
-def _in_the_way(alone: int, runs: Path) -> str | None:
-    """Take the turn, if nobody has it; return who has to end before it is ours alone, or None: it is."""
-    if not _is_ours(alone):
-        return _holder(alone)
-    # Until it is said who has it, nobody shall be told, and end, the one before.
-    os.ftruncate(alone, 0)
-    # Not kept: who comes to share this turn does not wait for its end. Who shares an earlier one is waited for, and
-    # meanwhile nobody else takes this one.
-    sharers = _opened(runs / _SHARED)
-    try:
-        return None if _is_ours(sharers) else f"of those that share, the last to come was {_holder(sharers)}"
-    finally:
+def _join(file: Path) -> int:
+    """Take the lock of those who share, together with all others of them; return its file's descriptor."""
+    while True:
+        sharers = _opened(file)
+        try:
+            if _is_ours(sharers):
+                # The one who is named there has ended.
+                os.ftruncate(sharers, 0)
+            # Waits for a moment at most: nobody else keeps this lock for itself alone.
+            fcntl.flock(sharers, fcntl.LOCK_SH)
+            # Set aside meanwhile, it is removed soon, and nobody would wait for who has it.
+            if _is_there(file, sharers):
+                return sharers
+        except BaseException:
+            os.close(sharers)
+            raise
         os.close(sharers)
+
+
+def _is_there(file: Path, descriptor: int) -> bool:
+    """Return whether what is open is still the file of that name."""
+    try:
+        return os.path.samestat(file.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _set_aside(runs: Path) -> None:
+    """Let those that come to share from now on, and share the turn that begins, have a file of their own."""
+    with suppress(FileNotFoundError):
+        (runs / _SHARED).rename(runs / f"{_EARLIER}{secrets.token_hex(8)}")
+
+
+def _who_shares_an_earlier_one(runs: Path) -> str | None:
+    """Return who has to end before a turn is ours alone; None: nobody. Asked by who has the turn, so by one at a time.
+
+    Also those of a turn that nobody had in the end are waited for.
+    """
+    for file in sorted(runs.glob(f"{_EARLIER}*")):
+        sharers = _opened(file)
+        try:
+            if not _is_ours(sharers):
+                return f"of those that share, the last to come was {_holder(sharers)}"
+            file.unlink()
+        finally:
+            os.close(sharers)
+    return None
 
 
 def _is_ours(descriptor: int) -> bool:

@@ -13,13 +13,10 @@ import click
 from cohortlab import scenario as scenarios
 from cohortlab.errors import BadInput
 from cohortlab.folders import filled_at_once, writable
-from cohortlab.options import FiniteRange
+from cohortlab.options import FiniteRange, Name
 from cohortlab.results import write_atomically
 
 NS_PER_S = 1_000_000_000
-# About what a browser can still show.
-TRACE_BYTES_MAX = 512 << 20
-TIMELINE_ROWS_MAX = 4_000_000
 
 
 @click.command("import")
@@ -27,8 +24,10 @@ TIMELINE_ROWS_MAX = 4_000_000
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder. Default: the file's name.")
 @click.option("--from-s", type=FiniteRange(0), default=0.0, show_default=True, help="The scenario begins there.")
 @click.option("--for-s", type=FiniteRange(0.01, 3600), default=10.0, show_default=True, help="How much of it.")
-@click.option("--hardware", default="server", show_default=True, help="What things cost there: a name, or a file.")
-@click.option("--kernel", help="Version of the host's kernel. Default: as recorded.")
+@click.option(
+    "--hardware", type=Name(), default="server", show_default=True, help="What things cost there: a name, or a file."
+)
+@click.option("--kernel", type=Name(), help="Version of the host's kernel. Default: as recorded.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was recorded as JSON, nothing else.")
 def import_recording(
     recording: tuple[Path, ...],
@@ -49,7 +48,7 @@ def import_recording(
     from cohortlab.recorded import recording as recordings
     from cohortlab.recorded import scenario as makes
     from cohortlab.sim import hardware as hardwares
-    from cohortlab.sim.result import Traces
+    from cohortlab.sim.result import TIMELINE_ROWS_MAX, TRACE_BYTES_MAX, Traces
 
     hardwares.load(hardware)
     version = None if kernel is None else makes.version_of_option(kernel)
@@ -129,8 +128,8 @@ def _tell(
 @click.argument("scenario", type=click.Path(path_type=Path))
 @click.option("--policies", default="all", show_default=True, help="To choose from, with commas.")
 @click.option("--rounds", type=click.IntRange(2, 100), default=5, show_default=True, help="Simulated runs of each.")
-@click.option("--kernel", help="Version of the host's kernel. Default: the scenario's.")
-@click.option("--hardware", help="A name in hardware/, or a file. Default: the scenario's.")
+@click.option("--kernel", type=Name(), help="Version of the host's kernel. Default: the scenario's.")
+@click.option("--hardware", type=Name(), help="A name in hardware/, or a file. Default: the scenario's.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else, on standard output.")
 def advise(scenario: Path, policies: str, rounds: int, kernel: str | None, hardware: str | None, as_json: bool) -> None:
     """Say in three sentences which policy would do best for a host, and how sure that is.

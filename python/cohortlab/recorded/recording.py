@@ -150,10 +150,10 @@ def load(path: Path, *guests: Path) -> Recording:
     Raises:
         BadInput: it is none, or damaged.
     """
-    of_trace_cmd = [_read(file, len(_TRACE_DAT)) == _TRACE_DAT for file in (path, *guests)]
     if guests:
-        _check_merge((path, *guests), of_trace_cmd)
-    content = _report(path, *guests) if of_trace_cmd[0] else _read(path)
+        _check_merge((path, *guests))
+    found = None if guests else _content(path)
+    content = _report(path, *guests) if found is None else found
     try:
         module = native()
     except PlaceError as error:
@@ -170,18 +170,20 @@ def load(path: Path, *guests: Path) -> Recording:
         raise BadInput(f"{path}: {one_line(str(error))}") from None
 
 
-def _read(path: Path, size: int = -1) -> bytes:
+def _content(path: Path) -> bytes | None:
+    """Return what is in a file; None for one of ``trace-cmd record``, which ``trace-cmd`` alone reads."""
     try:
         with path.open("rb") as file:
-            return file.read(size)
+            # Opened once, and only looked ahead into: a pipe has no second time.
+            return None if file.peek(len(_TRACE_DAT)).startswith(_TRACE_DAT) else file.read()
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _check_merge(files: Sequence[Path], of_trace_cmd: Sequence[bool]) -> None:
+def _check_merge(files: Sequence[Path]) -> None:
     """``trace-cmd report`` tells the lines of several files apart by the files' names, without folders."""
     for at, file in enumerate(files):
-        if not of_trace_cmd[at]:
+        if _content(file) is not None:
             raise BadInput(f"{file}: is no file of `trace-cmd record`: several files must be a host's and its guests'")
         if twins := [other for other in files[:at] if other.name == file.name]:
             raise BadInput(f"{file}: has the same name as {twins[0]}: must have another, by which lines are told apart")

@@ -14,7 +14,7 @@ from cohortlab.places import PlaceError
 from cohortlab.recorded.recording import Recording
 from cohortlab.recorded.shape import in_order, shape
 from cohortlab.results import write_atomically
-from cohortlab.scenario import GUEST_BASE_MB, GUEST_PER_VCPU_MB
+from cohortlab.scenario import GUEST_BASE_MB, GUEST_PER_VCPU_MB, NAME_MAX
 from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.model import machine_of
 from cohortlab.sim.policy import KERNEL_RULE, version_of
@@ -24,7 +24,6 @@ NS_PER_S = 1_000_000_000
 # What the simulator takes of one program (sim/src/workload/compile.rs).
 STEPS_MAX = 1 << 20
 WRITTEN = "# Written by `cohortlab import`.\n"
-NAME_MAX = 31
 # A replay takes the part's length alone, and a multiple of it beside others. In seconds, what a workload file allows.
 TIMEOUT_S_MIN, TIMEOUT_S_MAX, SLOWDOWN_MAX = 600, 3600, 20
 # A VM that used less of a pCPU is no program whose time says anything: it is there, as a load.
@@ -192,14 +191,17 @@ def _weight(weight: float) -> int:
 
 
 def _limits(name: str, vm: dict[str, Any], pcpus: dict[int, int], vcpus: int, remarks: list[str]) -> list[str]:
-    """Return quota and pCPUs."""
+    """Return quota and pCPUs; what of them is not known becomes a remark."""
     text = []
     if vm.get("quota_us"):
         quota_us, period_us = vm["quota_us"]
         text.append(f"cap_pcpus = {min(max(quota_us / period_us, 0.01), 1024.0)}")
     sets = {vcpu["vcpu"]: sorted(pcpus[cpu] for cpu in vcpu["cpus"] if cpu in pcpus) for vcpu in vm["vcpus"]}
     allowed = [cpus or sorted(pcpus.values()) for _, cpus in sorted(sets.items())]
-    if any(sets.values()) and len(allowed) == vcpus:
+    if any(sets.values()) and len(allowed) != vcpus:
+        known = f"{name}: where its vCPUs may run is known of {len(allowed)} of {vcpus}"
+        remarks.append(f"{known}: in the scenario all may run everywhere")
+    elif any(sets.values()):
         text.append(f"vcpu_affinity = {allowed}")
     return text
 

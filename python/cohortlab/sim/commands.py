@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +18,7 @@ from cohortlab import sim
 from cohortlab.errors import BadInput
 from cohortlab.folders import writable
 from cohortlab.models import RT_APP
-from cohortlab.options import FiniteRange
+from cohortlab.options import FiniteRange, Name
 from cohortlab.places import PlaceError
 from cohortlab.results import is_device, write_atomically
 from cohortlab.scenario_check import fetch
@@ -26,9 +28,6 @@ if TYPE_CHECKING:
     from cohortlab.sim.result import Result
 
 FORMATS = (".png", ".svg", ".pdf")
-# About what a browser can still show.
-TRACE_BYTES_MAX = 512 << 20
-TIMELINE_ROWS_MAX = 4_000_000
 
 
 @click.command()
@@ -44,8 +43,10 @@ TIMELINE_ROWS_MAX = 4_000_000
 )
 @click.option("--alone", is_flag=True, help="Without the neighbours' load.")
 @click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), default=1, show_default=True, help="Which run.")
-@click.option("--kernel", help="Version of the simulated host's kernel, for eevdf. Default: the scenario's.")
-@click.option("--hardware", help="A name in hardware/, or a file. Default: the scenario's, or lab.")
+@click.option(
+    "--kernel", type=Name(), help="Version of the simulated host's kernel, for eevdf. Default: the scenario's."
+)
+@click.option("--hardware", type=Name(), help="A name in hardware/, or a file. Default: the scenario's, or lab.")
 @click.option("--from-ms", type=FiniteRange(0), help="Where the picture begins. Default: where most is spun.")
 @click.option("--ms", type=FiniteRange(0.001, 1e6), default=60.0, show_default=True, help="How much it shows.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("explain.png"), show_default=True, help="Picture.")
@@ -75,7 +76,7 @@ def explain(
 
     SCENARIO is a file, or the name of one that comes with cohortlab, such as smp-2x2.
     """
-    from cohortlab.sim.result import Traces
+    from cohortlab.sim.result import TIMELINE_ROWS_MAX, TRACE_BYTES_MAX, RunEnded, Traces
 
     if out.suffix not in FORMATS:
         raise BadInput(f"--out: {out}: its ending must be one of {', '.join(FORMATS)}")
@@ -109,8 +110,6 @@ def explain(
     def simulate(under: tuple[str, list[str]]) -> Result:
         return sim.run(chosen, program, *under, alone=alone, seed=seed, kernel=kernel, hardware=hardware, traces=traces)
 
-    from cohortlab.sim.result import RunEnded
-
     try:
         with ThreadPoolExecutor() as pool:
             results = list(pool.map(simulate, policies))
@@ -138,7 +137,8 @@ def explain(
     if ftrace:
         write_atomically(ftrace, results[0].ftrace.encode())
     if tables:
-        results[0].write_tables(tables)
+        with _of_option("--tables"):
+            results[0].write_tables(tables)
     if as_json:
         print(json.dumps([result.about for result in results] if beside else results[0].about, indent=2))
     else:
@@ -166,8 +166,15 @@ def _check_output(option: str, path: Path, *, is_folder: bool) -> None:
     if is_device(path) and not is_folder:
         # Nothing is made in its folder.
         return
-    try:
+    with _of_option(option):
         writable(path if is_folder else path.parent)
+
+
+@contextlib.contextmanager
+def _of_option(option: str) -> Iterator[None]:
+    """Have what is wrong with a folder, which elsewhere is that of ``--out``, name ``option``."""
+    try:
+        yield
     except BadInput as error:
         raise BadInput(f"{option}{str(error).removeprefix('--out')}") from None
 
@@ -185,8 +192,8 @@ def _words(option: str, text: str) -> list[str]:
     "--lab", "lab_file", type=click.Path(path_type=Path), required=True, help="measurements.parquet of a lab's run."
 )
 @click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Simulated rounds.")
-@click.option("--kernel", help="Version of the simulated host's kernel. Default: the lab's.")
-@click.option("--hardware", help="A name in hardware/, or a file. Default: the scenario's, or lab.")
+@click.option("--kernel", type=Name(), help="Version of the simulated host's kernel. Default: the lab's.")
+@click.option("--hardware", type=Name(), help="A name in hardware/, or a file. Default: the scenario's, or lab.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else, on standard output.")
 def fidelity(
     scenario: Path, lab_file: Path, rounds: int, kernel: str | None, hardware: str | None, as_json: bool

@@ -79,7 +79,7 @@ def of(scenario: Scenario, name: str | None = None) -> Hardware:
     """Return the hardware that ``--hardware`` names; without, the scenario's, where a file lies beside the scenario."""
     own = scenario.defaults.hardware
     if name is not None or own is None:
-        return load(name or DEFAULT)
+        return load(DEFAULT if name is None else name)
     if own.endswith(".toml"):
         return load(str(scenario.path.parent / own))
     if own not in names():

@@ -180,6 +180,7 @@ def machine_of(scenario: Scenario, hardware: Hardware) -> dict[str, Any]:
     shape = ("sockets", "cores_per_socket", "threads_per_core")
     if not any(name in machine for name in shape):
         return machine | {"sockets": 1, "cores_per_socket": scenario.host.pcpus, "threads_per_core": 1}
+    machine = dict.fromkeys(shape, 1) | machine
     pcpus = 1
     for name in shape:
         pcpus *= machine.get(name, 1) if isinstance(machine.get(name, 1), int) else 1

@@ -91,15 +91,19 @@ def busiest(results: Sequence[Result], length_ns: int) -> Window:
     """
     end_ns = shared_ns(results)
     length_ns = min(length_ns, end_ns)
-    bins = np.zeros(end_ns // length_ns + 1)
+    begun: list[np.ndarray] = []
+    spun_ns: list[np.ndarray] = []
     for result in results:
         table = result.timeline
         starts, ends = table["start_ns"].to_numpy().astype(np.int64), table["end_ns"].to_numpy().astype(np.int64)
         spins = (table["kind"].to_numpy() == TIMELINE_KINDS.index("spin")) & (starts < end_ns)
         # A spin counts where it begins, and no more than a window's worth.
-        lengths = np.minimum(ends[spins] - starts[spins], length_ns)
-        bins += np.bincount(starts[spins] // length_ns, lengths, len(bins))
-    start_ns = int(bins.argmax()) * length_ns if bins.any() else (end_ns - length_ns) // 2
+        begun.append(starts[spins] // length_ns)
+        spun_ns.append(np.minimum(ends[spins] - starts[spins], length_ns))
+    # Only those windows in which a spin begins: a long run has billions of short ones.
+    windows, of_spin = np.unique(np.concatenate(begun), return_inverse=True)
+    sums_ns = np.bincount(of_spin, np.concatenate(spun_ns))
+    start_ns = int(windows[sums_ns.argmax()]) * length_ns if sums_ns.any() else (end_ns - length_ns) // 2
     start_ns = min(start_ns, end_ns - length_ns)
     return Window(start_ns, start_ns + length_ns)
 
@@ -115,7 +119,14 @@ def draw(results: Sequence[Result], window: Window, titles: Sequence[str], path:
     heights = [height for panel in panels for height in (panel.pcpus + 0.5, len(panel.lanes) + 0.5)]
     rows = sum(panel.pcpus + len(panel.lanes) for panel in panels)
     with mpl.rc_context(
-        {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "svg.hashsalt": titles[0]}
+        {
+            "svg.fonttype": "none",
+            "font.family": "sans-serif",
+            "font.size": 9,
+            "svg.hashsalt": titles[0],
+            # A program may be called $x$.json.
+            "text.parse_math": False,
+        }
     ):
         figure = Figure(figsize=(13, min(60.0, 0.9 + 0.7 * len(panels) + 0.34 * rows)), layout="constrained")
         every = list(figure.subplots(len(heights), 1, sharex=True, gridspec_kw={"height_ratios": heights}))

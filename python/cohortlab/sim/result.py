@@ -40,6 +40,9 @@ DISTRIBUTIONS = (
     "lock_hold",
 )
 _SUMMARY = ("count", "mean_ns", "min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns")
+# About what a browser can still show.
+TRACE_BYTES_MAX = 512 << 20
+TIMELINE_ROWS_MAX = 4_000_000
 
 
 class RunEnded(PlaceError):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 import tomllib
@@ -108,7 +109,7 @@ def _values(field: str, text: str) -> Sequence[Any]:
         return range(low, high + 1)
     try:
         values: list[Any] = tomllib.loads(f"x = [{text}]")["x"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return words
     except ValueError:
         raise _too_long(field, text) from None
@@ -134,6 +135,8 @@ def _checked(place: str, field: str, values: Sequence[Any]) -> Axis:
         if wanted is not None and type(value) is not wanted:
             what = {int: "a whole number", bool: "true or false", str: "a text"}[wanted]
             raise BadInput(f"{place}: {shown(value)} is not allowed: must be {what}")
+        if field in TEXTS and not value:
+            raise BadInput(f"{place}: has a value that is empty: must be texts with commas between them")
     if field == "seed" and not all(0 <= value < 1 << 63 for value in values):
         raise BadInput(f"{place}: has a seed that is not allowed: must be from 0 to {(1 << 63) - 1}")
     return Axis(field, tuple(values))
@@ -142,23 +145,29 @@ def _checked(place: str, field: str, values: Sequence[Any]) -> Axis:
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d{1,9})\]")
 
 
+def _steps(path: str) -> list[str | int]:
+    """Return the steps to a field: names of fields and of tables in lists, and numbers in lists."""
+    return [found[1] if found[1] is not None else int(found[2]) for found in _STEP.finditer(path)]
+
+
 def put(data: dict[str, Any], path: str, value: Any) -> None:
     """Set the field at ``path`` in a file's data: ``vm[1].weight``, or ``vm.NAME.weight`` in a list of tables.
 
     Raises:
         BadInput: there is no such place.
     """
-    steps = [found[1] if found[1] is not None else int(found[2]) for found in _STEP.finditer(path)]
+    steps = _steps(path)
     if not steps or re.sub(_STEP, "", path).strip("."):
         raise BadInput(f'"{path}" is no field')
     at: Any = data
     for position, step in enumerate(steps[:-1]):
         at = _inside(at, step, path, more=isinstance(steps[position + 1], str))
     last = steps[-1]
+    # A copy: a table or a list may be changed by the next axis.
     if isinstance(at, list):
-        at[_index(at, last, path)] = value
+        at[_index(at, last, path)] = copy.deepcopy(value)
     elif isinstance(at, dict) and isinstance(last, str):
-        at[last] = value
+        at[last] = copy.deepcopy(value)
     else:
         raise BadInput(f'"{path}" is no field: before "{last}" there is no table')
 
@@ -176,8 +185,46 @@ def _index(items: Sequence[Any], step: str | int, path: str) -> int:
         if step < len(items):
             return step
         raise BadInput(f'"{path}" is no field: must have a number from 0 to {len(items) - 1} in place of {step}')
-    names = [item.get("name") if isinstance(item, Mapping) else None for item in items]
+    names = _names(items)
     if step in names:
         return names.index(step)
     known = ", ".join(str(name) for name in names if name is not None)
     raise BadInput(one_line(f'"{path}" is no field: must have one of {known or "no names"} in place of "{step}"'))
+
+
+def _names(items: Sequence[Any]) -> list[Any]:
+    return [item.get("name") if isinstance(item, Mapping) else None for item in items]
+
+
+def check_fields(axes: Sequence[Axis], data: Mapping[str, Any]) -> None:
+    """Raise BadInput if an axis sets all that an earlier one has set: rows would have values that nothing had.
+
+    Args:
+        data: what the files say, by the fields' first words.
+    """
+    places: dict[tuple[str | int, ...], str] = {}
+    for axis in axes:
+        if not axis.path:
+            continue
+        place = _place(data, axis.field)
+        for before, field in places.items():
+            if before[: len(place)] == place:
+                raise BadInput(f'--axis: "{axis.field}" sets what "{field}" has set: must be left out')
+        places[place] = axis.field
+
+
+def _place(data: Mapping[str, Any], field: str) -> tuple[str | int, ...]:
+    """Return the steps to a field, those of tables in lists by number: the same however it is called."""
+    found: list[str | int] = []
+    at: Any = data
+    for step in _steps(field):
+        named = isinstance(at, list) and isinstance(step, str) and step in _names(at)
+        here: str | int = _names(at).index(step) if named else step
+        found.append(here)
+        if isinstance(at, Mapping):
+            at = at.get(here)
+        elif isinstance(at, list) and isinstance(here, int) and here < len(at):
+            at = at[here]
+        else:
+            at = None
+    return tuple(found)

@@ -199,15 +199,16 @@ class Store:
 
     def open(self) -> None:
         """Make the folder, or go on with what is there; raise BadInput if that is another sweep's."""
-        about = json.dumps({"sweep": self.plan.key, "chunk": self.size, "points": self.plan.points}) + "\n"
+        about = {"sweep": self.plan.key, "chunk": self.size, "points": self.plan.points}
+        ours = f"{json.dumps(about)}\n".encode()
         try:
             self._parts.mkdir(parents=True, exist_ok=True)
             if not self._about.exists():
-                write_atomically(self._about, about.encode())
-            found = self._about.read_text(encoding="utf-8")
+                write_atomically(self._about, ours)
+            found = self._about.read_bytes()
         except OSError as error:
             raise BadInput(f"--out: {self.folder}: cannot be written to: {error.strerror}") from None
-        if found != about:
+        if found != ours:
             raise BadInput(f"--out: {self.folder}: has another sweep, or this one with another --chunk")
 
     def missing(self) -> list[int]:

@@ -27,7 +27,7 @@ from cohortlab.sim.identity import name as name_of
 from cohortlab.sim.model import Run, guests_kernel
 from cohortlab.sim.policy import KERNEL_DEFAULT
 from cohortlab.sim.result import Result, Traces
-from cohortlab.sweep.axes import Axis, put
+from cohortlab.sweep.axes import Axis, check_fields, put
 from cohortlab.tomlmodel import read_toml, shown
 
 POINTS_MAX = 10_000_000
@@ -236,6 +236,13 @@ def make(path: Path, axes: tuple[Axis, ...]) -> Plan:
     if plan.points > POINTS_MAX:
         raise BadInput(f"--axis: {plan.points} points: must be {POINTS_MAX} or fewer")
     _read(plan)
+    files: dict[str, Any] = {
+        "scenario": data,
+        "workload": {name: of_file for name, (of_file, _, _) in library.workloads.items()},
+        "model": {name: of_file for name, (of_file, _) in library.model_files.items()},
+        "hardware": next(iter(library.hardware.values()))[0],
+    }
+    check_fields(axes, files)
     for at, axis in enumerate(axes):
         for value in axis.values:
             try:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from cohortlab import scenario as scenarios
 from cohortlab.errors import EXIT_FAILED, BadInput
+from cohortlab.options import Name
 from cohortlab.places import PlaceError
 from cohortlab.table import stdout
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     "--knob", "knobs", multiple=True, required=True, metavar="KNOB=VALUES", help="slice-us=4000,8000; may be repeated."
 )
 @click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="Runs of each program.")
-@click.option("--hardware", help="The simulated host. Default: the scenarios', or lab.")
+@click.option("--hardware", type=Name(), help="The simulated host. Default: the scenarios', or lab.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, nothing else, on standard output.")
 def tune(
     training: tuple[Path, ...],
@@ -89,7 +90,10 @@ def _loaded(paths: tuple[Path, ...], hardware: str | None) -> list[Scenario]:
     from cohortlab.sim.policy import KERNEL_DEFAULT
 
     found = [scenarios.load(path) for path in paths]
-    for scenario in found:
+    files = [scenario.path.resolve() for scenario in found]
+    for at, scenario in enumerate(found):
+        if files[at] in files[:at]:
+            raise BadInput(f"{scenario.path}: is named twice: must be once, or its programs would count twice")
         check(scenario)
         kernel, host = scenario.defaults.kernel or KERNEL_DEFAULT, hardwares.of(scenario, hardware)
         try:

@@ -111,7 +111,8 @@ pub fn columns(timeline: Option<Timeline>) -> Columns {
 ///
 /// `figures=False`: no fingerprint either; `buckets=False`: distributions without their buckets, which are most of the JSON text.
 ///
-/// Raises ConfigError and RunError, each with one line; LimitError, a RunError, if it would not end by itself.
+/// Raises ConfigError and RunError, each with one line; LimitError, a RunError, if it would not end by itself. In the main thread a signal's handler may end
+/// it, as that of Ctrl-C does, with its own exception.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)] // named ones of a Python function
 #[pyo3(signature = (scenario, *, figures=true, buckets=true, perfetto_bytes_max=0, ftrace_bytes_max=0, timeline_rows_max=0, recording=false))]
@@ -136,14 +137,20 @@ fn run(
     };
     let scenario =
         Scenario::from_json(scenario.as_bytes()).map_err(|error| ConfigError::new_err(error.to_string()))?;
+    let mut interruption = None;
+    let mut is_interrupted = || {
+        // Handlers run in the main thread alone; in others nothing comes of this.
+        interruption = Python::try_attach(|py| py.check_signals().err()).flatten();
+        interruption.is_some()
+    };
     // A simulation shares nothing with others, so a panic leaves nothing half done that anybody could see.
-    let result = py.detach(|| catch_unwind(AssertUnwindSafe(|| cohort_sim::run::run(&scenario, watch))));
+    let result =
+        py.detach(|| catch_unwind(AssertUnwindSafe(|| simulated(&scenario, watch, &mut is_interrupted))));
+    if let Some(interruption) = interruption {
+        return Err(interruption);
+    }
     match result {
-        Ok(Ok(report)) => {
-            let json = describe(&report).map_err(|error| RunError::new_err(error.to_string()))?;
-            let Report { perfetto, ftrace, recording, timeline, .. } = report;
-            Ok(Run { json, perfetto, ftrace, recording, columns: columns(timeline) })
-        }
+        Ok(Ok(run)) => run.map_err(|error| RunError::new_err(error.to_string())),
         Ok(Err(error)) => Err(raised(py, &error)),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -153,12 +160,27 @@ fn run(
     }
 }
 
+/// Carry it out, and put what came of it into the form that Python gets.
+fn simulated(
+    scenario: &Scenario,
+    watch: Watch,
+    is_interrupted: &mut dyn FnMut() -> bool,
+) -> Result<serde_json::Result<Run>, SimError> {
+    let report = cohort_sim::run::run_or(scenario, watch, is_interrupted)?;
+    Ok(describe(&report).map(|json| {
+        let Report { perfetto, ftrace, recording, timeline, .. } = report;
+        Run { json, perfetto, ftrace, recording, columns: columns(timeline) }
+    }))
+}
+
 /// What an error of a run is in Python.
 fn raised(py: Python<'_>, error: &SimError) -> PyErr {
     let text = error.to_string();
     let vm = match error {
         SimError::Config(_) => return ConfigError::new_err(text),
-        SimError::Refused { .. } | SimError::Hang(_) => return RunError::new_err(text),
+        SimError::Refused { .. } | SimError::Hang(_) | SimError::Interrupted(_) => {
+            return RunError::new_err(text);
+        }
         SimError::Limit(_) => None,
         SimError::Endless { vm, .. } => Some(vm.as_str()),
     };

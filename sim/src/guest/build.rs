@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! From a scenario's VMs and processes to threads of the host and their bodies.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::class::fair::Idling;
@@ -33,6 +34,8 @@ use super::{GuestConfig, Guests, Owner, Process, PROCESS};
 
 /// Kinds of VMs that are remembered while a run is built: looking for one must not take long if all are different.
 const KINDS_MAX: usize = 16;
+/// Pairs of a VM's vCPUs and its program's address spaces: what these take of the memory.
+const SPACE_PAIRS_MAX: u64 = 1 << 28;
 /// Number of the random stream of where a VM's vCPUs were last.
 const PLACES: u64 = 1 << 48;
 /// How long a VMM's thread has run at the beginning, so that it is not new later.
@@ -60,8 +63,12 @@ impl Guests {
             };
             guests.add_vm(host, config, &kinds[at], index, seed);
         }
+        // The first of a name.
+        let by_name: BTreeMap<&str, usize> =
+            vms.iter().enumerate().rev().map(|(index, vm)| (vm.name.as_str(), index)).collect();
         for config in tasks {
-            guests.add_process(host, config, seed);
+            let vmm = config.vm.as_ref().and_then(|name| by_name.get(name.as_str()).copied());
+            guests.add_process(host, config, vmm, seed);
         }
         Ok(guests)
     }
@@ -151,13 +158,13 @@ impl Guests {
         self.vms.push(vm);
     }
 
-    fn add_process(&mut self, host: &mut Host, config: &TaskConfig, seed: u64) {
+    /// `vmm`: it is a thread of that VM's VMM.
+    fn add_process(&mut self, host: &mut Host, config: &TaskConfig, vmm: Option<usize>, seed: u64) {
         let allowed = (!config.cpus.is_empty()).then(|| config.cpus.iter().copied().map(CpuId).collect());
         let weight = nice_to_weight(config.nice);
         // What it refills is part of the time that it is said to run.
         let footprint_per_mille = 0;
-        let vmm = config.vm.as_ref().and_then(|name| self.vms.iter().find(|vm| vm.name == *name));
-        let (group, tgid) = match vmm.map(|vm| host.core.task(vm.vcpus[0].task)) {
+        let (group, tgid) = match vmm.map(|vm| host.core.task(self.vms[vm].vcpus[0].task)) {
             Some(vcpu) => (vcpu.group, Some(vcpu.tgid)),
             None => (GroupId(0), None),
         };
@@ -217,6 +224,12 @@ impl<'a> Kind<'a> {
             Some(program) => Code::new(program, config.vcpus, config.start_ns)
                 .map_err(|what| SimError::Config(format!("{at}: {what}")))?,
         };
+        if u64::from(config.vcpus) * u64::from(code.spaces) > SPACE_PAIRS_MAX {
+            return Err(SimError::Config(format!(
+                "{at}: {} vCPUs and {} address spaces are more than {SPACE_PAIRS_MAX} pairs; allowed: fewer",
+                config.vcpus, code.spaces
+            )));
+        }
         Ok(Self {
             config,
             kvm: Rc::new(config.kvm.clone()),

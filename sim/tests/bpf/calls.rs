@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What an IPI by which a vCPU calls another does (boost ipi).
 
+use cohort_sim::class::ext::Cost;
+
 use crate::boost::*;
 use crate::common::*;
 use crate::spec::knob::*;
@@ -163,4 +165,23 @@ fn nobody_is_disturbed_where_a_call_asks_in_vain() {
     }
     assert!(w.is_running(other) && w.is_running(caller), "test: they deserve their pCPUs");
     assert_eq!((w.stats().boost_called, w.stats().boost_preempted, w.stats().boost_missed), (10, 0, 0));
+}
+
+#[test]
+fn whether_a_call_asks_in_vain_is_found_out_once() {
+    for boost in [BOOST_IPI, BOOST_IPI | BOOST_MIGRATE] {
+        let knobs = Knobs {
+            boost: Some(boost),
+            slice_ns: Some(8 * MS),
+            wakeup_gran_ns: Some(30 * MS),
+            ..Knobs::default()
+        };
+        let mut w = world_with(2, knobs);
+        let (caller, called, _) = sibling_deserves_its_turn(&mut w);
+        let before = w.costs();
+        w.call(caller, called);
+        assert_eq!(w.stats().boost_called, 1);
+        // The other pCPU has not heard of it yet.
+        assert_eq!(w.costs().since(&before).total(Cost::TaskFromPid), 1, "boost {boost}");
+    }
 }

@@ -200,3 +200,28 @@ fn weights_hold_on_a_partitioned_host_of_which_half_is_offline() {
     let share = gets(&mut w, 10 * SECOND, &[heavy]);
     assert!(share > 0.85, "it has {share:.3} of the pCPU");
 }
+
+/// As a build in a VM's cgroup, or in a user's: each has less than a turn, and the next one is there when it exits.
+#[test]
+fn a_chain_of_short_tasks_does_not_starve_whoever_computes_beside_it() {
+    let mut w = world(1);
+    let cgroup = w.new_cgroup(0, 100);
+    let hog = w.spawn(Spec::busy().cgroup(cgroup));
+    let mut chain = [0; 2].map(|_| w.spawn(Spec::busy().cgroup(cgroup)));
+    w.run(100 * MS);
+    let before = w.task(hog).used_ns;
+    let mut began = 0;
+    for _ in 0..8_000 {
+        w.run(MS / 4);
+        for id in &mut chain {
+            if w.is_running(*id) && w.task(*id).used_ns >= 5 * MS {
+                w.exit(*id);
+                *id = w.spawn(Spec::busy().cgroup(cgroup));
+                began += 1;
+            }
+        }
+    }
+    let share = (w.task(hog).used_ns - before) as f64 / (2 * SECOND) as f64;
+    assert!(began > 100, "test: {began} have begun");
+    assert!(share > 0.28, "it has {share:.3} of the pCPU, beside two at a time");
+}

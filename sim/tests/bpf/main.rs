@@ -22,6 +22,7 @@ mod held;
 mod histories;
 mod hostile;
 mod kernel;
+mod late;
 mod lending;
 mod lifecycle;
 mod light;

@@ -61,6 +61,23 @@ fn cookies_that_cannot_be_read() {
 }
 
 #[test]
+fn threads_that_serve_vcpus_in_turn_are_not_as_many_vcpus() {
+    let waiting = |host: FakeHost, tid: i32| {
+        host.file(&format!("/proc/100/task/{tid}/syscall"), "16 0xe 0xae80 0x0 0x0")
+    };
+    let threads = || (100..106).fold(vmm(good(), 100, "sandbox", &["exe"; 6]), waiting);
+    let snapshot = read(&opens(threads(), 100, &TWO_VCPUS));
+    assert_eq!((snapshot.vms[0].vcpus, snapshot.vms[0].threads.len()), (2, 0));
+    let lost = |line: &String| line.starts_with("which threads are the vCPUs of 1 VMs");
+    assert!(snapshot.unknown.iter().any(lost), "{:?}", snapshot.unknown);
+    // Two VMs of three vCPUs each: as many as there are threads.
+    let three = [&TWO_VCPUS[..], &["anon_inode:kvm-vcpu:2"]].concat();
+    let snapshot = read(&opens(threads(), 100, &[three.clone(), three].concat()));
+    assert_eq!((snapshot.vms[0].vcpus, snapshot.vms[0].threads.len()), (6, 6));
+    assert!(!snapshot.unknown.iter().any(lost), "{:?}", snapshot.unknown);
+}
+
+#[test]
 fn vcpus_whose_threads_are_not_known() {
     // Nothing of them is called as vCPUs are, nor has run a guest.
     let host = opens(vmm(good(), 100, QEMU, &["qemu-system-x86"; 3]), 100, &TWO_VCPUS);

@@ -191,9 +191,11 @@ impl Maps {
     }
 
     pub fn percpu_sum(&mut self, shape: Shape, key: u32) -> u64 {
-        let values = (0..self.nr_cpus).map(|cpu| self.array_value(shape, key, cpu));
-        // SAFETY: a per-pCPU counter of the scheduler, a u64.
-        values.filter(|value| !value.is_null()).map(|value| unsafe { value.cast::<u64>().read() }).sum()
+        let array = self.array(shape);
+        let place = |copy: usize| (copy * array.entries + key as usize) * array.stride;
+        let copies = if (key as usize) < array.entries { array.copies } else { 0 };
+        // SAFETY: a per-pCPU counter of the scheduler, a u64, of a key that there is.
+        (0..copies).map(|copy| unsafe { array.memory.at(place(copy)).cast::<u64>().read() }).sum()
     }
 }
 

@@ -46,7 +46,7 @@ use crate::host::{Core, State, Task, TaskSpec};
 use crate::ids::{CpuId, TaskId};
 use crate::machine::MachineConfig;
 use crate::rng::{Rng, Stream};
-use crate::time::Ns;
+use crate::time::{Ns, SEC};
 use crate::tree::Forest;
 
 use self::cgroup::ExtCgroup;
@@ -216,6 +216,14 @@ impl Ext {
         let irqs_are_traffic = finds_sets && config.traffic != Traffic::Faults;
         knobs.insert("irqs_are_traffic".into(), irqs_are_traffic.into());
         let image = Image::fresh(&knobs)?;
+        // The scheduler divides by it. In the kernel that gives 0; in a process it is a signal that ends everything.
+        if image.get("slice_ns") == Some(0) {
+            return Err(SimError::Config("policy.knobs.slice_ns: is 0; allowed: 1 or more".into()));
+        }
+        if let Some(skew_ns) = config.cpu_skew_ns.iter().find(|skew_ns| skew_ns.unsigned_abs() >= SEC) {
+            let text = format!("policy.cpu_skew_ns: {skew_ns} is not allowed: must be less than a second");
+            return Err(SimError::Config(text));
+        }
         let watches_calls = image.get("boost").is_some_and(|boost| boost & ffi::BOOST_IPI != 0);
         let watches_irqs = irqs_are_traffic || watches_calls;
         Ok(Self {

@@ -66,7 +66,6 @@ impl Fair {
         let shares = self.groups[group.index()].shares;
         let owner = self.new_entity(Entity::new(None, Some(rq), above, shares));
         self.queues.push(Rq::new(cpu, group, Some(owner)));
-        self.group_queues[cpu.index()].push(rq);
         self.groups[group.index()].queues.insert(at, (cpu.0, rq));
         rq
     }

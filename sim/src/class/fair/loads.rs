@@ -163,14 +163,15 @@ impl Fair {
         }
     }
 
-    /// `update_blocked_averages()`: queues in which nobody is forget, too.
+    /// `update_blocked_averages()`: queues in which nobody is forget, too. One that has nothing left to forget is not looked at any more until somebody is in
+    /// it again.
     pub(super) fn update_blocked(&mut self, cpu: CpuId) {
         if self.rq(cpu.0).load == 0 {
             self.advance_queue(cpu.0);
         }
+        let mut queues = std::mem::take(&mut self.group_queues[cpu.index()]);
         // Children come after their parents.
-        for at in (0..self.group_queues[cpu.index()].len()).rev() {
-            let id = self.group_queues[cpu.index()][at];
+        for id in queues.iter().rev().copied() {
             let rq = self.rq(id);
             let is_told = rq.told_load == 0 && rq.told_runnable == 0;
             if rq.load > 0 || rq.avg.is_decayed() && is_told {
@@ -186,6 +187,12 @@ impl Fair {
                 self.update_load(owner);
             }
         }
+        queues.retain(|id| {
+            let rq = &mut self.queues[*id as usize];
+            rq.on_list = !rq.is_forgotten();
+            rq.on_list
+        });
+        self.group_queues[cpu.index()] = queues;
     }
 
     /// `update_cfs_group()`: what a group weighs on a pCPU. An empty one keeps its weight (DELAY_DEQUEUE).
@@ -245,10 +252,41 @@ mod tests {
     use crate::class::fair::{FairConfig, Variant};
     use crate::class::AnyClass;
     use crate::host::{Host, TaskSpec};
+    use crate::ids::GroupId;
     use crate::machine::MachineConfig;
     use crate::Simulation;
 
     use super::*;
+
+    #[test]
+    fn groups_that_are_forgotten_are_not_looked_at_until_somebody_is_back() {
+        let class = AnyClass::Fair(Fair::new(FairConfig::of(Variant::EevdfForfeit)));
+        let host = Host::new(&MachineConfig::ideal(1), class, 1).unwrap();
+        let mut s = Simulation::new(host, Simple::default());
+        // Its ticks are those at which others are forgotten.
+        let busy = s.host.spawn(TaskSpec::default());
+        s.bodies.add(busy, Program::Busy);
+        let outer = s.host.new_group(GroupId(0), 100);
+        let group = s.host.new_group(outer, 100);
+        let task = s.host.spawn(TaskSpec { group, ..TaskSpec::default() });
+        s.bodies.add(task, Program::OnDemand { run_ns: 5 * MS });
+        s.host.wake(busy, None);
+        let listed = |s: &Simulation<Simple>| {
+            let AnyClass::Fair(fair) = &s.host.class else { panic!("it is the fair class") };
+            let groups = fair.group_queues[0].iter().map(|rq| fair.rq(*rq).group);
+            let told: u64 = fair.groups.iter().map(|group| group.load_avg + group.runnable_avg).sum();
+            (groups.collect::<Vec<_>>(), told > 0)
+        };
+        assert_eq!(listed(&s), (Vec::new(), false));
+        for round in 0..3 {
+            let since_ns = round * 10_000 * MS;
+            s.host.wake(task, None);
+            s.run_until(since_ns + 100 * MS).unwrap();
+            assert_eq!(listed(&s), (vec![outer, group], true));
+            s.run_until(since_ns + 10_000 * MS).unwrap();
+            assert_eq!(listed(&s), (Vec::new(), false));
+        }
+    }
 
     #[test]
     fn who_sleeps_was_no_load_in_older_kernels() {

@@ -26,9 +26,16 @@ impl Fair {
         let (share, home) = (self.entity(id).share, self.entity(id).home);
         let rq = self.rq_mut(home);
         rq.load = if add { rq.load + share } else { rq.load - share };
+        let joins_list = add && rq.owner.is_some() && !std::mem::replace(&mut rq.on_list, true);
+        let cpu = rq.cpu;
         let group = rq.group.index();
         let load = &mut self.groups[group].load;
         *load = if add { *load + share } else { *load - share };
+        if joins_list {
+            let queues = &mut self.group_queues[cpu.index()];
+            let at = queues.partition_point(|other| *other < home);
+            queues.insert(at, home);
+        }
     }
 
     /// It competes in a queue from now on: placed by its lag, or its sleep. `woken`: it comes from sleep, or is new.

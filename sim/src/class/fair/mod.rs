@@ -184,7 +184,8 @@ pub struct Fair {
     queues: Vec<Rq>,
     forest: Forest,
     groups: Vec<TaskGroup>,
-    /// By pCPU: the queues of groups there.
+    /// By pCPU: the queues of groups there in which somebody is, or whose averages are not forgotten yet (`leaf_cfs_rq_list`). In the order in which they were
+    /// made: parents before their children.
     group_queues: Vec<Vec<u32>>,
     balance: Balance,
     /// By pCPU: who was picked and does not run yet.

@@ -110,6 +110,8 @@ pub struct Rq {
     pub skip: Option<u32>,
     /// By a yield_to() that need not be fair ([`FairConfig::unfair_boost`](super::FairConfig)).
     pub boosted: Option<u32>,
+    /// Of a group's: it is in [`Fair::group_queues`].
+    pub on_list: bool,
     /// Insertions, to keep equal keys in order of arrival.
     inserted: u64,
 }
@@ -136,8 +138,15 @@ impl Rq {
             last: None,
             skip: None,
             boosted: None,
+            on_list: false,
             inserted: 0,
         }
+    }
+
+    /// Nobody is in it, nor is there a trace of who was.
+    pub fn is_forgotten(&self) -> bool {
+        let averages = self.avg.load == 0 && self.avg.runnable == 0 && self.avg.is_decayed();
+        self.load == 0 && averages && self.told_load == 0 && self.told_runnable == 0
     }
 }
 
