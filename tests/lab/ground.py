@@ -66,8 +66,8 @@ QUOTA_SLACK = (0.02, 0.005)
 QUIET = 0.02
 # So much of all pCPUs may have idled while somebody waited.
 IDLE_MAX = 0.07
-# Has what each pCPU's tasks have run. /proc/stat of Linux 7.3 counts more idle time than there is where a pCPU idles for
-# a millisecond at a time: with what all used it was up to 1.06 of the window.
+# Has what each pCPU's tasks have run. /proc/stat of Linux 7.3 counts more idle time than there is where a pCPU idles
+# for a millisecond at a time: with what all used it was up to 1.06 of the window.
 RAN = "/proc/schedstat"
 # What all that competes must have used together. Interrupts, kernel threads, idle guests' timers and the daemon have
 # the rest, all of which take longer on a slow machine: 4 % to 14 % were seen.
