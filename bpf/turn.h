@@ -48,6 +48,12 @@ VERIFIED_ONCE keep_watch(s32 cpu, u64 now)
 	return 0;
 }
 
+/* Will it fire, be it a little late? */
+static __always_inline bool timer_is_set(const struct turn_timer *timer, u64 now)
+{
+	return timer->set_for_ns && !time_before(timer->set_for_ns + slice_ns, now);
+}
+
 VERIFIED_ONCE turn_watch(s32 cpu, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
@@ -61,8 +67,7 @@ VERIFIED_ONCE turn_watch(s32 cpu, u64 now)
 	timer = bpf_map_lookup_elem(&turn_timers, &key);
 	if (!timer || !end || !time_before(now, end))
 		return 0;
-	if (timer->set_for_ns && !time_before(end, timer->set_for_ns) &&
-	    !time_before(timer->set_for_ns + slice_ns, now))
+	if (timer_is_set(timer, now) && !time_before(end, timer->set_for_ns))
 		return 0;
 	timer->set_for_ns = end;
 	/* Memory may be short. The next one that looks tries again. */
@@ -74,14 +79,14 @@ VERIFIED_ONCE turn_watch(s32 cpu, u64 now)
 	return 0;
 }
 
-/* Is cpu's timer set, so that it looks by itself, be it a little late? */
+/* Does cpu look by itself when its turn ends? */
 VERIFIED_ONCE turn_is_watched(s32 cpu, u64 now)
 {
 	struct turn_timer *timer;
 	u32 key = cpu;
 
 	timer = bpf_map_lookup_elem(&turn_timers, &key);
-	return timer && timer->set_for_ns && time_before(now, timer->set_for_ns + slice_ns);
+	return timer && timer_is_set(timer, now);
 }
 
 static int turn_over(void *map, int *key, struct turn_timer *timer)

@@ -183,7 +183,7 @@ def machine_of(scenario: Scenario, hardware: Hardware) -> dict[str, Any]:
     machine = dict.fromkeys(shape, 1) | machine
     pcpus = 1
     for name in shape:
-        pcpus *= machine.get(name, 1) if isinstance(machine.get(name, 1), int) else 1
+        pcpus *= machine[name] if isinstance(machine[name], int) else 1
     if pcpus != scenario.host.pcpus:
         raise BadInput(
             f"{hardware.path}: machine: has {pcpus} pCPUs, but {scenario.path} has host.pcpus = {scenario.host.pcpus}"
