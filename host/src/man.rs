@@ -117,7 +117,7 @@ const TWICE: (&str, &str) = (
 const RUN_STATUS: [(&str, &str); 4] = [
     ("0", "Ended as asked: by SIGINT, SIGTERM or SysRq-S, or, unless systemd had started it, by SIGHUP or because the reader of the statistics went away. Statistics that cannot be written for another reason, as on a full disk, end nothing: a warning says it, and scheduling goes on without."),
     ("1", "The kernel refused the scheduler, or put it out; or, with --monitor, standard output cannot be written; the reason is printed."),
-    ("2", "A bad flag, or this host cannot run the scheduler; the remedy is printed."),
+    ("2", "A bad flag, or this host cannot run the scheduler, or becomes one that cannot; with --monitor, there is nothing to monitor, or no right to; the remedy is printed."),
     TWICE,
 ];
 const AUDIT_STATUS: [(&str, &str); 3] = [
@@ -134,7 +134,7 @@ const RECORD_STATUS: [(&str, &str); 3] = [
 
 const TOP_STATUS: [(&str, &str); 4] = [
     ("0", "Ended as asked, or the reader has closed the pipe."),
-    ("1", "The kernel refused the probe, or standard output cannot be written, as on a full disk; the reason is printed."),
+    ("1", "The kernel refused the probe, or standard output cannot be written, as on a full disk, or the terminal cannot be used; the reason is printed."),
     ("2", "A bad flag or file, or this host cannot be watched (no root, no KVM, no BTF); the remedy is printed."),
     TWICE,
 ];
@@ -164,7 +164,7 @@ fn top_sections(roff: &mut Roff) {
     terms(roff, &mut KEYS.iter().copied());
     roff.control("SH", ["COUNTERS"]);
     roff.text([roman(
-        "In JSON, of each vCPU, and as \"total\" of each VM, since the probe was loaded; times in ns.",
+        "In JSON, of each thread that serves a vCPU, as \"gone\" of those that serve it no more, by the vCPU's number, and as \"total\" of each VM, since the probe was loaded; times in ns.",
     )]);
     terms(roff, &mut COUNTERS.iter().map(|counter| (counter.name, counter.meaning)));
     status(roff, &TOP_STATUS);
@@ -254,6 +254,7 @@ mod tests {
         let page = text("cohort-run");
         assert!(page.contains("scheduling goes on without"), "{page}");
         assert!(page.contains("with --monitor, standard output cannot be written"), "{page}");
+        assert!(page.contains("there is nothing to monitor"), "{page}");
     }
 
     #[test]
@@ -265,6 +266,7 @@ mod tests {
                 "standard output cannot be written, as on a full disk",
                 "stdout cannot be written, as on a full disk",
             ),
+            ("the terminal cannot be used", "the terminal cannot be used"),
         ] {
             assert!(page.contains(of_page) && guide.contains(of_guide), "{of_page} is missing in {page}");
         }

@@ -149,7 +149,7 @@ fn keep_scheduling(
             }
             End::Ejected(ending) => {
                 return Err(Failure::failed(format!(
-                    "the kernel put the scheduler out: {ending}; the kernel's own scheduler has taken over"
+                    "the kernel put the scheduler out: {ending}; the kernel's own scheduler has taken over: its log (journalctl -k) says more"
                 )));
             }
         }
@@ -159,7 +159,8 @@ fn keep_scheduling(
         restarts.push_back(now);
         if restarts.len() > RESTARTS_MAX {
             return Err(Failure::failed(format!(
-                "gave up after {RESTARTS_MAX} restarts in {} s; the kernel's own scheduler has taken over",
+                "gave up after {RESTARTS_MAX} restarts in {} s, for which the lines above have the reasons; the kernel's own scheduler has taken over: \
+                 start it again when the host stays as it is",
                 RESTART_SPAN.as_secs()
             )));
         }

@@ -19,7 +19,7 @@ use crate::top::cgroup::{Figures, WEIGHT_DEFAULT};
 use crate::top::counters::Counters;
 use crate::top::lag::{Among, Lags};
 use crate::top::reach::{self, Reach};
-use crate::top::sample::{by_vcpu, skew_ns, Sample, State, Vcpu, Vm};
+use crate::top::sample::{skew_ns, Sample, State, Vcpu, Vm};
 use crate::vmname::{nameless, VmNames};
 
 pub(super) const TIME_MASK: u64 = u64::MAX >> intf::PROBE_COUNT_BITS;
@@ -128,6 +128,8 @@ fn vcpu_at(v: &probe_vcpu, vm: &probe_vm, now: u64) -> Vcpu {
     };
     let time = now.saturating_sub(v.since_ns);
     match state {
+        // A copy that is not whole may have the begin of the place before, long ago. The next one has what goes on.
+        _ if v.seq_begin != v.seq_end => {}
         State::Running => counters.run_ns += time,
         State::Ready | State::Preempted => {
             counters.ready_ns += time;
@@ -171,12 +173,12 @@ pub struct Slot {
     pub vm_id: u64,
 }
 
-/// A new VM may have an old one's memory, but not its slot's generation as well. Samples go into files and to other
-/// people, who are not to learn from them where things are in this kernel's memory: so it is a hash, by a key that
-/// nobody is told. It has 53 bits, which every reader of JSON keeps.
-fn vm_id(vm: &probe_vm) -> u64 {
+/// A new VM may have an old one's memory, and in another slot the same generation, but not the same slot as well.
+/// Samples go into files and to other people, who are not to learn from them where things are in this kernel's memory:
+/// so it is a hash, by a key that nobody is told. It has 53 bits, which every reader of JSON keeps.
+fn vm_id(slot: u32, vm: &probe_vm) -> u64 {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    KEY.hash_one((vm.kvm, vm.generation)) >> 11
+    KEY.hash_one((slot, vm.kvm, vm.generation)) >> 11
 }
 
 /// Who has which slot now.
@@ -194,7 +196,7 @@ pub fn slots(probe: &Probe<'_>) -> libbpf_rs::Result<Vec<Slot>> {
         let Some(vcpu) = vcpu_from(bytes).filter(|vcpu| vcpu.tid != 0) else { return };
         let Some(vm) = vms.get(&vcpu.vm).filter(|vm| vm.generation == vcpu.generation) else { return };
         let (tid, vm_slot) = (vcpu.tid, vcpu.vm);
-        found.push(Slot { slot, vm_slot, vcpu: vcpu.vcpu_id, tid, pid: vm.tgid, vm_id: vm_id(vm) });
+        found.push(Slot { slot, vm_slot, vcpu: vcpu.vcpu_id, tid, pid: vm.tgid, vm_id: vm_id(vm_slot, vm) });
     })?;
     Ok(found)
 }
@@ -312,7 +314,7 @@ impl Reader {
     /// All but what its cgroups say. `host`: where its process is, if that can be looked at.
     fn vm(&mut self, host: Option<&Host>, vm: &probe_vm, found: &[probe_vcpu], present: u64, now: u64) -> Vm {
         let pid = vm.tgid as i32;
-        let id = vm_id(vm);
+        let id = vm_id(found.first().map_or(0, |v| v.vm), vm);
         let mut vcpus: Vec<Vcpu> = found.iter().map(|v| vcpu_at(v, vm, now)).collect();
         vcpus.sort_by_key(|vcpu| vcpu.vcpu);
         let known = self.vms.entry(id).or_default();
@@ -320,30 +322,30 @@ impl Reader {
         let mut total = Counters::default();
         vcpus.iter().for_each(|vcpu| total.add(&vcpu.counters));
         let stacked_ns = known.stacked(total.run_ns + total.ready_ns + vm.gone_ns, present);
-        total.add(&gone);
-        let skew_ns = skew_ns(&by_vcpu(vcpus.iter().map(|thread| (thread.vcpu, &thread.counters))));
-        known.skew_max_ns = skew_ns.max(known.skew_max_ns);
-        let skew_max_ns = known.skew_max_ns;
+        gone.values().for_each(|counters| total.add(counters));
         let ple_chain_lengths = known.chains(found);
         let longest = found.iter().map(|v| v.ple_chain_max.max(v.chain)).max().unwrap_or(0);
         known.ple_chain_max = known.ple_chain_max.max(longest);
         known.wait_max_ns = found.iter().map(|v| longest_wait_ns(v, now)).fold(known.wait_max_ns, u64::max);
         let (ple_chain_max, wait_max_ns) = (known.ple_chain_max, known.wait_max_ns);
-        Vm {
+        let mut sampled = Vm {
             name: host.map_or_else(|| nameless(pid), |host| self.names.get(host, pid, id)),
             pid,
             id,
             weight: WEIGHT_DEFAULT,
             stacked_ns,
-            skew_ns,
-            skew_max_ns,
             ple_chain_max,
             ple_chain_lengths,
             wait_max_ns,
             total,
+            gone,
             vcpus,
             ..Vm::default()
-        }
+        };
+        sampled.skew_ns = skew_ns(&sampled.by_vcpu());
+        known.skew_max_ns = known.skew_max_ns.max(sampled.skew_ns);
+        sampled.skew_max_ns = known.skew_max_ns;
+        sampled
     }
 
     fn forget_all_but(&mut self, sample: &Sample) {
@@ -370,10 +372,12 @@ mod tests {
 
     #[test]
     fn an_id_is_one_vms_and_no_address() {
-        let id = |kvm, generation| vm_id(&probe_vm { kvm, generation, ..probe_vm::default() });
+        let of = |slot, kvm, generation| vm_id(slot, &probe_vm { kvm, generation, ..probe_vm::default() });
+        let id = |kvm, generation| of(0, kvm, generation);
         let kvm = 0xffff_c900_0123_4000;
         assert_eq!(id(kvm, 1), id(kvm, 1));
         assert_ne!(id(kvm, 1), id(kvm, 2), "its slot's next VM");
+        assert_ne!(id(kvm, 1), of(1, kvm, 1), "the next VM is in another slot");
         assert_ne!(id(kvm, 1), id(kvm + 4096, 1));
         assert!(id(kvm, 1) < 1 << 53);
     }
@@ -402,9 +406,13 @@ mod tests {
     #[test]
     fn threads_that_serve_a_vcpu_in_turn_are_no_siblings() {
         let thread = |tid, vcpu_id, ready_ns| probe_vcpu { tid, vcpu_id, ready_ns, ..probe_vcpu::default() };
-        let found = [thread(7, 0, 10), thread(8, 0, 20), thread(9, 1, 25)];
-        let vm = Reader::default().vm(None, &probe_vm::default(), &found, 0, 0);
-        assert_eq!((vm.skew_ns, vm.skew_max_ns), (5, 5));
+        let mut reader = Reader::default();
+        let mut vm = |found: &[probe_vcpu]| reader.vm(None, &probe_vm::default(), found, 0, 0);
+        let then = vm(&[thread(7, 0, 10), thread(8, 0, 20), thread(9, 1, 25)]);
+        assert_eq!((then.skew_ns, then.skew_max_ns), (5, 5));
+        // One of them ends: the vCPU has waited no less for that.
+        let now = vm(&[thread(8, 0, 20), thread(9, 1, 30)]);
+        assert_eq!((now.by_vcpu()[&0].ready_ns, now.skew_ns, now.skew_max_ns), (30, 0, 5));
     }
 
     /// Threads of a VM that have run for so long.
@@ -485,6 +493,7 @@ mod tests {
         let runs = probe_vcpu { place: place(intf::PROBE_RUN), since_ns: 1_500, run_ns: 7, ..ready };
         assert_eq!(vcpu_at(&runs, &vm, 2_000).counters.run_ns, 507);
         assert_eq!(vcpu_at(&runs, &vm, 1_000).counters.run_ns, 7, "a clock that is behind");
+        assert_eq!(vcpu_at(&probe_vcpu { seq_begin: 1, ..runs }, &vm, 2_000).counters.run_ns, 7, "not whole");
         assert_eq!((longest_wait_ns(&ready, 2_000), longest_wait_ns(&runs, 2_000)), (600, 0));
     }
 }

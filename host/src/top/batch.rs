@@ -112,6 +112,7 @@ pub fn table(sample: &Sample, interval: &Interval, columns: &[&Column]) -> Strin
 mod tests {
     use super::*;
     use crate::top::columns::{by_head, COLUMNS};
+    use crate::top::counters::Counters;
     use crate::top::rates::{between, tests::vm};
 
     fn two() -> (Sample, Interval) {
@@ -124,7 +125,8 @@ mod tests {
 
     #[test]
     fn json_is_a_sample_and_its_figures() {
-        let (sample, interval) = two();
+        let (mut sample, interval) = two();
+        sample.vms[0].gone.insert(3, Counters { run_ns: 5, ..Counters::default() });
         let all: Vec<&Column> = COLUMNS.iter().collect();
         let line = json(&sample, &interval, &all);
         assert_eq!(line.lines().count(), 1);
@@ -132,6 +134,8 @@ mod tests {
         assert_eq!(value["vms"][0]["figures"]["rdy_percent"], 25.0);
         assert_eq!(value["vms"][0]["vcpus"][1]["figures"]["rdy_percent"], 50.0);
         assert_eq!(value["vms"][1]["loses"], "idle");
+        assert_eq!(value["vms"][0]["gone"]["3"]["run_ns"], 5);
+        assert!(value["vms"][1].get("gone").is_none(), "{line}");
         assert_eq!(serde_json::from_str::<Sample>(&line).unwrap(), sample, "it can be fed back");
     }
 

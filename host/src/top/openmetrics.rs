@@ -32,9 +32,8 @@ pub struct Exporter {
 
 impl Exporter {
     pub fn listen(address: SocketAddr) -> Result<Self, Failure> {
-        let failed = |e: io::Error| {
-            Failure::refused(format!("--listen {address}: {e}: choose another port, or end who has it"))
-        };
+        let failed =
+            |e: io::Error| Failure::refused(format!("--listen {address}: {e}: {}", remedy(e.kind())));
         let listener = TcpListener::bind(address).map_err(failed)?;
         // Of port 0 the kernel makes one that is free.
         let address = listener.local_addr().map_err(failed)?;
@@ -70,6 +69,16 @@ impl Exporter {
     pub fn show(&self, sample: &Sample) {
         let text = render(sample);
         *self.page.lock().unwrap_or_else(|e| e.into_inner()) = text.into();
+    }
+}
+
+/// Of an address that cannot be had.
+fn remedy(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::AddrInUse => "choose another port, or end who has it",
+        io::ErrorKind::PermissionDenied => "choose a port from 1024 on, or run as root",
+        // As of IPv6, where it is switched off.
+        _ => "choose a loopback address that this host has, such as 127.0.0.1",
     }
 }
 
@@ -203,6 +212,10 @@ fn render(sample: &Sample) -> String {
         escaped(&sample.kernel),
         escaped(&sample.scheduler)
     );
+    // Who is stuck would go on serving what it has read last, as if nothing happened any more.
+    let sampled = "cohort_host_sampled_timestamp_seconds";
+    family(&mut out, sampled, "gauge", "When the figures were read, since 1970");
+    let _ = writeln!(out, "{sampled} {:.3}", sample.time_s);
     family(&mut out, "cohort_host_pcpus", "gauge", "pCPUs that are online");
     let _ = writeln!(out, "cohort_host_pcpus {}", sample.pcpus);
     family(&mut out, "cohort_host_idle_seconds", "counter", "Time that pCPUs were idle, all together");
@@ -264,8 +277,11 @@ mod tests {
         let address = exporter.address();
         assert_ne!(address.port(), 0, "where it can be asked");
         assert!(ask(address, "GET /metrics HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n# EOF\n"));
-        exporter
-            .show(&Sample { vms: vec![vm("a\"b", 7, [(1_500_000_000, 0), (0, 0)])], ..Sample::default() });
+        exporter.show(&Sample {
+            time_s: 7.25,
+            vms: vec![vm("a\"b", 7, [(1_500_000_000, 0), (0, 0)])],
+            ..Sample::default()
+        });
         let page = ask(address, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("openmetrics-text"), "{page}");
         assert!(
@@ -274,7 +290,10 @@ mod tests {
         );
         assert!(ask(address, "GET / HTTP/1.1\r\n\r\n").contains("404"));
         assert!(ask(address, "POST /metrics HTTP/1.1\r\n\r\n").contains("405"));
-        assert_eq!(Exporter::listen(address).err().unwrap().status, 2, "taken");
+        assert!(page.contains("\ncohort_host_sampled_timestamp_seconds 7.250\n"), "{page}");
+        let taken = Exporter::listen(address).err().unwrap();
+        assert!(taken.status == 2 && taken.line.ends_with("or end who has it"), "{taken:?}");
+        assert!(remedy(io::ErrorKind::AddrNotAvailable).contains("127.0.0.1"), "no port of it is free");
     }
 
     #[test]
@@ -352,7 +371,7 @@ mod tests {
     fn a_vcpu_that_has_several_threads_is_one_series() {
         let mut turns = vm("a", 1, [(1_000_000_000, 2), (500_000_000, 3)]);
         turns.vcpus[1].vcpu = 0;
-        let text = render(&Sample { vms: vec![turns], ..Sample::default() });
+        let text = render(&Sample { vms: vec![turns.clone()], ..Sample::default() });
         let of_vcpus = |name: &str| text.lines().filter(|line| line.starts_with(name)).collect::<Vec<_>>();
         assert_eq!(
             of_vcpus("cohort_vcpu_run_seconds_total"),
@@ -360,6 +379,9 @@ mod tests {
         );
         assert!(of_vcpus("cohort_vcpu_ready_seconds_total")[0].ends_with(" 0.000000005"), "{text}");
         assert_eq!(of_vcpus("cohort_vm_vcpus"), ["cohort_vm_vcpus{vm=\"a\",pid=\"1\"} 1"]);
+        // The first one ends: a counter that went back would be taken for one that was reset, and all of it for new.
+        turns.gone.insert(0, turns.vcpus.remove(0).counters);
+        assert_eq!(render(&Sample { vms: vec![turns], ..Sample::default() }), text);
     }
 
     #[test]

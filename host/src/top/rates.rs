@@ -92,14 +92,15 @@ pub fn between(before: &Sample, now: &Sample) -> Interval {
 }
 
 fn vm_row(before: &Vm, now: &Vm, secs: f64) -> Row {
-    // A thread that serves another vCPU by now has counters that began anew.
+    // A thread that serves another vCPU by now has counters that began anew; so has one that did meanwhile and came back.
     let key = |vcpu: &Vcpu| (vcpu.tid, vcpu.vcpu);
     let known: HashMap<(u32, u32), &Vcpu> = before.vcpus.iter().map(|vcpu| (key(vcpu), vcpu)).collect();
     let children: Vec<Row> = now
         .vcpus
         .iter()
         .map(|vcpu| {
-            let then = known.get(&key(vcpu)).map(|vcpu| vcpu.counters).unwrap_or_default();
+            let then = known.get(&key(vcpu)).map(|vcpu| vcpu.counters);
+            let then = then.filter(|then| then.switches <= vcpu.counters.switches).unwrap_or_default();
             Row {
                 name: format!("vCPU {}", vcpu.vcpu),
                 // Its thread's, since several may serve one vCPU in turn. VMs differ in other bits as well: their ids are hashes.
@@ -214,5 +215,10 @@ pub mod tests {
         let (before, now) = (sample(1_000_000_000, 0, 900_000_000), sample(2_000_000_000, 2, 400_000_000));
         let interval = between(&before, &now);
         assert_eq!(interval.vms[0].counters.run_ns, 400_000_000);
+        // It has served the other one meanwhile, and come back.
+        let mut before = sample(1_000_000_000, 0, 900_000_000);
+        let now = sample(2_000_000_000, 0, 400_000_000);
+        before.vms[0].vcpus[0].counters.switches = 7;
+        assert_eq!(between(&before, &now).vms[0].counters.run_ns, 400_000_000);
     }
 }

@@ -59,6 +59,9 @@ pub struct Vm {
     pub wait_max_ns: u64,
     /// Sums over its vCPUs, those that are gone included.
     pub total: Counters,
+    /// By the number of a vCPU, what those threads have counted that serve it no more.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub gone: BTreeMap<u32, Counters>,
     /// Its vCPUs' threads, mostly one of each.
     pub vcpus: Vec<Vcpu>,
 }
@@ -66,9 +69,16 @@ pub struct Vm {
 impl Vm {
     /// The counters of each vCPU, by its number. A VMM may run a vCPU on several threads in turn, all of which
     /// are there; it is one vCPU all the same. Each thread has counted its own turns alone, so the vCPU's are
-    /// their sum. The latest thread's would lack what was before, and go back whenever another one takes over.
+    /// their sum, with those of threads that are gone. The latest thread's would lack what was before, and go
+    /// back whenever another one takes over. A vCPU that has no thread now is not there.
     pub fn by_vcpu(&self) -> BTreeMap<u32, Counters> {
-        by_vcpu(self.vcpus.iter().map(|thread| (thread.vcpu, &thread.counters)))
+        let mut sums = by_vcpu(self.vcpus.iter().map(|thread| (thread.vcpu, &thread.counters)));
+        for (vcpu, sum) in &mut sums {
+            if let Some(gone) = self.gone.get(vcpu) {
+                sum.add(gone);
+            }
+        }
+        sums
     }
 }
 
