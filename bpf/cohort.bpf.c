@@ -276,6 +276,8 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 				stat_inc(STAT_STARVED);
 			if (best->queue != cpu)
 				stat_inc(t ? STAT_PULLS : STAT_STEALS);
+			if (steps_back && t)
+				order_yields(t, &best->prev, &best->rank);
 			c->out_of_turn = best->urgency || steps_back || (best->queue != cpu && !t);
 			return;
 		}

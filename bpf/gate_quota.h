@@ -270,7 +270,11 @@ static void quota_set(struct cgroup *cgrp, u64 period_us, u64 quota_us, u64 burs
 		atomic_add(&nr_quotas, 1);
 	if (!has && had)
 		atomic_add(&nr_quotas, -1);
-	atomic_add(&tree_generation, 1);
+	/* Once: a user may have been given cpu.max, and all tasks would look up their places again and again. */
+	if (has && !quotas_known) {
+		quotas_known = 1;
+		atomic_add(&tree_generation, 1);
+	}
 	may_kick = elapsed_ns(now, quota_kicked_ns) >= slice_ns / QUOTA_KICKS;
 	if (may_kick)
 		quota_kicked_ns = now;

@@ -98,6 +98,7 @@ struct vm_ctx {
 	unsigned int generation;
 	int tgid;		 /* the VMM's process */
 	unsigned int weight;	 /* of the cgroup that it is in */
+	unsigned int group;	 /* that cgroup, by its number in `entities`; 0: the root, or none is known */
 	unsigned int nr_vcpus;	 /* known vCPU threads */
 	unsigned int vcpu_end;	 /* 1 + highest vcpu_id seen */
 	unsigned int entity;	 /* as which it competes */

@@ -146,6 +146,15 @@ static void sbco_tick(struct task_ctx *t, s32 cpu, u64 now)
 		t->vtime += least - place;
 }
 
+/* As vtime_yields(). Who is passed over in this choice, and has the pCPU all the same, has no place to go by. */
+static void sbco_yields(struct task_ctx *t, struct rank *own, struct rank *to)
+{
+	u64 lag = at_rate(lag_ns, own->rate);
+
+	if (!time_before(own->own + PASSED_OVER / 2, to->own))
+		t->vtime += forfeit(own->own, to->own - lag, lag) - own->own;
+}
+
 static u64 sbco_key(const struct task_ctx *t)
 {
 	return place_of(t);
@@ -449,6 +458,7 @@ static const struct order order_sbco = {
 	.wake = sbco_wake,
 	.begin = sbco_begin,
 	.charge = sbco_charge,
+	.yields = sbco_yields,
 	.urgency = sbco_urgency,
 	.before_pick = sbco_before_pick,
 	.tick = sbco_tick,

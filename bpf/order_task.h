@@ -13,10 +13,12 @@ static const struct order order_task = {
 	.before = vtime_before,
 	.key = vtime_key,
 	.wake = vtime_wake,
+	.exits = vtime_exits,
 	.begin = vtime_begin,
 	.charge = vtime_charge,
 	.kept = vtime_kept,
 	.end = vtime_end,
+	.yields = vtime_yields,
 	.urgency = vtime_urgency,
 	.tick = vtime_tick,
 };

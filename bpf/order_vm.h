@@ -297,6 +297,45 @@ static void vtime_exits(struct task_ctx *t, s32 cpu)
 		*clock = at;
 }
 
+/* What has come as far as `vtime` forfeits what it is behind `least`; no more than LAG_APART * lag at once. */
+static __always_inline u64 forfeit(u64 vtime, u64 least, u64 lag)
+{
+	if (!time_before(vtime, least))
+		return vtime;
+	return least - vtime < LAG_APART * lag ? least : vtime + LAG_APART * lag;
+}
+
+/*
+ * t may claim as much for what it leaves to others as one that sleeps, and forfeits the rest. Else whoever yields in a loop would save up without a bound,
+ * and let nobody run for a second when it computes. An entity forfeits, where the ways of the two part, only if nothing else of it is active: what others of
+ * it wait for is not t's to give. And not everything at once: a light neighbour is seconds ahead after a turn, and one yield beside it would cost as much.
+ */
+static void vtime_yields(struct task_ctx *t, struct rank *own, struct rank *to)
+{
+	u64 level = parting_level(own, to), least = to->own;
+	u32 i, slot = t->leaf, parts_at = 0;
+	struct entity_ctx *e;
+
+	if (level < MAX_DEPTH) {
+		parts_at = own->path[level];
+		least = rank_vtime(to, to->path[level]);
+	}
+	if (!parts_at) {
+		t->vtime = forfeit(t->vtime, least - lag_ns, lag_ns);
+		return;
+	}
+	for (i = 0; i < MAX_DEPTH; i++) {
+		e = entity_get(slot);
+		if (!slot || !e || e->nr_active > 1)
+			return;
+		if (slot == parts_at) {
+			e->vtime = forfeit(e->vtime, least - entity_lag(e, t), lag_ns);
+			return;
+		}
+		slot = e->parent;
+	}
+}
+
 /* A pCPU was kept for it: its VM pays for that as for a turn. */
 static void vtime_kept(struct task_ctx *t, u64 weight, u64 delta_ns)
 {
@@ -449,6 +488,7 @@ static const struct order order_vm = {
 	.charge = vtime_charge,
 	.kept = vtime_kept,
 	.end = vtime_end,
+	.yields = vtime_yields,
 	.urgency = vtime_urgency,
 	.tick = vtime_tick,
 };

@@ -71,6 +71,9 @@ struct order {
 	/* Its turn is over, once for each begin(); what it ran has been charged. It may begin another at once. Left out: nothing. */
 	void (*end)(struct task_ctx *t, u64 weight);
 
+	/* t, of rank `own`, whose turn is over, leaves its pCPU to one of rank `to`, though it could go on: it yields. Left out: nothing. */
+	void (*yields)(struct task_ctx *t, struct rank *own, struct rank *to);
+
 	/* How long the turn of t is that begins on cpu now. Left out: slice_ns, less where many wait. */
 	u64 (*slice)(const struct task_ctx *t, s32 cpu);
 
@@ -199,6 +202,7 @@ VERIFIED_ONCE order_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bo
 VERIFIED_ONCE order_charge(struct task_ctx *t, u64 weight, u64 delta_ns);
 VERIFIED_ONCE order_kept(struct task_ctx *t, u64 weight, u64 delta_ns);
 VERIFIED_ONCE order_end(struct task_ctx *t, u64 weight);
+VERIFIED_ONCE order_yields(struct task_ctx *t, struct rank *own, struct rank *to);
 VERIFIED_ONCE_U64 order_slice(struct task_ctx *t, s32 cpu);
 VERIFIED_ONCE order_urgency(struct task_ctx *t, struct rank *r, s32 cpu, u64 now);
 VERIFIED_ONCE order_before_pick(s32 cpu, u64 now);

@@ -214,6 +214,21 @@ VERIFIED_ONCE order_end(struct task_ctx *t, u64 weight)
 	return 0;
 }
 
+VERIFIED_ONCE order_yields(struct task_ctx *t, struct rank *own, struct rank *to)
+{
+	UNUSED_YET(t);
+	UNUSED_YET(own);
+	UNUSED_YET(to);
+	if (!t || !own || !to)
+		return 0;
+#define ASK(name, what) CASE(ORDER_##name, order_##name, yields, order_##name.yields(t, own, to))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return 0;
+}
+
 VERIFIED_ONCE_U64 order_slice(struct task_ctx *t, s32 cpu)
 {
 	u64 result;

@@ -185,6 +185,7 @@ VERIFIED_ONCE vm_number(u64 kvm, u32 tgid)
 		/* Nobody else can find the number before it is in vm_slots: all is to be right by then, for vCPUs of a new VM may start at once. */
 		vm->generation++;
 		vm->tgid = tgid;
+		vm->group = 0;
 		vm->weight = WEIGHT_DEFAULT;
 		vm->nr_vcpus = 0;
 		vm->nr_active = 0;

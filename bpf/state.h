@@ -166,7 +166,7 @@ struct task_ctx {
 	u32 vcpu_at; /* its index in the map vcpus */
 	s32 cpu;     /* where it runs or waits; -1: asleep, or put aside */
 	s32 home;    /* the pCPU for which it last waited */
-	u32 limits;  /* the innermost cgroup that it is in, if that or one above has a quota; 0: none has */
+	u32 limits;  /* the innermost cgroup that it is in; 0: the root, or no cgroup has ever had a quota */
 	u32 tree_generation;
 	u32 registry_generation;
 	s32 placed;		 /* 1 + the pCPU where it is to be queued next: chosen before; 0: none */
@@ -295,7 +295,7 @@ struct {
 	__type(value, u64);
 } stats SEC(".maps");
 
-/* Bumped when a task may be part of another entity or under another quota than it knows. */
+/* Bumped when all tasks are to look up their places anew: a pCPU has come or gone, or the first quota is there. */
 VARIABLE u32 tree_generation = 1;
 
 /* Bumped when a VM appears or goes: threads look up anew whether they belong to one. */
@@ -303,6 +303,9 @@ VARIABLE u32 registry_generation = 1;
 
 /* Quotas that are set; while there are none, nobody asks for them. */
 VARIABLE u32 nr_quotas;
+
+/* There has been one: from then on tasks know whose quotas they are under. */
+VARIABLE u32 quotas_known;
 
 VARIABLE u32 nr_online;
 

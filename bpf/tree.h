@@ -266,6 +266,27 @@ static struct entity_ctx *cgroup_entity(struct cgroup *cgrp)
 	return e && e->kind == ENTITY_GROUP && e->id == id ? e : NULL;
 }
 
+/*
+ * VMs show the weight of the cgroup that they are in. Nobody else has to hear of a new one: virtual time goes by what the entity has. With a new generation for
+ * each write all tasks would look up their places again and again, and a user may have been given cpu.weight.
+ */
+VERIFIED_ONCE tree_tell_vms(u32 slot, u32 weight)
+{
+	u32 nobody = 0, end;
+	struct vm_ctx *vm = bpf_map_lookup_elem(&vms, &nobody);
+	s32 i;
+
+	end = vm ? vm->end : 0;
+	bpf_for(i, 1, MAX_VMS) {
+		vm = vm_at(i);
+		if (!vm || (u32)i >= end)
+			break;
+		if (vm->kvm && vm->group == slot)
+			vm->weight = weight;
+	}
+	return 0;
+}
+
 static void tree_set_weight(struct cgroup *cgrp, u32 weight)
 {
 	struct entity_ctx *e = cgroup_entity(cgrp);
@@ -274,8 +295,7 @@ static void tree_set_weight(struct cgroup *cgrp, u32 weight)
 		return;
 	e->weight = weight;
 	entity_reweigh(e, weight);
-	/* VMs show their cgroup's weight. */
-	atomic_add(&tree_generation, 1);
+	tree_tell_vms(cgroup_slot(cgroup_id(cgrp)), weight);
 }
 
 static void tree_set_idle(struct cgroup *cgrp, bool idle)
@@ -363,7 +383,7 @@ static void leaf_refresh(struct task_struct *p, struct task_ctx *t)
 			bpf_cgroup_release(cgrp);
 		}
 	}
-	t->limits = nr_quotas ? slot : 0;
+	t->limits = quotas_known ? slot : 0;
 	if (!vm || !order_is_of_vms()) {
 		leaf_set(t, slot);
 		return;
@@ -374,8 +394,10 @@ static void leaf_refresh(struct task_struct *p, struct task_ctx *t)
 		return;
 	}
 	up = entity_get(domain);
-	if (t->vcpu >= 0)
+	if (t->vcpu >= 0) {
+		vm->group = domain;
 		vm->weight = up && domain ? up->weight : WEIGHT_DEFAULT;
+	}
 	/* Too deep for an entity of its own: its threads are tasks of what the VM is in. */
 	if (!up || up->depth >= MAX_DEPTH) {
 		leaf_set(t, domain);

@@ -129,6 +129,18 @@ static u64 rank_behind(struct rank *r, u64 level)
 	return above ? most : 0;
 }
 
+/* The level at which the ways of a and b from the root part; MAX_DEPTH: both are part of the same entity. */
+static __always_inline u64 parting_level(const struct rank *a, const struct rank *b)
+{
+	u32 i;
+
+	for (i = 0; i < MAX_DEPTH; i++) {
+		if (a->path[i] != b->path[i])
+			break;
+	}
+	return FORGOTTEN(i, a->own);
+}
+
 /*
  * Return true if a deserves the pCPU more than b, by at least margin_ns of virtual time.
  *
@@ -141,15 +153,9 @@ static u64 rank_behind(struct rank *r, u64 level)
 static bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
 {
 	struct rank *first = a, *second = b;
-	u64 of_a, of_b, apart, level;
+	u64 of_a, of_b, apart, level = parting_level(a, b);
 	bool a_is_first;
-	u32 i;
 
-	for (i = 0; i < MAX_DEPTH; i++) {
-		if (a->path[i] != b->path[i])
-			break;
-	}
-	level = FORGOTTEN(i, a->own);
 	if (level >= MAX_DEPTH)
 		return time_before(a->own + margin_ns, b->own);
 	of_a = rank_vtime(a, a->path[level]);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Mistakes in what keeps users, guests and kernel threads from others' turns (`sim/tests/bpf/hostile.rs`)."""
+"""Mistakes in what keeps users, guests and kernel threads from others' turns (`hostile.rs`, `yields.rs`)."""
 
 from tests.mutations.mutation import Mutation
 
@@ -72,5 +72,59 @@ OF_HOSTS = [
         "order_vm.h",
         "\tif (time_before(*clock, at))\n\t\t*clock = at;\n",
         "",
+    ),
+    Mutation(
+        "who exits leaves the clock where its turn began, if VMs are nothing",
+        "order_task.h",
+        "\t.exits = vtime_exits,\n",
+        "",
+    ),
+    Mutation(
+        "who yields saves up what it leaves to others",
+        "order_vm.h",
+        "t->vtime = forfeit(t->vtime, least - lag_ns, lag_ns);",
+        ";",
+    ),
+    Mutation(
+        "a cgroup saves up what its only task leaves to others",
+        "order_vm.h",
+        "e->vtime = forfeit(e->vtime, least - entity_lag(e, t), lag_ns);",
+        ";",
+    ),
+    Mutation(
+        "who yields gives away what others of its cgroup are due",
+        "order_vm.h",
+        "if (!slot || !e || e->nr_active > 1)",
+        "if (!slot || !e)",
+    ),
+    Mutation(
+        "who yields once beside a light one forfeits seconds",
+        "order_vm.h",
+        "return least - vtime < LAG_APART * lag ? least : vtime + LAG_APART * lag;",
+        "return least;",
+    ),
+    Mutation(
+        "who yields saves up what it leaves to others in a flat queue",
+        "order_sbco.h",
+        "t->vtime += forfeit(own->own, to->own - lag, lag) - own->own;",
+        ";",
+    ),
+    Mutation(
+        "who writes cpu.weight makes all look up their places",
+        "tree.h",
+        "tree_tell_vms(cgroup_slot(cgroup_id(cgrp)), weight);",
+        "atomic_add(&tree_generation, 1);",
+    ),
+    Mutation(
+        "a VM shows the weight that its cgroup had",
+        "tree.h",
+        "if (vm->kvm && vm->group == slot)",
+        "if (!vm->kvm)",
+    ),
+    Mutation(
+        "who writes cpu.max makes all look up their places",
+        "gate_quota.h",
+        "if (has && !quotas_known) {",
+        "if (has || had) {",
     ),
 ]

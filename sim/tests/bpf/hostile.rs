@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What users, guests and the kernel's own threads can do to those beside them, if they try or by accident: not much.
 
+use cohort_sim::class::ext::Cost;
+use cohort_sim::host::NO_QUOTA;
+
 use crate::common::*;
 use crate::quotas::gets;
-use crate::spec::knob::{BOOST_ANY_MODE, BOOST_MIGRATE};
+use crate::spec::knob::{BOOST_ANY_MODE, BOOST_MIGRATE, ORDER_TASK, ORDER_VM};
 use crate::spec::{Config, Knobs, Spec};
 use crate::view::State;
 use crate::world::World;
@@ -204,24 +207,56 @@ fn weights_hold_on_a_partitioned_host_of_which_half_is_offline() {
 /// As a build in a VM's cgroup, or in a user's: each has less than a turn, and the next one is there when it exits.
 #[test]
 fn a_chain_of_short_tasks_does_not_starve_whoever_computes_beside_it() {
-    let mut w = world(1);
-    let cgroup = w.new_cgroup(0, 100);
-    let hog = w.spawn(Spec::busy().cgroup(cgroup));
-    let mut chain = [0; 2].map(|_| w.spawn(Spec::busy().cgroup(cgroup)));
-    w.run(100 * MS);
-    let before = w.task(hog).used_ns;
-    let mut began = 0;
-    for _ in 0..8_000 {
-        w.run(MS / 4);
-        for id in &mut chain {
-            if w.is_running(*id) && w.task(*id).used_ns >= 5 * MS {
-                w.exit(*id);
-                *id = w.spawn(Spec::busy().cgroup(cgroup));
-                began += 1;
+    for order in [ORDER_VM, ORDER_TASK] {
+        let mut w = world_with(1, Knobs { order: Some(order), ..Knobs::default() });
+        let cgroup = w.new_cgroup(0, 100);
+        let hog = w.spawn(Spec::busy().cgroup(cgroup));
+        let mut chain = [0; 2].map(|_| w.spawn(Spec::busy().cgroup(cgroup)));
+        w.run(100 * MS);
+        let before = w.task(hog).used_ns;
+        let mut began = 0;
+        for _ in 0..8_000 {
+            w.run(MS / 4);
+            for id in &mut chain {
+                if w.is_running(*id) && w.task(*id).used_ns >= 5 * MS {
+                    w.exit(*id);
+                    *id = w.spawn(Spec::busy().cgroup(cgroup));
+                    began += 1;
+                }
             }
         }
+        let share = (w.task(hog).used_ns - before) as f64 / (2 * SECOND) as f64;
+        assert!(began > 100, "test: {began} have begun");
+        assert!(share > 0.28, "order {order}: it has {share:.3} of the pCPU, beside two at a time");
     }
-    let share = (w.task(hog).used_ns - before) as f64 / (2 * SECOND) as f64;
-    assert!(began > 100, "test: {began} have begun");
-    assert!(share > 0.28, "it has {share:.3} of the pCPU, beside two at a time");
+}
+
+/// A user may have been given both files. Each write made all tasks look up their cgroups anew, and those that may not run everywhere each of their pCPUs.
+#[test]
+fn who_writes_weights_and_quotas_makes_nobody_look_up_its_place() {
+    let mut w = world(8);
+    for cpu in (0..8).chain(0..8) {
+        w.spawn(Spec::busy().on(&[cpu]));
+    }
+    let cgroup = w.new_cgroup(0, 100);
+    // With the first quota of all each does so once.
+    w.set_quota(cgroup, 100_000, 50_000, 0);
+    w.run(SECOND);
+    let mut look_ups = |write: fn(&mut World, usize, u32)| {
+        let before = w.costs().total(Cost::Hash);
+        for number in 1..=100 {
+            write(&mut w, cgroup, number);
+            w.run(10 * MS);
+        }
+        w.costs().total(Cost::Hash) - before
+    };
+    let found = [
+        look_ups(|w, cgroup, number| w.set_cgroup_weight(cgroup, 100 + number)),
+        look_ups(|w, cgroup, number| w.set_quota(cgroup, 100_000, 50_000 + u64::from(number), 0)),
+        look_ups(|w, cgroup, number| {
+            w.set_quota(cgroup, 100_000, if number % 2 == 1 { NO_QUOTA } else { 50_000 }, 0);
+        }),
+    ];
+    // The write itself takes two.
+    assert!(found.iter().all(|count| (100..=200).contains(count)), "{found:?} for 100 writes each");
 }

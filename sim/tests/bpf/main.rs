@@ -56,3 +56,4 @@ mod together;
 mod topology;
 mod view;
 mod world;
+mod yields;

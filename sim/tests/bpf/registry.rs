@@ -194,3 +194,20 @@ fn a_vcpu_whose_onlooker_has_ended_is_known_again() {
     w.settle();
     assert_eq!(w.stats().boost_granted, granted + 1);
 }
+
+#[test]
+fn a_vm_shows_the_weight_that_its_cgroup_has_now() {
+    let mut w = world(1);
+    let (cgroup, other) = (w.new_cgroup(0, 300), w.new_cgroup(0, 200));
+    let vm = w.new_vm(1);
+    let vcpu = w.spawn(Spec::busy().vcpu(vm, 0).cgroup(cgroup));
+    introduce(&mut w, &[vcpu]);
+    let slot = w.slot_of(vm).unwrap();
+    assert_eq!(w.peek_vm(slot).weight, 300);
+    w.set_cgroup_weight(cgroup, 50);
+    w.set_cgroup_weight(other, 70);
+    assert_eq!(w.peek_vm(slot).weight, 50);
+    w.move_to_cgroup(vcpu, other);
+    w.run(100 * MS);
+    assert_eq!(w.peek_vm(slot).weight, 70);
+}
