@@ -107,7 +107,7 @@ OF_HOSTS = [
         "who yields saves up what it leaves to others in a flat queue",
         "order_sbco.h",
         "t->vtime += forfeit(own->own, to->own - lag, lag) - own->own;",
-        ";",
+        "t->vtime += lag - lag;",
     ),
     Mutation(
         "who writes cpu.weight makes all look up their places",
