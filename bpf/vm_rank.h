@@ -19,6 +19,12 @@ static __always_inline u64 *fresh_until(struct task_ctx *t)
 	return &t->order_state[1];
 }
 
+/*
+ * How far behind its siblings a vCPU counts, in turns, at most. Where their affinities differ it may fall behind without end. But what each of them has is no
+ * share, and does not come before what a cgroup owes its children.
+ */
+#define BEHIND_IN_VM 16
+
 /* The place of one of that weight that is part of that entity. */
 static __always_inline void rank_of_leaf(u32 leaf, u64 own, u64 weight, u64 now, struct rank *r)
 {
@@ -33,6 +39,8 @@ static __always_inline void rank_of_leaf(u32 leaf, u64 own, u64 weight, u64 now,
 		r->behind_ns = (e->child_clock - own) * (weight ?: WEIGHT_DEFAULT) / WEIGHT_DEFAULT;
 	if (e->kind != ENTITY_VM)
 		return;
+	if (r->behind_ns > BEHIND_IN_VM * slice_ns)
+		r->behind_ns = BEHIND_IN_VM * slice_ns;
 	/* What its siblings have paid for this turn does not keep a vCPU from joining it. */
 	if (chosen_gang() == GANG_aligned)
 		r->unused_ns = turns_rest_ns(e, now);
@@ -95,6 +103,26 @@ static __always_inline u64 tie_width(const struct rank *first, u32 slot, const s
 	return width > own ? width : own;
 }
 
+/* So far behind, in turns, is only who is due more than it can have: nearly a whole pCPU for each of its threads. */
+#define SATURATED_BEHIND 64
+
+/* By so many turns more than a tie its entity may be ahead, and it keeps its pCPU. */
+#define SATURATED_TURNS 3
+
+/*
+ * How much more than a tie that is, in virtual time, if `second` is behind as that: its entity is ahead by turns of others below it that have just ended, and
+ * the neighbours may have the next ones of those. A turn that it loses itself it can never make up for. But who has just slept does not wait for that. Nor is
+ * it more than six turns of the usual weight: those of a light entity are long.
+ */
+static __always_inline u64 saturated_width(const struct rank *first, const struct rank *second, u32 slot)
+{
+	u64 turn = rank_turn(second, slot);
+
+	if (!first->own_turn_us)
+		return 0;
+	return SATURATED_TURNS * (turn < 2 * slice_ns ? turn : 2 * slice_ns);
+}
+
 /* How far the one of that rank, and each entity that it is part of below this level of its path, is behind the furthest of its siblings: the most, in time. */
 static u64 rank_behind(struct rank *r, u64 level)
 {
@@ -153,7 +181,7 @@ static __always_inline u64 parting_level(const struct rank *a, const struct rank
 static bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
 {
 	struct rank *first = a, *second = b;
-	u64 of_a, of_b, apart, level = parting_level(a, b);
+	u64 of_a, of_b, apart, level = parting_level(a, b), width, than;
 	bool a_is_first;
 
 	if (level >= MAX_DEPTH)
@@ -169,11 +197,12 @@ static bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
 		second = a;
 		apart = of_a - of_b;
 	}
-	/* Less than a turn before the other, and its siblings have left the other behind. */
-	if (time_before(apart, tie_width(first, first->path[level], second, second->path[level])) &&
-	    rank_behind(second, level) > rank_behind(first, level) + 2 * slice_ns)
-		return !a_is_first;
-	return a_is_first;
+	width = tie_width(first, first->path[level], second, second->path[level]);
+	if (!time_before(apart, width + saturated_width(first, second, second->path[level])))
+		return a_is_first;
+	/* Less than a turn before the other, or little more, and its siblings have left the other behind, or far behind. */
+	than = rank_behind(first, level) + (time_before(apart, width) ? 2 : SATURATED_BEHIND) * slice_ns;
+	return rank_behind(second, level) > than ? !a_is_first : a_is_first;
 }
 
 #endif

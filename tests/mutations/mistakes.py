@@ -91,6 +91,24 @@ MUTATIONS = [
         "unused = c->turn_end_ns - now;",
     ),
     Mutation(
+        "one that is due nearly a whole pCPU loses it to any neighbour",
+        "vm_rank.h",
+        "return SATURATED_TURNS * (turn < 2 * slice_ns ? turn : 2 * slice_ns);",
+        "return 0 * turn;",
+    ),
+    Mutation(
+        "what a vCPU is behind its siblings comes before what a cgroup owes its children",
+        "vm_rank.h",
+        "if (r->behind_ns > BEHIND_IN_VM * slice_ns)",
+        "if (!slice_ns)",
+    ),
+    Mutation(
+        "who has just slept waits for those that are due nearly a whole pCPU",
+        "vm_rank.h",
+        "if (!first->own_turn_us)\n\t\treturn 0;",
+        ";",
+    ),
+    Mutation(
         "a thread of the VMM waits for its VM's turn",
         "vm_rank.h",
         "return t->vm && t->vcpu < 0 ? lag_ns : 0;",

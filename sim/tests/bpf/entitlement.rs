@@ -154,11 +154,52 @@ fn entitlement_by_hand() {
 /// A cgroup that is due nearly one of two pCPUs has both now and then. Its heavy task is to have its turns all the same, not the VM beside that.
 #[test]
 fn a_cgroup_gives_its_turns_to_the_child_that_is_behind() {
-    let partition = Partition {
+    all_settled(&Partition {
         pcpus: 2,
-        cgroups: vec![Cgroup { parent: 0, weight: 178, quota: None }],
+        cgroups: vec![cgroup(0, 178)],
         vms: vec![Vm { cgroup: 0, vcpus: vec![0; 3] }, Vm { cgroup: 1, vcpus: vec![0; 2] }],
-        tasks: vec![Task { cgroup: 0, weight: 100, mask: 0 }, Task { cgroup: 1, weight: 440, mask: 0 }],
-    };
-    all_settled(&partition);
+        tasks: vec![task(0, 100), task(1, 440)],
+    });
+}
+
+fn cgroup(parent: usize, weight: u32) -> Cgroup {
+    Cgroup { parent, weight, quota: None }
+}
+
+fn task(cgroup: usize, weight: u32) -> Task {
+    Task { cgroup, weight, mask: 0 }
+}
+
+/// The vCPU of VM 2 is due a whole pCPU, and its cgroup that and 0.68 of another. When the task beside it has had a turn, the cgroup is ahead of its neighbours by
+/// more than a tie. They do not have the next one of the vCPU's for that: it would never make up for it.
+#[test]
+fn who_is_due_a_whole_pcpu_keeps_it_while_its_cgroup_is_ahead() {
+    all_settled(&Partition {
+        pcpus: 5,
+        cgroups: vec![cgroup(0, 100), cgroup(1, 68)],
+        vms: vec![Vm { cgroup: 1, vcpus: vec![0; 4] }, Vm { cgroup: 2, vcpus: vec![0] }],
+        tasks: vec![task(1, 34), task(2, 1)],
+    });
+}
+
+/// The same of one that is due two, beside tasks of which each is due one, and a light one.
+#[test]
+fn so_does_a_vm_that_is_due_a_pcpu_for_each_of_two_vcpus() {
+    all_settled(&Partition {
+        pcpus: 6,
+        cgroups: vec![cgroup(0, 213), cgroup(1, 27), cgroup(0, 100)],
+        vms: vec![Vm { cgroup: 1, vcpus: vec![0; 2] }, Vm { cgroup: 3, vcpus: vec![0; 3] }],
+        tasks: vec![task(1, 100), task(1, 1), task(1, 100)],
+    });
+}
+
+/// A vCPU is behind its siblings without end, if they have a pCPU each that it may not go to. That is no claim against what cgroups owe their children.
+#[test]
+fn who_is_behind_inside_of_a_vm_takes_nothing_from_a_cgroups_children() {
+    all_settled(&Partition {
+        pcpus: 4,
+        cgroups: vec![cgroup(0, 100), cgroup(0, 100), cgroup(1, 100)],
+        vms: vec![Vm { cgroup: 3, vcpus: vec![0, 0] }, Vm { cgroup: 0, vcpus: vec![184, 0, 0] }],
+        tasks: vec![Task { mask: 132, ..task(3, 100) }],
+    });
 }
