@@ -79,17 +79,15 @@ static __always_inline u64 scale_by_weight(u64 delta_ns, u64 weight)
 /* Count what a running task has run since the last time; it goes on or not. */
 static void run_charge(const struct task_struct *p, struct task_ctx *t, u64 weight, bool goes_on, u64 now)
 {
-	struct vm_ctx *vm;
 	u64 delta;
 
 	if (!t->charged_ns)
 		return;
 	delta = elapsed_ns(run_clock(p), t->charged_ns);
 	t->charged_ns += delta;
-	vm = vm_get(t);
-	if (vm) {
+	if (t->vm) {
 		t->untold.runtime_ns += delta;
-		tally(t, vm, now);
+		tally(t, now);
 	}
 	order_charge(t, weight, delta);
 	gate_charge(t, delta, goes_on, now);
@@ -98,11 +96,11 @@ static void run_charge(const struct task_struct *p, struct task_ctx *t, u64 weig
 /* From now on it runs, for the entities that it is part of now. */
 static void run_start(const struct task_struct *p, struct task_ctx *t, u64 now)
 {
-	struct entity_ctx *leaf = entity_get(t->leaf);
+	struct entity_ctx *leaf = entity_at(t->leaf);
 
 	__builtin_memset(t->run_path, 0, sizeof(t->run_path));
 	t->run_leaf = t->leaf;
-	if (t->leaf && leaf) {
+	if (leaf) {
 		__builtin_memcpy(t->run_path, leaf->path, sizeof(t->run_path));
 		atomic_add(&leaf->nr_running, 1);
 	}
@@ -118,8 +116,8 @@ static void run_stop(const struct task_struct *p, struct task_ctx *t, u64 weight
 		return;
 	run_charge(p, t, weight, false, now);
 	order_end(t, weight);
-	leaf = entity_get(t->run_leaf);
-	if (t->run_leaf && leaf)
+	leaf = entity_at(t->run_leaf);
+	if (leaf)
 		atomic_add(&leaf->nr_running, -1);
 	t->charged_ns = 0;
 }

@@ -68,9 +68,12 @@ static __always_inline u32 gate_of(const struct task_struct *p, struct task_ctx 
  */
 VERIFIED_ONCE goes_aside(struct task_ctx *t, s32 cpu, u64 now)
 {
-	struct cpu_ctx *c = cpu_get(cpu);
+	struct cpu_ctx *c;
 
-	if (!t || !c || gate_for(t, cpu, now) != GATE_ASIDE)
+	if (!t || gate_for(t, cpu, now) != GATE_ASIDE)
+		return false;
+	c = cpu_get(cpu);
+	if (!c)
 		return false;
 	atomic_or(&c->aside_of, limit_bits(t));
 	mark_aside(cpu, true);
@@ -153,14 +156,14 @@ VERIFIED_ONCE gate_recheck(u64 bits, u64 kick)
  */
 VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, bool here, u64 now)
 {
-	struct cpu_ctx *c = cpu_get(cpu);
+	struct cpu_ctx *c = has_aside(cpu) ? cpu_get(cpu) : NULL;
 	struct task_struct *p;
 	struct task_ctx *t;
 	u32 seen = 0, came, queued;
 	u64 bits = 0;
 	s32 idle;
 
-	if (!c || !has_aside(cpu))
+	if (!c)
 		return 0;
 	if (here && !READ_ONCE(c->aside_look) && !c->aside_rest && elapsed_ns(now, c->aside_looked_ns) < starve_ns)
 		return 0;
@@ -224,10 +227,10 @@ VERIFIED_ONCE recall_aside(s32 cpu, u32 scan, bool here, u64 now)
 	return 0;
 }
 
-/* The dispatch of cpu: tasks of other pCPUs may run again, and nobody can look there (tell_another()). */
-VERIFIED_ONCE recall_elsewhere(s32 cpu, u32 scan, u64 now)
+/* The dispatch of the pCPU of c: tasks of other pCPUs may run again, and nobody can look there (tell_another()). */
+VERIFIED_ONCE recall_elsewhere(struct cpu_ctx *c, u32 scan, u64 now)
 {
-	struct cpu_ctx *c = cpu_get(cpu), *other;
+	struct cpu_ctx *other;
 	s32 i;
 
 	if (!c || !c->aside_asked)

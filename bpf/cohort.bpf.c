@@ -95,7 +95,6 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	struct pick *search;
 	struct cpu_ctx *c;
 	struct vcpu_ctx *v;
-	struct vm_ctx *vm;
 	bool woken, waited;
 	s32 cpu;
 
@@ -144,17 +143,16 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 		search = new_search(SECOND_SEARCH, cpu, now);
 		if (search) {
 			order_rank(t, now, &search->rank);
-			t->placed = room_for(p, t, &search->rank, NULL, cpu) + 1;
+			t->placed = room_for(p, t, search, NULL) + 1;
 		}
 	}
-	c = cpu_get(t->placed - 1);
-	if (t->placed && c && c->online && task_allowed_on(p, t->placed - 1))
+	c = t->placed ? cpu_get(t->placed - 1) : NULL;
+	if (c && c->online && task_allowed_on(p, t->placed - 1))
 		cpu = t->placed - 1;
 	else
 		cpu = place(p, t, cpu, now);
 	t->placed = 0;
-	vm = vm_get(t);
-	if (vm && siblings_on(t, cpu)) {
+	if (siblings_on(t, cpu) && vm_get(t)) {
 		stat_inc(STAT_STACKED);
 		t->untold.stacked++;
 	}
@@ -179,14 +177,11 @@ VERIFIED_ONCE take_next(s32 cpu, struct pick *best)
 	return take(best->pid, cpu, cpu, turn_slice(NULL, best->vm, cpu, best->now));
 }
 
-/* prev, t, has another turn. */
-static void go_on(struct task_struct *prev, struct task_ctx *t, struct pick *best, enum fate fate)
+/* prev, t, has another turn on the pCPU of c. */
+static void go_on(struct task_struct *prev, struct task_ctx *t, struct cpu_ctx *c, struct pick *best, enum fate fate)
 {
-	struct cpu_ctx *c = cpu_get(best->cpu);
 	u64 slice = best->rest_ns ?: turn_slice(t, best->leaving_vm, best->cpu, best->now);
 
-	if (!c)
-		return;
 	t->placed = 0;
 	if (fate == GOES_ON_FOR_NOW && slice > OVERDUE_SLICE_NS)
 		slice = OVERDUE_SLICE_NS;
@@ -196,7 +191,7 @@ static void go_on(struct task_struct *prev, struct task_ctx *t, struct pick *bes
 	gang_began(t, best->cpu, best->now);
 	order_begin(t, best->cpu, slice, prev->scx.weight, true);
 	if (queue_is_marked(best->cpu) || c->cut_short)
-		turn_watch(best->cpu, best->now);
+		turn_watch(c, best->cpu, best->now);
 }
 
 SEC("struct_ops/dispatch")
@@ -209,7 +204,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	bool steps_back = false;
 	u64 slice;
 
-	if (!c || !best || let_out(prev, cpu, best->now))
+	if (!c || !best || let_out(prev, c, cpu, best->now))
 		return;
 	if (guard_may_keep() && keep_holds(cpu, prev && task_is_queued(prev), best->now))
 		return;
@@ -233,13 +228,13 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	}
 	order_before_pick(cpu, best->now);
 	recall_aside(cpu, SEARCH_MAX, true, best->now);
-	recall_elsewhere(cpu, SEARCH_MAX, best->now);
+	recall_elsewhere(c, SEARCH_MAX, best->now);
 	gang_settle(best->now);
-	if (wish_redeem(best))
+	if (wish_redeem(best, c))
 		return;
 	if (queue_has_some(cpu)) {
-		search_overdue(cpu, SEARCH_MAX, best->now);
-		if (take_overdue(cpu) || resume(cpu, best->now))
+		search_overdue(c, cpu, SEARCH_MAX, best->now);
+		if (take_overdue(c, cpu) || resume(c, cpu, best->now))
 			return;
 		best_waiter(cpu, QUEUE_SCAN, 0, best);
 		ask_a_third(prev, t, best);
@@ -251,7 +246,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		}
 	}
 	c->crowded = best->waiting > QUEUE_SCAN;
-	fate = fate_of(prev, t, best, steps_back);
+	fate = fate_of(prev, t, c, best, steps_back);
 	if (fate == LEAVES)
 		t = NULL;
 	if (fate >= GOES_ON) {
@@ -260,7 +255,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		best->vm = best->leaving_vm;
 		best->queue = NO_QUEUE;
 	}
-	look_for_sent(best);
+	look_for_sent(c, best);
 	if (!best->urgency)
 		best_remote_waiter(PULL_MARGIN * slice_ns, best);
 
@@ -291,7 +286,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	if (t && gang_may_refuse() && !gang_begins(t, cpu, best->now))
 		t = NULL;
 	if (t) {
-		go_on(prev, t, best, fate);
+		go_on(prev, t, c, best, fate);
 		return;
 	}
 	c->out_of_turn = 1;
@@ -304,20 +299,21 @@ SEC("struct_ops/running")
 void BPF_PROG(cohort_running, struct task_struct *p)
 {
 	struct task_ctx *t = task_get(p);
+	s32 cpu = scx_bpf_task_cpu(p);
 	struct vcpu_ctx *v;
 	struct vm_ctx *vm;
 	u64 now = now_ns();
 
-	if (!t || goes_on_changed(p, t, scx_bpf_task_cpu(p), now))
+	if (!t || goes_on_changed(p, t, cpu, now))
 		return;
-	start_running(p, t, scx_bpf_task_cpu(p), now);
+	start_running(p, t, cpu, now);
 	stat_inc(STAT_SWITCHES);
 	vm = vm_get(t);
 	if (vm && t->vcpu >= 0) {
 		t->untold.switches++;
 		if (t->queued_ns)
 			t->untold.wait_ns += elapsed_ns(now, t->queued_ns);
-		v = vcpu_get(t);
+		v = vcpu_at(t->vcpu_at);
 		/* KVM's word is still that of the switch in which the vCPU lost its pCPU: kvm_sched_in() comes later. */
 		if (v && v->exit_served)
 			v->exit_served--;
@@ -344,7 +340,7 @@ void BPF_PROG(cohort_stopping, struct task_struct *p, bool runnable)
 	/* Of one that leaves its run queue cohort_quiescent() hears next, and why. */
 	if (!t || !runnable)
 		return;
-	stop_running(p, t, true, now);
+	stop_running(p, t, cpu_get(scx_bpf_task_cpu(p)), true, now);
 	t->queued_ns = now;
 	t->preempted = true;
 }
@@ -375,9 +371,9 @@ void BPF_PROG(cohort_tick, struct task_struct *p)
 SEC("struct_ops/quiescent")
 void BPF_PROG(cohort_quiescent, struct task_struct *p, u64 deq_flags)
 {
-	struct cpu_ctx *c = cpu_get(scx_bpf_task_cpu(p));
 	struct task_ctx *t = task_get(p);
 	u64 now = now_ns();
+	struct cpu_ctx *c;
 
 	if (!t)
 		return;
@@ -385,9 +381,10 @@ void BPF_PROG(cohort_quiescent, struct task_struct *p, u64 deq_flags)
 		/* Something about the runner is about to change, and it goes on. */
 		if (!(deq_flags & SCX_DEQ_SLEEP))
 			return;
+		c = cpu_get(scx_bpf_task_cpu(p));
 		if (c)
 			keep_begin(p, t, c, now);
-		stop_running(p, t, false, now);
+		stop_running(p, t, c, false, now);
 	}
 	leave(t, !(deq_flags & SCX_DEQ_SLEEP), now);
 }
@@ -402,7 +399,7 @@ void BPF_PROG(cohort_disable, struct task_struct *p)
 	if (!t)
 		return;
 	if (t->charged_ns) {
-		stop_running(p, t, false, now);
+		stop_running(p, t, cpu_get(scx_bpf_task_cpu(p)), false, now);
 		leave(t, false, now);
 	}
 	/* It does not come back from where it waited. */

@@ -22,19 +22,19 @@
 #define MOVE_SCAN 8
 
 /*
- * A pCPU near, other than cpu, to which p may go so that somebody of that rank gets a turn: an idle one, unless somebody else is to run there next, or the one whose
+ * A pCPU near the search's to which p may go so that somebody of its rank gets a turn: an idle one, unless somebody else is to run there next, or the one whose
  * runner is last of those whom the rank comes before by a turn. -1: there is none. It is p itself whose turn has ended and who looks for a worse runner (waiter is
  * NULL), or the rank is that of a waiter who may not go there, and for whom p makes room. One who may go there himself needs no such exchange: it would take p's
  * pCPU from p, who may be due all of it.
  */
-static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct rank *rank,
-		    const struct task_struct *waiter, s32 cpu)
+static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct pick *search,
+		    const struct task_struct *waiter)
 {
-	struct cohort_neighbours *near = neighbours_of(cpu);
-	struct rank runner, last = {};
+	struct cohort_neighbours *near = neighbours_of(search->cpu);
+	struct rank *rank = &search->rank, runner, last = {};
 	s32 i, other, found = -1;
+	u64 now = search->now;
 	struct cpu_ctx *c;
-	u64 now = now_ns();
 
 	if (!near || task_is_pinned(p))
 		return -1;
@@ -89,7 +89,7 @@ static __noinline bool makes_room(const struct task_struct *prev, struct task_ct
 
 	if (!waiter)
 		return false;
-	to = room_for(prev, t, &best->rank, waiter, best->cpu);
+	to = room_for(prev, t, best, waiter);
 	if (to < 0) {
 		/* None that is near. One that idles is claimed, and so told to look, whether prev comes or not. */
 		to = scx_bpf_pick_idle_cpu(prev->cpus_ptr, 0);
@@ -208,14 +208,16 @@ VERIFIED_ONCE way_of(s32 third, struct pick *best, s32 prev_pid)
  */
 static void ask_a_third(const struct task_struct *prev, struct task_ctx *t, struct pick *best)
 {
-	struct cohort_neighbours *near = neighbours_of(best->cpu);
-	struct cpu_ctx *c = cpu_get(best->cpu), *third;
+	struct cohort_neighbours *near;
+	struct cpu_ctx *c, *third;
 	struct task_struct *waiter;
 	s32 i, other, to = -1;
 	bool may;
 
 	if (!prev || !t || !best->pid || !best->restricted || gang_may_refuse())
 		return;
+	near = neighbours_of(best->cpu);
+	c = cpu_get(best->cpu);
 	if (!c || !near || time_before(best->now, c->asks_a_third_ns))
 		return;
 	c->asks_a_third_ns = next_look_ns(best->now);
@@ -280,13 +282,13 @@ static bool is_sent_on(const struct task_struct *prev, struct task_ctx *t, struc
 	return is_sent;
 }
 
-/* Was prev, t, whose rank is best->prev, asked to go, and does it still gain by that? */
-static __noinline bool makes_way(const struct task_struct *prev, struct task_ctx *t, struct pick *best)
+/* Was prev, t, whose rank is best->prev and who gives up the pCPU of c, asked to go, and does it still gain by that? */
+static __noinline bool makes_way(const struct task_struct *prev, struct task_ctx *t, struct cpu_ctx *c,
+				 struct pick *best)
 {
-	struct cpu_ctx *c = cpu_get(best->cpu);
 	s32 to;
 
-	if (!c || !c->makes_way_to)
+	if (!c->makes_way_to)
 		return false;
 	to = c->makes_way_to - 1;
 	c->makes_way_to = 0;
@@ -317,11 +319,11 @@ static __always_inline void note_prev(struct task_ctx *t, const struct cpu_ctx *
 	order_rank(t, best->now, &best->prev);
 }
 
-/* That of prev, t; NULL: it cannot go on. The best waiter of this pCPU has been found. */
-static __always_inline enum fate fate_of(const struct task_struct *prev, struct task_ctx *t, struct pick *best,
-					 bool steps_back)
+/* That of prev, t; NULL: it cannot go on. The best waiter of this pCPU, whose context is c, has been found. */
+static __always_inline enum fate fate_of(const struct task_struct *prev, struct task_ctx *t, struct cpu_ctx *c,
+					 struct pick *best, bool steps_back)
 {
-	if (makes_way(prev, t, best))
+	if (makes_way(prev, t, c, best))
 		return LEAVES;
 	if (!t || best->urgency)
 		return WAITS;
@@ -333,13 +335,12 @@ static __always_inline enum fate fate_of(const struct task_struct *prev, struct 
 	return GOES_ON;
 }
 
-/* Was somebody sent here? */
-static void look_for_sent(struct pick *best)
+/* Was somebody sent here, to the pCPU of c? */
+static void look_for_sent(struct cpu_ctx *c, struct pick *best)
 {
-	struct cpu_ctx *c = cpu_get(best->cpu);
 	s32 from;
 
-	if (!c || !c->takes_from)
+	if (!c->takes_from)
 		return;
 	from = c->takes_from - 1;
 	c->takes_from = 0;

@@ -110,7 +110,7 @@ static void sbco_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool 
 	u64 place = t->vtime + t->order_state[SBCO_LENT];
 
 	if (by_rank)
-		clock_follow(0, cpu, place, t->everywhere);
+		clock_follow(0, entity_get(0), cpu, place, t->everywhere);
 	if (c)
 		c->curr_vtime = place_of(t) + at_rate(slice, rate_of(t->leaf, weight));
 }

@@ -31,11 +31,11 @@
 /* How far those have come with whom a child of this entity competes on cpu. */
 VERIFIED_ONCE_U64 clock_of(u32 entity, s32 cpu, bool everywhere)
 {
+	struct entity_ctx *e = everywhere ? entity_get(entity) : NULL;
 	u64 *clock = clock_get(entity, cpu);
-	struct entity_ctx *e = entity_get(entity);
 	u64 at = clock ? *clock : 0;
 
-	if (everywhere && e && time_before(at, e->free_clock))
+	if (e && time_before(at, e->free_clock))
 		at = e->free_clock;
 	return at;
 }
@@ -46,7 +46,9 @@ VERIFIED_ONCE_U64 clock_of(u32 entity, s32 cpu, bool everywhere)
  */
 static __always_inline u64 clock_near(u32 entity, s32 cpu, bool everywhere, u64 lag)
 {
-	u64 clock = clock_of(entity, cpu, false), least = clock_of(entity, cpu, everywhere) - LAG_APART * lag;
+	struct entity_ctx *e = everywhere ? entity_get(entity) : NULL;
+	u64 *own = clock_get(entity, cpu);
+	u64 clock = own ? *own : 0, least = e ? e->free_clock - LAG_APART * lag : clock;
 
 	return time_before(clock, least) ? least : clock;
 }
@@ -69,8 +71,8 @@ static __always_inline u64 entity_lag(const struct entity_ctx *e, struct task_ct
  *
  * waited_ns: when it last competed; 0: never. slept: nothing of it was active.
  */
-static u64 come_near(u64 vtime, u64 waited_ns, u64 now, bool slept, bool at_home, u32 entity, s32 cpu, bool everywhere,
-		     u64 lag)
+static __always_inline u64 come_near(u64 vtime, u64 waited_ns, u64 now, bool slept, bool at_home, u32 entity, s32 cpu,
+				     bool everywhere, u64 lag)
 {
 	/* Of one that runs elsewhere meanwhile the place where it competes is there. */
 	bool rested = slept && elapsed_ns(now, waited_ns) > REST_NS;
@@ -126,9 +128,9 @@ static void vtime_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 	bool slept;
 	s32 i;
 
-	leaf = entity_get(t->leaf);
+	leaf = entity_at(t->leaf);
 	slept = is_asleep(t);
-	for (i = 0; t->leaf && leaf && i < MAX_DEPTH; i++) {
+	for (i = 0; leaf && i < MAX_DEPTH; i++) {
 		slot = leaf->path[i];
 		if (!slot || !vtime_wake_entity(t, slot, parent, where, now))
 			break;
@@ -143,11 +145,10 @@ static void vtime_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 	}
 }
 
-/* A clock follows a child that runs: forward at once; back only if it is far ahead, as after a stranger's turn. */
-static __always_inline void clock_follow(u32 entity, s32 cpu, u64 vtime, bool everywhere)
+/* A clock of that entity, e, follows a child that runs: forward at once; back only if it is far ahead, as after a stranger's turn. */
+static __always_inline void clock_follow(u32 entity, struct entity_ctx *e, s32 cpu, u64 vtime, bool everywhere)
 {
 	u64 *clock = clock_get(entity, cpu);
-	struct entity_ctx *e;
 
 	if (!clock)
 		return;
@@ -155,18 +156,13 @@ static __always_inline void clock_follow(u32 entity, s32 cpu, u64 vtime, bool ev
 		*clock = vtime;
 	else if (time_before(vtime + LAG_APART * lag_ns, *clock))
 		*clock = vtime + LAG_APART * lag_ns;
-	if (!everywhere)
-		return;
-	e = entity_get(entity);
-	if (e && time_before(e->free_clock + CLOCK_STEP_NS, vtime))
+	if (everywhere && e && time_before(e->free_clock + CLOCK_STEP_NS, vtime))
 		e->free_clock = vtime;
 }
 
 /* The furthest child of that entity: what the others are behind is measured against it. */
-static __always_inline void child_clock_follow(u32 entity, u64 vtime)
+static __always_inline void child_clock_follow(u32 entity, struct entity_ctx *e, u64 vtime)
 {
-	struct entity_ctx *e = entity_get(entity);
-
 	if (entity && e && time_before(e->child_clock + CLOCK_STEP_NS, vtime))
 		e->child_clock = vtime;
 }
@@ -185,7 +181,7 @@ static __always_inline u64 turn_until(u64 end_ns)
 /* t, chosen by its rank, starts to run or goes on: virtual time on cpu has come as far. */
 VERIFIED_ONCE vtime_advance_clocks(struct task_ctx *t, s32 cpu, u64 now)
 {
-	struct entity_ctx *e;
+	struct entity_ctx *up = entity_get(0), *e;
 	u32 parent = 0, slot;
 	u64 vtime;
 	s32 i;
@@ -194,17 +190,18 @@ VERIFIED_ONCE vtime_advance_clocks(struct task_ctx *t, s32 cpu, u64 now)
 		return 0;
 	for (i = 0; i < MAX_DEPTH; i++) {
 		slot = t->run_path[i];
-		e = entity_get(slot);
-		if (!slot || !e)
+		e = entity_at(slot);
+		if (!e)
 			break;
 		/* Not beyond what it has had: others that sleep would pay for its turns that are still to come, once for each of a large VM's vCPUs. */
 		vtime = settled_vtime(e, now);
-		clock_follow(parent, cpu, vtime, t->everywhere);
-		child_clock_follow(parent, vtime);
+		clock_follow(parent, up, cpu, vtime, t->everywhere);
+		child_clock_follow(parent, up, vtime);
 		parent = slot;
+		up = e;
 	}
-	clock_follow(parent, cpu, t->vtime, t->everywhere);
-	child_clock_follow(parent, t->vtime);
+	clock_follow(parent, up, cpu, t->vtime, t->everywhere);
+	child_clock_follow(parent, up, t->vtime);
 	return 0;
 }
 
@@ -215,22 +212,20 @@ VERIFIED_ONCE vtime_advance_clocks(struct task_ctx *t, s32 cpu, u64 now)
 VERIFIED_ONCE vtime_charge_path(struct task_ctx *t, s64 delta_ns, u64 turn, u64 served_ns)
 {
 	struct entity_ctx *e;
-	u32 slot;
 	s32 i;
 
 	if (!t || (!delta_ns && turn == t->turn))
 		return 0;
 	for (i = 0; i < MAX_DEPTH; i++) {
-		slot = t->run_path[i];
-		e = entity_get(slot);
-		if (!slot || !e)
+		e = entity_at(t->run_path[i]);
+		if (!e)
 			break;
 		atomic_add(&e->turns, turn - t->turn);
 		if (elapsed_ns(served_ns, e->served_ns) > SERVED_STEP_NS)
 			e->served_ns = served_ns;
 		if (delta_ns < 0)
 			atomic_add(&e->vtime, -scale_by_entity(-delta_ns, e));
-		else
+		else if (delta_ns)
 			atomic_add(&e->vtime, scale_by_entity(delta_ns, e));
 	}
 	t->turn = turn;
@@ -312,13 +307,13 @@ static __always_inline u64 forfeit(u64 vtime, u64 least, u64 lag)
  */
 static void vtime_yields(struct task_ctx *t, struct rank *own, struct rank *to)
 {
-	u64 level = parting_level(own, to), least = to->own;
+	u64 level = parting_level(own, to), least = to->own, turn;
 	u32 i, slot = t->leaf, parts_at = 0;
 	struct entity_ctx *e;
 
 	if (level < MAX_DEPTH) {
 		parts_at = own->path[level];
-		least = rank_vtime(to, to->path[level]);
+		least = rank_vtime(to, to->path[level], &turn);
 	}
 	if (!parts_at) {
 		t->vtime = forfeit(t->vtime, least - lag_ns, lag_ns);
@@ -340,15 +335,13 @@ static void vtime_yields(struct task_ctx *t, struct rank *own, struct rank *to)
 static void vtime_kept(struct task_ctx *t, u64 weight, u64 delta_ns)
 {
 	struct entity_ctx *e;
-	u32 slot;
 	s32 i;
 
 	t->vtime += scale_by_weight(delta_ns, weight);
 	/* It may have begun another turn elsewhere, which is not touched. */
 	for (i = 0; i < MAX_DEPTH; i++) {
-		slot = t->run_path[i];
-		e = entity_get(slot);
-		if (!slot || !e)
+		e = entity_at(t->run_path[i]);
+		if (!e)
 			break;
 		atomic_add(&e->vtime, scale_by_entity(delta_ns, e));
 	}
@@ -385,11 +378,11 @@ VERIFIED_ONCE vtime_forget(struct task_ctx *t, s32 cpu, u64 now)
 
 	if (!t)
 		return 0;
-	leaf = entity_get(t->leaf);
-	for (i = 0; t->leaf && leaf && i < MAX_DEPTH; i++) {
+	leaf = entity_at(t->leaf);
+	for (i = 0; leaf && i < MAX_DEPTH; i++) {
 		slot = leaf->path[i];
-		e = entity_get(slot);
-		if (!slot || !e)
+		e = entity_at(slot);
+		if (!e)
 			break;
 		most = clock_of(parent, cpu, false) + LAG_APART * lag_ns + nr_online * scale_by_entity(slice_ns, e);
 		if (elapsed_ns(now, e->served_ns) > REST_NS && time_before(most, e->vtime)) {
@@ -424,8 +417,8 @@ static u32 vtime_urgency(struct task_ctx *t, struct rank *r, s32 cpu, u64 now)
 		return is_overdue(t, now) ? URGENCY_OVERDUE : URGENCY_NONE;
 	/* At any level: a VM with a small part of its cgroup is ahead there, although the cgroup is not. */
 	for (i = 0; i < MAX_DEPTH; i++) {
-		e = entity_get(r->path[i]);
-		if (!r->path[i] || !e)
+		e = entity_at(r->path[i]);
+		if (!e)
 			break;
 		if (is_ahead(parent, cpu, settled_vtime(e, now)))
 			return is_overdue(t, now) ? URGENCY_OVERDUE : URGENCY_NONE;
@@ -437,11 +430,11 @@ static u32 vtime_urgency(struct task_ctx *t, struct rank *r, s32 cpu, u64 now)
 /* By the time that its entity will have come to when those of it that wait already have had their turns. */
 static u64 vtime_key(const struct task_ctx *t)
 {
-	struct entity_ctx *leaf = entity_get(t->leaf), *top;
+	struct entity_ctx *leaf = entity_at(t->leaf), *top;
 	u64 key = t->vtime;
 	s32 before;
 
-	if (t->leaf && leaf) {
+	if (leaf) {
 		top = entity_get(leaf->path[0]);
 		before = leaf->nr_active - leaf->nr_running - 1;
 		if (top)
@@ -456,11 +449,11 @@ static u64 vtime_key(const struct task_ctx *t)
  */
 static void vtime_tick(struct task_ctx *t, s32 cpu, u64 now)
 {
-	struct entity_ctx *e = entity_get(t->leaf);
+	struct entity_ctx *e = entity_at(t->leaf);
 	u64 least, lag = lag_ns;
 	s32 i;
 
-	if (!t->leaf || !e || !t->everywhere || e->nr_running < e->nr_active)
+	if (!e || !t->everywhere || e->nr_running < e->nr_active)
 		return;
 	for (i = 0; i < MAX_DEPTH; i++) {
 		least = clock_of(e->parent, cpu, true) - LAG_APART * lag;

@@ -446,6 +446,16 @@ static __always_inline u64 guard_grace_for(struct task_ctx *t, struct vcpu_ctx *
 	return 0;
 }
 
+static __always_inline bool guard_gives_grace(void)
+{
+#define ASK(name, what) CASE(GUARD_##name, guard_##name, grace_ns, return true)
+	switch (guard) {
+		GUARDS(ASK)
+	}
+#undef ASK
+	return false;
+}
+
 static __always_inline bool guard_may_keep(void)
 {
 #define ASK(name, what) CASE(GUARD_##name, guard_##name, keep_ns, return true)

@@ -380,13 +380,22 @@ static __always_inline void vcpu_claim_back(struct task_struct *p, struct task_c
 }
 
 /* May a VM that had no room have some now? Or was its number freed before t was counted as one of its vCPUs? */
-static __always_inline bool registry_retries(const struct task_ctx *t)
+static __always_inline bool registry_retries(struct task_ctx *t)
 {
-	return !vm_get(t) && t->registry_generation != registry_generation;
+	u32 generation = READ_ONCE(registry_generation);
+
+	if (t->registry_generation == generation)
+		return false;
+	if (!vm_get(t))
+		return true;
+	/* It has its place; asked again when a VM comes or goes. Of who is no vCPU the number tells something else (vmm_thread_join()). */
+	if (t->vcpu >= 0)
+		t->registry_generation = generation;
+	return false;
 }
 
 /* Would identify() change anything? */
-static __always_inline bool identity_is_stale(struct task_struct *p, const struct task_ctx *t)
+static __always_inline bool identity_is_stale(struct task_struct *p, struct task_ctx *t)
 {
 	struct kvm_vcpu *v;
 

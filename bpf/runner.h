@@ -55,7 +55,7 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
 	if (!(p->flags & PF_KTHREAD))
 		interruption_ends(c, now);
 	if (queue_is_marked(cpu) || c->wish_pid || c->cut_short)
-		turn_watch(cpu, now);
+		turn_watch(c, cpu, now);
 }
 
 /*
@@ -64,11 +64,13 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
  */
 static bool goes_on_changed(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
 {
-	struct cpu_ctx *c = cpu_get(cpu);
-	bool is_runner = c && c->curr_pid == (u32)p->pid && t->cpu == cpu && !t->queued_ns;
+	struct cpu_ctx *c;
+	bool is_runner;
 
 	if (!t->charged_ns)
 		return false;
+	c = cpu_get(cpu);
+	is_runner = c && c->curr_pid == (u32)p->pid && t->cpu == cpu && !t->queued_ns;
 	if (is_runner && c->curr_weight == p->scx.weight && !identity_is_stale(p, t))
 		return true;
 	run_stop(p, t, is_runner ? c->curr_weight : p->scx.weight, now);
@@ -80,10 +82,9 @@ static bool goes_on_changed(struct task_struct *p, struct task_ctx *t, s32 cpu, 
 	return true;
 }
 
-/* p has this pCPU no longer; waits: it wants one. */
-static void stop_running(struct task_struct *p, struct task_ctx *t, bool waits, u64 now)
+/* p has the pCPU of c no longer; waits: it wants one. */
+static void stop_running(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *c, bool waits, u64 now)
 {
-	struct cpu_ctx *c = cpu_get(scx_bpf_task_cpu(p));
 	u64 weight = p->scx.weight;
 	bool early = false;
 
@@ -112,7 +113,7 @@ static __always_inline void leave(struct task_ctx *t, bool comes_back, u64 now)
 	account_place(t, -1);
 	vcpu_set_state(t, VCPU_ASLEEP, -1, now);
 	if (!comes_back) {
-		v = vcpu_get(t);
+		v = guard_gives_grace() ? vcpu_get(t) : NULL;
 		if (v)
 			v->in_grace = v->graces = 0;
 		t->queued_ns = 0;

@@ -91,15 +91,15 @@ static __always_inline struct pick *new_search(u32 which, s32 cpu, u64 now)
 }
 
 /*
- * Would taking t from queue put it where a sibling is? One that leaves the pCPU in exchange does not count. Where somebody of a higher class has the
- * queue's pCPU, for as long as it likes, t may go to a sibling all the same. Nobody tells when the one that runs becomes real-time: it just runs on, as
+ * Would taking t from queue, another pCPU's, put it where a sibling is? One that leaves the pCPU in exchange does not count. Where somebody of a higher class
+ * has the queue's pCPU, for as long as it likes, t may go to a sibling all the same. Nobody tells when the one that runs becomes real-time: it just runs on, as
  * nobody that is known here.
  */
 VERIFIED_ONCE would_stack(struct pick *best, struct task_ctx *t, s32 queue)
 {
 	struct cpu_ctx *c;
 
-	if (!best || !t || queue == best->cpu || placement != PLACEMENT_BALANCE || best->anybody)
+	if (!best || !t || placement != PLACEMENT_BALANCE || best->anybody)
 		return 0;
 	/* A sibling that leaves in exchange goes where t was. */
 	if (!siblings_on(t, best->cpu) || (best->leaving_vm && best->leaving_vm == t->vm))
@@ -141,7 +141,7 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 		if (seen++ >= scan)
 			break;
 		t = task_get(p);
-		if (!t || !task_allowed_on(p, best->cpu) || would_stack(best, t, queue))
+		if (!t || !task_allowed_on(p, best->cpu) || (queue != best->cpu && would_stack(best, t, queue)))
 			continue;
 		gate = gate_of(p, t, best->cpu, best->now);
 		if (gate) {
@@ -189,13 +189,19 @@ VERIFIED_ONCE best_remote_waiter(u64 margin_ns, struct pick *best)
 
 	if (!best)
 		return 0;
-	near = neighbours_of(best->cpu);
 	c = cpu_get(best->cpu);
-	if (!near || !c || !near->n)
+	if (!c)
 		return 0;
 	if (best->pid) {
 		if (elapsed_ns(best->now, c->looked_around_ns) < slice_ns / PULL_LOOKS)
 			return 0;
+	} else if (no_queue_is_marked()) {
+		return 0;
+	}
+	near = neighbours_of(best->cpu);
+	if (!near || !near->n)
+		return 0;
+	if (best->pid) {
 		c->looked_around_ns = best->now;
 		start = c->rotation;
 		bpf_for(i, 0, NEIGHBOURS) {
@@ -223,8 +229,6 @@ VERIFIED_ONCE best_remote_waiter(u64 margin_ns, struct pick *best)
 		}
 		return 0;
 	}
-	if (no_queue_is_marked())
-		return 0;
 	bpf_for(i, 0, NEIGHBOURS) {
 		from = neighbour(near, i);
 		if (from < 0)
@@ -384,9 +388,8 @@ static __always_inline bool has_overdue(struct cpu_ctx *c, s32 cpu)
  * Every starve_ns: where those in the queue may run is found anew; and, if it is longer than what a choice looks at, whoever is overdue goes to the queue of the
  * overdue.
  */
-VERIFIED_ONCE search_overdue(s32 cpu, u32 scan, u64 now)
+VERIFIED_ONCE search_overdue(struct cpu_ctx *c, s32 cpu, u32 scan, u64 now)
 {
-	struct cpu_ctx *c = cpu_get(cpu);
 	struct task_struct *p;
 	struct task_ctx *t;
 	bool is_long, is_all;
@@ -421,10 +424,8 @@ static __always_inline bool overdue_is_next(struct cpu_ctx *c, s32 cpu)
 }
 
 /* Take the one that is overdue for longest, if it is time for that. */
-VERIFIED_ONCE take_overdue(s32 cpu)
+VERIFIED_ONCE take_overdue(struct cpu_ctx *c, s32 cpu)
 {
-	struct cpu_ctx *c = cpu_get(cpu);
-
 	if (!c)
 		return 0;
 	if (!overdue_is_next(c, cpu)) {

@@ -356,6 +356,12 @@ static __always_inline struct entity_ctx *entity_get(u32 slot)
 	return bpf_map_lookup_elem(&entities, &slot);
 }
 
+/* The same, of those below the root: a path ends with 0. */
+static __always_inline struct entity_ctx *entity_at(u32 slot)
+{
+	return slot ? entity_get(slot) : NULL;
+}
+
 static __always_inline u64 *clock_get(u32 entity, s32 cpu)
 {
 	u32 index = entity * nr_cpus + cpu;

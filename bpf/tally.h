@@ -54,10 +54,12 @@ static __always_inline void tally_end(struct task_ctx *t)
 		__builtin_memset(&t->untold, 0, sizeof(t->untold));
 }
 
-/* Tell if that is due. */
-static __always_inline void tally(struct task_ctx *t, struct vm_ctx *vm, u64 now)
+/* Tell if that is due, and its VM is still there. */
+static __always_inline void tally(struct task_ctx *t, u64 now)
 {
-	if (elapsed_ns(now, t->told_ns) < TELL_NS)
+	struct vm_ctx *vm = elapsed_ns(now, t->told_ns) < TELL_NS ? NULL : vm_get(t);
+
+	if (!vm)
 		return;
 	t->told_ns = now;
 	tally_tell(t, vm);

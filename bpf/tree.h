@@ -162,8 +162,8 @@ VERIFIED_ONCE active_add(u32 slot, s32 n)
 	s32 i;
 
 	bpf_for(i, 0, MAX_DEPTH) {
-		e = entity_get(slot);
-		if (!slot || !e)
+		e = entity_at(slot);
+		if (!e)
 			break;
 		old = atomic_add(parent_and_active(e), (u64)n << 32);
 		if ((s32)(old >> 32) != (n > 0 ? 0 : 1))

@@ -54,9 +54,9 @@ static __always_inline bool timer_is_set(const struct turn_timer *timer, u64 now
 	return timer->set_for_ns && !time_before(timer->set_for_ns + slice_ns, now);
 }
 
-VERIFIED_ONCE turn_watch(s32 cpu, u64 now)
+/* Have the turn of that pCPU, whose context is c, end on time. */
+VERIFIED_ONCE turn_watch(struct cpu_ctx *c, s32 cpu, u64 now)
 {
-	struct cpu_ctx *c = cpu_get(cpu);
 	struct turn_timer *timer;
 	u32 key = cpu;
 	u64 end;
@@ -64,8 +64,10 @@ VERIFIED_ONCE turn_watch(s32 cpu, u64 now)
 	if (!c)
 		return 0;
 	end = c->turn_end_ns;
+	if (!end || !time_before(now, end))
+		return 0;
 	timer = bpf_map_lookup_elem(&turn_timers, &key);
-	if (!timer || !end || !time_before(now, end))
+	if (!timer)
 		return 0;
 	if (timer_is_set(timer, now) && !time_before(end, timer->set_for_ns))
 		return 0;
@@ -103,7 +105,7 @@ static int turn_over(void *map, int *key, struct turn_timer *timer)
 	if (!c || !c->curr_pid || !(queue_is_marked(*key) || c->wish_pid || c->cut_short))
 		return 0;
 	if (time_before(now + TURN_EARLY_NS, c->turn_end_ns))
-		turn_watch(*key, now);
+		turn_watch(c, *key, now);
 	else
 		scx_bpf_kick_cpu(*key, SCX_KICK_PREEMPT);
 	return 0;
@@ -131,13 +133,10 @@ static __always_inline u64 rest_of_turn_ns(const struct cpu_ctx *c, u64 now)
  * the pCPU more it would keep all who wait for it waiting. So it leaves the section first. That is the rule and no accident where it gives its pCPU away in
  * a BPF program, as a spinner does.
  */
-static __always_inline bool let_out(struct task_struct *prev, s32 cpu, u64 now)
+static __always_inline bool let_out(struct task_struct *prev, struct cpu_ctx *c, s32 cpu, u64 now)
 {
-	struct cpu_ctx *c = cpu_get(cpu);
 	u64 slice;
 
-	if (!c)
-		return false;
 	if (!prev || !task_is_queued(prev) || !task_is_in_section(prev) || c->lets_out >= LET_OUT_MAX) {
 		c->lets_out = 0;
 		return false;
@@ -146,7 +145,7 @@ static __always_inline bool let_out(struct task_struct *prev, s32 cpu, u64 now)
 	stat_inc(STAT_LET_OUT);
 	task_set_slice(prev, slice);
 	c->turn_end_ns = now + slice;
-	turn_watch(cpu, now);
+	turn_watch(c, cpu, now);
 	return true;
 }
 

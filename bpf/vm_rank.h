@@ -28,11 +28,11 @@ static __always_inline u64 *fresh_until(struct task_ctx *t)
 /* The place of one of that weight that is part of that entity. */
 static __always_inline void rank_of_leaf(u32 leaf, u64 own, u64 weight, u64 now, struct rank *r)
 {
-	struct entity_ctx *e = entity_get(leaf);
+	struct entity_ctx *e = entity_at(leaf);
 
 	r->own = own;
 	r->own_turn_us = scale_by_weight(slice_ns, weight ?: WEIGHT_DEFAULT) / 1000;
-	if (!leaf || !e)
+	if (!e)
 		return;
 	__builtin_memcpy(r->path, e->path, sizeof(r->path));
 	if (time_before(own, e->child_clock))
@@ -75,30 +75,23 @@ static void vtime_rank_of_runner(const struct cpu_ctx *c, u64 now, struct rank *
 		r->own_turn_us = 0;
 }
 
-/* Virtual time where a's and b's ways part, at this entity of r's path or (0) at its own. */
-static __always_inline u64 rank_vtime(const struct rank *r, u32 slot)
+/* Virtual time where a's and b's ways part, at this entity of r's path or (0) at its own. *turn: the virtual time that a turn costs there. */
+static __always_inline u64 rank_vtime(const struct rank *r, u32 slot, u64 *turn)
 {
-	struct entity_ctx *e = entity_get(slot);
+	struct entity_ctx *e = entity_at(slot);
 
-	if (!slot || !e)
+	if (!e) {
+		*turn = r->own_turn_us ? r->own_turn_us * 1000ULL : slice_ns;
 		return r->own - r->credit_ns;
+	}
+	*turn = scale_by_entity(slice_ns, e);
 	return e->vtime - scale_by_entity(r->unused_ns, e) - r->credit_ns;
 }
 
-/* The virtual time that a turn costs there. */
-static __always_inline u64 rank_turn(const struct rank *r, u32 slot)
+/* By how much of virtual time `first`, whose turn costs `turn`, must be before one whose turn costs `width` for that to be no tie. */
+static __always_inline u64 tie_width(const struct rank *first, u64 turn, u64 width)
 {
-	struct entity_ctx *e = entity_get(slot);
-
-	if (slot && e)
-		return scale_by_entity(slice_ns, e);
-	return r->own_turn_us ? r->own_turn_us * 1000ULL : slice_ns;
-}
-
-/* By how much of virtual time `first`, which is before `second` there, must be before it for that to be no tie. */
-static __always_inline u64 tie_width(const struct rank *first, u32 slot, const struct rank *second, u32 other)
-{
-	u64 width = rank_turn(second, other), own = first->own_turn_us ? rank_turn(first, slot) : 0;
+	u64 own = first->own_turn_us ? turn : 0;
 
 	return width > own ? width : own;
 }
@@ -110,14 +103,12 @@ static __always_inline u64 tie_width(const struct rank *first, u32 slot, const s
 #define SATURATED_TURNS 3
 
 /*
- * How much more than a tie that is, in virtual time, if `second` is behind as that: its entity is ahead by turns of others below it that have just ended, and
- * the neighbours may have the next ones of those. A turn that it loses itself it can never make up for. But who has just slept does not wait for that. Nor is
- * it more than six turns of the usual weight: those of a light entity are long.
+ * How much more than a tie that is, in virtual time, if the second, whose turn costs `turn`, is behind as that: its entity is ahead by turns of others below it
+ * that have just ended, and the neighbours may have the next ones of those. A turn that it loses itself it can never make up for. But who has just slept does
+ * not wait for that. Nor is it more than six turns of the usual weight: those of a light entity are long.
  */
-static __always_inline u64 saturated_width(const struct rank *first, const struct rank *second, u32 slot)
+static __always_inline u64 saturated_width(const struct rank *first, u64 turn)
 {
-	u64 turn = rank_turn(second, slot);
-
 	if (!first->own_turn_us)
 		return 0;
 	return SATURATED_TURNS * (turn < 2 * slice_ns ? turn : 2 * slice_ns);
@@ -181,13 +172,13 @@ static __always_inline u64 parting_level(const struct rank *a, const struct rank
 static bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
 {
 	struct rank *first = a, *second = b;
-	u64 of_a, of_b, apart, level = parting_level(a, b), width, than;
+	u64 of_a, of_b, turn_of_a, turn_of_b, turn, apart, level = parting_level(a, b), width, than;
 	bool a_is_first;
 
 	if (level >= MAX_DEPTH)
 		return time_before(a->own + margin_ns, b->own);
-	of_a = rank_vtime(a, a->path[level]);
-	of_b = rank_vtime(b, b->path[level]);
+	of_a = rank_vtime(a, a->path[level], &turn_of_a);
+	of_b = rank_vtime(b, b->path[level], &turn_of_b);
 	apart = of_b - of_a;
 	a_is_first = time_before(of_a + margin_ns, of_b);
 	if (!a_is_first) {
@@ -197,8 +188,9 @@ static bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
 		second = a;
 		apart = of_a - of_b;
 	}
-	width = tie_width(first, first->path[level], second, second->path[level]);
-	if (!time_before(apart, width + saturated_width(first, second, second->path[level])))
+	turn = a_is_first ? turn_of_b : turn_of_a;
+	width = tie_width(first, a_is_first ? turn_of_a : turn_of_b, turn);
+	if (!time_before(apart, width + saturated_width(first, turn)))
 		return a_is_first;
 	/* Less than a turn before the other, or little more, and its siblings have left the other behind, or far behind. */
 	than = rank_behind(first, level) + (time_before(apart, width) ? 2 : SATURATED_BEHIND) * slice_ns;

@@ -35,13 +35,13 @@ static __always_inline void keep_challenge(struct task_ctx *t, struct cpu_ctx *c
  * the insertion. And so it is, wherever p comes from, where a turn is over and nothing has said so yet, because nobody waited. Not by SCX_KICK_IDLE: the kernel
  * forgets that at once where somebody runs, though he may be about to leave.
  */
-static __always_inline void tell_of_newcomer(struct task_struct *p, s32 cpu, const struct cpu_ctx *c, u64 now)
+static __always_inline void tell_of_newcomer(struct task_struct *p, s32 cpu, struct cpu_ctx *c, u64 now)
 {
 	bool stranger = cpu != scx_bpf_task_cpu(p);
 
 	if (c->curr_pid && time_before(now, c->turn_end_ns)) {
 		if (stranger)
-			turn_watch(cpu, now);
+			turn_watch(c, cpu, now);
 	} else if (c->curr_pid ? !turn_is_watched(cpu, now) : stranger) {
 		scx_bpf_kick_cpu(cpu, SCX_KICK_ANY);
 	}
@@ -97,7 +97,7 @@ static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, bool last
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 		return;
 	}
-	turn_watch(cpu, now);
+	turn_watch(c, cpu, now);
 	tell_of_newcomer(p, cpu, c, now);
 }
 
@@ -171,9 +171,8 @@ static bool gate_is_closed(s32 pid, s32 cpu, u64 now)
 }
 
 /* Whose turn a kernel thread has interrupted here goes on, if there is enough of it left. */
-VERIFIED_ONCE resume(s32 cpu, u64 now)
+VERIFIED_ONCE resume(struct cpu_ctx *c, s32 cpu, u64 now)
 {
-	struct cpu_ctx *c = cpu_get(cpu);
 	s32 pid;
 
 	if (!c || !c->resume_pid)

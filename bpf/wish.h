@@ -139,22 +139,18 @@ VERIFIED_ONCE wish_is_granted(s32 pid, struct pick *search, u32 flags)
 }
 
 /* Dispatch: run the vCPU that this pCPU was asked to run, if it still waits. */
-VERIFIED_ONCE wish_redeem(struct pick *search)
+VERIFIED_ONCE wish_redeem(struct pick *search, struct cpu_ctx *c)
 {
 	struct vcpu_ctx *v;
 	struct vm_ctx *vm;
-	struct cpu_ctx *c;
 	u64 slice, now;
 	u32 pid, flags;
 	s32 from, cpu;
 
-	if (!search)
+	if (!search || !c || !c->wish_pid)
 		return 0;
 	now = search->now;
 	cpu = search->cpu;
-	c = cpu_get(cpu);
-	if (!c || !c->wish_pid)
-		return 0;
 	pid = c->wish_pid;
 	slice = c->wish_slice_ns;
 	flags = c->wish_flags;

@@ -206,7 +206,7 @@ OF_OPERATIONS = [
     Mutation(
         "who waits for the end of a turn that began before waits for a tick",
         "wake.h",
-        "\tturn_watch(cpu, now);\n\ttell_of",
+        "\tturn_watch(c, cpu, now);\n\ttell_of",
         "\ttell_of",
     ),
     Mutation(

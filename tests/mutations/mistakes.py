@@ -136,7 +136,7 @@ MUTATIONS = [
     Mutation(
         "the furthest child of a cgroup is not followed",
         "order_vm.h",
-        "child_clock_follow(parent, vtime);",
+        "child_clock_follow(parent, up, vtime);",
         ";",
     ),
     Mutation("the pCPU of a real-time task looks free", "placement.h", "cost += (u64) !!c->taken << 24;", ";"),
@@ -240,8 +240,8 @@ MUTATIONS = [
     Mutation(
         "who found no room is never tried again",
         "registry.h",
-        "return !vm_get(t) && t->registry_generation != registry_generation;",
-        "return false;",
+        "if (!vm_get(t))\n\t\treturn true;",
+        "if (!vm_get(t))\n\t\treturn false;",
     ),
     Mutation("a turn ends at a tick", "turn.h", "scx_bpf_kick_cpu(*key, SCX_KICK_PREEMPT);", ";"),
     Mutation(
@@ -267,7 +267,7 @@ MUTATIONS = [
     Mutation(
         "who may not migrate is stopped all the same",
         "cohort.bpf.c",
-        "if (!c || !best || let_out(prev, cpu, best->now))",
+        "if (!c || !best || let_out(prev, c, cpu, best->now))",
         "if (!c || !best)",
     ),
     Mutation(
@@ -279,8 +279,8 @@ MUTATIONS = [
     Mutation(
         "a kernel thread ends a turn",
         "cohort.bpf.c",
-        "if (take_overdue(cpu) || resume(cpu, best->now))",
-        "if (take_overdue(cpu))",
+        "if (take_overdue(c, cpu) || resume(c, cpu, best->now))",
+        "if (take_overdue(c, cpu))",
     ),
     Mutation(
         "whose turn was interrupted has a whole one anew",

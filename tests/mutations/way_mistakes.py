@@ -45,8 +45,8 @@ OF_WAYS = [
     Mutation(
         "nobody is said to wait for room",
         "make_way.h",
-        "room_for(prev, t, &best->rank, waiter, best->cpu)",
-        "room_for(prev, t, &best->rank, NULL, best->cpu)",
+        "room_for(prev, t, best, waiter)",
+        "room_for(prev, t, best, NULL)",
     ),
     Mutation(
         "who makes room loses its turn to those who wait there",
@@ -68,7 +68,7 @@ OF_WAYS = [
         "!steps_back && is_sent_on(prev, t, best)",
         "!steps_back && is_sent_on(prev, t, best) && !t",
     ),
-    Mutation("who is sent is not looked for", "make_way.h", "if (!c || !c->takes_from)", "if (c)"),
+    Mutation("who is sent is not looked for", "make_way.h", "if (!c->takes_from)", "if (c)"),
     Mutation(
         "whoever sends somebody on has a turn for that",
         "cohort.bpf.c",
