@@ -42,7 +42,7 @@ build: ## build cohort and cohort-lab-agent into build/bin/, and the simulator
 emulator: ## build the lab's emulator into the cache folder, once
 	@scripts/steps $(BUILD) emulator
 
-install: ## install cohort, its pages, completions and unit: PREFIX=/usr/local, DESTDIR= (after make build)
+install: ## install cohort, its pages, completions and units: PREFIX=/usr/local, DESTDIR= (after make build)
 	@scripts/install
 
 uninstall: ## remove what make install installed

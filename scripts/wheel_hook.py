@@ -16,6 +16,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 MODULE = "cohort_sim"
+# What others wrote of it: scripts/third_party.py writes it for scripts/wheel.
+NOTICES = "build/THIRD-PARTY"
 
 
 class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -31,6 +33,8 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         build_data["pure_python"] = False
         # The end of its name, as in cohort_sim-0.1.0-cp311-abi3-linux_x86_64.whl.
         build_data["tag"] = "-".join(path.stem.split("-")[-3:])
+        # Not in pyproject.toml: without the simulator there is no such file, and what is named there has to be.
+        self.metadata.core.license_files.append(NOTICES)
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if folder := getattr(self, "_folder", None):

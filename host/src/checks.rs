@@ -33,6 +33,8 @@ pub const OURS: &str = "cohort";
 type CookieOf = fn(tid: i32) -> io::Result<u64>;
 /// Reads which operations the kernel has whose types this file describes.
 type OpsOf = fn(btf: &Path) -> Option<kernel_ops::Names>;
+/// Whether there is a process or thread of that number, also one that /proc hides.
+type HasTask = fn(tid: i32) -> bool;
 
 /// This machine, or in tests a folder that looks like one.
 #[derive(Clone)]
@@ -41,6 +43,7 @@ pub struct Host {
     is_another: bool,
     cookie_of: CookieOf,
     ops_of: OpsOf,
+    has_task: HasTask,
 }
 
 impl Host {
@@ -50,6 +53,7 @@ impl Host {
             is_another: false,
             cookie_of: core_sched_cookie,
             ops_of: kernel_ops::of,
+            has_task: task_is_there,
         }
     }
 
@@ -283,7 +287,9 @@ impl Host {
         {
             return None;
         }
-        let mut unseen = self.foreign_process_numbers().is_some();
+        // Where /proc hides processes (hidepid=), the first one, which has all rights, is among them.
+        let hides = self.has_task(1) && numbered(&self.path("/proc/1/task")).is_empty();
+        let mut unseen = hides || self.foreign_process_numbers().is_some();
         let found = numbered(&self.path("/proc")).into_iter().find_map(|pid| {
             let tids = numbered(&self.path(&format!("/proc/{pid}/task")));
             tids.into_iter().find(|tid| {
@@ -313,6 +319,7 @@ impl Host {
             is_another: true,
             cookie_of: |_| Err(io::ErrorKind::Unsupported.into()),
             ops_of: kernel_ops::of,
+            has_task: |_| false,
         }
     }
 
@@ -326,6 +333,11 @@ impl Host {
                 none.contains(&error.raw_os_error()).then_some(false)
             }
         }
+    }
+
+    /// Has this kernel such a process or thread? Of another root's it says nothing.
+    pub fn has_task(&self, tid: i32) -> bool {
+        (self.has_task)(tid)
     }
 
     /// The operations of this kernel's sched_ext, if its types can be read.
@@ -364,6 +376,17 @@ pub fn numbered(dir: &Path) -> Vec<i32> {
         entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     numbers.sort_unstable();
     numbers
+}
+
+fn task_is_there(tid: i32) -> bool {
+    // Other numbers stand for groups of processes.
+    if tid <= 0 {
+        return false;
+    }
+    // SAFETY: no signal is sent, and no memory is touched.
+    let result = unsafe { libc::kill(tid, 0) };
+    // Others' may not be sent any.
+    result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
 fn core_sched_cookie(tid: i32) -> io::Result<u64> {

@@ -377,6 +377,34 @@ mod tests {
     }
 
     #[test]
+    fn the_service_may_make_the_calls_that_attach_the_programs() {
+        let (config, place) = (config("--policy balance"), place());
+        let mut storage = MaybeUninit::uninit();
+        let open = open(&mut storage, &config, &place, Watch::NOTHING).unwrap();
+        // bpf() attaches these. For a kprobe or an event of tracefs it takes perf_event_open() as well.
+        let by_bpf = ["struct_ops", "tp_btf/", "fentry/", "fexit/", "iter/"];
+        for program in open.open_object().progs() {
+            let section = program.section().to_str().unwrap();
+            assert!(by_bpf.iter().any(|kind| section.starts_with(kind)), "{section}");
+        }
+        let unit = include_str!("../systemd/cohort.service");
+        let calls = unit.lines().find_map(|line| line.strip_prefix("SystemCallFilter="));
+        assert_eq!(calls, Some("@system-service bpf"));
+    }
+
+    #[test]
+    fn the_services_see_the_file_system_read_only() {
+        let units =
+            [include_str!("../systemd/cohort.service"), include_str!("../systemd/cohort-metrics.service")];
+        for unit in units {
+            // The first leaves /proc and /sys as they are.
+            for part in ["ProtectSystem=strict", "ProtectKernelTunables=yes", "ProtectControlGroups=yes"] {
+                assert!(unit.lines().any(|line| line == part), "{part}");
+            }
+        }
+    }
+
+    #[test]
     fn old_pahole_is_recognized() {
         let log = "libbpf: extern (func ksym) 'scx_bpf_create_dsq': func_proto [1864] incompatible with vmlinux [60765]\n\
                    libbpf: failed to load BPF skeleton 'cohort_bpf': -EINVAL\n";

@@ -6,7 +6,7 @@
 mod reporter;
 
 use std::collections::VecDeque;
-use std::fs;
+use std::fs::{self, File};
 use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
@@ -76,7 +76,7 @@ pub fn run(args: &Run, host: &Host) -> Result<(), Failure> {
         verbose: args.verbose,
     };
     let mut service = Service::from_environment();
-    let stops = if service.is_managed() { Stops::of_a_service()? } else { Stops::listen_twice()? };
+    let stops = if service.is_managed() { Stops::of_a_service("cohort")? } else { Stops::listen_twice()? };
     let mut reporter = args.stats.map(|interval| Reporter::new(interval, args.json));
     let mut teller = match (&args.policy.sets, config.axes.gang()) {
         (Some(path), _) => Some(Teller::from_file(path.clone())?),
@@ -257,13 +257,13 @@ fn schedule(
 }
 
 /// What a SIGHUP is.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Hangup {
     /// The terminal is gone, and with it whoever wanted this.
     Stops,
-    /// Somebody asks a service to read its configuration anew. To end for that would leave the host without
-    /// the scheduler: an end that was asked for is no failure, after which systemd would start it again.
-    WantsReload,
+    /// Somebody asks the service of that name to read its configuration anew. To end for that would leave the host
+    /// without it: an end that was asked for is no failure, after which systemd would start it again.
+    WantsReload(&'static str),
 }
 
 /// SIGINT, SIGTERM and SIGHUP, as something to wait for.
@@ -287,8 +287,17 @@ impl Stops {
     }
 
     /// The same for who was started by a service manager, which ends it by SIGTERM: a SIGHUP ends nothing.
-    fn of_a_service() -> Result<Self, Failure> {
-        Stops::start(true, Hangup::WantsReload)
+    fn of_a_service(name: &'static str) -> Result<Self, Failure> {
+        Stops::start(true, Hangup::WantsReload(name))
+    }
+
+    /// The same for who serves others, as that service or at a terminal. Without a terminal it cannot be that one's end which a SIGHUP tells.
+    pub fn of_a_server(service: &'static str) -> Result<Self, Failure> {
+        if has_terminal() {
+            Stops::listen_twice()
+        } else {
+            Stops::of_a_service(service)
+        }
     }
 
     fn start(twice: bool, hangup: Hangup) -> Result<Self, Failure> {
@@ -303,8 +312,8 @@ impl Stops {
         thread::spawn(move || {
             let mut first: Option<Instant> = None;
             for number in signals.forever() {
-                if number == SIGHUP && hangup == Hangup::WantsReload {
-                    info!("SIGHUP: there is nothing to reload; `systemctl restart cohort` applies changes");
+                if let (SIGHUP, Hangup::WantsReload(name)) = (number, hangup) {
+                    info!("SIGHUP: there is nothing to reload; `systemctl restart {name}` applies changes");
                     continue;
                 }
                 if twice && first.is_some_and(|at| at.elapsed() >= INSISTS_AFTER) {
@@ -351,6 +360,12 @@ impl Stops {
     }
 }
 
+/// Is there a terminal that tells this process of its end, wherever input and output are?
+fn has_terminal() -> bool {
+    // The kernel opens it for nobody who has none.
+    File::open("/dev/tty").is_ok()
+}
+
 /// Does this process ignore the signal?
 fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -360,133 +375,4 @@ fn is_ignored(signal: i32) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{BufRead, BufReader, Read};
-    use std::process::{Child, Command, Stdio};
-
-    use super::*;
-    use crate::checks::tests::FakeHost;
-    use crate::cli;
-
-    #[test]
-    fn a_check_refuses_the_sets_that_a_run_refuses() {
-        let (host, dir) = (FakeHost::good(), tempfile::tempdir().unwrap());
-        let path = dir.path().join("sets");
-        let line = ["cohort", "run", "--check", "--policy", "partial", "--sets", path.to_str().unwrap()];
-        let args = match cli::parse(line.map(Into::into)).unwrap().command {
-            cli::Command::Run(args) => args,
-            _ => unreachable!(),
-        };
-        let told = || obstacles(&args, &host.host());
-        assert!(told()[0].starts_with("--sets: cannot read"), "{:?}", told());
-        fs::write(&path, "web: x\n").unwrap();
-        assert!(told()[0].contains("line 1: vCPUs \"x\""), "{:?}", told());
-        assert_eq!(check(&told()).unwrap_err().status, 2);
-        fs::write(&path, "web: 0,1\n").unwrap();
-        assert_eq!(check(&told()), Ok(()));
-    }
-
-    /// In the environment of a process that started() has made. Without it nobody sends the signals that the tests
-    /// below wait for, as when all that are ignored are run: then they wait for none.
-    const SIGNALLED: &str = "COHORT_TEST_IS_SIGNALLED";
-    /// Nor does who is never told to end outlive the test that has failed to do so.
-    const ENDS_AFTER: Duration = Duration::from_secs(60);
-
-    fn is_signalled() -> bool {
-        std::env::var_os(SIGNALLED).is_some()
-    }
-
-    /// One of these tests in a process of its own that listens to signals by now, and what it prints then.
-    fn started(test: &str) -> (Child, impl Iterator<Item = String>) {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", &format!("run::tests::{test}"), "--ignored", "--nocapture"])
-            .env(SIGNALLED, "yes")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        assert!(lines.any(|line| line == "ready"));
-        (child, lines)
-    }
-
-    fn send(signal: &str, child: &Child) {
-        // The shell's own kill: the program is not on every machine.
-        let kill = format!("kill -{signal} {}", child.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
-    }
-
-    #[test]
-    #[ignore = "the next test runs it, in a process of its own"]
-    fn stuck() {
-        if !is_signalled() {
-            return;
-        }
-        let _stops = Stops::listen_twice().unwrap();
-        println!("\nready");
-        thread::sleep(ENDS_AFTER);
-    }
-
-    #[test]
-    fn a_second_signal_ends_who_is_stuck() {
-        let (mut child, _lines) = started("stuck");
-        // One that comes with the first, as from a terminal and whoever started us, is the first.
-        send("TERM", &child);
-        send("TERM", &child);
-        thread::sleep(INSISTS_AFTER);
-        assert!(child.try_wait().unwrap().is_none());
-        send("TERM", &child);
-        assert_eq!(child.wait().unwrap().code(), Some(128 + SIGTERM));
-    }
-
-    /// Waits to be told to end, and says by what it was.
-    fn wait_for_the_end(listen: fn() -> Result<Stops, Failure>) {
-        if !is_signalled() {
-            return;
-        }
-        say::start_log(0);
-        // Who runs the tests may have had it ignored, as nohup does.
-        // SAFETY: nobody handles it in this process so far, and no memory is touched.
-        unsafe { libc::signal(SIGHUP, libc::SIG_DFL) };
-        let stops = listen().unwrap();
-        println!("\nready");
-        let begin = Instant::now();
-        while !stops.wait(LOOK_EVERY) && begin.elapsed() < ENDS_AFTER {}
-        println!("\nended by {:?}", stops.signal());
-    }
-
-    #[test]
-    #[ignore = "a test below runs it, in a process of its own"]
-    fn service() {
-        wait_for_the_end(Stops::of_a_service);
-    }
-
-    #[test]
-    #[ignore = "the next test runs it, in a process of its own"]
-    fn at_a_terminal() {
-        wait_for_the_end(Stops::listen_twice);
-    }
-
-    #[test]
-    fn a_service_does_not_end_when_it_is_asked_to_reload() {
-        let (mut child, mut lines) = started("service");
-        send("HUP", &child);
-        thread::sleep(INSISTS_AFTER);
-        send("HUP", &child);
-        thread::sleep(LOOK_EVERY);
-        assert!(child.try_wait().unwrap().is_none());
-        // The first that is to end it: it ends in good order.
-        send("TERM", &child);
-        assert!(lines.any(|line| line == format!("ended by Some({SIGTERM})")));
-        assert!(child.wait().unwrap().success());
-        let mut log = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-        let told = log.lines().filter(|line| line.contains("nothing to reload")).collect::<Vec<_>>();
-        assert!(told.len() == 2 && told[0].contains("`systemctl restart cohort`"), "{log}");
-
-        let (mut child, mut lines) = started("at_a_terminal");
-        send("HUP", &child);
-        assert!(lines.any(|line| line == format!("ended by Some({SIGHUP})")));
-        assert!(child.wait().unwrap().success());
-    }
-}
+mod tests;

@@ -50,7 +50,7 @@ pub fn run(args: &Top, host: &Host) -> Result<(), Failure> {
     }
     let exporter = args.listen.map(Exporter::listen).transpose()?;
     let mut storage = probe::Storage::default();
-    let stops = Stops::listen_twice()?;
+    let stops = stops(args)?;
     let mut source = Source::open(args, &mut storage, host)?;
     if let Some(path) = &args.answer {
         let all = || COLUMNS.iter().collect();
@@ -68,6 +68,15 @@ pub fn run(args: &Top, host: &Host) -> Result<(), Failure> {
         serve(args, exporter, &mut source, &stops)
     } else {
         screen::run(args, &mut source, &stops, &mut show)
+    }
+}
+
+/// Who serves may be the service, which is not to end for a SIGHUP.
+pub fn stops(args: &Top) -> Result<Stops, Failure> {
+    if args.listen.is_some() {
+        Stops::of_a_server("cohort-metrics")
+    } else {
+        Stops::listen_twice()
     }
 }
 

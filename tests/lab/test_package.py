@@ -53,12 +53,16 @@ ENTER = f'{PATH} nsenter -t "$(pgrep -x systemd | head -n 1)" -p -m -C'
 FILES = (
     "/usr/bin/cohort",
     "/usr/lib/systemd/system/cohort.service",
+    "/usr/lib/systemd/system/cohort-metrics.service",
     "/usr/share/man/man1/cohort-run.1.gz",
+    "/usr/share/doc/cohort/THIRD-PARTY",
+    "/usr/share/doc/cohort/copyright",
     "/usr/share/doc/cohort/top.md",
     "/usr/share/cohort/grafana/dashboard.json",
     "/usr/share/cohort/grafana/alerts.yml",
 )
 SETTINGS = "/etc/default/cohort"
+METRICS = "cohort-metrics"
 SCHEDULER = "/sys/kernel/sched_ext/state"
 
 
@@ -96,12 +100,12 @@ class Host:
         """Run a command as one that systemd had started."""
         return self.machine.check(f"{ENTER} {command}").strip()
 
-    def shown(self, name: str) -> str:
-        return self.sh(f"systemctl show --value -p {name} cohort")
+    def shown(self, name: str, service: str = "cohort") -> str:
+        return self.sh(f"systemctl show --value -p {name} {service}")
 
-    def until(self, name: str, value: str) -> None:
+    def until(self, name: str, value: str, service: str = "cohort") -> None:
         """Wait until systemd shows ``value``."""
-        slow.until(self.machine.emulator, lambda: self.shown(name) == value, f"{name} is {value}", 30)
+        slow.until(self.machine.emulator, lambda: self.shown(name, service) == value, f"{name} is {value}", 30)
 
     def daemon(self) -> str:
         return self.machine.run("pgrep -x cohort").stdout.strip()
@@ -137,11 +141,13 @@ def host(machine: BareHost) -> Host:
 def test_installed_run_upgraded_and_removed(host: Host) -> None:
     host.sh("dpkg -i /root.deb")
     assert host.sh("dpkg -V cohort") == ""
-    for file in (*FILES, SETTINGS):
+    for file in (*FILES, SETTINGS, f"/etc/default/{METRICS}"):
         host.machine.check(f"test -f {file}")
     assert host.sh("/usr/bin/cohort man run").startswith(".")
     # It is for the operator to start.
-    assert (host.shown("ActiveState"), host.shown("UnitFileState")) == ("inactive", "disabled")
+    for service in ("cohort", METRICS):
+        states = (host.shown("ActiveState", service), host.shown("UnitFileState", service))
+        assert states == ("inactive", "disabled")
     assert host.machine.read(SCHEDULER).strip() == "disabled"
 
     host.sh("systemctl start cohort")
@@ -184,3 +190,33 @@ def test_a_process_that_hangs_is_started_again(host: Host) -> None:
     host.until("ActiveState", "active")
     assert host.daemon() not in ("", hung)
     assert host.machine.read(SCHEDULER).strip() == "enabled"
+
+
+def test_metrics_are_served_where_the_operator_says(host: Host) -> None:
+    def is_served(port: int) -> bool:
+        page = host.machine.run(f"busybox wget -q -O - http://127.0.0.1:{port}/metrics").stdout
+        return "\ncohort_host_pcpus 2\n" in page and page.endswith("# EOF\n")
+
+    def until_served(port: int) -> None:
+        slow.until(host.machine.emulator, lambda: is_served(port), f"port {port} serves metrics", 60)
+
+    host.sh("dpkg -i /root.deb")
+    host.machine.check("busybox ip link set lo up")
+    host.sh(f"systemctl start {METRICS}")
+    until_served(9479)
+    assert host.machine.read(SCHEDULER).strip() == "disabled"
+    host.machine.check(f"echo 'COHORT_METRICS_ADDRESS=\"127.0.0.1:9480\"' >/etc/default/{METRICS}")
+    host.sh(f"systemctl restart {METRICS}")
+    until_served(9480)
+    assert not is_served(9479)
+
+    before = host.daemon()
+    host.sh(f"systemctl kill -s HUP {METRICS}")
+    host.machine.check("sleep 2")
+    assert host.daemon() == before != ""
+
+    host.machine.check(f"kill -KILL {before}")
+    host.until("NRestarts", "1", METRICS)
+    until_served(9480)
+    host.sh("dpkg -r cohort")
+    assert host.daemon() == ""

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SETTINGS = "/etc/default/cohort"
+SERVICES = {"cohort": "run", "cohort-metrics": "top"}
+SETTINGS = [f"/etc/default/{service}" for service in SERVICES]
 
 pytestmark = pytest.mark.skipif(
     not (REPOSITORY / "build/bin/cohort").exists(), reason="the program is not built: `make build`"
@@ -58,11 +59,14 @@ def test_what_is_installed_is_documented_and_removed_again(tmp_path: Path, prefi
     unused = {place for place in places if not any(is_at(path, place) for path in installed)}
     assert len(unused) == 1
     assert "/zsh/" in unused.pop()
-    unit = (tmp_path / prefix[1:] / "lib/systemd/system/cohort.service").read_text()
-    assert f"ExecStart={prefix}/bin/cohort run" in unit
+    for service, verb in SERVICES.items():
+        unit = (tmp_path / prefix[1:] / f"lib/systemd/system/{service}.service").read_text()
+        assert f"\nExecStart={prefix}/bin/cohort {verb} " in unit
+        assert f"\nEnvironmentFile=-/etc/default/{service}\n" in unit
 
-    assert make("uninstall", tmp_path, prefix) == f"left as it is: {tmp_path}{SETTINGS}\n"
-    assert files(tmp_path) == {SETTINGS}
+    left = [f"left as it is: {tmp_path}{path}\n" for path in SETTINGS]
+    assert make("uninstall", tmp_path, prefix) == "".join(left)
+    assert files(tmp_path) == set(SETTINGS)
     assert not (tmp_path / prefix[1:] / "share/doc/cohort").exists()
     assert not (tmp_path / prefix[1:] / "share/cohort").exists()
 
@@ -83,10 +87,11 @@ def test_what_the_installed_pages_refer_to_is_installed(tmp_path: Path) -> None:
 
 def test_the_operators_settings_stay(tmp_path: Path) -> None:
     make("install", tmp_path, "/usr/local")
-    settings = tmp_path / SETTINGS[1:]
-    settings.write_text("mine\n")
+    settings = [tmp_path / path[1:] for path in SETTINGS]
+    for path in settings:
+        path.write_text("mine\n")
     make("install", tmp_path, "/usr/local")
-    assert settings.read_text() == "mine\n"
+    assert [path.read_text() for path in settings] == ["mine\n"] * len(settings)
 
 
 def test_what_else_is_there_stays(tmp_path: Path) -> None:
@@ -96,28 +101,47 @@ def test_what_else_is_there_stays(tmp_path: Path) -> None:
         (tmp_path / other[1:]).touch()
     make("install", tmp_path, "/usr/local")
     make("uninstall", tmp_path, "/usr/local")
-    assert files(tmp_path) == others | {SETTINGS}
+    assert files(tmp_path) == others | set(SETTINGS)
 
 
 def test_the_debian_package_has_all_of_it(tmp_path: Path) -> None:
     make("install", tmp_path, "/usr")
     packed = tomllib.loads((REPOSITORY / "host/Cargo.toml").read_text())["package"]["metadata"]["deb"]
     patterns = [source.removeprefix("../build/deb") for source, _, _ in packed["assets"]]
-    patterns.append(packed["systemd-units"]["unit-scripts"].removeprefix("../build/deb") + "/*")
+    # This one scripts/deb makes.
+    patterns.remove("/usr/share/doc/cohort/THIRD-PARTY")
+    assert packed["conf-files"] == SETTINGS
+    # By itself cargo-deb finds the unit that is called like the package, and no other.
+    patterns.append(packed["systemd-units"]["unit-scripts"].removeprefix("../build/deb") + "/cohort.service")
     installed = files(tmp_path)
     assert [path for path in installed if not any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)] == []
     assert [pattern for pattern in patterns if not any(fnmatch.fnmatchcase(path, pattern) for path in installed)] == []
 
 
+def test_what_debian_reads_of_the_package_is_as_debian_asks() -> None:
+    package = tomllib.loads((REPOSITORY / "host/Cargo.toml").read_text())["package"]
+    # cargo-deb cuts what is longer.
+    assert len(package["description"]) < 80
+    assert package["description"].split()[0] not in ("A", "An", "The")
+    text = (REPOSITORY / "host" / package["metadata"]["deb"]["license-file"][0]).read_text()
+    head, *parts = text.split("\n\n")
+    assert head.startswith("Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n")
+    assert "/usr/share/doc/cohort/THIRD-PARTY" in head
+    (fields,) = ([line.split(":")[0] for line in part.splitlines() if not line.startswith(" ")] for part in parts)
+    assert fields == ["Files", "Copyright", "License"]
+    assert "/usr/share/common-licenses/GPL-2" in text
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd-analyze")
-def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("service", SERVICES)
+def test_systemd_understands_the_unit(tmp_path: Path, service: str) -> None:
     # Where it says: what it starts has to be there.
     make("install", None, f"{tmp_path}/usr", f"SYSCONFDIR={tmp_path}/etc")
-    unit = tmp_path / "usr/lib/systemd/system/cohort.service"
+    unit = tmp_path / f"usr/lib/systemd/system/{service}.service"
     argv = ["systemd-analyze", "verify", "--man=no", unit]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     # What it does not know it only remarks.
-    assert (done.returncode, [line for line in done.stderr.splitlines() if "cohort.service" in line]) == (0, [])
+    assert (done.returncode, [line for line in done.stderr.splitlines() if unit.name in line]) == (0, [])
 
 
 @pytest.mark.parametrize(

@@ -20,19 +20,19 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 SIMULATORS = sorted((REPOSITORY / "build" / "wheels").glob("cohort_sim-*.whl"))
 
 
-def build(folder: Path, simulator: Path | None) -> Path:
-    """Return the wheel, built as scripts/wheel does."""
+def build(folder: Path, *, simulator: bool) -> Path:
+    """Return the wheel that scripts/wheel makes; without the simulator, what an installation from the sources has."""
     environment = {name: value for name, value in os.environ.items() if name != "COHORT_SIM_WHEEL"}
-    if simulator:
-        environment["COHORT_SIM_WHEEL"] = str(simulator)
     argv = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    if simulator:
+        argv = ["scripts/wheel", str(folder)]
     subprocess.run(argv, cwd=REPOSITORY, env=environment, check=True, capture_output=True)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
 def test_everything_that_comes_with_the_project_is_in_it(tmp_path: Path) -> None:
-    wheel = build(tmp_path, None)
+    wheel = build(tmp_path, simulator=False)
     assert wheel.name.endswith("-py3-none-any.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     wanted = [
@@ -50,15 +50,20 @@ def test_everything_that_comes_with_the_project_is_in_it(tmp_path: Path) -> None
     assert len(wanted) > 20
     assert set(wanted) <= names
     assert not any(name.startswith(("cohort_sim/", "tests/", "lab/")) for name in names)
+    assert [name.split("/", 1)[1] for name in names if "/licenses/" in name] == ["licenses/LICENSE"]
 
 
 @pytest.mark.skipif(not SIMULATORS, reason="the simulator is not built: `make build`")
 def test_it_simulates_without_the_repository(tmp_path: Path) -> None:
-    wheel = build(tmp_path, SIMULATORS[0])
+    wheel = build(tmp_path, simulator=True)
     assert wheel.name.endswith("-".join(SIMULATORS[0].stem.split("-")[-3:]) + ".whl")
     installed, elsewhere = tmp_path / "installed", tmp_path / "elsewhere"
     elsewhere.mkdir()
     zipfile.ZipFile(wheel).extractall(installed)
+    # What others wrote of the simulator.
+    (metadata,) = installed.glob("cohortlab-*.dist-info/METADATA")
+    assert "License-File: build/THIRD-PARTY\n" in metadata.read_text()
+    assert "\npyo3 " in (metadata.parent / "licenses/build/THIRD-PARTY").read_text()
     code = (
         "import cohort_sim, cohortlab, sys; from cohortlab.cli import main;"
         "print(cohort_sim.__file__, cohortlab.__file__, file=sys.stderr); sys.exit(main())"
@@ -79,7 +84,7 @@ def test_it_simulates_without_the_repository(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.skipif(not SIMULATORS, reason="the simulator is not built: `make build`")
 def test_pip_installs_it_and_it_simulates_from_an_empty_folder(tmp_path: Path) -> None:
-    wheel = build(tmp_path, SIMULATORS[0])
+    wheel = build(tmp_path, simulator=True)
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "COHORT_"))
     }

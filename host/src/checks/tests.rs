@@ -8,6 +8,7 @@ pub struct FakeHost {
     dir: tempfile::TempDir,
     cookie_of: CookieOf,
     ops_of: OpsOf,
+    has_task: HasTask,
 }
 
 impl FakeHost {
@@ -16,6 +17,7 @@ impl FakeHost {
             dir: tempfile::tempdir().unwrap(),
             cookie_of: |_| Err(io::Error::from_raw_os_error(libc::ENODEV)),
             ops_of: |_| Some(["cgroup_set_bandwidth".to_string()].into()),
+            has_task: |_| false,
         }
     }
 
@@ -71,6 +73,12 @@ impl FakeHost {
         self
     }
 
+    /// Its kernel has these processes and threads, whether they are in its /proc or not.
+    pub fn with_tasks(mut self, has_task: HasTask) -> Self {
+        self.has_task = has_task;
+        self
+    }
+
     pub fn without(self, path: &str) -> Self {
         let path = self.host().path(path);
         if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
@@ -83,6 +91,7 @@ impl FakeHost {
             is_another: false,
             cookie_of: self.cookie_of,
             ops_of: self.ops_of,
+            has_task: self.has_task,
         }
     }
 
@@ -260,6 +269,18 @@ fn threads_that_may_not_be_asked_for_their_cookie_are_a_reason_where_there_is_sm
 }
 
 #[test]
+fn threads_that_proc_hides_are_a_reason_as_well() {
+    let host = FakeHost::good()
+        .file("/proc/4242/task/4242/comm", "ours\n")
+        .file("/sys/devices/system/cpu/smt/active", "1\n")
+        .with_cookies(|_| Ok(0))
+        .with_tasks(|tid| tid == 1);
+    host.refused_for(&["cannot see", "CAP_SYS_PTRACE"]);
+    let shown = host.file("/proc/1/task/1/comm", "init\n");
+    assert_eq!(shown.host().refusals(), Vec::<String>::new());
+}
+
+#[test]
 fn a_cookie_that_may_not_be_read_is_not_none() {
     let has = |cookie_of: CookieOf| FakeHost::new().with_cookies(cookie_of).host().has_core_cookie(7);
     assert_eq!((has(|_| Ok(0xbeef)), has(|_| Ok(0))), (Some(true), Some(false)));
@@ -300,4 +321,19 @@ fn reading_a_cookie_does_not_fail_in_strange_ways() {
             assert!(matches!(error.raw_os_error(), Some(libc::ENODEV | libc::EINVAL)), "{error}")
         }
     }
+}
+
+#[test]
+fn a_task_is_there_also_where_no_signal_may_be_sent() {
+    // SAFETY: it takes nothing, and always succeeds.
+    let thread = unsafe { libc::gettid() };
+    // The first process is root's.
+    for tid in [std::process::id() as i32, thread, 1] {
+        assert!(task_is_there(tid), "{tid}");
+    }
+    // 0 and -1 would be groups of processes that are there.
+    for tid in [0, -1, i32::MAX] {
+        assert!(!task_is_there(tid), "{tid}");
+    }
+    assert!(!Host::below("/".into()).has_task(1));
 }

@@ -134,4 +134,42 @@ mod tests {
             }
         }
     }
+
+    /// What follows that beginning of a line.
+    fn setting<'a>(text: &'a str, name: &str) -> &'a str {
+        text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name}"))
+    }
+
+    #[test]
+    fn the_service_listens_on_a_loopback_address_as_long_as_nobody_says_another() {
+        let unit = include_str!("../../systemd/cohort-metrics.service");
+        let settings = include_str!("../../systemd/cohort-metrics.default");
+        let address = setting(unit, "Environment=COHORT_METRICS_ADDRESS=");
+        assert_eq!(setting(settings, "COHORT_METRICS_ADDRESS="), format!("\"{address}\""));
+        for (more, interval_s) in [("", 2), ("--interval 10", 10)] {
+            let line = setting(unit, "ExecStart=/usr/local/bin/")
+                .replace("${COHORT_METRICS_ADDRESS}", address)
+                .replace("$COHORT_METRICS_ARGS", more);
+            let top = match cli::parse(line.split_whitespace().map(Into::into)).unwrap().command {
+                cli::Command::Top(top) => top,
+                _ => panic!("{line}"),
+            };
+            assert_eq!(top.listen, Some("127.0.0.1:9479".parse().unwrap()));
+            assert_eq!(top.interval, Duration::from_secs(interval_s));
+        }
+    }
+
+    #[test]
+    fn the_service_is_denied_nothing_that_it_needs() {
+        let unit = include_str!("../../systemd/cohort-metrics.service");
+        // Without one of the first three the probe is refused; without the last, hidden processes have no name and no weight.
+        let capabilities = setting(unit, "CapabilityBoundingSet=");
+        assert_eq!(capabilities, "CAP_BPF CAP_PERFMON CAP_SYS_ADMIN CAP_SYS_PTRACE");
+        assert!(setting(unit, "SystemCallFilter=").split(' ').any(|word| word == "bpf"));
+        // All that parse_loopback() takes.
+        assert_eq!(setting(unit, "RestrictAddressFamilies="), "AF_INET AF_INET6");
+        for hides in ["PrivateNetwork=", "PrivateUsers=", "PrivatePIDs=", "ProtectProc=", "ProcSubset="] {
+            assert!(!unit.lines().any(|line| line.starts_with(hides)), "{hides}");
+        }
+    }
 }

@@ -34,6 +34,8 @@ pub enum Unknown {
     Gone,
     /// They are of the first version, or outside of what can be seen from here.
     Hidden,
+    /// Its process is there, and /proc does not show it to us.
+    ProcessHidden,
 }
 
 /// The cgroups that a VM is in.
@@ -54,11 +56,16 @@ struct Tree {
 impl Cgroups {
     /// Of a process, some of whose threads are vCPUs.
     pub fn of(host: &Host, pid: i32, tids: impl Iterator<Item = u32>) -> Result<Self, Unknown> {
-        let process = path(host, &format!("/proc/{pid}/cgroup"))?;
+        let Some(text) = host.bytes(&format!("/proc/{pid}/cgroup")) else {
+            return Err(if host.has_task(pid) { Unknown::ProcessHidden } else { Unknown::Gone });
+        };
+        let process = path(&text)?;
         let mut vcpus = Tree::default();
         let mut count = 0;
         for tid in tids {
-            match path(host, &format!("/proc/{pid}/task/{tid}/cgroup")) {
+            // Who is shown the process is shown its threads.
+            let text = host.bytes(&format!("/proc/{pid}/task/{tid}/cgroup"));
+            match text.map_or(Err(Unknown::Gone), |text| path(&text)) {
                 // One thread: its siblings may be there.
                 Err(Unknown::Gone) => continue,
                 path => vcpus.put(&path?),
@@ -194,9 +201,8 @@ impl Stats {
     }
 }
 
-/// The names along the path of a task's cgroup, which may be any bytes.
-fn path(host: &Host, file: &str) -> Result<Vec<OsString>, Unknown> {
-    let text = host.bytes(file).ok_or(Unknown::Gone)?;
+/// The names along the path of a task's cgroup, which may be any bytes, by its file in /proc.
+fn path(text: &[u8]) -> Result<Vec<OsString>, Unknown> {
     let lines = || text.split(|byte| *byte == b'\n');
     // A task that has ended, of which somebody is still to be told.
     if lines().any(|line| line.ends_with(b" (deleted)")) {
@@ -281,7 +287,7 @@ impl Figures {
     /// Read them for all VMs of a sample. What is not known of one of them is missing from the sample, and a note says why.
     pub fn update(&mut self, sample: &mut Sample, host: &Host) {
         let extension = host.loaded_scheduler();
-        let (mut is_hidden, mut is_limited) = (false, false);
+        let (mut hidden, mut is_limited) = (None, false);
         self.stats.begin_look();
         for vm in &mut sample.vms {
             let known = self.known.entry(vm.id).or_insert(Known {
@@ -301,7 +307,7 @@ impl Figures {
                 }
                 Err(unknown) => {
                     known.missed();
-                    is_hidden |= unknown == Unknown::Hidden;
+                    hidden = hidden.or((unknown != Unknown::Gone).then_some(unknown));
                 }
             }
             (vm.weight, vm.throttled_ns) = (known.weight, known.throttled_ns);
@@ -312,13 +318,17 @@ impl Figures {
             sample.missing.extend(fields.iter().map(ToString::to_string));
             sample.notes.push(note);
         };
-        if is_hidden {
-            lose(
-                &[OF_QUOTAS, OF_WEIGHTS].concat(),
-                "weights and quotas of VMs cannot be read: they take cgroup v2 at /sys/fs/cgroup and, in a container, the host's cgroup \
-                 namespace (--cgroupns=host)"
-                    .into(),
-            );
+        if let Some(unknown) = hidden {
+            let note = match unknown {
+                Unknown::ProcessHidden => {
+                    "names, weights and quotas of VMs cannot be read: /proc hides their processes (hidepid=): run with CAP_SYS_PTRACE as well"
+                }
+                _ => {
+                    "weights and quotas of VMs cannot be read: they take cgroup v2 at /sys/fs/cgroup and, in a container, the host's cgroup \
+                     namespace (--cgroupns=host)"
+                }
+            };
+            lose(&[OF_QUOTAS, OF_WEIGHTS].concat(), note.into());
         } else if let Some(name) = extension.filter(|_| is_limited) {
             lose(
                 OF_QUOTAS,

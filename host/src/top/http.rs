@@ -1,22 +1,67 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! As much of HTTP as a scrape needs: one request, one answer, and the connection is over.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::net::{IpAddr, Shutdown, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Longer requests are not read to their end.
 const REQUEST_MAX: usize = 8 << 10;
+/// So many are answered at once.
+pub const PLACES: usize = 64;
+
+/// Who is being answered, in the order in which they came.
+#[derive(Default)]
+pub struct Places {
+    taken: Mutex<VecDeque<Arc<TcpStream>>>,
+    /// Somebody has left.
+    left: Condvar,
+}
+
+/// A place of one who asks. Dropped, it is another's.
+pub struct Place {
+    of: Arc<Places>,
+    stream: Arc<TcpStream>,
+}
+
+impl Place {
+    /// Where all are taken, who came first loses its own: whoever holds them all, again and again, keeps nobody out.
+    pub fn take(of: &Arc<Places>, stream: TcpStream) -> Self {
+        let stream = Arc::new(stream);
+        let taken = of.taken.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(first) = taken.front().filter(|_| taken.len() >= PLACES) {
+            // Whatever is waited for there ends with that, unless it has ended already.
+            let _ = first.shutdown(Shutdown::Both);
+        }
+        let is_full = |taken: &mut VecDeque<Arc<TcpStream>>| taken.len() >= PLACES;
+        let mut taken = of.left.wait_while(taken, is_full).unwrap_or_else(|e| e.into_inner());
+        taken.push_back(Arc::clone(&stream));
+        Place { of: Arc::clone(of), stream }
+    }
+
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.of.taken.lock().unwrap_or_else(|e| e.into_inner());
+        taken.retain(|stream| !Arc::ptr_eq(stream, &self.stream));
+        self.of.left.notify_one();
+    }
+}
 
 /// A connection that is over at a time, whatever trickles through it: nobody has one of the few places for longer.
-struct Brief {
-    stream: TcpStream,
+struct Brief<'a> {
+    stream: &'a TcpStream,
     until: Instant,
 }
 
-impl Brief {
+impl Brief<'_> {
     /// What a call to the kernel may still take. Not 0, which would have no end.
     fn left(&self) -> io::Result<Duration> {
         let left = self.until.saturating_duration_since(Instant::now());
@@ -27,14 +72,14 @@ impl Brief {
     }
 }
 
-impl Read for Brief {
+impl Read for Brief<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(Some(self.left()?))?;
         self.stream.read(bytes)
     }
 }
 
-impl Write for Brief {
+impl Write for Brief<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(Some(self.left()?))?;
         self.stream.write(bytes)
@@ -46,7 +91,7 @@ impl Write for Brief {
 }
 
 /// Who asks has this long for the question, and for taking the answer, all together.
-pub fn answer(stream: TcpStream, page: &Mutex<Arc<str>>, patience: Duration) -> io::Result<()> {
+pub fn answer(stream: &TcpStream, page: &Mutex<Arc<str>>, patience: Duration) -> io::Result<()> {
     let is_of_this_host = stream.local_addr()?.ip().is_loopback();
     let mut stream = Brief { stream, until: Instant::now() + patience };
     let mut request = Vec::new();
@@ -125,7 +170,7 @@ mod tests {
     fn who_asks_byte_by_byte_does_not_keep_others_waiting() {
         let (mut asks, stream) = pair();
         let answers =
-            thread::spawn(move || answer(stream, &Mutex::new(Arc::from("")), Duration::from_millis(100)));
+            thread::spawn(move || answer(&stream, &Mutex::new(Arc::from("")), Duration::from_millis(100)));
         // Each byte comes long before the time is over. Once nobody listens, writing fails.
         let sent = (0..1000).take_while(|_| {
             thread::sleep(Duration::from_millis(10));
@@ -140,7 +185,7 @@ mod tests {
         let (mut asks, stream) = pair();
         // More than the kernel keeps for both ends.
         let page = Mutex::new(Arc::from("x".repeat(64 << 20)));
-        let answers = thread::spawn(move || answer(stream, &page, Duration::from_millis(100)));
+        let answers = thread::spawn(move || answer(&stream, &page, Duration::from_millis(100)));
         asks.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
         let mut part = [0; 64 << 10];
         while !answers.is_finished() {
@@ -154,7 +199,8 @@ mod tests {
     fn told(request: &str) -> (String, String) {
         let (mut asks, stream) = pair();
         asks.write_all(request.as_bytes()).unwrap();
-        answer(stream, &Mutex::new(Arc::from("secret\n")), Duration::from_secs(60)).unwrap();
+        answer(&stream, &Mutex::new(Arc::from("secret\n")), Duration::from_secs(60)).unwrap();
+        drop(stream);
         let mut text = String::new();
         asks.read_to_string(&mut text).unwrap();
         let line = |line: Option<&str>| line.unwrap_or_default().to_string();
@@ -190,9 +236,28 @@ mod tests {
     fn a_request_that_is_too_long_is_not_read() {
         let (mut asks, stream) = pair();
         asks.write_all(&[b'x'; REQUEST_MAX + 1]).unwrap();
-        answer(stream, &Mutex::new(Arc::from("")), Duration::from_secs(60)).unwrap();
+        answer(&stream, &Mutex::new(Arc::from("")), Duration::from_secs(60)).unwrap();
+        drop(stream);
         let mut text = String::new();
         // It is gone, with what it did not read.
         assert!(asks.read_to_string(&mut text).is_err() || text.is_empty());
+    }
+
+    #[test]
+    fn who_came_first_makes_room_when_all_places_are_taken() {
+        let places = Arc::new(Places::default());
+        let take = || {
+            let (asks, stream) = pair();
+            (asks, Place::take(&places, stream))
+        };
+        let (_asks, first) = take();
+        let page = Mutex::new(Arc::from(""));
+        let answers = thread::spawn(move || answer(first.stream(), &page, Duration::from_secs(20)));
+        let others: Vec<_> = (0..PLACES).map(|_| take()).collect();
+        assert_eq!(places.taken.lock().unwrap().len(), PLACES, "no more are answered at once");
+        // Its time was not over.
+        assert!(answers.join().unwrap().is_ok());
+        drop(others);
+        assert!(places.taken.lock().unwrap().is_empty());
     }
 }

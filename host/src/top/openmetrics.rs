@@ -7,20 +7,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use super::counters::{Counter, Counters, COUNTERS};
-use super::http::answer;
+use super::http::{answer, Place, Places};
 use super::sample::{Sample, Vm};
 use crate::say::Failure;
 
 /// Who asks and takes the answer has so long.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// So many are answered at once. Of more, each is turned away.
-const ASKING_MAX: usize = 64;
 /// What is told of each vCPU; of VMs everything is.
 const OF_VCPUS: &[&str] = &["run_ns", "ready_ns", "costop_ns", "halted_ns", "preemptions_kernel", "ple"];
 
@@ -40,7 +37,7 @@ impl Exporter {
         let page = Arc::new(Mutex::new(Arc::from("# EOF\n")));
         let shown = Arc::clone(&page);
         // Each on its own: who connects and says nothing keeps nobody else waiting.
-        let asking = Arc::new(AtomicUsize::new(0));
+        let places = Arc::new(Places::default());
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else {
@@ -48,15 +45,9 @@ impl Exporter {
                     thread::sleep(Duration::from_millis(100));
                     continue;
                 };
-                if asking.load(Ordering::Relaxed) >= ASKING_MAX {
-                    continue;
-                }
-                let (page, one) = (Arc::clone(&shown), Asking::begin(&asking));
+                let (page, place) = (Arc::clone(&shown), Place::take(&places, stream));
                 // Where no thread can be had, it is not answered; nor is that told to who does not listen to the answer.
-                let _ = thread::Builder::new().spawn(move || {
-                    let _one = one;
-                    drop(answer(stream, &page, PATIENCE));
-                });
+                let _ = thread::Builder::new().spawn(move || drop(answer(place.stream(), &page, PATIENCE)));
             }
         });
         Ok(Exporter { address, page })
@@ -79,22 +70,6 @@ fn remedy(kind: io::ErrorKind) -> &'static str {
         io::ErrorKind::PermissionDenied => "choose a port from 1024 on, or run as root",
         // As of IPv6, where it is switched off.
         _ => "choose a loopback address that this host has, such as 127.0.0.1",
-    }
-}
-
-/// One who asks, counted while it does.
-struct Asking(Arc<AtomicUsize>);
-
-impl Asking {
-    fn begin(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Asking(Arc::clone(count))
-    }
-}
-
-impl Drop for Asking {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -260,6 +235,7 @@ mod tests {
 
     use super::*;
     use crate::top::cgroup::{OF_QUOTAS, OF_WEIGHTS};
+    use crate::top::http::PLACES;
     use crate::top::rates::tests::vm;
     use std::collections::HashSet;
 
@@ -299,10 +275,10 @@ mod tests {
     #[test]
     fn who_asks_nothing_keeps_nobody_waiting() {
         let exporter = Exporter::listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        let idle: Vec<_> = (0..8).map(|_| TcpStream::connect(exporter.address()).unwrap()).collect();
+        let idle: Vec<_> = (0..PLACES).map(|_| TcpStream::connect(exporter.address()).unwrap()).collect();
         let begin = std::time::Instant::now();
         assert!(ask(exporter.address(), "GET /metrics HTTP/1.1\r\n\r\n").ends_with("# EOF\n"));
-        // One after the other they would take eight times that.
+        // One after the other they would take that as often as there are of them; and they have all places.
         assert!(begin.elapsed() < 4 * PATIENCE, "{:?}", begin.elapsed());
         drop(idle);
     }

@@ -149,6 +149,24 @@ fn what_cannot_be_read_is_not_known() {
 }
 
 #[test]
+fn a_process_that_proc_hides_has_not_ended() {
+    let ended = plain().file(&format!("{SCOPE}/cpu.weight"), "200\n").without("/proc/7");
+    assert_eq!(updated(&mut Figures::default(), &ended), (100.0, 0, vec![]));
+    let hidden = ended.with_tasks(|pid| pid == 7);
+    assert_eq!(why_not(&hidden), Some(Unknown::ProcessHidden));
+    let mut sample = sample();
+    Figures::default().update(&mut sample, &hidden.host());
+    assert_eq!(sample.missing, [OF_QUOTAS, OF_WEIGHTS].concat());
+    assert!(sample.notes.len() == 1 && sample.notes[0].contains("CAP_SYS_PTRACE"), "{:?}", sample.notes);
+    // Somebody is still to be told of its end.
+    let zombie = hidden.file("/proc/7/cgroup", "0::/machine.slice/a.scope (deleted)\n");
+    assert_eq!(why_not(&zombie), Some(Unknown::Gone));
+    // A thread's number is another one's by now.
+    let host = libvirt().without("/proc/7/task/9").with_tasks(|_| true);
+    assert_eq!(throttled_ns(&host), Ok(30_000));
+}
+
+#[test]
 fn what_is_not_known_of_a_vm_is_missing_and_keeps_its_value() {
     let mut figures = Figures::default();
     let host = plain()
