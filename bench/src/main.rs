@@ -53,7 +53,7 @@ fn peers(wanted: &dyn Fn(&str) -> bool) -> Result<(), SimError> {
         ("round_robin", Shape::peers(shapes::round_robin())),
         ("eevdf", Shape::peers(shapes::eevdf())),
         ("cfs", Shape::peers(shapes::cfs())),
-        ("bpf", Shape::peers(shapes::bpf())),
+        ("bpf", Shape::peers(shapes::bpf()?)),
     ];
     let shapes: Vec<_> = shapes.into_iter().filter(|(name, _)| wanted(name)).collect();
     let (mut floor, mut queue) = (Samples::default(), Samples::default());
@@ -197,7 +197,7 @@ fn run() -> Result<(), SimError> {
         guests_busy("guests_eevdf", shapes::eevdf())?;
     }
     if wanted("guests_bpf") {
-        guests_busy("guests_bpf", shapes::bpf())?;
+        guests_busy("guests_bpf", shapes::bpf()?)?;
     }
     if wanted("guests_growth") {
         guests_growth("guests_growth", shapes::eevdf)?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What is simulated.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use cohort_sim::bodies::{Program, Simple};
@@ -10,10 +11,13 @@ use cohort_sim::class::round_robin::RoundRobinConfig;
 use cohort_sim::class::AnyClass;
 use cohort_sim::host::TaskSpec;
 use cohort_sim::machine::{Costs, MachineConfig, CPUS_MAX};
+use cohort_sim::policies::{GANGS, GUARDS, ORDERS, PRESETS, SPINS};
 use cohort_sim::scenario::Policy;
 use cohort_sim::{CpuId, Host, SimError, Simulation};
 
 const MS: u64 = 1_000_000;
+/// The kinds of boost, in the order of their bits.
+const BOOSTS: [&str; 5] = ["candidate", "any-mode", "unfair", "migrate", "ipi"];
 
 pub fn round_robin() -> Policy {
     Policy::RoundRobin(RoundRobinConfig { slice_min_ns: MS, slice_max_ns: 4 * MS, shared_queue: false })
@@ -27,11 +31,25 @@ pub fn cfs() -> Policy {
     Policy::Fair(FairConfig::of(Variant::Cfs))
 }
 
-/// The scheduler of `bpf/` as it was once set up by default. Since then `cohort run --policy cohort` aligns turns besides (`gang`), and its boosts are fair.
-pub fn bpf() -> Policy {
-    let knobs = [("placement", 1), ("order", 0), ("gang", 0), ("boost", 15)];
-    let knobs = knobs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    Policy::Ext(ExtConfig { knobs, ..ExtConfig::default() })
+/// The scheduler of `bpf/` as `cohort run` sets it up by default: the first of the presets in its own tables.
+pub fn bpf() -> Result<Policy, SimError> {
+    let [_, placement, order, gang, spin, boost, guard, _] = PRESETS[0];
+    let bits = (0..).zip(BOOSTS).filter(|(_, kind)| boost.split(',').any(|word| word == *kind));
+    let knobs = BTreeMap::from([
+        ("placement".to_owned(), u64::from(placement == "balance")),
+        ("order".to_owned(), place_of(ORDERS, order)?),
+        ("gang".to_owned(), place_of(GANGS, gang)?),
+        ("spin".to_owned(), place_of(SPINS, spin)?),
+        ("boost".to_owned(), bits.map(|(bit, _)| 1u64 << bit).sum::<u64>()),
+        ("guard".to_owned(), place_of(GUARDS, guard)?),
+    ]);
+    Ok(Policy::Ext(ExtConfig { knobs, ..ExtConfig::default() }))
+}
+
+/// A name's place in its table is its number.
+fn place_of(table: &[[&str; 2]], name: &str) -> Result<u64, SimError> {
+    let place = table.iter().position(|row| row[0] == name);
+    place.map(|place| place as u64).ok_or_else(|| SimError::Config(format!("policies.h has no {name}")))
 }
 
 pub struct Shape {
@@ -98,5 +116,32 @@ impl Shape {
         sim.run_until(self.duration_ns)?;
         let seconds = start.elapsed().as_secs_f64();
         Ok(Count { decisions: sim.host.core.decisions - decisions, events: sim.events() - events, seconds })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_measured_is_the_default_preset() {
+        let Policy::Ext(ExtConfig { knobs, .. }) = bpf().unwrap() else { panic!("none of bpf/") };
+        let [_, placement, order, gang, spin, boost, guard, _] = PRESETS[0];
+        let named = |table: &[[&'static str; 2]], knob: &str| table[knobs[knob] as usize][0];
+        assert_eq!(
+            [named(ORDERS, "order"), named(GANGS, "gang"), named(SPINS, "spin"), named(GUARDS, "guard")],
+            [order, gang, spin, guard]
+        );
+        assert_eq!(knobs["placement"] == 1, placement == "balance");
+        let kinds = boost.split(',').filter(|kind| *kind != "off").count();
+        assert_eq!(knobs["boost"].count_ones() as usize, kinds);
+    }
+
+    #[test]
+    fn the_bits_of_boosts_are_those_of_the_scheduler() {
+        for (bit, kind) in BOOSTS.into_iter().enumerate() {
+            let entry = format!("\tBOOST_{} = {},", kind.to_uppercase().replace('-', "_"), 1 << bit);
+            assert!(include_str!("../../bpf/intf.h").contains(&entry), "{entry}");
+        }
     }
 }

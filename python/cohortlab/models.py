@@ -60,6 +60,16 @@ def described(path: Path) -> dict[str, Any]:
     return {"program": json.loads(_parsed(path, text))}
 
 
+def has_rate(model: Mapping[str, Any]) -> bool:
+    """Return whether the figure of a model, as the simulator takes it, is a rate."""
+    program: Any = model.get("program")
+    if program is None:
+        name = model["model"]
+        program = json.loads(_parsed(SHIPPED / f"{name}.toml", _native().model_text(name)))
+    metric = program.get("metric")
+    return isinstance(metric, Mapping) and "rate" in metric
+
+
 @functools.lru_cache(maxsize=256)
 def _parsed(path: Path, text: str) -> str:
     module = _native()

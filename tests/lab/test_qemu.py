@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from cohortlab.lab import ignne, image, qemu, qemu_build
+from cohortlab.lab import cache, ignne, image, qemu, qemu_build
 from cohortlab.lab.image import Image
 from cohortlab.places import PlaceError, PlaceFailed
 
@@ -167,6 +168,17 @@ def test_a_binary_of_ones_own_is_named_by_its_contents(
     second = qemu.choose(root, "tcg")
     assert first.kind == second.kind == "own"
     assert first.name != second.name
+
+
+def test_a_build_that_is_named_by_its_path_stays(root: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    for second in range(9):
+        build = cache.root() / f"qemu-{second}"
+        build.mkdir()
+        (build / qemu_build.BINARY).touch()
+        os.utime(build, (second, second))
+    monkeypatch.setenv(qemu.VARIABLE, str(cache.root() / "qemu-0" / qemu_build.BINARY))
+    assert qemu.choose(root, "tcg").kind == "own"
+    assert {path.name for path in cache.root().glob("qemu-*")} == {"qemu-0", "qemu-6", "qemu-7", "qemu-8"}
 
 
 # The recipe of the built one

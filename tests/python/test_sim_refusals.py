@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What only the simulator can refuse of a hardware file: it names the field, and no place in a text of its own."""
+"""What only the simulator refuses, of a hardware file and of a model: it names the field, and no place in a text."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.python.two_vms import with_quick
 
 from cohortlab import scenario as scenarios
 from cohortlab.errors import BadInput
@@ -37,3 +40,38 @@ def test_what_is_wrong_is_named_by_its_field_alone(tmp_path: Path, text: str, sa
     assert said in line
     assert str(file) in line
     assert " at line " not in line
+
+
+RATE = 'name = "quick"\ntitle = "Q"\n[metric]\nkind = "rate"\nunit = "x/s"\n'
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("compare", "SCENARIO", "--on", "sim", "--out", "out"),
+        ("explain", "SCENARIO", "--out", "out.png"),
+        ("sweep", "SCENARIO", "--axis", "seed=1..2", "--out", "out"),
+        ("tune", "SCENARIO", "--held-out", "smp-2x2", "--knob", "slice-us=4000"),
+    ],
+)
+def test_a_rate_of_a_model_that_has_none_is_refused_before_anything_runs(
+    cohortlab: Callable[..., Any], tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    path = with_quick(tmp_path)
+    (tmp_path / "workloads" / "quick.toml").write_text(RATE)
+    model = tmp_path / "workloads" / "models" / "quick.toml"
+    ran = cohortlab(*[path if word == "SCENARIO" else word for word in command])
+    assert (ran.code, ran.out, ran.err.count("\n"), list(Path.cwd().iterdir())) == (2, "", 1, []), ran.err
+    assert f"{model}: metric.rate: is missing: must be given, or the kind of [metric] in the workload " in ran.err
+
+
+def test_a_rate_of_a_model_that_comes_with_the_project_is_looked_for_in_it(tmp_path: Path) -> None:
+    path = with_quick(tmp_path)
+    for name, has_rate in (("ebizzy", True), ("ep", False)):
+        (tmp_path / "workloads" / f"{name}.toml").write_text(RATE.replace("quick", name))
+        run = Run(scenarios.load(path).with_programs((name,)), {"work": name})
+        if has_rate:
+            assert run.as_dict()["vms"][0]["workload"] == {"model": name}
+            continue
+        with pytest.raises(BadInput, match=rf"models/{name}\.toml: metric\.rate: is missing"):
+            run.as_dict()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,47 @@ def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     said = capsys.readouterr().err
     assert "40/40" in said
     assert "runs/s" in said
+
+
+def test_what_takes_its_time_before_the_runs_is_shown(
+    cohortlab: Run, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = axes.of_options(["policy.slice-us=4000..4003", "policy=cohort,vtime", "seed=1..5"], None)
+    told: list[int] = []
+    plan.make(path, given, told.append)
+    assert sum(told) == plan.tries(given) == 4 + 2 + 1
+    # Of what takes a moment nothing is said.
+    args = ("sweep", path, "--axis", "policy.slice-us=4000..4009", "--chunk", 5, "--out", "out")
+    quick = cohortlab(*args, "--shard", "1/2")
+    assert "trying" not in quick.err
+    assert "reading" not in quick.err
+    monkeypatch.setattr(commands, "_PATIENCE_S", 0.0)
+    slow = cohortlab(*args)
+    assert slow.code == 0, slow.err
+    assert "[ 10 %] trying: 1 of 10 values, " in slow.err
+    # First the part that was there; then both, to see that they are whole, and to make the file.
+    assert slow.err.count("reading: 1 of 1 chunks, ") == 1
+    assert slow.err.count("reading: 2 of 2 chunks, ") == 2
+    # A bar that comes late, and one that never comes.
+    monkeypatch.setattr(commands, "Console", lambda **how: Console(**how, force_terminal=True, width=100))
+    for after_s in (0.001, 1000.0):
+        with commands._meter(2, "values", "trying: ", after_s) as tell:
+            for _ in range(2):
+                time.sleep(0.002)
+                tell(1)
+        said = capsys.readouterr().err
+        assert ("2/2" in said, "trying: " in said, "values/s" in said) == (after_s < 1,) * 3
+
+
+def test_a_log_has_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = commands._Lines(1_000_000, "runs", "", 0.0)
+    lines(1)
+    assert capsys.readouterr().err == ""
+    lines.told -= commands._TELL_S
+    lines(1)
+    assert capsys.readouterr().err.startswith("[  0 %] 2 of 1000000 runs, ")
+    lines(1)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -77,6 +119,9 @@ def test_sets_are_what_their_file_said_when_the_sweep_was_made(path: Path, tmp_p
         ("scenario.defaults.hardware=lab,server", "scenario.defaults.hardware: changes nothing in a sweep"),
         ("scenario.defaults.policies=eevdf", "scenario.defaults.policies: changes nothing in a sweep"),
         ("model.quick.thread[0].count=1979-05-27", "1979-05-27 is not allowed: no field is a date or a time"),
+        ("model.quick.title={a = [1979-05-27]}", "title: 1979-05-27 is not allowed: no field is a date or a time"),
+        ('hardware="a\\u0000.toml"', "--axis: hardware: has a text with the character U+0000: must be without"),
+        ('policy.sets={"\\u0000" = 1}', "--axis: policy.sets: has a text with the character U+0000: must be without"),
         ("policy.sets=absent", "--axis: policy.sets: --sets: cannot read absent"),
     ],
 )

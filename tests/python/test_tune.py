@@ -12,6 +12,7 @@ import pytest
 from tests.python.two_vms import QUICK, two_vms
 
 from cohortlab import scenario as scenarios
+from cohortlab.places import PlaceError
 from cohortlab.sweep import tune
 from cohortlab.sweep.tune import Score, Search, Setting
 
@@ -159,6 +160,23 @@ def test_a_program_that_fails_is_no_figure_and_why_is_said(cohortlab: Run, folde
     shown = cohortlab(*args)
     assert (shown.code, "inf" in shown.out, shown.out.count("failed")) == (1, False, 2)
     assert said in shown.err
+
+
+def test_what_was_stopped_is_no_score_of_whoever_has_not_failed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*args: Any) -> Any:
+        results = simulate(*args)
+        results.stopped = "it was put out"
+        results.failed["ipi", "0", "tlb-flush"] = "it did not end"
+        return results
+
+    simulate = tune.simulate
+    monkeypatch.setattr(tune, "simulate", stopped)
+    training = [scenarios.load(folder / "train.toml")]
+    with pytest.raises(PlaceError, match=r"train\.toml: it was put out"):
+        tune.score("vtime", [{}, {"slice-us": "4000"}], training, 1, None)
+    # Of nobody's figures any are missing.
+    (failed,) = tune.score("vtime", [{}], training, 1, None)
+    assert failed.error == "train: it did not end"
 
 
 def test_a_setting_that_fails_says_why(cohortlab: Run, folder: Path, slow: Path) -> None:

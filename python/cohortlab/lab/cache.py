@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from cohortlab.places import PlaceError
 _LEFT_S = 3600
 # Where the loader of the emulator ends the path of a folder, and apt a setting.
 _NOT_IN_PATH = ':;"'
+# Locks that this process has, together with all others that use the same: by what they use.
+_in_use: dict[Path, int] = {}
 
 
 def folder() -> Path:
@@ -43,12 +46,14 @@ def built(name: str, build: Callable[[Path], None], *, durable: bool = True) -> 
 
     ``durable``: it is of use after the machine's next boot.
 
-    The folder appears under its name only when ``build`` has returned, and two processes do not build it twice.
+    The folder appears under its name only when ``build`` has returned, and two processes do not build it twice. Nobody
+    tidies a durable one away while this process lives, or one that has inherited its ``locks``.
     """
     path = root() / name
+    if durable:
+        _use(path)
     if path.is_dir():
-        with suppress(OSError):  # it is another user's
-            os.utime(path)
+        _touch(path)
         return path
     # One lock for each: building the emulator takes minutes, for which nobody else should have to wait.
     with (root() / f".lock-{name}").open("w") as lock:
@@ -72,8 +77,41 @@ def built(name: str, build: Callable[[Path], None], *, durable: bool = True) -> 
     return path
 
 
+def there(name: str) -> Path | None:
+    """Return the cached folder ``name`` as ``built`` does, or None if there is none; nothing is built or made."""
+    path = folder() / name
+    if path.is_dir():
+        # First the lock, then the look: in between it may have been tidied away.
+        _use(path)
+        if path.is_dir():
+            _touch(path)
+            return path
+    return None
+
+
+def _use(path: Path) -> None:
+    """Keep everybody from tidying a folder away while this process lives."""
+    if path in _in_use:
+        return
+    with suppress(OSError):  # nothing can be made there, and nothing locked
+        # Only to be read, as another user's can be.
+        _in_use[path] = os.open(path.with_name(f".use-{path.name}"), os.O_RDONLY | os.O_CREAT, 0o666)
+        fcntl.flock(_in_use[path], fcntl.LOCK_SH)
+
+
+def locks() -> tuple[int, ...]:
+    """Return the locks of what this process uses: whoever inherits them uses it as well."""
+    return tuple(_in_use.values())
+
+
+def _touch(path: Path) -> None:
+    """Let it be known that somebody has asked for a folder just now."""
+    with suppress(OSError):  # it is another user's
+        os.utime(path)
+
+
 def tidy(prefix: str, kept: int) -> None:
-    """Remove folders of that kind which nobody has asked for in the last hour, but the ``kept`` last used.
+    """Remove folders of that kind which nobody uses or has asked for in the last hour, but the ``kept`` last used.
 
     And what is left of builds of that kind that were killed.
     """
@@ -81,13 +119,23 @@ def tidy(prefix: str, kept: int) -> None:
     for path in root().glob(f"{prefix}*"):
         with suppress(OSError):  # somebody else has just removed it
             used[path] = path.stat().st_mtime
+    removed = []
     for path in sorted(used, key=lambda one: -used[one])[kept:]:
-        # Under its lock nobody builds it meanwhile, nor finds a part of it.
-        with suppress(OSError), (root() / f".lock-{path.name}").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        # Under its lock nobody builds it meanwhile, nor finds a part of it; under the other one nobody uses it.
+        with (
+            suppress(OSError),
+            (root() / f".lock-{path.name}").open("w") as lock,
+            (root() / f".use-{path.name}").open("w") as use,
+        ):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(use, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if time.time() - path.stat().st_mtime > _LEFT_S:
                 gone = path.rename(root() / f".building-{path.name}~gone")
                 shutil.rmtree(gone, ignore_errors=True)
+                removed.append(path.name)
+    if removed:
+        why = f"unused for an hour or more, and {kept} of the kind were used later"
+        print(f"{root()}: removed {', '.join(removed)}: {why}", file=sys.stderr)
     for left in root().glob(f".building-{prefix}*"):
         name = left.name.removeprefix(".building-").rpartition("~")[0]
         # Whoever builds it has its lock.

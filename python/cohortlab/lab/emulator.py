@@ -331,7 +331,7 @@ def _launch(command: Command, folder: Path, own_turn: int, keep: bool, state: Pa
             stdout=err,
             stderr=err,
             env=os.environ | dict(command.qemu.env),
-            pass_fds=(own_turn, alive.fileno()),
+            pass_fds=(own_turn, alive.fileno(), *cache.locks()),
             start_new_session=True,  # Ctrl-C is for us, who then clean up
         )
     try:

@@ -94,7 +94,7 @@ def image(packages: Mapping[str, str] | None = None, files: Mapping[str, Path] |
     folder = _built(f"root-{SUITE}-{_key(recipe)}", _build)
     if not packages and not files:
         # Also where no more are made: of older recipes, and of builds that were killed.
-        cache.tidy(f"root-{SUITE}-", _KEPT)
+        cache.tidy("root-", _KEPT)
         return Image(folder / "root.ext4", folder / "root")
     contents = {name: _content(path) for name, path in sorted((files or {}).items())}
     more = sorted(packages or {})
@@ -112,7 +112,7 @@ def image(packages: Mapping[str, str] | None = None, files: Mapping[str, Path] |
 
     disk = _built(f"root-{SUITE}-{_key(recipe)}", build) / "root.ext4"
     # Whoever edits a program's files makes one of 400 MB each time.
-    cache.tidy(f"root-{SUITE}-", _KEPT)
+    cache.tidy("root-", _KEPT)
     return Image(disk, folder / "root")
 
 

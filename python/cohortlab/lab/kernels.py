@@ -26,6 +26,8 @@ _KVM_MODULES = ("kvm-amd", "kvm-intel")
 _VMLINUZ_GLOBS = ("usr/lib/modules/*/vmlinuz", "boot/vmlinuz-*")
 # apt of a suite that a mirror does not have, as not every one has the suite before.
 _NO_SUITE = "does not have a Release file"
+# So many of those that were fetched are kept.
+_KEPT = 12
 _INIT = shipped.folder("lab/init")
 
 
@@ -49,6 +51,7 @@ def kernel(wanted: str | None, named: str = "--kernel") -> Kernel:
     if wanted is not None and not re.fullmatch(r"\d+(\.\d+)*([+-][\w.+-]*)?", wanted):
         raise PlaceError(f'{named}: "{wanted}" is not allowed: must be a file, or a release such as 6.18')
     folder = cache.built(f"kernel-{wanted or 'newest'}", lambda into: _fetch(wanted, named, into))
+    cache.tidy("kernel-", _KEPT)
     vmlinuz = next(path for glob in _VMLINUZ_GLOBS for path in folder.glob(glob))
     modules = next(path for path in (folder / "usr/lib/modules", folder / "lib/modules", folder) if path.is_dir())
     return Kernel(release_of(vmlinuz), vmlinuz, modules)

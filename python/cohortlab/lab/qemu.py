@@ -33,6 +33,8 @@ from cohortlab.places import PlaceError, PlaceFailed
 KINDS: tuple[Kind, ...] = get_args(Kind)[:-1]
 # Names the one to use, or is the path of a binary; by default it is the best that is there.
 VARIABLE = "COHORT_EMULATOR"
+# So many are kept, of as many versions: who goes back to one need not wait for minutes until it is built again.
+_KEPT = 4
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,14 @@ def choose(image: Image, accel: str) -> Qemu:
     Raises:
         PlaceError: COHORT_EMULATOR names one that does not exist or is not there.
     """
+    chosen = _choose(image, accel)
+    # Only now: the one that is used goes first.
+    for prefix in ("cured-", "qemu-"):
+        cache.tidy(prefix, _KEPT)
+    return chosen
+
+
+def _choose(image: Image, accel: str) -> Qemu:
     if accel == "kvm":
         return _debian(image, "stock", image.qemu)
     if os.sep in os.environ.get(VARIABLE, ""):
@@ -112,6 +122,9 @@ def _wanted() -> Kind | None:
 
 
 def _own(image: Image, binary: Path) -> Qemu:
+    if binary.parent.parent == cache.folder():
+        # An earlier build, which is in use now.
+        cache.there(binary.parent.name)
     try:
         return _started(image, "own", binary, hashlib.sha256(binary.read_bytes()).hexdigest()[:8])
     except OSError as error:

@@ -63,8 +63,7 @@ def recipe() -> Recipe:
 
 def built() -> Path | None:
     """Return the folder with the built emulator, if it was built from the recipe as it is now."""
-    folder = cache.folder() / _name(recipe())
-    return folder if folder.is_dir() else None
+    return cache.there(_name(recipe()))
 
 
 def build(progress: ProgressFn) -> Path:

@@ -145,7 +145,10 @@ class Run:
         return made
 
     def _workload(self, vm: Vm, name: str) -> dict[str, Any]:
-        made: dict[str, Any] = {"workload": self.programs.get(name) or models.described(self.scenario.models[name])}
+        described = self.programs.get(name) or models.described(self.scenario.models[name])
+        made: dict[str, Any] = {"workload": described}
+        if vm.programs:
+            _check_rate(self.scenario, name, described)
         # The loads run before the programs do; those that arrive later than these do not.
         if vm.programs or vm.start_s > 0:
             made["start_ns"] = SETTLE_NS + _ns(vm.start_s)
@@ -195,7 +198,7 @@ def check(scenario: Scenario) -> None:
     """Raise BadInput, naming the field, for what the simulator cannot do of this scenario."""
     for row, vm in zip(scenario.rows, scenario.vms, strict=True):
         for position, name in enumerate(vm.programs):
-            _check_model(f"vm[{row}].programs[{position}]", scenario, name)
+            _check_rate(scenario, name, _check_model(f"vm[{row}].programs[{position}]", scenario, name))
         if vm.load is not None:
             _check_model(f"vm[{row}].load", scenario, vm.load)
 
@@ -232,9 +235,17 @@ def _has_ple(scenario: Scenario, hardware: Hardware) -> bool:
     return scenario.guest.ple and hardware.kvm.get("ple", {}).get("mode") != "off"
 
 
-def _check_model(where: str, scenario: Scenario, name: str) -> None:
+def _check_model(where: str, scenario: Scenario, name: str) -> dict[str, Any]:
+    """Return a program's model as the simulator takes it."""
     if name not in scenario.models:
         folders = models.folders_in(workloads.folders_for(scenario.path))
         known = ", ".join(sorted({file.stem for folder in folders for file in folder.glob("*.toml")}))
         raise BadInput(f'{scenario.path}: {where}: there is no model of "{name}": must be one of {known}')
-    models.described(scenario.models[name])
+    return models.described(scenario.models[name])
+
+
+def _check_rate(scenario: Scenario, name: str, described: Mapping[str, Any]) -> None:
+    """Raise BadInput for a program that is to give a rate and whose model has none: it would be 0."""
+    if scenario.workloads[name].is_rate and not models.has_rate(described):
+        allowed = f'given, or the kind of [metric] in the workload "{name}" "elapsed"'
+        refuse(scenario.models[name], ("metric", "rate"), "is missing", allowed)

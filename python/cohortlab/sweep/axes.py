@@ -129,8 +129,7 @@ def _checked(place: str, field: str, values: Sequence[Any]) -> Axis:
         raise BadInput(f"{place}: has {len(values)} values: must have 1 to {VALUES_MAX}")
     kinds: dict[str, type] = {"seed": int, "alone": bool, **dict.fromkeys(TEXTS, str)}
     for value in values:
-        if isinstance(value, date | time):
-            raise BadInput(f"{place}: {shown(value)} is not allowed: no field is a date or a time")
+        _refuse_odd(place, value)
         wanted = kinds.get(field)
         if wanted is not None and type(value) is not wanted:
             what = {int: "a whole number", bool: "true or false", str: "a text"}[wanted]
@@ -140,6 +139,19 @@ def _checked(place: str, field: str, values: Sequence[Any]) -> Axis:
     if field == "seed" and not all(0 <= value < 1 << 63 for value in values):
         raise BadInput(f"{place}: has a seed that is not allowed: must be from 0 to {(1 << 63) - 1}")
     return Axis(field, tuple(values))
+
+
+def _refuse_odd(place: str, value: Any) -> None:
+    """Raise BadInput for what TOML can say and no field can be, however deep it is in a value."""
+    if isinstance(value, date | time):
+        raise BadInput(f"{place}: {shown(value)} is not allowed: no field is a date or a time")
+    if isinstance(value, str) and "\0" in value:
+        raise BadInput(f"{place}: has a text with the character U+0000: must be without")
+    if isinstance(value, Mapping):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        for inner in value:
+            _refuse_odd(place, inner)
 
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d{1,9})\]")

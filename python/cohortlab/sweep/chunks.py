@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
 from threading import Event
@@ -51,6 +51,14 @@ _MAGIC = b"PAR1"
 # Rows of other sweeps' points, without what is the sweep's own, by the points' names.
 Known = Mapping[str, Sequence[Mapping[str, Any]]]
 NOTHING: Known = {}
+# Told how many more files are read; and what is told, for so many.
+Tell = Callable[[int], None]
+Meter = Callable[[int], contextlib.AbstractContextManager[Tell]]
+
+
+def unseen(total: int) -> contextlib.AbstractContextManager[Tell]:
+    """Show nothing."""
+    return contextlib.nullcontext(lambda done: None)
 
 
 def schema(plan: Plan) -> pa.Schema:
@@ -211,7 +219,7 @@ class Store:
         if found != ours:
             raise BadInput(f"--out: {self.folder}: has another sweep, or this one with another --chunk")
 
-    def missing(self) -> list[int]:
+    def missing(self, meter: Meter = unseen) -> list[int]:
         """Return the chunks that are still to be simulated.
 
         Raises:
@@ -222,8 +230,10 @@ class Store:
             if not path.stem.isdecimal() or path != self._part(int(path.stem)):
                 raise BadInput(f"--out: {path}: is no part of a sweep: must be removed")
         done = {int(path.stem) for path in self._parts.glob("*.parquet") if _is_whole(path)}
-        for chunk in sorted(done):
-            self._check(self._part(chunk), numbers(self.plan, chunk, self.size))
+        with meter(len(done)) as tell:
+            for chunk in sorted(done):
+                self._check(self._part(chunk), numbers(self.plan, chunk, self.size))
+                tell(1)
         # Only now: another shard may be making the file, and removes the parts when it has made it.
         if self.file.exists():
             self._check(self.file, range(self.plan.points))
@@ -268,12 +278,16 @@ class Store:
     def keep(self, chunk: int, part: bytes) -> None:
         write_atomically(self._part(chunk), part)
 
-    def finish(self) -> Path:
+    def finish(self, meter: Meter = unseen) -> Path:
         """Make one file of all chunks' and return it."""
         if not self.file.exists():
             chunks = range(count(self.plan, self.size))
+            tables: list[pa.Table] = []
             try:
-                tables = [pq.read_table(self._part(chunk), schema=schema(self.plan)) for chunk in chunks]
+                with meter(len(chunks)) as tell:
+                    for chunk in chunks:
+                        tables.append(pq.read_table(self._part(chunk), schema=schema(self.plan)))
+                        tell(1)
             except FileNotFoundError:
                 # Another shard that ended at the same time has made the file, and removed the parts.
                 if not self.file.exists():

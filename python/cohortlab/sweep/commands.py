@@ -8,9 +8,9 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -21,18 +21,16 @@ from rich.text import Text
 from cohortlab.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 
 if TYPE_CHECKING:
-    from cohortlab.sweep.chunks import Known, Store
+    from cohortlab.sweep.chunks import Known, Store, Tell
     from cohortlab.sweep.plan import Plan
 
 # Enough for a chunk's overhead to be little, few enough for every worker to have one.
 CHUNK = 16
 _TENTHS = 10
-
-
-class Meter(Protocol):
-    """Told how many points are done."""
-
-    def __call__(self, done: int) -> None: ...
+# Of what takes less than this, but for the runs, nothing is shown.
+_PATIENCE_S = 5.0
+# Where there is no bar, a line at least so often.
+_TELL_S = 60.0
 
 
 @click.command()
@@ -78,7 +76,9 @@ def sweep(
         if workers is not None:
             raise BadInput("--workers: is not allowed with --dask: its workers are started elsewhere")
         cluster.check(dask)
-    planned = plan.make(scenario, of_options(axes, axes_file))
+    given = of_options(axes, axes_file)
+    with _meter(plan.tries(given), "values", "trying: ", _PATIENCE_S) as tell:
+        planned = plan.make(scenario, given, tell)
     rows = read_known(known)
     store = Store(out or Path("results") / f"sweep-{planned.key}", planned, chunk)
     store.open()
@@ -87,12 +87,12 @@ def sweep(
     except KeyboardInterrupt:
         print("cohortlab: interrupted: the same command goes on from here", file=sys.stderr)
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
-    left = len(store.missing())
+    left = len(store.missing(_reading))
     if left:
         print(f"results: {left} chunks are other shards': the last one to end makes {store.file}", file=sys.stderr)
         failed = store.failures_of(*part)
     else:
-        print(f"results: {store.finish()}", file=sys.stderr)
+        print(f"results: {store.finish(_reading)}", file=sys.stderr)
         failed = store.failures()
     if failed:
         print(f"cohortlab: {failed} of {planned.points} runs failed: see the column error", file=sys.stderr)
@@ -103,7 +103,7 @@ def _fill(store: Store, plan: Plan, part: tuple[int, int], dask: str | None, wor
     """Simulate what is missing of this shard."""
     from cohortlab.sweep import cluster, local
 
-    mine = [chunk for chunk in store.missing() if chunk % part[1] == part[0] - 1]
+    mine = [chunk for chunk in store.missing(_reading) if chunk % part[1] == part[0] - 1]
     if dask:
         done = cluster.run(plan, mine, store.size, dask, known)
     else:
@@ -123,38 +123,70 @@ def _shard(text: str | None) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+def _reading(total: int) -> AbstractContextManager[Tell]:
+    """Show how many of the chunks' files are read: of a million points that takes minutes."""
+    return _meter(total, "chunks", "reading: ", _PATIENCE_S)
+
+
 @contextmanager
-def _meter(total: int) -> Iterator[Meter]:
+def _meter(total: int, what: str = "runs", doing: str = "", after_s: float = 0.0) -> Iterator[Tell]:
+    """Show how far it is; what is over before ``after_s`` seconds have passed is not shown at all."""
     console = Console(stderr=True)
-    if console.is_terminal:
-        columns = (BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
-        with RichProgress(*columns, console=console) as bar:
-            task = bar.add_task("", total=total)
-            yield lambda done: bar.update(task, advance=done)
-    else:
-        yield _Lines(total)
+    if not console.is_terminal:
+        yield _Lines(total, what, doing, after_s)
+        return
+    columns: list[str | ProgressColumn] = [BarColumn(), MofNCompleteColumn(), _Rate(what), TimeRemainingColumn()]
+    if doing:
+        columns.insert(0, doing)
+    bar = RichProgress(*columns, console=console, transient=bool(doing))
+    task = bar.add_task("", total=total)
+    begins = time.monotonic() + after_s
+
+    def tell(done: int) -> None:
+        if time.monotonic() >= begins:
+            bar.start()
+        bar.update(task, advance=done)
+
+    if not after_s:
+        bar.start()
+    try:
+        yield tell
+    finally:
+        if bar.live.is_started:
+            bar.stop()
 
 
 class _Rate(ProgressColumn):
-    """Runs per second, which is not known before two chunks have ended."""
+    """Runs, or whatever is counted, per second, which is not known before two of them have ended."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
 
     def render(self, task: Task) -> Text:
-        return Text("" if task.speed is None else f"{task.speed:.1f} runs/s")
+        return Text("" if task.speed is None else f"{task.speed:.1f} {self.what}/s")
 
 
 class _Lines:
-    """A line for each tenth."""
+    """A line for each tenth, and one now and then while there is none."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, what: str, doing: str, after_s: float) -> None:
         self.total = total
+        self.what = what
+        self.doing = doing
         self.done = 0
         self.began = time.monotonic()
+        self.begins = self.began + after_s
+        self.told = self.began
 
     def __call__(self, done: int) -> None:
         before, self.done = self.done * _TENTHS // self.total, self.done + done
-        now = self.done * _TENTHS // self.total
-        if now > before:
-            rate = self.done / max(time.monotonic() - self.began, 1e-9)
-            left_s = (self.total - self.done) / rate
-            told = f"{self.done} of {self.total} runs, {rate:.1f} runs/s, {left_s:.0f} s left"
-            print(f"[{now * 100 // _TENTHS:3} %] {told}", file=sys.stderr)
+        now = time.monotonic()
+        is_due = self.done * _TENTHS // self.total > before or now - self.told >= _TELL_S
+        if now < self.begins or not is_due:
+            return
+        self.told = now
+        rate = self.done / max(now - self.began, 1e-9)
+        left_s = (self.total - self.done) / rate
+        told = f"{self.done} of {self.total} {self.what}, {rate:.1f} {self.what}/s, {left_s:.0f} s left"
+        print(f"[{self.done * 100 // self.total:3} %] {self.doing}{told}", file=sys.stderr)

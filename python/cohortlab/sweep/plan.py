@@ -9,6 +9,7 @@ import functools
 import json
 import math
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -223,8 +224,15 @@ class Plan:
         return hardwares.of_data(data, path)
 
 
-def make(path: Path, axes: tuple[Axis, ...]) -> Plan:
+def tries(axes: tuple[Axis, ...]) -> int:
+    """Return how many values ``make`` tries: of seeds one, since none is better than another."""
+    return sum(1 if axis.field == "seed" else len(axis.values) for axis in axes)
+
+
+def make(path: Path, axes: tuple[Axis, ...], tell: Callable[[int], None] = lambda done: None) -> Plan:
     """Return the plan of a sweep of the scenario in ``path``: every file is read, every value tried once.
+
+    ``tell`` is told of each value: a million of them take minutes.
 
     Raises:
         BadInput: something is wrong with a file or a value.
@@ -249,6 +257,7 @@ def make(path: Path, axes: tuple[Axis, ...]) -> Plan:
                 _first_good(plan, axes, at, value)
             except BadInput as error:
                 raise BadInput(f"{axis.field} = {shown(value)}: {error}") from None
+            tell(1)
             if axis.field == "seed":
                 break
     if not axes:

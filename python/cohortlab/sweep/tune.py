@@ -144,7 +144,8 @@ def score(
             raise KeyboardInterrupt
         for (_, label, _), why in results.failed.items():
             failed.setdefault(label, f"{scenario.name}: {why}")
-        if results.stopped and not results.failed:
+        # A setting that has not failed has not all its figures, and one that has is worse than any other.
+        if results.stopped and not by_label.keys() <= {label for _, label, _ in results.failed}:
             raise PlaceError(f"{scenario.path}: {results.stopped}")
         for figure in figures(results, scenario):
             by_label[figure.policy].append(figure)
