@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The comparisons of docs/measurements.md and docs/default-policy.md, one after the other, of one Cohort.
+
+    build/venv/bin/python bench/campaign.py FOLDER [NAME...]
+
+Runs the comparisons of bench/campaign.toml that have these names, such as 2x2 or "sim-*", or all: those in the lab take
+more than two hours on two cores. Each is kept in FOLDER/NAME when it has ended, and not run again, so a campaign can be
+stopped and goes on later; with another Cohort it does not. `bench/tables.py FOLDER/NAME` prints a comparison's table.
+
+Exit code: 0 all were measured, 1 one was not, 2 wrong input.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from tables import refuse
+
+REPO = Path(__file__).resolve().parents[1]
+PLAN = REPO / "bench" / "campaign.toml"
+# What figures depend on.
+SOURCES = ("bpf", "hardware", "host", "lab", "python", "scenarios", "sim", "workloads")
+
+
+def main(words: Sequence[str]) -> int:
+    if not words:
+        refuse("FOLDER is missing: where the results of comparisons are kept")
+    out, wanted = Path(words[0]), words[1:]
+    plan = tomllib.loads(PLAN.read_text(encoding="utf-8"))
+    chosen = [one for one in plan["comparison"] if any(fnmatchcase(one["name"], name) for name in wanted or ["*"])]
+    names = [one["name"] for one in plan["comparison"]]
+    for name in wanted:
+        if not any(fnmatchcase(known, name) for known in names):
+            refuse(f'NAME: "{name}" is not allowed: must be of {PLAN.relative_to(REPO)}: {", ".join(names)}')
+    _of_one_version(out)
+    missing = []
+    for number, one in enumerate(chosen, 1):
+        about = f"{number} of {len(chosen)}: {one['name']}"
+        if (out / one["name"]).is_dir():
+            print(f"{about}: is there")
+            continue
+        print(f"{about}: cohortlab compare {shlex.join(command(one, plan['policies']))}", flush=True)
+        begin_s = time.monotonic()
+        if not _measured(command(one, plan["policies"]), out, one["name"]):
+            missing.append(one["name"])
+        print(f"{about}: {time.monotonic() - begin_s:.0f} s", flush=True)
+    if missing:
+        print(f"not measured: {', '.join(missing)}", file=sys.stderr)
+    return 1 if missing else 0
+
+
+def command(comparison: dict[str, Any], policies: dict[str, str]) -> list[str]:
+    """Return what follows ``cohortlab compare``: its command, and what its policies' labels stand for."""
+    words = shlex.split(comparison["command"])
+    labels = words[words.index("--policies") + 1].split(",")
+    return words + [word for one in labels if one in policies for word in ("--policy-args", f"{one}={policies[one]}")]
+
+
+def _measured(words: Sequence[str], out: Path, name: str) -> bool:
+    """Run a comparison, and keep it if all of it was measured; what is not whole stays beside it, as NAME.part."""
+    part = out / f"{name}.part"
+    argv = [sys.executable, "-m", "cohortlab", "compare", *words, "--out", str(part.absolute())]
+    if subprocess.run(argv, cwd=REPO, check=False).returncode != 0:
+        return False
+    part.rename(out / name)
+    return True
+
+
+def _of_one_version(out: Path) -> None:
+    """Refuse a folder of another Cohort, by the last commit that changed what is measured; a new one is told it."""
+
+    def git(*words: str) -> str:
+        argv = ["git", "-C", str(REPO), *words, "--", *SOURCES]
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+    version = git("log", "-1", "--format=%h", "--abbrev=12") + ("-changed" if git("status", "--porcelain") else "")
+    file = out / "version"
+    out.mkdir(parents=True, exist_ok=True)
+    if file.is_file() and (was := file.read_text(encoding="utf-8").strip()) != version:
+        refuse(f"{file}: has {was}, and this is {version}: must be another FOLDER")
+    file.write_text(version + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

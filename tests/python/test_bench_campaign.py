@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""bench/campaign.py: each of its comparisons is one that `cohortlab compare` takes, and what is there stays."""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+PLAN = tomllib.loads((BENCH / "campaign.toml").read_text(encoding="utf-8"))
+NAMES = [one["name"] for one in PLAN["comparison"]]
+
+
+@pytest.fixture
+def campaign(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module("campaign")
+
+
+@pytest.fixture
+def asked(campaign: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The comparisons that a campaign asks for; of them only "2x4" fails."""
+    names: list[str] = []
+
+    def measured(words: list[str], out: Path, name: str) -> bool:
+        names.append(name)
+        if name != "2x4":
+            (out / name).mkdir()
+        return name != "2x4"
+
+    monkeypatch.setattr(campaign, "_measured", measured)
+    return names
+
+
+@pytest.mark.parametrize("comparison", PLAN["comparison"], ids=NAMES)
+def test_each_comparison_is_one(cohortlab: Run, campaign: Any, tmp_path: Path, comparison: dict[str, Any]) -> None:
+    # Where results go is the last that is looked at before anything is measured.
+    (tmp_path / "file").touch()
+    ran = cohortlab("compare", *campaign.command(comparison, PLAN["policies"]), "--out", tmp_path / "file" / "in")
+    assert ran.code == 2
+    assert "cannot be written to: Not a directory" in ran.err
+
+
+def test_names_are_there_once() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+
+
+def test_it_goes_on_where_it_was(campaign: Any, asked: list[str], tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    assert campaign.main([out, "2x*", "three"]) == 1
+    first = [name for name in NAMES if name.startswith("2x") or name == "three"]
+    assert asked == first
+    asked.clear()
+    assert campaign.main([out, "2x*", "up"]) == 1
+    assert asked == ["2x4", "up"]
+
+
+@pytest.mark.parametrize("words", [["out", "2x2", "four"], []])
+def test_wrong_words_are_refused(campaign: Any, asked: list[str], tmp_path: Path, words: list[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        campaign.main([str(tmp_path / word) if word == "out" else word for word in words])
+    assert error.value.code == 2
+    assert not asked
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_version_is_refused(
+    campaign: Any, asked: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "version").write_text("0123456789ab\n")
+    with pytest.raises(SystemExit):
+        campaign.main([str(tmp_path)])
+    assert "has 0123456789ab, and this is " in capsys.readouterr().err
+    assert not asked
