@@ -103,12 +103,6 @@ MUTATIONS = [
         "if (!slice_ns)",
     ),
     Mutation(
-        "who has just slept waits for those that are due nearly a whole pCPU",
-        "vm_rank.h",
-        "if (!first->own_turn_us)\n\t\treturn 0;",
-        ";",
-    ),
-    Mutation(
         "a thread of the VMM waits for its VM's turn",
         "vm_rank.h",
         "return t->vm && t->vcpu < 0 ? lag_ns : 0;",
