@@ -20,7 +20,6 @@ import tomllib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from tables import refuse
 
@@ -34,34 +33,40 @@ def main(words: Sequence[str]) -> int:
     if not words:
         refuse("FOLDER is missing: where the results of comparisons are kept")
     out, wanted = Path(words[0]), words[1:]
-    plan = tomllib.loads(PLAN.read_text(encoding="utf-8"))
-    chosen = [one for one in plan["comparison"] if any(fnmatchcase(one["name"], name) for name in wanted or ["*"])]
-    names = [one["name"] for one in plan["comparison"]]
+    plan = planned()
+    names = list(plan)
+    chosen = [name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted or ["*"])]
     for name in wanted:
         if not any(fnmatchcase(known, name) for known in names):
             refuse(f'NAME: "{name}" is not allowed: must be of {PLAN.relative_to(REPO)}: {", ".join(names)}')
     _of_one_version(out)
     missing = []
-    for number, one in enumerate(chosen, 1):
-        about = f"{number} of {len(chosen)}: {one['name']}"
-        if (out / one["name"]).is_dir():
+    for number, name in enumerate(chosen, 1):
+        about = f"{number} of {len(chosen)}: {name}"
+        if (out / name).is_dir():
             print(f"{about}: is there")
             continue
-        print(f"{about}: cohortlab compare {shlex.join(command(one, plan['policies']))}", flush=True)
+        print(f"{about}: cohortlab compare {shlex.join(plan[name])}", flush=True)
         begin_s = time.monotonic()
-        if not _measured(command(one, plan["policies"]), out, one["name"]):
-            missing.append(one["name"])
+        if not _measured(plan[name], out, name):
+            missing.append(name)
         print(f"{about}: {time.monotonic() - begin_s:.0f} s", flush=True)
     if missing:
         print(f"not measured: {', '.join(missing)}", file=sys.stderr)
     return 1 if missing else 0
 
 
-def command(comparison: dict[str, Any], policies: dict[str, str]) -> list[str]:
-    """Return what follows ``cohortlab compare``: its command, and what its policies' labels stand for."""
-    words = shlex.split(comparison["command"])
-    labels = words[words.index("--policies") + 1].split(",")
-    return words + [word for one in labels if one in policies for word in ("--policy-args", f"{one}={policies[one]}")]
+def planned() -> dict[str, list[str]]:
+    """Return what follows ``cohortlab compare`` for each comparison, with what its policies' labels stand for."""
+    read = tomllib.loads(PLAN.read_text(encoding="utf-8"))
+    plan = {}
+    for one in read["comparison"]:
+        for each in one.get("each", [""]):
+            words = shlex.split(one["command"].replace("{}", each))
+            labels = [label for label in words[words.index("--policies") + 1].split(",") if label in read["policies"]]
+            more = [word for label in labels for word in ("--policy-args", f"{label}={read['policies'][label]}")]
+            plan[one["name"].replace("{}", each)] = words + more
+    return plan
 
 
 def _measured(words: Sequence[str], out: Path, name: str) -> bool:
