@@ -7,7 +7,7 @@ Runs the comparisons of bench/campaign.toml that have these names, such as 2x2 o
 more than two hours on two cores. Each is kept in FOLDER/NAME when it has ended, and not run again, so a campaign can be
 stopped and goes on later; with another Cohort it does not. `bench/tables.py FOLDER/NAME` prints a comparison's table.
 
-Exit code: 0 all were measured, 1 one was not, 2 wrong input.
+Exit code: 0 all were measured, 1 one was not, 2 wrong input, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -95,4 +95,8 @@ def _of_one_version(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on from here", file=sys.stderr)
+        sys.exit(130)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,13 @@ def test_each_comparison_is_one(cohortlab: Run, campaign: Any, tmp_path: Path) -
         ran = cohortlab("compare", *words, "--out", tmp_path / "file" / "in")
         assert ran.code == 2, name
         assert "cannot be written to: Not a directory" in ran.err, name
+
+
+def test_each_label_is_used(campaign: Any) -> None:
+    asked_for = {
+        label for words in campaign.planned().values() for label in words[words.index("--policies") + 1].split(",")
+    }
+    assert tomllib.loads(campaign.PLAN.read_text())["policies"].keys() <= asked_for
 
 
 def test_it_goes_on_where_it_was(campaign: Any, asked: list[str], tmp_path: Path) -> None:
