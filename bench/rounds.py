@@ -10,16 +10,14 @@ lacks rounds.
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from tables import measurements, refuse, without_disturbed
+from tables import chosen_window_us, measurements, refuse, without_disturbed
 
-from cohortlab.fidelity import kernel_of, window_us
-from cohortlab.results import ALONE, Results, Row, read_parquet
+from cohortlab.fidelity import kernel_of
+from cohortlab.results import ALONE, Row, read_parquet
 
 
 def main(folder: str, wanted: str | None, *, settled: bool) -> None:
@@ -33,7 +31,7 @@ def main(folder: str, wanted: str | None, *, settled: bool) -> None:
         refuse(f"{file}: {said}: must be one of {', '.join(results.tlb_modes)}")
     (tlb,) = modes
     place = results.places[tlb]
-    window = _window_us(results, place)
+    window = chosen_window_us(results, place)
     if window is None:
         wrong = f'ple: "{place.get("ple", "")}" is not allowed'
         refuse(f"{file}: {wrong}: must be a pause filter whose window in us is known")
@@ -64,22 +62,6 @@ def _without_out(command: str) -> str:
         elif not word.startswith("--out="):
             kept.append(word)
     return shlex.join(kept)
-
-
-def _window_us(results: Results, place: Mapping[str, str]) -> int | None:
-    """Return the window to simulate: that which was chosen; None if there is none, or if it is not known.
-
-    Each boot measures a little more or less than that, and a shape has one window for all its runs.
-    """
-    measured = window_us(place)
-    if measured is None:
-        return None
-    # The last option counts, and more than what the scenario says.
-    options: list[str] = re.findall(r" --ple[ =](\d+)", results.command)
-    guest = tomllib.loads(results.scenario_text).get("guest", {})
-    chosen = int(options[-1]) if options else guest.get("ple_window_us")
-    # Where nobody chose one: hardware's 100 us.
-    return chosen or round(measured, -1) or measured
 
 
 def _print(rows: Sequence[Row], program: str, policies: Sequence[str]) -> None:

@@ -45,7 +45,7 @@ def test_a_table_has_the_programs_that_were_measured(
     path.write_text(two_vms("tlb-flush"))
     args = ("--on", "sim", "--programs", "mmapfork", "--rounds", 1, "--policies", "eevdf", "--out", "out")
     assert cohortlab("compare", path, *args).code == 0
-    script("tables").main(["out"], short=True, by_policy=False, settled=False)
+    script("tables").main(["out"], form="short")
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| mmapfork, s | ")]
     assert len(rows) == 1
 
@@ -164,6 +164,47 @@ def test_rounds_of_what_is_not_there_are_refused(
 
 def test_tables_of_nothing_are_refused(script: Callable[[str], Any], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        script("tables").main([], short=False, by_policy=False, settled=False)
+        script("tables").main([])
     told = capsys.readouterr()
     assert (ended.value.code, told.out, told.err[:6]) == (2, "", "FOLDER")
+
+
+def test_comparisons_beside_each_other_say_what_differs(
+    script: Callable[[str], Any], results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_parquet(results, FILE)
+    results.command += " --ple 16"
+    write_parquet(results, Path("other/measurements.parquet"))
+    capsys.readouterr()
+    script("tables").main(["other", "out"], form="beside")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "| program | 16 µs: EEVDF | 16 µs: vtime | 100 µs: EEVDF | 100 µs: vtime |"
+    cells = [cell.strip() for cell in lines[3].strip("|").split("|")]
+    # Both are of the same runs, so both halves are alike.
+    assert cells[0] == "quick"
+    assert cells[1:3] == cells[3:]
+    assert float(cells[1]) > 0
+
+
+def test_only_our_own_misses_are_bold(
+    script: Callable[[str], Any],
+    results: Results,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_parquet(results, FILE)
+    tables = script("tables")
+    monkeypatch.setattr(tables, "OURS", "vtime")
+
+    def over(goal: float) -> list[str]:
+        capsys.readouterr()
+        tables.main(["out"], form="short", goal=goal)
+        (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("| quick"))
+        return [cell.strip() for cell in row.strip("|").split("|")][2:]
+
+    eevdf, ours = over(0.01)
+    assert ours.startswith("**")
+    assert not eevdf.startswith("*")
+    assert over(100.0) == [eevdf, ours.strip("*")]
+    # What the table rounds to the goal meets it.
+    assert over(float(ours.strip("*"))) == [eevdf, ours.strip("*")]
