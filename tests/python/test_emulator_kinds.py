@@ -28,7 +28,7 @@ def test_the_page_has_the_same_words(kind: Kind) -> None:
 
 
 def test_an_exit_costs_as_much_more_as_was_measured() -> None:
-    said = re.search(r"^\| a VM exit \(CPUID\), µs \|(.*)\|$", (DOCS / "measurements.md").read_text(), re.M)
+    said = re.search(r"^\| a VM exit \(CPUID\), µs \|(.*)\|$", (DOCS / "lab-measurements.md").read_text(), re.M)
     assert said is not None
     patched, *others = (float(cell.split()[0]) for cell in said[1].split("|"))
     assert len(others) == len(KINDS) - 1

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The kinds of emulator: what each costs, in the words of all who tell it, and how results name them.
 
-docs/measurements.md has the figures (Cost of an exit; Soak), docs/lab.md the same words.
+docs/lab-measurements.md has the figures (Cost of an exit; Soak), docs/lab.md the same words.
 """
 
 from __future__ import annotations

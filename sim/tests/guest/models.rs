@@ -106,9 +106,9 @@ fn user_spin_does_not_wait_for_its_reader() {
     assert!((8_000 * answer_ns + 1..=8_000 * (answer_ns + looks_ns)).contains(&beside_ns), "{beside_ns}");
 }
 
-/// What the lab measured with each program alone on 2 vCPUs, on a quiet machine: seconds, or units per second; medians of `bench/alone.py lab 5` and the medians of
-/// 2x2, three-on-two, up-beside-smp and heavy-beside-two, five rounds each (docs/measurements.md): the median of these five medians, which are up to a third apart
-/// (mmapfork, 0.46 to 0.61 s). The models' parameters come from such runs, so the models must give these figures again.
+/// What the lab measured with each program alone on 2 vCPUs, on a quiet machine (an AMD EPYC of family 26): seconds, or units per second. Each is the median of
+/// five medians of five rounds, those of `bench/alone.py lab 5` and of four shapes, which are up to a third apart (mmapfork, 0.46 to 0.61 s). The models'
+/// parameters come from such runs, so the models must give these figures again.
 const LAB_ALONE: [(&str, f64); 7] = [
     ("hackbench", 0.444),
     ("tlb-shootdown", 0.32),
