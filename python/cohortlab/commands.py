@@ -11,6 +11,7 @@ import shlex
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -21,10 +22,12 @@ from cohortlab import scenario as scenarios
 from cohortlab.compare import INTERRUPTED, OpenPlace, Plan
 from cohortlab.errors import EXIT_FAILED, EXIT_INTERRUPTED, BadInput
 from cohortlab.folders import folder_for
+from cohortlab.lab import binaries
 from cohortlab.options import Name
 from cohortlab.places import PlaceError
 from cohortlab.policies import (
     ALL,
+    BINARY,
     KERNEL,
     KNOWN,
     Policy,
@@ -32,6 +35,7 @@ from cohortlab.policies import (
     parse_policies,
     read_sets,
     sets_file,
+    split_binary,
     without_talk,
 )
 from cohortlab.progress import Bar, Forecast, Lines, Progress
@@ -66,8 +70,8 @@ POLICIES = f"With commas, of {', '.join(KNOWN)}; or {ALL}. NAME@VARIANT is NAME 
     "--policy-args",
     multiple=True,
     metavar="LABEL=ARGS",
-    help="More arguments of `cohort run`; for eevdf --cgroup-mode, --base-slice-us; simulated --vm-cgroups no, "
-    "--boost; for a simulated CFS --latency-us, --min-granularity-us.",
+    help="More arguments of `cohort run`, and on real kernels --binary FILE, another cohort; for eevdf --cgroup-mode, "
+    "--base-slice-us; simulated --vm-cgroups no, --boost; for a simulated CFS --latency-us, --min-granularity-us.",
 )
 @click.option("--rounds", type=click.IntRange(1, 1000), help="How often to measure. Default: 5; simulated, 2.")
 @click.option("--programs", help="These programs, with commas, in place of the scenario's; also rt-app's FILE.json.")
@@ -139,16 +143,18 @@ def compare(
         warm_up=warm_up and where != "sim",
         crashes_max=crashes,
     )
+    cohorts: dict[str, dict[str, str]] = {}
     if where == "sim":
         open_place = _simulator(chosen, plan, hardware)
     elif hardware is not None:
         raise BadInput("--hardware: only a simulated host can be chosen: --on sim")
     else:
-        _check_arguments(plan)
+        cohorts = _check_arguments(plan)
     remark = _on_this_host(plan) if where == "host" else ""
     _check_picture(picture)
     folder = folder_for(out, chosen.name)
     results = plan.results(shlex.join(["cohortlab", *sys.argv[1:]]))
+    results.binaries = cohorts
     # Only now: what draws and writes takes half a second to load, which a wrong option should not have to wait for. But
     # before anything is measured, so that it cannot fail when all is done; a simulation is done before that, and runs
     # meanwhile.
@@ -249,21 +255,46 @@ def place_named(name: str, *, probe: bool = True) -> OpenPlace:
     return functools.partial(open_lab, probe=probe)
 
 
-def _check_arguments(plan: Plan) -> None:
-    """Raise BadInput for what ``cohort run`` would refuse on a real kernel, which would be told only after its boot."""
+def _check_arguments(plan: Plan) -> dict[str, dict[str, str]]:
+    """Return which `cohort` each label has, for the results.
+
+    Raises:
+        BadInput: one refuses its arguments, which a real kernel would tell only after its boot.
+    """
     from cohortlab.sim.policy import knobs
 
+    cohorts: dict[str, dict[str, str]] = {}
     for policy in plan.policies:
         if policy.name == KERNEL:
             if why := kernel_settings(policy.args).only_simulated:
                 raise BadInput(f"{policy.label}: {why}")
             continue
+        binary, args = split_binary(policy.args)
         try:
-            knobs(policy.name, without_talk(policy.args))
-            if file := sets_file(policy.args):
+            if binary is None:
+                knobs(policy.name, without_talk(args))
+                # Where there is none, the place says what to do.
+                with suppress(PlaceError):
+                    cohorts[policy.label] = binaries.build(binaries.find("cohort")).about
+            else:
+                cohorts[policy.label] = _other(binary, policy.name, args).about
+            if file := sets_file(args):
                 read_sets(file)
         except PlaceError as error:
             raise BadInput(f"{policy.label}: {error}") from None
+    return cohorts
+
+
+def _other(binary: str, name: str, args: Sequence[str]) -> binaries.Build:
+    """Return the `cohort` of ``--binary``; raise PlaceError if it is none, or cannot be run so: that it says itself."""
+    from cohortlab.lab.policy import words_of
+
+    try:
+        build = binaries.build(Path(binary))
+        build.check_arguments(words_of(name, args))
+    except PlaceError as error:
+        raise PlaceError(f"{BINARY}: {error}") from None
+    return build
 
 
 def _on_this_host(plan: Plan) -> str:

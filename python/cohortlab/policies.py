@@ -32,6 +32,8 @@ CFS_US = range(100, 1_000_001)
 _YES_NO = {"yes": True, "no": False}
 # What a pause-loop exit may do under the kernel's own scheduler: what KVM does, and two cures (Yasuno, section 5).
 KERNEL_BOOSTS = ("candidate", "any-mode", "unfair")
+# Of a policy, on real kernels: the `cohort` that runs it, in place of the one that is built here.
+BINARY = "--binary"
 
 # In the order of KernelSettings' fields.
 _NUMBERS = {"--base-slice-us": BASE_SLICE_US, "--latency-us": CFS_US, "--min-granularity-us": CFS_US}
@@ -132,6 +134,23 @@ def kernel_settings(args: Sequence[str]) -> KernelSettings:
 def without_talk(args: Sequence[str]) -> tuple[str, ...]:
     """Return the arguments without those that only make ``cohort run`` say more."""
     return tuple(arg for arg in args if arg not in _TALKATIVE)
+
+
+def split_binary(args: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """Return the file of ``--binary``, if there is one, and the arguments of its ``cohort run``, or raise BadInput."""
+    files: list[str] = []
+    others: list[str] = []
+    words = iter(args)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag == BINARY:
+            files.append(value if equals else next(words, ""))
+        else:
+            others.append(word)
+    if len(files) > 1 or "" in files:
+        given = shlex.join(args)
+        raise BadInput(f'--policy-args: "{given}" is not allowed: {BINARY} must be there once, with a file')
+    return (files[0] if files else None), tuple(others)
 
 
 def sets_file(args: Sequence[str]) -> str | None:

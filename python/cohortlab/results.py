@@ -143,6 +143,7 @@ class Results:
         failed: why a program under a policy was taken out of the comparison, by (TLB mode, label, program).
         files: see ``Scenario.own_files``; None in files of older versions.
         stopped: why the comparison ended before all its rounds were complete; None when it did not.
+        binaries: on real kernels, which `cohort` each label has: file, version, sha256. Older files do not say.
     """
 
     scenario: str
@@ -160,6 +161,7 @@ class Results:
     failed: dict[tuple[str, str, str], str] = field(default_factory=dict)
     files: dict[str, tuple[str, str]] | None = None
     stopped: str | None = None
+    binaries: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def write_parquet(results: Results, path: Path) -> None:
@@ -205,6 +207,7 @@ def read_parquet(path: Path) -> Results:
         failed={(tlb, label, program): why for tlb, label, program, why in about["failed"]},
         files=None if files is None else {name: (file, sha256) for name, (file, sha256) in files.items()},
         stopped=about["stopped"],
+        binaries=about.get("binaries", {}),
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from pauses import exits_of
 
+from cohortlab.lab import binaries
 from cohortlab.lab import guest as guests
 from cohortlab.lab.agent import AgentError
 from cohortlab.lab.place import LabPlace
@@ -154,3 +156,18 @@ def test_policies_alternate_under_living_guests(place: LabPlace) -> None:
         assert measured.value > 0
         assert bool(measured.stats) == (policy != "eevdf"), json.dumps(measured.stats)
     assert place.complaints == before
+
+
+def test_another_cohort_runs_in_place_of_the_one_that_is_built(place: LabPlace, tmp_path: Path) -> None:
+    built, copy = binaries.build(binaries.find("cohort")).content, tmp_path / "copy"
+    # A byte more, behind all that is loaded of it.
+    copy.write_bytes(built + b"\0")
+    copy.chmod(0o755)
+    ran = []
+    for args in ((), ("--binary", str(copy)), ()):
+        with place.policy("cohort", args), place.background("pv", "cpu-hog"):
+            assert place.measure("work", "hackbench").stats
+            # The probe is another process, of the one that is built.
+            pid = place.emulator.host.check("pgrep -f '[r]un --policy cohort'").strip()
+            ran.append(place.emulator.host.check(f"sha256sum /proc/{pid}/exe").split()[0])
+    assert ran == [hashlib.sha256(content).hexdigest() for content in (built, copy.read_bytes(), built)]

@@ -206,7 +206,7 @@ class Place(real.RealPlace):
     def _boot(self) -> None:
         pass
 
-    _close = _check = _needs_cohort = _boot
+    _close = _check = _needs_cohort = _there = _boot
 
     def _last_words(self) -> str:
         return ""

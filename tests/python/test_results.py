@@ -72,6 +72,7 @@ def results(two: Scenario) -> Results:
         failed={("hypercall", "cohort@<u>", program): "stalled" for program in ("spin", "serve")},
         files={"spin": ("/a/workloads/spin.toml", "5a" * 32)},
         stopped="interrupted",
+        binaries={"cohort@<u>": {"file": "/a/cohort", "version": "cohort 1.2.3", "sha256": "c0" * 32}},
     )
     for tlb in made.tlb_modes:
         for turn in (1, 2, 3):

@@ -12,6 +12,7 @@ from cohortlab.host import checks
 from cohortlab.host.agent import LocalAgent
 from cohortlab.lab import binaries, guest, image, kernels, programs, sampling, vmlinux
 from cohortlab.lab.agent import AgentError, Machine
+from cohortlab.lab.binaries import Build
 from cohortlab.lab.bringup import GUEST_KERNEL, wait_for
 from cohortlab.lab.emulator import COMPLAINT
 from cohortlab.lab.guest import GuestConfig, Site
@@ -136,8 +137,11 @@ class HostPlace(RealPlace):
         return [line for line in new if COMPLAINT.search(line)]
 
     def _needs_cohort(self) -> None:
-        if not self.cohort_there:
-            binaries.find("cohort")
+        # It is run where it is, and results say which one that was.
+        self.cohort_there = str(binaries.build(binaries.find("cohort")).unchanged())
+
+    def _there(self, build: Build) -> str:
+        return str(build.unchanged())
 
 
 def _version(qemu: str) -> str:

@@ -49,7 +49,7 @@ def bring_up(
     kernel: str | None = None,
     guest_kernel: str | None = None,
     accel: str = "auto",
-    files: Mapping[str, Path] | None = None,
+    files: Mapping[str, bytes | Path] | None = None,
     qemu: Qemu | None = None,
     disks: Sequence[Path] = (),
     spare_mb: int = 0,

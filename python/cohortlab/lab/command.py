@@ -44,7 +44,7 @@ class Boot:
         ple_window_us: how long it may spin before, where the processor has a pause filter; None: as hardware does.
         guest_kernel: the guests'; None: the host's.
         qemu: the emulator; None: the best that is there.
-        files: programs put into the host's PATH, by name.
+        files: programs put into the host's PATH, by name: a file, or what is in it.
         disks: more disks of the host, read-only: /dev/vdc and so on.
         extra_cmdline: more of the host's kernel command line.
         keep: the lab outlives this process.
@@ -62,7 +62,7 @@ class Boot:
     ple_window_us: int | None = None
     guest_kernel: Kernel | None = None
     qemu: Qemu | None = None
-    files: Mapping[str, Path] = field(default_factory=dict)
+    files: Mapping[str, bytes | Path] = field(default_factory=dict)
     disks: Sequence[Path] = ()
     extra_cmdline: str = ""
     keep: bool = False
@@ -144,7 +144,7 @@ def _initrd(boot: Boot) -> bytes:
     """Return the initramfs with this boot's payload, which in turn holds the guests' initramfs."""
     base = initramfs(boot.kernel, boot.image, "host")
     agent = {"payload/bin/cohort-lab-agent": boot.agent}
-    programs = {f"payload/bin/{name}": path for name, path in boot.files.items()}
+    programs = {f"payload/bin/{name}": program for name, program in boot.files.items()}
     guest: dict[str, bytes | Path] = {
         "payload/guest/initrd": guest_initramfs(boot.guest_kernel or boot.kernel, boot.image, boot.agent),
     }

@@ -10,6 +10,7 @@ from typing import Self
 
 from cohortlab.lab import binaries, programs, sampling
 from cohortlab.lab.agent import Machine
+from cohortlab.lab.binaries import Build
 from cohortlab.lab.bringup import bring_up
 from cohortlab.lab.command import PAYLOAD
 from cohortlab.lab.emulator import Emulator
@@ -45,6 +46,8 @@ class LabPlace(RealPlace):
         self._kernel = kernel
         self._accel = accel
         self._cohort = cohort
+        # The one of all boots, as the emulator is.
+        self._built: Build | None = None
         self._lab: Emulator | None = None
         self._state: State | None = None
         self._qemu: Qemu | None = None
@@ -86,8 +89,7 @@ class LabPlace(RealPlace):
             raise PlaceError(f"{scenario.name}: host.pcpus = {self.pcpus} is not allowed here: must be at most {cores}")
         self._check_scenario()
         try:
-            self._cohort = self._cohort or binaries.find("cohort")
-            files = {"cohort": self._cohort}
+            files = {"cohort": self._build().content}
         except PlaceError:
             files = {}  # enough for the kernel's own scheduler; another policy then says what is missing
         lab = bring_up(
@@ -160,4 +162,16 @@ class LabPlace(RealPlace):
         return self._lab.new_complaints(last=last) if self._lab is not None else []
 
     def _needs_cohort(self) -> None:
-        self._cohort = self._cohort or binaries.find("cohort")
+        self._build()
+
+    def _build(self) -> Build:
+        if self._built is None:
+            self._built = binaries.build(self._cohort or binaries.find("cohort"))
+        return self._built
+
+    def _there(self, build: Build) -> str:
+        there = f"{PAYLOAD}/bin/cohort-{build.sha256[:12]}"
+        # After each boot, and not with it: one saved state does for all of them, and has none.
+        if self.host.run(f"test -x {there}").rc != 0:
+            self.host.put(there, build.content)
+        return there

@@ -78,6 +78,11 @@ def _set(knob: str, value: str) -> str:
     return f"echo {value} >{_SCHED}/{knob}"
 
 
+def words_of(name: str, args: Sequence[str]) -> list[str]:
+    """Return what a `cohort` is called with to schedule, and to print what it counts."""
+    return ["run", "--policy", name, *args, "--stats", str(STATS_PERIOD_S), "--json"]
+
+
 class PolicyRun:
     """A started ``cohort run``."""
 
@@ -95,8 +100,7 @@ class PolicyRun:
     @classmethod
     def start(cls, host: Machine, name: str, args: Sequence[str], cohort: str = "cohort") -> PolicyRun:
         """Start the daemon; return when it schedules."""
-        stats = ("--stats", str(STATS_PERIOD_S), "--json")
-        command = shlex.join([cohort, "run", "--policy", name, *args, *stats])
+        command = shlex.join([cohort, *words_of(name, args)])
         run = cls(name, host, host.spawn("policy", f"exec {command}"))
         deadline = Deadline(_START_TIMEOUT_S)
         while not run._is_ready():

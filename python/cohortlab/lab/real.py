@@ -10,18 +10,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from cohortlab.errors import one_line
-from cohortlab.lab import programs, sampling
+from cohortlab.lab import binaries, programs, sampling
 from cohortlab.lab.agent import AgentError, Answer, Machine, done
+from cohortlab.lab.binaries import Build
 from cohortlab.lab.guest import Guest, GuestConfig
 from cohortlab.lab.policy import OFF, PolicyRun, applying, sched_ext_state, schedulers_so_far, undoing
 from cohortlab.lab.probe import ProbeRun
 from cohortlab.lab.programs import Programs
 from cohortlab.places import Measurement, PlaceCrashed, PlaceError, ProgressFn
-from cohortlab.policies import KERNEL, KernelSettings, kernel_settings, read_sets, sets_file, with_sets_file
+from cohortlab.policies import (
+    KERNEL,
+    KernelSettings,
+    kernel_settings,
+    read_sets,
+    sets_file,
+    split_binary,
+    with_sets_file,
+)
 from cohortlab.scenario import Scenario
 from cohortlab.workloads import WorkloadError, WorkloadTimeout
 
@@ -124,6 +134,10 @@ class RealPlace(ABC):
     def _needs_cohort(self) -> None:
         """Raise PlaceError if there is no `cohort` to run."""
 
+    @abstractmethod
+    def _there(self, build: Build) -> str:
+        """Return the program that a `cohort` of `--binary` is on the host, where it is from now on."""
+
     def _check_scenario(self) -> None:
         """Raise PlaceError, naming the field, for what real kernels are not told of a scenario."""
         if wrong := programs.unknown(self.scenario):
@@ -198,14 +212,17 @@ class RealPlace(ABC):
 
     @contextmanager
     def _under_cohort(self, name: str, args: Sequence[str]) -> Iterator[None]:
-        self._needs_cohort()
+        binary, args = split_binary(args)
+        if binary is None:
+            self._needs_cohort()
         with self._crash_if_lost():
+            cohort = self.cohort_there if binary is None else self._there(binaries.build(Path(binary)))
             if file := sets_file(args):
                 # There it may be changed while the policy runs.
                 there = f"{self.folder_there}/{SETS}"
                 self.host.write(there, read_sets(file))
                 args = with_sets_file(args, there)
-            self._policy = PolicyRun.start(self.host, name, args, self.cohort_there)
+            self._policy = PolicyRun.start(self.host, name, args, cohort)
         try:
             with self._nobody_else_comes():
                 yield

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from cohortlab.native import native
 from cohortlab.places import PlaceError
-from cohortlab.policies import KERNEL, KERNEL_BOOSTS, KernelSettings, kernel_settings, read_sets
+from cohortlab.policies import BINARY, KERNEL, KERNEL_BOOSTS, KernelSettings, kernel_settings, read_sets
 
 T = TypeVar("T")
 
@@ -315,6 +315,9 @@ def knobs(name: str, args: Sequence[str], *, caught: bool = True) -> dict[str, i
             _choice(flag, value, TRAFFICS)
         elif option == FAULTS:
             _whole(flag, value, FAULTS_RANGE)
+        elif flag == BINARY:
+            where = "only real kernels (--on lab, --on host) run another cohort"
+            raise PlaceError(f"{BINARY}: the simulator runs the BPF source that it was built with: {where}")
         elif option not in (*_AXES, *_OTHERS):
             raise PlaceError(f"{flag} is not known: must be of {', '.join(FLAGS)}")
     axes = _axes(PRESETS[name], {axis: value for axis, value in given.items() if axis in _AXES})
