@@ -13,7 +13,8 @@ use crate::checks::Host;
 use crate::groups::{self, GroupNames, Groups};
 use crate::intf;
 use crate::maps;
-use crate::vmname::{nameless, shortened, VmNames};
+use crate::top::fit;
+use crate::vmname::{nameless, VmNames};
 
 /// All counters at one moment.
 #[derive(Clone, Debug)]
@@ -168,6 +169,8 @@ impl Snapshot {
 
 /// Totals are wrapped at this width.
 const LINE_MAX: usize = 92;
+/// Of a name, in columns of the terminal; its head is as wide.
+const NAME_WIDTH: u16 = 24;
 
 impl Vm {
     /// Not merely the same slot, taken by another VM since.
@@ -199,9 +202,9 @@ impl Vm {
         let vcpus = f64::from(c.nr_vcpus.max(1));
         let cpu = rate(n.runtime_ns, then.runtime_ns) / 1e9 * 100.0;
         let wait = rate(n.wait_ns, then.wait_ns) / 1e9 * 100.0 / vcpus;
-        let name = shortened(&self.name, 24);
+        let name = fit(&self.name, NAME_WIDTH);
         format!(
-            "{name:<24} {:>5} {:>6} {cpu:>7.1} {wait:>7.1} {:>10} {:>8} {:>8} {:>9}",
+            "{name} {:>5} {:>6} {cpu:>7.1} {wait:>7.1} {:>10} {:>8} {:>8} {:>9}",
             c.nr_vcpus,
             c.weight,
             number(rate(n.switches, then.switches)),
@@ -270,6 +273,17 @@ pub mod tests {
         let row: Vec<_> = table.lines().last().unwrap().split_whitespace().collect();
         // 3 s of CPU in 2 s; 2 s of waiting of 2 vCPUs in 2 s; 200 exits in 2 s.
         assert_eq!(row, ["web", "2", "100", "150.0", "50.0", "0", "100", "0", "0"]);
+    }
+
+    #[test]
+    fn rates_are_below_their_heads_also_behind_wide_names() {
+        let start = Instant::now();
+        let vms = || vec![vm("日本語", 1, vm_ctx::default())];
+        let later = start + Duration::from_secs(2);
+        let table = snapshot(later, 0, vms()).table(&snapshot(start, 0, vms()));
+        // Its three characters take six columns.
+        let begin = format!("日本語{} {:>5} ", " ".repeat(18), 2);
+        assert!(table.lines().last().unwrap().starts_with(&begin), "{table}");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use args::Top;
 pub use columns::COLUMNS;
 use columns::{by_head, Column, USUAL};
 pub use counters::COUNTERS;
-pub use draw::KEYS;
+pub use draw::{fit, KEYS};
 use openmetrics::Exporter;
 use rates::between;
 use sample::Sample;

@@ -9,8 +9,9 @@ use crate::ask::{ask_each, start, Asker, Silent};
 use crate::audit::guest_cpu::is_qemu;
 use crate::checks::Host;
 
-/// Longer names are cut.
-const NAME_MAX: usize = 64;
+/// Longer names are cut. libvirt makes a file of each name, so that its names end by then; KubeVirt joins two of up to 63 characters, and
+/// it is the second that tells the VMs of a namespace apart.
+const NAME_MAX: usize = 255;
 
 /// A command line is read in the process' memory, and one that is stuck may hold that for as long as it is. So it is waited for, and no longer than this; nor so long
 /// while the answer for another VM is outstanding.
@@ -272,6 +273,19 @@ pub mod tests {
         assert_ne!(shortened("cloud-hyperviso:4194303", 16), shortened("cloud-hyperviso:4194302", 16));
         let lengths = |name: &str| (0..8).map(|n| shortened(name, n).chars().count()).collect::<Vec<_>>();
         assert_eq!(lengths("日本語日本語日本語"), [0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn long_names_that_differ_in_their_ends_alone_are_two() {
+        // A namespace and a name, as KubeVirt joins them.
+        let name = |vm: &str| format!("{}_{}-{vm}", "n".repeat(63), "v".repeat(61));
+        let host = ["7", "8"].into_iter().fold(FakeHost::new(), |host, vm| {
+            host.file(&format!("/proc/{vm}/cmdline"), &format!("qemu\0-name\0guest={}\0", name(vm)))
+        });
+        let mut names = VmNames::default();
+        assert_eq!(names.get(&host.host(), 7, 1), name("7"));
+        assert_eq!(names.get(&host.host(), 8, 2), name("8"));
+        assert_eq!(printable(&"n".repeat(1000)).len(), NAME_MAX, "it has an end");
     }
 
     #[test]

@@ -284,7 +284,11 @@ fn quotas(
             continue;
         }
         // Of the second version no controllers are named, and all of it is one tree.
-        let tree = Path::new(CGROUPS).join(OsStr::from_bytes(controllers));
+        let mut tree = Path::new(CGROUPS).join(OsStr::from_bytes(controllers));
+        // Old kernels name them in another order than the folder does (RHEL 7: `cpuacct,cpu`). `cpu` is a link to it.
+        if is_first_version && !host.path(&tree).exists() {
+            tree = Path::new(CGROUPS).join("cpu");
+        }
         let mut at = PathBuf::new();
         for name in names().map(OsStr::from_bytes) {
             at.push(name);

@@ -6,6 +6,8 @@ use std::ptr::NonNull;
 
 use libbpf_sys as sys;
 
+use crate::top::sample::Sample;
+
 /// A hook that not every kernel has.
 pub struct Hook {
     /// The probe's program.
@@ -86,7 +88,7 @@ pub const FIELDS: &[Fields] = &[
 ];
 
 /// What cannot be counted, and why, one sentence each.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
     pub counters: Vec<&'static str>,
     pub notes: Vec<String>,
@@ -114,6 +116,14 @@ impl Lost {
     pub fn add(&mut self, counters: &[&'static str], note: String) {
         self.counters.extend(counters);
         self.notes.push(note);
+    }
+}
+
+/// Of nothing yet but what is missing.
+impl From<Lost> for Sample {
+    fn from(lost: Lost) -> Self {
+        let missing = lost.counters.iter().map(ToString::to_string).collect();
+        Sample { missing, notes: lost.notes, ..Sample::default() }
     }
 }
 

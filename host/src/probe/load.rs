@@ -30,8 +30,8 @@ pub struct Probe<'obj> {
     pub skel: ProbeSkel<'obj>,
     /// 1 + the highest possible CPU number.
     pub nr_cpus: u32,
-    /// What cannot be counted on this host.
-    pub lost: Lost,
+    /// What cannot be counted on this host, however KVM is set.
+    lost: Lost,
     /// The process numbers that the probe tells are those of /proc.
     knows_processes: bool,
     /// When its recording ended.
@@ -90,7 +90,6 @@ impl<'obj> Probe<'obj> {
         let state = kernel.switch_tells_state();
         drop(kernel);
         let knows_processes = knows_processes(host, &mut lost);
-        settings::lose_what_is_hidden(&mut lost, host);
 
         // Each try but the first has one program less.
         storage.places = (0..=present.len()).map(|_| MaybeUninit::uninit()).collect();
@@ -113,6 +112,11 @@ impl<'obj> Probe<'obj> {
     /// Where the processes are that the probe tells; None: their numbers are others' here.
     pub fn processes<'host>(&self, host: &'host Host) -> Option<&'host Host> {
         self.knows_processes.then_some(host)
+    }
+
+    /// What cannot be counted now.
+    pub fn lost(&self, host: &Host) -> Lost {
+        settings::with_what_is_hidden(&self.lost, host)
     }
 
     /// End a recording: no event is seen any more, and what was counted can still be read, as it is now. Before the programs leave the kernel, which lasts.

@@ -269,9 +269,7 @@ impl Reader {
             switches: pcpus.iter().map(|pcpu| pcpu.switches).sum(),
             scheduler: host.loaded_scheduler().unwrap_or_else(|| "fair".to_string()),
             kernel: host.read("/proc/sys/kernel/osrelease").unwrap_or_default(),
-            missing: probe.lost.counters.iter().map(ToString::to_string).collect(),
-            notes: probe.lost.notes.clone(),
-            vms: Vec::new(),
+            ..probe.lost(host).into()
         };
         if let Some(bss) = probe.skel.maps.bss_data.as_deref() {
             // SAFETY: the kernel writes it at any time, hence volatile; any bytes are a valid integer.

@@ -5,11 +5,13 @@ use super::hooks::{Lost, OPTIONAL};
 use crate::audit::{self, Spins};
 use crate::checks::Host;
 
-/// Add what cannot be counted as KVM is loaded now. It cannot be loaded anew while the probe watches its functions.
-pub fn lose_what_is_hidden(lost: &mut Lost, host: &Host) {
+/// What cannot be counted as KVM is set now, besides what is lost in any case. To be asked for each sample: the settings are those of
+/// kvm_intel and kvm_amd, which can be loaded anew while the probe watches functions of kvm and so keeps that loaded.
+pub fn with_what_is_hidden(lost: &Lost, host: &Host) -> Lost {
+    let mut lost = lost.clone();
     if audit::delivers_ipis(host) {
         lose(
-            lost,
+            &mut lost,
             &["probe_irq"],
             "the processor delivers interrupts between vCPUs by itself (AVIC, IPI virtualization), so they cannot be counted: load KVM with \
              enable_ipiv=0, or kvm_amd with avic=0"
@@ -18,13 +20,14 @@ pub fn lose_what_is_hidden(lost: &mut Lost, host: &Host) {
     }
     if let Spins::Uncaught(why) = audit::spins(host) {
         lose(
-            lost,
+            &mut lost,
             &["probe_spin", "probe_yield_to"],
             format!(
                 "KVM catches no vCPU that spins ({why} is 0), so spins and yields for them cannot be counted"
             ),
         );
     }
+    lost
 }
 
 /// The counters of these programs, but for those that are lost already.
@@ -52,9 +55,7 @@ mod tests {
             let (module, name) = parameter.split_once('.').unwrap();
             host.file(&format!("/sys/module/{module}/parameters/{name}"), value)
         });
-        let mut lost = Lost::default();
-        lose_what_is_hidden(&mut lost, &host.host());
-        lost
+        with_what_is_hidden(&Lost::default(), &host.host())
     }
 
     /// The columns that need what is lost.
@@ -99,6 +100,16 @@ mod tests {
     }
 
     #[test]
+    fn a_module_that_is_loaded_anew_is_asked_anew() {
+        let gap = "/sys/module/kvm_intel/parameters/ple_gap";
+        let lost = Lost::default();
+        let host = FakeHost::good().file(gap, "0\n");
+        assert_eq!(columns(&with_what_is_hidden(&lost, &host.host())), SPINS);
+        let host = host.file(gap, "128\n");
+        assert_eq!(with_what_is_hidden(&lost, &host.host()), Lost::default());
+    }
+
+    #[test]
     fn what_this_kernel_has_no_hook_for_is_lost_once() {
         let host = FakeHost::good().file("/sys/module/kvm_intel/parameters/ple_gap", "0\n");
         let mut lost = Lost::default();
@@ -106,7 +117,7 @@ mod tests {
             lost.add(hook.counters, "none".into());
         }
         let (counters, notes) = (lost.counters.len(), lost.notes.len());
-        lose_what_is_hidden(&mut lost, &host.host());
+        let lost = with_what_is_hidden(&lost, &host.host());
         assert_eq!((lost.counters.len(), lost.notes.len()), (counters, notes));
     }
 }

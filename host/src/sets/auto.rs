@@ -76,9 +76,9 @@ fn gone(vms: &[Vm], events: &[Event]) -> Vec<u32> {
 }
 
 /// The address of its struct kvm, and its generation: a VM that comes after another may have the same slot and the same address, and counts from 0.
-type Life = (u64, u32);
+pub type Life = (u64, u32);
 
-fn life_of(vm: &Vm) -> Life {
+pub fn life_of(vm: &Vm) -> Life {
     (vm.ctx.kvm, vm.ctx.generation)
 }
 

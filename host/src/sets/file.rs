@@ -2,8 +2,8 @@
 //! `--sets FILE`: read at the start, and again whenever it changes. A mistake in it at the start is refused; later it is told, and what was read before holds.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use cohort_sets::{Given, Sets};
 use tracing::warn;
@@ -11,8 +11,9 @@ use tracing::warn;
 use crate::say::Failure;
 use crate::stats::Vm;
 
-/// What tells one version of a file from another.
-type Stamp = Option<(SystemTime, u64)>;
+/// What tells one version of a file from another: which file it is, when that was changed last, and how long it is. When it was written may be
+/// any time that somebody has set, the same for one file and for the next that takes its place.
+type Stamp = Option<(u64, u64, i64, i64, u64)>;
 
 pub struct SetsFile {
     path: PathBuf,
@@ -57,7 +58,7 @@ impl SetsFile {
 
 fn stamp_of(path: &Path) -> Stamp {
     let meta = fs::metadata(path).ok()?;
-    Some((meta.modified().ok()?, meta.len()))
+    Some((meta.dev(), meta.ino(), meta.ctime(), meta.ctime_nsec(), meta.len()))
 }
 
 fn read(path: &Path) -> Result<Given, String> {
@@ -91,6 +92,25 @@ mod tests {
         fs::remove_file(&path).unwrap();
         assert!(!file.has_changed());
         assert_eq!(file.sets_of(&vm("web", 4)), [vec![0, 1, 2]]);
+    }
+
+    #[test]
+    fn another_file_in_its_place_is_a_change_whatever_its_time_and_length() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, next) = (dir.path().join("sets"), dir.path().join("next"));
+        let write = |path: &Path, text: &str| {
+            fs::write(path, text).unwrap();
+            // As in a store of packages.
+            let file = fs::File::options().write(true).open(path).unwrap();
+            file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        };
+        write(&path, "web: 0,1\n");
+        write(&next, "web: 2,3\n");
+        let mut file = SetsFile::open(path.clone()).unwrap();
+        fs::rename(&next, &path).unwrap();
+        assert!(file.has_changed());
+        assert_eq!(file.sets_of(&vm("web", 4)), [vec![2, 3]]);
+        assert!(!file.has_changed());
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::{MapCore, MapFlags};
 use tracing::{debug, warn};
 
+use super::auto::{life_of, Life};
 use crate::ask::Asker;
 use crate::checks::Host;
 use crate::stats::Vm;
@@ -61,7 +62,7 @@ type Done = (Window, io::Result<()>);
 
 /// A VMM that is stuck may hold its memory for as long as it is, and with it who takes a part: nobody waits for that.
 struct Taken {
-    kvm: u64,
+    life: Life,
     window: Window,
     going: Option<Receiver<Done>>,
     told: bool,
@@ -81,14 +82,14 @@ impl Rearm {
     /// Take a part of each VM's memory. `faults`: the map of that name.
     pub fn look(&mut self, vms: &[Vm], faults: &impl MapCore, host: &Host) -> libbpf_rs::Result<()> {
         self.due = Instant::now() + EVERY;
-        self.vms.retain(|slot, taken| vms.iter().any(|vm| vm.slot == *slot && vm.ctx.kvm == taken.kvm));
+        self.keep(vms);
         for vm in vms.iter().filter(|vm| vm.ctx.nr_vcpus > 1) {
             let bytes = faults.lookup(&vm.slot.to_ne_bytes(), MapFlags::ANY)?;
             let count =
                 bytes.as_ref().and_then(|bytes| bytes.first_chunk()).map_or(0, |b| u64::from_ne_bytes(*b));
-            let (kvm, budget, pid, host) = (vm.ctx.kvm, self.budget, vm.ctx.tgid, host.clone());
+            let (life, budget, pid, host) = (life_of(vm), self.budget, vm.ctx.tgid, host.clone());
             let taken =
-                self.vms.entry(vm.slot).or_insert_with(|| Taken::new(kvm, Window::new(count, budget)));
+                self.vms.entry(vm.slot).or_insert_with(|| Taken::new(life, Window::new(count, budget)));
             let take = move |window: &mut Window| window.take(count, budget, pid, &host);
             taken.go_on(&mut self.asker, &vm.name, count, take);
             if count == 0 && taken.window.is_in_vain(count) && !self.told_unseen {
@@ -101,11 +102,16 @@ impl Rearm {
         }
         Ok(())
     }
+
+    /// Forget those that are gone, also where another one has their slot.
+    fn keep(&mut self, vms: &[Vm]) {
+        self.vms.retain(|slot, taken| vms.iter().any(|vm| vm.slot == *slot && life_of(vm) == taken.life));
+    }
 }
 
 impl Taken {
-    fn new(kvm: u64, window: Window) -> Self {
-        Self { kvm, window, going: None, told: false }
+    fn new(life: Life, window: Window) -> Self {
+        Self { life, window, going: None, told: false }
     }
 
     /// Take a part, if the last taking is over, and something may come of it. `faults`: so many have come by now.
@@ -349,7 +355,7 @@ mod tests {
         // It doubles four times, and then all of it is taken.
         assert_eq!((looks, window.from, window.len), (4 + UNSEEN_MAX, 0, total));
         // No thread is made for it.
-        let (mut asker, mut taken) = (Asker::default(), Taken::new(7, window.clone()));
+        let (mut asker, mut taken) = (Asker::default(), Taken::new((7, 1), window.clone()));
         taken.go_on(&mut asker, "a", 0, |_| Ok(()));
         assert!(taken.going.is_none());
         // Its vCPUs run again, say.
@@ -364,6 +370,22 @@ mod tests {
             window.was_taken = true;
         }
         assert!(!window.is_in_vain(0));
+    }
+
+    #[test]
+    fn a_vm_that_has_anothers_slot_and_address_begins_anew() {
+        let vm = |generation: u32| Vm {
+            slot: 3,
+            name: "a".into(),
+            ctx: crate::bpf::types::vm_ctx { kvm: 7, generation, ..Default::default() },
+        };
+        let mut rearm = Rearm::new(1000);
+        rearm.vms.insert(3, Taken::new(life_of(&vm(1)), Window::new(0, 100)));
+        rearm.keep(&[vm(1)]);
+        assert_eq!(rearm.vms.len(), 1);
+        // As a VMM that is started again at once.
+        rearm.keep(&[vm(2)]);
+        assert!(rearm.vms.is_empty());
     }
 
     #[test]
@@ -383,7 +405,7 @@ mod tests {
     #[test]
     fn who_is_stuck_is_not_waited_for_and_goes_on_later() {
         let (goes_on, stuck) = channel::<()>();
-        let (mut asker, mut taken) = (Asker::default(), Taken::new(7, Window::new(0, 100)));
+        let (mut asker, mut taken) = (Asker::default(), Taken::new((7, 1), Window::new(0, 100)));
         taken.go_on(&mut asker, "a", 0, move |window| {
             window.from = 5;
             stuck.recv().map_err(io::Error::other)
@@ -403,7 +425,7 @@ mod tests {
     #[test]
     fn while_too_many_are_stuck_no_more_memory_is_taken() {
         let (mut asker, mut holds) = stuck();
-        let mut taken = Taken::new(7, Window::new(0, 100));
+        let mut taken = Taken::new((7, 1), Window::new(0, 100));
         let take = |window: &mut Window| {
             window.from = 5;
             Ok(())

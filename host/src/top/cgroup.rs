@@ -32,7 +32,7 @@ type Readings = HashMap<PathBuf, u64>;
 pub enum Unknown {
     /// Its process is.
     Gone,
-    /// They are of the first version, or outside of what can be seen from here.
+    /// They are of the first version, or some of them are outside of what can be seen from here.
     Hidden,
     /// Its process is there, and /proc does not show it to us.
     ProcessHidden,
@@ -60,6 +60,10 @@ impl Cgroups {
             return Err(if host.has_task(pid) { Unknown::ProcessHidden } else { Unknown::Gone });
         };
         let process = path(&text)?;
+        // The root of all cgroups has no type: this is a part of them, and what is above it weighs and limits as well.
+        if host.exists(&format!("{ROOT}/cgroup.type")) {
+            return Err(Unknown::Hidden);
+        }
         let mut vcpus = Tree::default();
         let mut count = 0;
         for tid in tids {

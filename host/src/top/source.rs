@@ -144,6 +144,10 @@ impl Lines {
             }
             let mut sample: Sample = serde_json::from_str(&line)
                 .map_err(|e| wrong(format!("no sample of `cohort top --batch --json`: {e}")))?;
+            // Any other object would be a sample of a host on which no VM runs.
+            if sample.clock_ns == 0 {
+                return Err(wrong("no sample of `cohort top --batch --json`: it has no clock_ns".into()));
+            }
             // Whoever wrote the file: what it says goes to a terminal.
             let names = sample.vms.iter_mut().map(|vm| &mut vm.name);
             names.chain([&mut sample.kernel, &mut sample.scheduler]).for_each(|text| *text = printable(text));
@@ -185,7 +189,7 @@ mod tests {
     #[test]
     fn a_file_gives_a_terminal_no_commands() {
         let mut feed = feed(
-            r#"{"vms": [{"name": "a\u001b[31m"}], "kernel": "\u0007", "scheduler": "x\n", "notes": ["\u001bc"]}"#,
+            r#"{"clock_ns": 1, "vms": [{"name": "a\u001b[31m"}], "kernel": "\u0007", "scheduler": "x\n", "notes": ["\u001bc"]}"#,
         );
         let sample = feed.next(|| false).unwrap().unwrap();
         assert_eq!((sample.vms[0].name.as_str(), sample.notes[0].as_str()), ("a?[31m", "?c"));
@@ -194,7 +198,7 @@ mod tests {
 
     #[test]
     fn what_is_no_sample_is_named_by_its_line() {
-        let mut feed = feed("{}\n{\"vms\":7}\n");
+        let mut feed = feed("{\"clock_ns\":1}\n{\"vms\":7}\n");
         feed.next(|| false).unwrap();
         let failure = feed.next(|| false).unwrap_err();
         assert_eq!(failure.status, 2);
@@ -202,5 +206,15 @@ mod tests {
             failure.line.starts_with("--feed x: line 2: no sample") && !failure.line.contains('\n'),
             "{failure:?}"
         );
+    }
+
+    #[test]
+    fn an_object_of_another_kind_is_no_sample_of_a_host_without_vms() {
+        // What `cohort run --json` prints while there is no VM.
+        let statistics = r#"{"time_s": 1.5, "total": {"switches": 9}, "vms": [], "taken": {}}"#;
+        for line in ["{}", statistics] {
+            let failure = feed(line).next(|| false).unwrap_err();
+            assert!(failure.status == 2 && failure.line.ends_with("it has no clock_ns"), "{failure:?}");
+        }
     }
 }

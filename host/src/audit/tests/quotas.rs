@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Quotas in cgroups whose names are no text.
+//! Quotas in cgroups whose names are no text, or not as /proc has them.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -37,4 +37,13 @@ fn a_quota_is_found_whatever_bytes_its_cgroup_is_called() {
     let host = with(host, dir, "cpu.cfs_quota_us", "20000\n");
     let host = with(host, dir, "cpu.cfs_period_us", "10000\n");
     assert_eq!(quotas(&host), [("/\u{fffd}".to_string(), 20_000)]);
+}
+
+#[test]
+fn a_folder_that_names_its_controllers_in_another_order_is_found() {
+    let dir = b"cpu,cpuacct/a";
+    let host = with(is_in(b"4:cpuacct,cpu:/a\n"), dir, "cpu.cfs_quota_us", "20000\n");
+    let host = with(host, dir, "cpu.cfs_period_us", "10000\n").link("/sys/fs/cgroup/cpu", "cpu,cpuacct");
+    let found = read(&host).vms.remove(0).quotas;
+    assert_eq!((found.len(), found[0].quota_us, found[0].cgroup.as_str()), (1, 20_000, "/a"));
 }

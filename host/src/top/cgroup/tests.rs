@@ -149,6 +149,14 @@ fn what_cannot_be_read_is_not_known() {
 }
 
 #[test]
+fn in_a_part_of_the_hosts_cgroups_nothing_is_known_of_quotas_and_weights() {
+    // As in a container in which VMs run as well: what the container itself may use is above them.
+    let part = plain().file("/sys/fs/cgroup/cgroup.type", "domain\n");
+    assert_eq!(why_not(&part), Some(Unknown::Hidden));
+    assert_eq!(updated(&mut Figures::default(), &part).2, [OF_QUOTAS, OF_WEIGHTS].concat());
+}
+
+#[test]
 fn a_process_that_proc_hides_has_not_ended() {
     let ended = plain().file(&format!("{SCOPE}/cpu.weight"), "200\n").without("/proc/7");
     assert_eq!(updated(&mut Figures::default(), &ended), (100.0, 0, vec![]));
