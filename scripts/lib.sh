@@ -13,7 +13,11 @@ stamps=build/stamps
 venv=build/venv
 CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-build/target}")
 export CARGO_TARGET_DIR
-export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+# The Python environment is this repository's alone: pip would take what is found elsewhere for installed, or install elsewhere.
+unset PYTHONHOME PYTHONPATH PIP_CONSTRAINT PIP_PREFIX PIP_REQUIRE_HASHES PIP_ROOT PIP_TARGET
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_USER=0
+# For cargo it comes before .cargo/config.toml: what is checked, tested and packed would be another target's, if that is there at all.
+unset CARGO_BUILD_TARGET
 # What make was told is for this repository: libbpf is built by a make of its own, which would install it by our PREFIX and DESTDIR.
 unset MAKEFLAGS MFLAGS MAKEOVERRIDES
 

@@ -215,6 +215,17 @@ def test_a_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert qemu_build.built() is None
 
 
+def test_the_environments_flags_for_compilers_do_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("CFLAGS", "CPPFLAGS", "CXXFLAGS", "LDFLAGS"):
+        monkeypatch.setenv(name, "-O0")
+    monkeypatch.setenv("PKG_CONFIG_PATH", "kept")
+    build = qemu_build._Build(tmp_path, qemu_build.recipe(), lambda text, fraction: None)
+    build._run(["sh", "-c", "env >env"], tmp_path)
+    seen = (tmp_path / "env").read_text().splitlines()
+    assert "PKG_CONFIG_PATH=kept" in seen
+    assert [line for line in seen if line.endswith("=-O0")] == []
+
+
 @pytest.mark.lab
 def test_debians_own_qemu_is_the_one_that_the_cure_knows() -> None:
     built = image.image()

@@ -94,6 +94,16 @@ def test_the_operators_settings_stay(tmp_path: Path) -> None:
     assert [path.read_text() for path in settings] == ["mine\n"] * len(settings)
 
 
+def test_pages_of_an_older_version_go(tmp_path: Path) -> None:
+    make("install", tmp_path, "/usr/local")
+    share = tmp_path / "usr/local/share"
+    older = [share / "man/man1/cohort-older.1.gz", share / "doc/cohort/older.md"]
+    for path in older:
+        path.touch()
+    make("install", tmp_path, "/usr/local")
+    assert [path.exists() for path in (*older, share / "man/man1/cohort-run.1.gz")] == [False, False, True]
+
+
 def test_what_else_is_there_stays(tmp_path: Path) -> None:
     others = {"/usr/local/bin/other", "/usr/local/share/man/man1/cohorts.1.gz", "/usr/local/share/doc/other/x.md"}
     for other in others:

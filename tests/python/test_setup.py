@@ -130,6 +130,32 @@ def test_a_toolchain_that_is_gone_is_named(tree: Path) -> None:
     assert run(tree, "scripts/in-toolchain", "cargo").stdout == "found\n"
 
 
+def test_without_debians_rust_it_says_which_one_to_install(tree: Path) -> None:
+    on(tree, "ID=other\n")
+    for name in ("cut", "sed"):
+        (tree / "bin" / name).symlink_to(str(shutil.which(name)))
+    (tree / "Cargo.toml").write_text('[workspace.package]\nrust-version = "1.85"\n')
+    (tree / "build/venv/bin").mkdir(parents=True)
+    program(tree / "build/venv/bin/python", "#!/bin/sh\necho debian-rust: no mirror >&2\nexit 1\n")
+    ran = run(tree, "scripts/setup", "toolchain", PATH=str(tree / "bin"))
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines() == [
+        "debian-rust: no mirror",
+        "Without it: install Rust 1.85 or newer with clippy and rustfmt, so that its cargo is in PATH",
+    ]
+    assert not (tree / "build/stamps/toolchain").exists()
+
+
+def test_what_is_set_for_other_environments_does_not_count(tree: Path) -> None:
+    elsewhere = ("PYTHONHOME", "PYTHONPATH", "PIP_CONSTRAINT", "PIP_TARGET", "CARGO_BUILD_TARGET")
+    told = dict.fromkeys(elsewhere, str(tree)) | {"PIP_USER": "1"}
+    ran = run(tree, "scripts/setup", "python", PIP="env >pip.env", **told)
+    assert ran.returncode == 0, ran.stderr
+    lines = (tree / "pip.env").read_text().splitlines()
+    seen = dict(line.split("=", 1) for line in lines if "=" in line)
+    assert {name: seen.get(name) for name in told} == dict.fromkeys(elsewhere) | {"PIP_USER": "0"}
+
+
 def test_the_makes_below_are_not_told_what_make_was(tree: Path) -> None:
     (tree / "build/stamps/toolchain").write_text("\n")
     # As `make build PREFIX=/usr` does it.

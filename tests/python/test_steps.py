@@ -67,3 +67,25 @@ def test_a_signal_to_steps_alone_ends_what_it_has_started(tree: Path, ending: si
             # Nothing is left, if all is well.
             with suppress(ProcessLookupError):
                 os.killpg(ran.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("step", ["test-python", "test-lab"])
+def test_a_folder_in_which_no_test_can_run_a_program_is_named(tree: Path, step: str) -> None:
+    (tree / "bin").mkdir()
+    findmnt = tree / "bin/findmnt"
+    for path, text in ((findmnt, "echo $OPTIONS"), (tree / "build/venv/bin/pytest", "echo >ran")):
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    def run(options: str) -> subprocess.CompletedProcess[str]:
+        env = os.environ | {"PATH": f"{tree}/bin:{os.environ['PATH']}", "TMPDIR": str(tree), "OPTIONS": options}
+        return subprocess.run(["scripts/steps", step], cwd=tree, env=env, capture_output=True, text=True, check=False)
+
+    ran = run("rw,nosuid,nodev,noexec")
+    assert ran.returncode == 1
+    said = f"{tree} is mounted with noexec, and tests run programs that they make there: set TMPDIR to another folder\n"
+    assert ran.stderr.endswith(f": {said}"), ran.stderr
+    assert not (tree / "ran").exists()
+    ran = run("rw,nosuid,nodev")
+    assert ran.returncode == 0, ran.stdout
+    assert (tree / "ran").exists()

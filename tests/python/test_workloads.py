@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,24 @@ def test_a_group_that_found_nothing_is_no_figure(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(workloads.SHIPPED.glob("*.toml")), ids=lambda path: path.stem)
 def test_shipped_workload(path: Path) -> None:
     assert workloads.load(path).name == path.stem
+
+
+def test_of_a_setup_that_was_cut_off_nothing_is_measured(tmp_path: Path) -> None:
+    setup = workloads.load(workloads.SHIPPED / "pbzip2.toml").setup
+    assert setup is not None
+    seq = tmp_path / "bin/seq"
+    seq.parent.mkdir()
+
+    def run(does: str) -> int:
+        seq.write_text(f"#!/bin/sh\n{does}\n")
+        seq.chmod(0o755)
+        argv = ["sh", "-c", setup.replace("/tmp", str(tmp_path))]
+        return subprocess.run(argv, env={"PATH": f"{seq.parent}:/usr/bin:/bin"}, check=False).returncode
+
+    assert run("echo half; exit 1") == 1
+    assert run("echo whole") == 0
+    assert (tmp_path / "pbzip2/in").read_text() == "whole\n"
+    assert run("exit 1") == 0, "it is there"
 
 
 def test_a_name_does_not_lead_out_of_the_folders(tmp_path: Path) -> None:

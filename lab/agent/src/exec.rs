@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -117,8 +117,8 @@ impl Running {
             "rc": exit_code(status),
             "timed_out": timed_out,
             "wall_ns": end_ns - start_ns,
-            "stdout": tail(stdout)?,
-            "stderr": tail(stderr)?,
+            "stdout": tail(&stdout)?,
+            "stderr": tail(&stderr)?,
         }))
     }
 
@@ -166,17 +166,25 @@ pub fn pid(raw: u32) -> Result<Pid> {
     Pid::from_raw(raw.try_into()?).context("no process has the number 0")
 }
 
-fn tail(mut file: File) -> Result<String> {
-    let length = file.seek(SeekFrom::End(0))?;
-    file.seek(SeekFrom::Start(length.saturating_sub(OUTPUT_BYTES_MAX)))?;
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+fn tail(file: &File) -> Result<String> {
+    // Not from the place at which the file is: a child left behind has the same one, and goes on writing there.
+    let length = file.metadata()?.len();
+    let from = length.saturating_sub(OUTPUT_BYTES_MAX);
+    let mut bytes = vec![0; (length - from) as usize];
+    let mut count = 0;
+    while count < bytes.len() {
+        match file.read_at(&mut bytes[count..], from + count as u64)? {
+            0 => break,
+            more => count += more,
+        }
+    }
+    Ok(String::from_utf8_lossy(&bytes[..count]).into_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Seek, SeekFrom, Write};
 
     fn sh(text: &str, timeout_s: Option<f64>) -> Value {
         run(&CommandLine::Sh(text.to_owned()), timeout_s).unwrap()
@@ -225,6 +233,16 @@ mod tests {
         let stdout = done["stdout"].as_str().unwrap();
         assert_eq!(stdout.len() as u64, OUTPUT_BYTES_MAX);
         assert!(stdout.ends_with("xend\n"));
+    }
+
+    #[test]
+    fn a_child_left_behind_goes_on_writing_where_it_was() {
+        let stdout: File = memfd_create("stdout", MemfdFlags::CLOEXEC).unwrap().into();
+        let mut left_behind = stdout.try_clone().unwrap();
+        left_behind.write_all(b"result\n").unwrap();
+        left_behind.seek(SeekFrom::Start(3)).unwrap();
+        assert_eq!(tail(&stdout).unwrap(), "result\n");
+        assert_eq!(left_behind.stream_position().unwrap(), 3);
     }
 
     #[test]

@@ -58,10 +58,10 @@ impl Relay {
 
 fn read_answers(reader: BufReader<UnixStream>, link: &Link) {
     hurry();
-    for line in reader.lines() {
+    for line in reader.split(b'\n') {
         let Ok(line) = line else { break };
-        // Half a line, from before this connection, is nobody's answer.
-        let Ok(answer) = serde_json::from_str::<Value>(&line) else { continue };
+        // Half a line, from before this connection, is nobody's answer; it may begin inside of a character.
+        let Ok(answer) = serde_json::from_slice::<Value>(&line) else { continue };
         let Some(id) = answer.get("id").and_then(Value::as_u64) else { continue };
         if let Some(sender) = lock(&link.waiting).as_mut().and_then(|waiting| waiting.remove(&id)) {
             // Its asker may have gone: then nobody wants the answer.
@@ -97,7 +97,8 @@ mod tests {
                 .collect();
             requests.reverse();
             let mut writer = &stream;
-            writeln!(writer, "half a line of an earlier connecti\n{{\"id\": 999999}}").unwrap();
+            // The second byte of a character, and the rest of that line.
+            writer.write_all(b"\xb5s of an earlier connection\"}\n{\"id\": 999999}\n").unwrap();
             for request in requests {
                 writeln!(writer, "{}", json!({ "id": request["id"], "ok": request["op"] })).unwrap();
             }

@@ -32,6 +32,8 @@ RECIPE = shipped.folder("lab/emulator")
 _PROGRAMS = ("gcc", "patch", "pkg-config")
 _MODULES = ("mesonbuild", "ninja", "pycotap")
 _DEVICES = "configs/devices/x86_64-softmmu/lab.mak"
+# The environment's flags for compilers: the build's name does not say them, and whoever finds it relies on its speed.
+_FLAGS = {"CFLAGS", "CPPFLAGS", "CXXFLAGS", "LDFLAGS"}
 # Of ninja's lines: how many steps are done, and of how many.
 _STEP = re.compile(r"\[(\d+)/(\d+)\]")
 
@@ -171,8 +173,9 @@ class _Build:
 
 
 def _env() -> dict[str, str]:
-    """Return an environment in which the programs of this Python's environment come first."""
-    return os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}", "LC_ALL": "C"}
+    """Return an environment in which the programs of this Python's environment come first, and no flags are added."""
+    kept = {name: value for name, value in os.environ.items() if name not in _FLAGS}
+    return kept | {"PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}", "LC_ALL": "C"}
 
 
 def _check_tools() -> None:

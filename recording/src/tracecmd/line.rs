@@ -85,9 +85,12 @@ fn dropped(line: &str) -> Option<Option<u64>> {
 /// `COMM-PID  [CPU]  SECONDS.FRACTION: NAME: REST`, perhaps with flags before the time and what passed since the last line behind it.
 fn parse(line: &str) -> Option<Line<'_>> {
     let (pid, cpu, rest) = line.match_indices('[').find_map(|(at, _)| {
-        let (cpu, rest) = line[at + 1..].split_once(']')?;
-        let (_, pid) = line[..at].trim_end().rsplit_once('-')?;
-        Some((pid.parse().ok()?, cpu.trim().parse().ok()?, rest))
+        // Only what is near a bracket: some other text, such as JSON, may have millions of them in one line.
+        let before = line[..at].trim_end();
+        let comm = before.trim_end_matches(|c: char| c.is_ascii_digit());
+        let pid = before[comm.len()..].parse().ok().filter(|_| comm.ends_with('-'))?;
+        let (inside, behind) = line[at + 1..].split_at(line[at + 1..].find(['[', ']'])?);
+        Some((pid, inside.trim().parse().ok()?, behind.strip_prefix(']')?))
     })?;
     let (stamp, rest) = rest.split_once(": ")?;
     let (name, rest) = rest.split_once(':')?;

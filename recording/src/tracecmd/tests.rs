@@ -2,6 +2,7 @@
 //! Lines as trace-cmd prints them, by the kernel's formats and by the plugins of libtraceevent.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use super::read;
 use crate::event::Kind;
@@ -233,5 +234,14 @@ fn what_is_no_report_is_one_line() {
     for text in ["", "nonsense", "a-1 [000] 1.0: sched_switch: a:1 [1] R ==> b:2 [1]", "\u{0}\n[[]]]--::"] {
         let error = read(text).unwrap_err();
         assert!(error.contains("trace-cmd record") && !error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn a_long_line_of_something_else_is_refused_at_once() {
+    for piece in ["[", "[1],", "-7 [", "1 [0]"] {
+        let begun = Instant::now();
+        assert!(read(&piece.repeat(1_000_000)).is_err());
+        assert!(begun.elapsed() < Duration::from_secs(20), "{piece}: {:?}", begun.elapsed());
     }
 }
