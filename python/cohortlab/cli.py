@@ -79,6 +79,7 @@ def main() -> int:
     """Run the command line; return the exit code."""
     # `kill` ends a comparison like Ctrl-C: guests stopped, complete rounds reported.
     signal.signal(signal.SIGTERM, _interrupt)
+    _replace_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # What a terminal's encoding has not, as "÷", is no reason to show nothing.
         sys.stdout.reconfigure(errors="replace")
@@ -109,6 +110,21 @@ def main() -> int:
         at = traceback.extract_tb(error.__traceback__)[-1]
         what = f"{type(error).__name__}: {error} ({os.path.basename(at.filename)}:{at.lineno})"  # noqa: PTH119
         return _fail(f"internal error: {what}; {TRACEBACK}=1 shows where", EXIT_FAILED)
+
+
+def _replace_closed_streams() -> None:
+    """Send to nowhere what would be printed to a stream that whoever has started this has closed.
+
+    Python would print to standard output what is for standard error, and the next file that is opened would have the
+    number to which children print.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # It gets the lowest number that is free.
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(nowhere, True)
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, os.fdopen(nowhere, mode, encoding="utf-8", errors="replace"))
 
 
 def _refuse_other_encodings(words: list[str]) -> None:

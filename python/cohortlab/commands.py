@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import re
 import shlex
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -58,6 +60,8 @@ BEFORE_LAB_S = {
     "booting": 25.0,
 }
 BUILT_ONCE = frozenset(name for name in BEFORE_LAB_S if name.startswith("the lab's"))
+# How many times what saving the rounds so far took must pass before they are saved again.
+KEEP_EVERY = 20
 DEFAULT_POLICIES = ("eevdf", "cohort")
 POLICIES = f"With commas, of {', '.join(KNOWN)}; or {ALL}. NAME@VARIANT is NAME once more, with other --policy-args."
 
@@ -169,7 +173,7 @@ def compare(
     if remark:
         progress.note(remark)
     try:
-        comparison.run(plan, open_place, progress, results, lambda: _keep(results, folder))
+        comparison.run(plan, open_place, progress, results, keeper(results, folder))
     finally:
         progress.stop()
     _hand_out(results, chosen, folder, _write_html(), picture, as_json=as_json)
@@ -388,8 +392,26 @@ def _progress(expected: Forecast) -> Progress:
     return Bar(console, expected) if console.is_terminal else Lines(sys.stderr, expected)
 
 
+def keeper(results: Results, folder: Path, clock: Callable[[], float] = time.monotonic) -> Callable[[], None]:
+    """Return what saves the rounds so far, so that not even a power cut takes them.
+
+    Each time the file is written as a whole: of very many simulated rounds, not after each.
+    """
+    ended_s, took_s = -math.inf, 0.0
+
+    def keep() -> None:
+        nonlocal ended_s, took_s
+        began_s = clock()
+        if began_s - ended_s < KEEP_EVERY * took_s:
+            return
+        _keep(results, folder)
+        ended_s = clock()
+        took_s = ended_s - began_s
+
+    return keep
+
+
 def _keep(results: Results, folder: Path) -> None:
-    """Save the rounds so far, so that not even a power cut takes them."""
     folder.mkdir(parents=True, exist_ok=True)
     write_parquet(results, folder / "measurements.parquet")
 

@@ -92,8 +92,8 @@ class _Machine:
         self.has_btf = (root / "sys/kernel/btf/vmlinux").exists()
         self.is_new_enough = _version(release) >= OLDEST_KERNEL
         self.memory_mb = memory.left_mb(root / "proc/meminfo")
-        self.cache = _cache_folder()
-        self.free_mb = _free_mb(self.cache)
+        self.cache, self.no_cache = _cache_folder()
+        self.free_mb = 0 if self.no_cache else _free_mb(self.cache)
         self.no_tools = [name for name in IMAGE_TOOLS if shutil.which(name, path=_SBIN) is None]
         self.not_built = _not_built()
 
@@ -131,13 +131,13 @@ class _Machine:
                 "apt-get install apt dpkg e2fsprogs, on Debian",
             ),
             Finding("built programs", not self.not_built, self.not_built or "cohort, cohort-lab-agent", "make build"),
-            Finding("cache", True, self._cache_state()),
+            Finding("cache", not self.no_cache, self._cache_state(), "COHORT_CACHE=FOLDER puts it elsewhere"),
             self._emulator(),
             self._timers(),
             Finding(
                 "disk space",
                 self.free_mb >= LAB_DISK_MB,
-                f"{self.free_mb} MB free at {self.cache}",
+                "not known without a cache" if self.no_cache else f"{self.free_mb} MB free at {self.cache}",
                 f"{LAB_DISK_MB} MB are needed; COHORT_CACHE=FOLDER puts the cache elsewhere",
             ),
         )
@@ -155,7 +155,9 @@ class _Machine:
             missing.append("there is only one CPU")
         if self.memory_mb < LAB_MEMORY_MB:
             missing.append(f"only {self.memory_mb} MB of memory are available")
-        if self.free_mb < LAB_DISK_MB and not self._has_cache():
+        if self.no_cache:
+            missing.append("its cache folder cannot be used")
+        elif self.free_mb < LAB_DISK_MB and not self._has_cache():
             missing.append(f"only {self.free_mb} MB of disk are free")
         if missing:
             return Conclusion("lab", False, f"no, because {' and '.join(missing)}")
@@ -234,19 +236,32 @@ class _Machine:
         return bool(int(found[1], 16) >> _CAP_SYS_NICE & 1) if found else self.is_root
 
     def _has_cache(self) -> bool:
-        return any(self.cache.glob("root-*"))
+        return not self.no_cache and any(self.cache.glob("root-*"))
 
     def _cache_state(self) -> str:
+        if self.no_cache:
+            return self.no_cache
         if not self.cache.is_dir():
             return f"{self.cache}: empty, the first run fills it"
         entries = sorted(path.name for path in self.cache.iterdir() if path.is_dir() and not path.name.startswith("."))
         return f"{self.cache}: {', '.join(entries) or 'empty, the first run fills it'}"
 
 
-def _cache_folder() -> Path:
+def _cache_folder() -> tuple[Path, str]:
+    """Return where the cache folder is or would be, and why it cannot be used; nothing if it can."""
     from cohortlab.lab import cache_dir
 
-    return cache_dir()
+    try:
+        folder = cache_dir()
+    except PlaceError as error:
+        return Path(), str(error)
+    try:
+        os.scandir(folder).close()
+    except FileNotFoundError:
+        pass  # the first run makes it
+    except OSError as error:
+        return folder, f"{folder}: cannot be read: {error.strerror}"
+    return folder, ""
 
 
 def _not_built() -> str:

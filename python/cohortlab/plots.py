@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from statistics import median
+from typing import Any
 
+import matplotlib as mpl
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
@@ -24,6 +28,16 @@ TICKS = (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 25, 35, 50, 75, 100, 20
 TOLERATED = 0.02
 INK = "#22272e"
 FAINT = "#d5dae0"
+
+
+@contextmanager
+def drawn_with(settings: dict[Any, Any]) -> Iterator[None]:
+    """Draw with these settings, and for the rest as matplotlib comes: not as a user's matplotlibrc says.
+
+    That may want LaTeX, which is not everywhere and takes a program's name for a formula, or white on black.
+    """
+    with style.context("default"), mpl.rc_context(settings):
+        yield
 
 
 def over_ideal(found: Sequence[Figure], programs: Sequence[str], policies: Sequence[str]) -> str:

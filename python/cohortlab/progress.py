@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import mean
+from statistics import fmean
 from typing import TextIO
 
 from rich.console import Console
@@ -17,6 +17,8 @@ from rich.progress import Progress as RichProgress
 
 # Of a phase or step that takes longer than expected, this part of what was expected is still to come.
 OVERDUE = 0.1
+# Policy and program of a step.
+Kind = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class Step:
     round: int
     policy: str
     program: str
+
+    @property
+    def kind(self) -> Kind:
+        """What takes as long each time."""
+        return self.policy, self.program
 
 
 @dataclass(frozen=True)
@@ -62,9 +69,12 @@ class Progress:
         self._lock = threading.RLock()
         self._ended = threading.Event()
         self._ticker: threading.Thread | None = None
-        self._to_come: list[Step] = []
+        self._to_come: set[Step] = set()
+        # Of each kind: how many are to come; how many are done, and their seconds. What is shown at each step must not
+        # take longer the more rounds there are.
+        self._left: Counter[Kind] = Counter()
+        self._took_s: dict[Kind, tuple[int, float]] = {}
         self._total = 0
-        self._took_s: dict[tuple[str, str], list[float]] = defaultdict(list)
         self._began_all = clock()
         self._began: float | None = None  # what is being done now
         self._step: Step | None = None
@@ -75,8 +85,10 @@ class Progress:
     def plan(self, steps: Sequence[Step]) -> None:
         """Set what is to be done, in any order."""
         with self._lock:
-            self._to_come = list(steps)
-            self._total = len(steps)
+            each = dict.fromkeys(steps)
+            self._to_come = set(each)
+            self._left = Counter(step.kind for step in each)
+            self._total = len(self._to_come)
 
     def start(self, step: Step, doing: str) -> None:
         """A step begins; ``doing`` says what it is."""
@@ -92,7 +104,8 @@ class Progress:
         with self._lock:
             now = self._clock()
             if self._began is not None:
-                self._took_s[step.policy, step.program].append(now - self._began)
+                count, took_s = self._took_s.get(step.kind, (0, 0.0))
+                self._took_s[step.kind] = count + 1, took_s + (now - self._began)
             self._began = now
             self.skip(step)
         self._show(None)
@@ -102,11 +115,14 @@ class Progress:
         with self._lock:
             if step in self._to_come:
                 self._to_come.remove(step)
+                self._left[step.kind] -= 1
 
     def again(self, steps: Sequence[Step]) -> None:
         """These steps were void and are to be done again, after what comes before the first step."""
         with self._lock:
-            self._to_come = [*steps, *(step for step in self._to_come if step not in steps)]
+            void = set(steps) - self._to_come
+            self._to_come |= void
+            self._left.update(step.kind for step in void)
             self._step = None
             if self._forecast:
                 self._phases = self._forecast.after(None)
@@ -152,30 +168,30 @@ class Progress:
         """Return the estimated seconds left; None before anything is known."""
         with self._lock:
             if self._took_s:
-                overall = mean(mean(took) for took in self._took_s.values())
+                overall = fmean(took_s / count for count, took_s in self._took_s.values())
             elif self._forecast:
                 overall = self._forecast.step_s
             else:
                 return None
-            expected = {step: self._estimate(step, overall) for step in self._to_come}
-            coming = sum(expected.values())
+            expected = {kind: self._estimate(kind, overall) for kind, count in self._left.items() if count}
+            coming = sum(self._left[kind] * each_s for kind, each_s in expected.items())
             phases = self._forecast.phases if self._forecast else {}
             coming += sum(phases[name] for name in self._phases)
             # What is being done now: a phase is in the sum only from here on, a step is in it already.
-            now = expected.get(self._step, 0.0) if self._step else 0.0
+            now = expected[self._step.kind] if self._step and self._step in self._to_come else 0.0
             if self._phase is not None:
                 now = phases[self._phase]
                 coming += now
             elapsed = self._clock() - self._began if self._began is not None else 0.0
             return coming - min(elapsed, (1 - OVERDUE) * now)
 
-    def _estimate(self, step: Step, otherwise: float) -> float:
-        """Return the seconds a step takes: as before, else as its program under other policies, else as any."""
-        same = self._took_s.get((step.policy, step.program))
-        if same:
-            return mean(same)
-        program = [mean(took) for (_, name), took in self._took_s.items() if name == step.program]
-        return mean(program) if program else otherwise
+    def _estimate(self, kind: Kind, otherwise: float) -> float:
+        """Return the seconds of a step of a kind: as before, else as its program under other policies, else as any."""
+        if kind in self._took_s:
+            count, took_s = self._took_s[kind]
+            return took_s / count
+        program = [took_s / count for (_, name), (count, took_s) in self._took_s.items() if name == kind[1]]
+        return fmean(program) if program else otherwise
 
     @property
     def fraction(self) -> float:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import matplotlib as mpl
 
 from cohortlab import plots, why
 from cohortlab.lab import kinds
@@ -83,7 +82,7 @@ def _mode(results: Results, tlb: str, every: Sequence[Figure]) -> _Mode:
     policies = [name for name in results.policies if any(figure.policy == name for figure in found)]
     # svg.fonttype "none" keeps text as text: small, selectable, in the page's own font. The salt keeps the
     # identifiers of two pictures in one page apart, and the same from run to run.
-    with mpl.rc_context(
+    with plots.drawn_with(
         {
             "svg.fonttype": "none",
             "font.family": "sans-serif",

@@ -243,6 +243,9 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         temporary.chmod(0o644)  # mkstemp's 0600 would keep a result of `sudo` from its reader
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            # Of a file that is open, the system names none: a full disk, say.
+            error.filename = str(path)
         raise

@@ -40,7 +40,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 def read_text(path: Path) -> str:
     """Return a TOML file's text, or raise BadInput."""
     try:
-        return path.read_text(encoding="utf-8")
+        # Some editors on Windows begin a file with a byte-order mark.
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

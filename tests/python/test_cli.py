@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -327,6 +328,32 @@ def test_a_full_disk_takes_no_figures_that_can_be_read(
     assert ran.err.splitlines()[-1] == "cohortlab: No space left on device"
 
 
+def test_many_short_rounds_are_not_saved_after_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    nothing: Any = None
+    saved: list[float] = []
+
+    def save(*_: Any) -> None:
+        nonlocal now_s
+        saved.append(now_s)
+        now_s += 2
+
+    def after_rounds_of(length_s: float) -> list[float]:
+        nonlocal now_s
+        now_s = 0.0
+        saved.clear()
+        keep = commands.keeper(nothing, tmp_path, lambda: now_s)
+        for _ in range(100):
+            keep()
+            now_s += length_s
+        return saved
+
+    monkeypatch.setattr(commands, "_keep", save)
+    assert len(after_rounds_of(60)) == 100, "rounds of real kernels are"
+    # It takes two seconds: 40 must pass before the next time.
+    assert after_rounds_of(1)[:3] == [0, 42, 84]
+
+
 def test_a_reader_that_has_gone_takes_no_files(cohortlab: Run, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -398,6 +425,16 @@ def test_a_mistake_of_ours_is_one_line_too(cohortlab: Run, path: Path, place: An
     last = ran.err.splitlines()[-1]
     assert last.startswith("cohortlab: internal error: ZeroDivisionError: division by zero (conftest.py:")
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "code"),
+    [("--version", ">&-", 0), ("--version", "<&- >&-", 0), ("compare nowhere.toml", "2>&-", 2)],
+)
+def test_a_stream_that_is_closed(words: str, closed: str, code: int) -> None:
+    line = f"exec {shlex.quote(sys.executable)} -m cohortlab {words} {closed}"
+    ran = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", "")
 
 
 def test_kill_ends_it_like_ctrl_c(tmp_path: Path) -> None:

@@ -206,6 +206,33 @@ def test_a_cache_that_is_not_there_is_not_made(machine: Path, tmp_path: Path) ->
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.parametrize(("name", "why"), [("a-file", "Not a directory"), ("x" * 300, "File name too long")])
+def test_a_cache_that_cannot_be_used_is_missing(
+    machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, why: str
+) -> None:
+    (tmp_path / "a-file").touch()
+    monkeypatch.setenv("COHORT_CACHE", str(tmp_path / name))
+    found, concluded = findings(machine)
+    said = f"{tmp_path / name}: cannot be read: {why}"
+    assert (found["cache"]["ok"], found["cache"]["found"]) == (False, said)
+    assert (found["disk space"]["ok"], found["disk space"]["found"]) == (False, "not known without a cache")
+    assert concluded["lab"]["how"] == "no, because its cache folder cannot be used"
+
+
+def test_a_user_without_a_home(machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    assert findings(machine)[0]["cache"]["ok"], "COHORT_CACHE is set"
+    monkeypatch.delenv("COHORT_CACHE")
+    found, concluded = findings(machine)
+    assert found["cache"]["found"].startswith("there is no home folder for the cache: set HOME, or COHORT_CACHE")
+    assert concluded["lab"]["how"] == "no, because its cache folder cannot be used"
+
+
 def test_output(cohortlab: Callable[..., Any], machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: Findings = examine(machine, "7.3.4-test")
     monkeypatch.setattr(doctor, "examine", lambda: made)

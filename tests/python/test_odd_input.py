@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -103,6 +104,24 @@ def test_files_that_are_too_deep_to_be_read(path: Path) -> None:
         models.read(deep)
 
 
+def test_files_that_an_editor_on_windows_has_saved(path: Path) -> None:
+    """Each begins with a byte-order mark, and its lines end with CR LF."""
+    before = simulate(path, policy="eevdf").fingerprint
+    for file in path.parent.rglob("*.toml"):
+        file.write_bytes(codecs.BOM_UTF8 + file.read_bytes().replace(b"\n", b"\r\n"))
+    assert "\ufeff" not in scenarios.load(path).text
+    assert simulate(path, policy="eevdf").fingerprint == before
+    rt_app = path.parent / "x.json"
+    rt_app.write_bytes(codecs.BOM_UTF8 + b'{"tasks": {"a": {"loop": 3, "run": 5}}}')
+    assert models.read(rt_app).name == "x"
+    # One that becomes a part of a recorded scenario.
+    (path.parent / "own.toml").write_bytes(codecs.BOM_UTF8 + b"[machine]\r\n")
+    pcpus = [{"cpu": cpu, "core": cpu, "llc": 0, "node": 0} for cpu in (0, 1)]
+    makes._hardware(path.parent, {"header": {"pcpus": pcpus}}, str(path.parent / "own.toml"))
+    machine = hardware.load(str(path.parent / "hardware.toml")).machine
+    assert machine == {"sockets": 1, "cores_per_socket": 2, "threads_per_core": 1}
+
+
 def test_what_is_in_the_way_of_tables_is_told_of_their_option(cohortlab: Run, path: Path) -> None:
     Path("tables/vms.parquet").mkdir(parents=True)
     ran = cohortlab("explain", path, "--ms", 1, "--tables", "tables")
@@ -133,6 +152,15 @@ def test_short_windows_of_a_long_run_are_not_counted_one_by_one() -> None:
     assert picture.busiest([one, other], 1_000) == picture.Window(5_000, 6_000)
     nobody: Any = SimpleNamespace(end_ns=long_ns, timeline=spins.slice(0, 0))
     assert picture.busiest([nobody], 1_000).start_ns == (long_ns - 1_000) // 2
+
+
+def test_a_figure_that_no_vm_has_is_of_the_same_type_as_elsewhere(path: Path) -> None:
+    elsewhere = simulate(path, policy="eevdf").vms
+    path.write_text(f"{path.read_text()}affinity = [0]\n")
+    pinned = simulate(path, policy="eevdf").vms
+    assert pinned["lag_behind_ns"].to_pylist() == [None, None]
+    assert pinned.schema == elsewhere.schema
+    assert pa.concat_tables([elsewhere, pinned]).num_rows == 4
 
 
 @pytest.mark.parametrize(

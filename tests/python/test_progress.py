@@ -104,6 +104,20 @@ def test_a_forecast_counts_what_comes_before_the_first_step() -> None:
     assert progress.passed == passed, "a bar does not go back"
 
 
+def test_what_is_shown_costs_no_more_with_many_rounds() -> None:
+    kinds = [(policy, program) for policy in "abcdefgh" for program in "ijklmnop"]
+    steps = [Step("ipi", number, *kind) for number in range(200) for kind in kinds]
+    lines = Lines(io.StringIO())
+    lines.plan(steps)
+    # It takes a second or so. With a look at every step that is to come, each time, it took hours.
+    deadline = time.monotonic() + 60
+    for number, step in enumerate(steps):
+        lines.start(step, f"step {number}")
+        lines.done(step)
+        assert time.monotonic() < deadline, number
+    assert (lines.fraction, lines.left_s()) == (1, 0)
+
+
 def test_lines_say_each_new_thing_once() -> None:
     stream = io.StringIO()
     lines = Lines(stream)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import errno
 import io
 import os
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import matplotlib as mpl
 import pyarrow.parquet as pq
 import pytest
 from matplotlib.collections import PathCollection
@@ -103,6 +105,17 @@ def test_parquet_can_be_read_without_this_program(results: Results, tmp_path: Pa
         "kernel": "9.9.9-test",
         "ended": datetime(2026, 11, 21, 12, 30, 1, tzinfo=UTC),
     }
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        write_atomically(tmp_path / "m.parquet", b"new")
+    assert raised.value.filename == str(tmp_path.resolve() / "m.parquet")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
@@ -202,6 +215,15 @@ def test_report_contains_its_picture(results: Results, two: Scenario, tmp_path: 
 def test_report_is_the_same_for_the_same_results(results: Results, two: Scenario) -> None:
     found = figures(results, two)
     assert render(results, two, found) == render(results, two, found)
+
+
+def test_a_users_own_style_is_not_the_reports(results: Results, two: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = figures(results, two)
+    before = render(results, two, found)
+    # With the first, LaTeX would be asked to set all text.
+    for name, value in {"text.usetex": True, "axes.facecolor": "black", "lines.linewidth": 9.0}.items():
+        monkeypatch.setitem(mpl.rcParams, name, value)
+    assert render(results, two, found) == before
 
 
 def test_a_programs_name_is_no_formula(results: Results, two: Scenario) -> None:

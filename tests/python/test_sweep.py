@@ -350,11 +350,16 @@ def test_wrong_options_are_one_line_and_code_2(cohortlab: Run, path: Path, args:
     assert said in ran.err
 
 
-def test_a_folder_has_one_sweep(cohortlab: Run, path: Path) -> None:
+def test_a_folder_has_one_sweep(cohortlab: Run, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cohortlab("sweep", path, "--axis", "seed=1", "--out", "out").code == 0
     ran = cohortlab("sweep", path, "--axis", "seed=2", "--out", "out")
     assert (ran.code, ran.err.count("\n")) == (2, 1)
     assert "--out: out: has another sweep, or this one with another --chunk" in ran.err
+    # An upgrade between two calls is nothing that the user has got wrong: that it may be that is said.
+    monkeypatch.setattr("cohortlab.sweep.plan.simulator", lambda: "another")
+    ran = cohortlab("sweep", path, "--axis", "seed=1", "--out", "out")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert ran.err.endswith(" or of another version: must be removed, or --out another folder\n")
 
 
 @pytest.mark.parametrize("name", ["00000000 (1).parquet", "copy.parquet", "0.parquet"])

@@ -24,9 +24,14 @@ _in_use: dict[Path, int] = {}
 
 
 def folder() -> Path:
-    """Return where the cache folder is or would be."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("COHORT_CACHE") or Path(base) / "cohort").absolute()
+    """Return where the cache folder is or would be; raise PlaceError if nothing tells."""
+    if told := os.environ.get("COHORT_CACHE"):
+        return Path(told).absolute()
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        raise PlaceError("there is no home folder for the cache: set HOME, or COHORT_CACHE to a folder") from None
+    return (base / "cohort").absolute()
 
 
 def root() -> Path:
@@ -79,13 +84,14 @@ def built(name: str, build: Callable[[Path], None], *, durable: bool = True) -> 
 
 def there(name: str) -> Path | None:
     """Return the cached folder ``name`` as ``built`` does, or None if there is none; nothing is built or made."""
-    path = folder() / name
-    if path.is_dir():
-        # First the lock, then the look: in between it may have been tidied away.
-        _use(path)
+    with suppress(OSError, PlaceError):  # the cache folder is closed to this user, or there can be none
+        path = folder() / name
         if path.is_dir():
-            _touch(path)
-            return path
+            # First the lock, then the look: in between it may have been tidied away.
+            _use(path)
+            if path.is_dir():
+                _touch(path)
+                return path
     return None
 
 

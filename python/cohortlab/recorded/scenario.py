@@ -18,7 +18,7 @@ from cohortlab.scenario import GUEST_BASE_MB, GUEST_PER_VCPU_MB, NAME_MAX
 from cohortlab.sim import hardware as hardwares
 from cohortlab.sim.model import machine_of
 from cohortlab.sim.policy import KERNEL_RULE, version_of
-from cohortlab.tomlmodel import shown
+from cohortlab.tomlmodel import read_text, shown
 
 NS_PER_S = 1_000_000_000
 # What the simulator takes of one program (sim/src/workload/compile.rs).
@@ -216,7 +216,7 @@ def _tlb(counts: dict[str, int]) -> str:
 def _hardware(folder: Path, about: dict[str, Any], name: str) -> None:
     """Write ``hardware.toml``: what things cost as in ``name``, and the recorded host's shape."""
     known = hardwares.load(name)
-    text = known.path.read_text(encoding="utf-8")
+    text = read_text(known.path)
     if not any(key in known.machine for key in ("sockets", "cores_per_socket", "threads_per_core")):
         text = shape(about["header"]["pcpus"]).into(text)
     write_atomically(folder / "hardware.toml", text.encode())

@@ -6,10 +6,9 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
 
-from cohortlab.plots import COLOURS, FAINT, INK, colour_of, line_of
+from cohortlab.plots import COLOURS, FAINT, INK, colour_of, drawn_with, line_of
 from cohortlab.reproduce.load import CdfTable
 from cohortlab.reproduce.outcome import Figure, Outcome, Own
 from cohortlab.reproduce.runs import Measured
@@ -22,9 +21,7 @@ def pictures(outcome: Outcome) -> list[tuple[str, str]]:
     """Return title and SVG of each picture of an experiment."""
     groups = dict.fromkeys(figure.table.group for figure in outcome.figures if figure.table.group)
     made = []
-    with mpl.rc_context(
-        {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "svg.hashsalt": "cohortlab"}
-    ):
+    with drawn_with({"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "svg.hashsalt": "cohortlab"}):
         for group in groups:
             figures = [figure for figure in outcome.figures if figure.table.group == group]
             own = [own for own in outcome.own if own.table.group == group]

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import pyarrow as pa
 from matplotlib.artist import Artist
@@ -18,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from cohortlab.plots import COLOURS, FAINT, INK
+from cohortlab.plots import COLOURS, FAINT, INK, drawn_with
 from cohortlab.results import write_atomically
 from cohortlab.sim.result import TIMELINE_KINDS, Result
 
@@ -118,7 +117,7 @@ def draw(results: Sequence[Result], window: Window, titles: Sequence[str], path:
     panels = [_Panel.of(result) for result in results]
     heights = [height for panel in panels for height in (panel.pcpus + 0.5, len(panel.lanes) + 0.5)]
     rows = sum(panel.pcpus + len(panel.lanes) for panel in panels)
-    with mpl.rc_context(
+    with drawn_with(
         {
             "svg.fonttype": "none",
             "font.family": "sans-serif",

@@ -250,7 +250,12 @@ class Result:
         for vm in self.figures["vms"]:
             plain = {key: value for key, value in vm.items() if not isinstance(value, dict | list)}
             rows.append(plain)
-        return pa.Table.from_pylist(rows)
+        table = pa.Table.from_pylist(rows)
+        for at, field in enumerate(table.schema):
+            # Not defined for any VM, as lag where one is pinned: of the same type as in other runs, to go with these.
+            if pa.types.is_null(field.type):
+                table = table.set_column(at, field.name, pa.nulls(len(table), pa.int64()))
+        return table
 
     @cached_property
     def vcpus(self) -> pa.Table:

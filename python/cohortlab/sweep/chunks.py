@@ -217,7 +217,8 @@ class Store:
         except OSError as error:
             raise BadInput(f"--out: {self.folder}: cannot be written to: {error.strerror}") from None
         if found != ours:
-            raise BadInput(f"--out: {self.folder}: has another sweep, or this one with another --chunk")
+            wrong = "has another sweep, or this one with another --chunk or of another version"
+            raise BadInput(f"--out: {self.folder}: {wrong}: must be removed, or --out another folder")
 
     def missing(self, meter: Meter = unseen) -> list[int]:
         """Return the chunks that are still to be simulated.
