@@ -76,9 +76,7 @@ class Column:
         return f"`{Path(self.results.scenario).stem}`", f"{chosen} µs" if chosen else "no filter", f"`{self.tlb}`"
 
 
-def main(
-    folders: Sequence[str], *, form: str = "full", goal: float | None = None, settled: bool = False
-) -> None:
+def main(folders: Sequence[str], *, form: str = "full", goal: float | None = None, settled: bool = False) -> None:
     if not folders:
         refuse("FOLDER is missing: what `cohortlab compare --out FOLDER` wrote")
     columns = []
@@ -201,7 +199,9 @@ def _print_beside(columns: Sequence[Column], goal: float | None) -> None:
 def _print(column: Column, goal: float | None, *, short: bool) -> None:
     results, found = column.results, column.found
     said = ", ".join(f"{key} {column.place[key]}" for key in ("kernel", "emulator", "ple") if key in column.place)
-    print(f"\n`{results.command}`: flush by {column.tlb}, {results.rounds} rounds, {len(results.crashes)} void; {said}\n")
+    print(
+        f"\n`{results.command}`: flush by {column.tlb}, {results.rounds} rounds, {len(results.crashes)} void; {said}\n"
+    )
     shown = ["÷ ideal"] if short else ["", "÷ ideal", "neighbour"]
     names = [NAMES.get(policy, policy) for policy in results.policies]
     heads = [", ".join(filter(None, (name, what))) for name in names for what in shown]

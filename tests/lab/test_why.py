@@ -24,8 +24,8 @@ S = 1_000_000_000
 EXACT = 0.02
 SHARES = ("run", "ready", "costop", "stacked", "halted")
 TRIES = 3
-# So much of the pCPUs' time may the probe's programs take: 0.4 to 0.9 % were seen (docs/lab-measurements.md). The kernel's
-# own measuring is in it, dear on an emulated processor; another processor has another ratio.
+# So much of the pCPUs' time may the probe's programs take: 0.4 to 0.9 % were seen (docs/lab-measurements.md). The
+# kernel's own measuring is in it, dear on an emulated processor; another processor has another ratio.
 PART_MAX = 0.02
 
 
