@@ -162,7 +162,8 @@ fn who_waits_is_looked_up_once_for_a_choice() {
     }
     w.run(100 * MS);
     let (costs, switches) = during(&mut w, 1_000 * MS);
-    // The one that has the pCPU and the one that waits, also for a choice by which the same goes on. Whoever is taken is not looked up for that: 4.3 and not 5.3.
+    // The one that has the pCPU and the one that waits, also for a choice by which the same goes on. Whoever is taken is not looked up for that:
+    // 4.3, not 5.3.
     let each = costs.of(OpKind::Dispatch, Cost::Storage) as f64 / switches;
     assert!(each < 4.8, "{each:.2} look-ups for each switch");
 }
