@@ -39,7 +39,6 @@ OF_POLICIES = [
         "return waited > starve_ns || waited > OVERDUE_NS;",
         "return waited > OVERDUE_NS;",
     ),
-    Mutation("a turn begins when the one before it began", "runner.h", "t->begins_ns = now;", ";"),
     Mutation("a quota that is used up ends no turn if nobody waits", "turn.h", " || c->cut_short))", "))"),
     Mutation("only those to lower vCPUs count", "traffic.h", "to == t->vcpu)", "to >= t->vcpu)"),
     Mutation("who spins is not stopped", "spin_yield.h", "scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);", ";"),
