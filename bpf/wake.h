@@ -48,13 +48,12 @@ static __always_inline void tell_of_newcomer(struct task_struct *p, s32 cpu, str
 }
 
 /*
- * Make somebody look at p, which is about to be queued on cpu, whose context is c: an idle pCPU, or the one whose runner deserves it less. last: nobody else
- * can run there (SCX_ENQ_LAST).
+ * Make somebody look at p, which is about to be queued on cpu: an idle pCPU, or the one whose runner deserves it less. last: nobody else can run there
+ * (SCX_ENQ_LAST).
  */
-static __always_inline void notify(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *c, s32 cpu, bool last,
-				   u64 now)
+static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, bool last, u64 now)
 {
-	struct cpu_ctx *other;
+	struct cpu_ctx *c = cpu_get(cpu), *other;
 	struct rank rank;
 	s32 idle, i;
 
@@ -67,7 +66,7 @@ static __always_inline void notify(struct task_struct *p, struct task_ctx *t, st
 		return;
 	}
 	if (!task_is_pinned(p)) {
-		for (i = 0; i < KEPT_TRIES; i++) {
+		bpf_for(i, 0, guard_may_keep() ? KEPT_TRIES : 1) {
 			idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 			if (idle < 0)
 				break;
@@ -172,7 +171,7 @@ static bool gate_is_closed(s32 pid, s32 cpu, u64 now)
 }
 
 /* Whose turn a kernel thread has interrupted here goes on, if there is enough of it left. */
-VERIFIED_ONCE resume_now(struct cpu_ctx *c, s32 cpu, u64 now)
+VERIFIED_ONCE resume(struct cpu_ctx *c, s32 cpu, u64 now)
 {
 	s32 pid;
 
@@ -186,11 +185,6 @@ VERIFIED_ONCE resume_now(struct cpu_ctx *c, s32 cpu, u64 now)
 		return 0;
 	stat_inc(STAT_RESUMED);
 	return 1;
-}
-
-static __always_inline bool resume(struct cpu_ctx *c, s32 cpu, u64 now)
-{
-	return c->resume_pid && resume_now(c, cpu, now);
 }
 
 #endif

@@ -124,7 +124,7 @@ OF_WAYS = [
     Mutation(
         "a busy pCPU never looks at others' queues",
         "runqueue.h",
-        "elapsed_ns(best->now, c->looked_around_ns) < slice_ns / PULL_LOOKS)",
-        "c)",
+        "if (elapsed_ns(best->now, c->looked_around_ns) < slice_ns / PULL_LOOKS)",
+        "if (c)",
     ),
 ]
