@@ -28,23 +28,33 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     return importlib.import_module
 
 
-@pytest.fixture
-def results(cohortlab: Run, tmp_path: Path) -> Results:
-    """A comparison of two policies that says that the lab measured it; it is in the folder ``out``."""
-    args = ("--on", "sim", "--rounds", 1, "--policies", "eevdf,vtime", "--out", "out")
-    assert cohortlab("compare", with_quick(tmp_path), *args).code == 0
+def compared(cohortlab: Run, scenario: Path, *more: str) -> Results:
+    """Return a comparison of two policies that says that the lab measured it; it is in the folder ``out``."""
+    args = ("--on", "sim", "--rounds", 1, "--policies", "eevdf,vtime", "--out", "out", *more)
+    assert cohortlab("compare", scenario, *args).code == 0
     read = read_parquet(FILE)
     read.places = {"ipi": dict(LAB)}
     return read
 
 
-def test_a_table_has_the_programs_that_were_measured(
-    cohortlab: Run, script: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def results(cohortlab: Run, tmp_path: Path) -> Results:
+    return compared(cohortlab, with_quick(tmp_path))
+
+
+@pytest.fixture
+def mmapfork(cohortlab: Run, tmp_path: Path) -> Results:
+    """Of a program that is there for every scenario."""
     path = tmp_path / "small.toml"
     path.write_text(two_vms("tlb-flush"))
-    args = ("--on", "sim", "--programs", "mmapfork", "--rounds", 1, "--policies", "eevdf", "--out", "out")
-    assert cohortlab("compare", path, *args).code == 0
+    return compared(cohortlab, path, "--programs", "mmapfork")
+
+
+def test_a_table_has_the_programs_that_were_measured(
+    script: Callable[[str], Any], mmapfork: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_parquet(mmapfork, FILE)
+    capsys.readouterr()
     script("tables").main(["out"], form="short")
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| mmapfork, s | ")]
     assert len(rows) == 1
@@ -167,18 +177,6 @@ def test_tables_of_nothing_are_refused(script: Callable[[str], Any], capsys: pyt
         script("tables").main([])
     told = capsys.readouterr()
     assert (ended.value.code, told.out, told.err[:6]) == (2, "", "FOLDER")
-
-
-@pytest.fixture
-def mmapfork(cohortlab: Run, tmp_path: Path) -> Results:
-    """Another such comparison, of a program that is there for every scenario."""
-    path = tmp_path / "small.toml"
-    path.write_text(two_vms("tlb-flush"))
-    args = ("--on", "sim", "--programs", "mmapfork", "--rounds", 1, "--policies", "eevdf,vtime", "--out", "out")
-    assert cohortlab("compare", path, *args).code == 0
-    read = read_parquet(FILE)
-    read.places = {"ipi": dict(LAB)}
-    return read
 
 
 def test_comparisons_beside_each_other_say_what_differs(
