@@ -2,11 +2,10 @@
 /*
  * Gang aligned: the vCPUs of a VM take their turns together.
  *
- * When a vCPU of a VM starts to run and none of its siblings does, the VM's turn begins, one slice long. Siblings that wait on other pCPUs
- * are asked to join, where the runner deserves its pCPU less than the VM does; who joins later gets what is left of the turn, so that all
- * end together and the next VM's turn begins on all those pCPUs at once. Nobody is forced: virtual time decides as ever, no pCPU is left
- * idle for the sake of a turn, and a VM with idle vCPUs holds no pCPU for them. It keeps the good part of PROCCO ("sbco" paper, section 2)
- * without its price.
+ * When a vCPU starts to run and its VM has no turn, or one that is as good as over (in_turn()), a turn begins, one slice long, whether siblings run or not.
+ * Siblings that wait on other pCPUs are asked to join, where the runner deserves its pCPU less than the VM does; who joins later gets what is left of the turn,
+ * so that all end together and the next VM's turn begins on all those pCPUs at once. Nobody is forced: virtual time decides as ever, no pCPU is left idle for
+ * the sake of a turn, and a VM with idle vCPUs holds no pCPU for them. It keeps the good part of PROCCO ("sbco" paper, section 2) without its price.
  */
 #ifndef COHORT_GANG_ALIGNED_H
 #define COHORT_GANG_ALIGNED_H

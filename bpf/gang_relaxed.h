@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Gang relaxed: who has left its siblings behind waits for them, as under ESX 3 and 4 ("survey", section 4).
+ * Gang relaxed: who has left its siblings behind waits for them, as under ESX 4 ("sbco", section VI). ESX 3 stopped all vCPUs of the VM instead.
  *
  * A vCPU falls behind while it is runnable and does not run. Running is progress, and so is idling: a halted vCPU has nothing to catch up with. A vCPU's
  * lead is the time that its slowest sibling has fallen behind more than itself. Whose lead exceeds the limit (skew_limit_ns) while the slowest waits is

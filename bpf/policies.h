@@ -72,7 +72,7 @@
 	X(partial_auto, balance, vm, partial_auto, off, off, off,                                                \
 	  "The same, with sets that are found in who communicates with whom")                                    \
 	X(strict, balance, vm, strict, off, off, off, "Strict co-scheduling, as in ESX 2")                       \
-	X(relaxed, balance, vm, relaxed, off, off, off, "Relaxed co-scheduling, as in ESX 3 and 4")              \
+	X(relaxed, balance, vm, relaxed, off, off, off, "Relaxed co-scheduling, as in ESX 4")                    \
 	X(procco, balance, vm, procco, off, off, off, "Co-scheduling led by vCPU 0 of each VM, to compare with") \
 	X(cpuco, balance, vm, cpuco, off, off, off, "Co-scheduling led by pCPU 0, to compare with")              \
 	X(credit, any, credit, off, yield, off, off, "Xen's credit scheduler, to compare with")                  \

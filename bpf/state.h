@@ -32,7 +32,11 @@ KNOB u64 boost_slice_ns = 400000;
 /* How much unused virtual time a sleeper may claim when it wakes; a VM as much for each of its vCPUs. */
 KNOB u64 lag_ns = 20000000;
 
-/* After waiting this long a task runs next, whatever its rank; ten times this long if its VM is ahead of its share. */
+/*
+ * After waiting this long a task runs next, whatever its rank; STARVE_MAX times this long if it, or what it is a part of, is ahead of its share, or the order
+ * has no .urgency. A task of a cgroup that is no vCPU waits for OVERDUE_NS. Who has waited this long is not kept back by order sbco, nor by the gangs
+ * procco and cpuco; gang partial then takes pCPUs for its set. Queues are searched as rarely for whom a pCPU overlooks.
+ */
 KNOB u64 starve_ns = 100000000;
 
 /* By how much a woken task's virtual time must be behind the runner's to preempt it. */

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Screens of `cohort top` in a terminal (tmux), of hosts that are made up: the text of docs/top-screens.md.
+"""Screens of `cohort top` in a terminal (tmux): the text of docs/top-screens.md.
+
+Hosts with VMs, and the one without, are made up; the last four screens are of the machine that this runs on, as root.
 
 build/venv/bin/python bench/top/captures.py >docs/top-screens.md
 """
@@ -25,6 +27,12 @@ S = 1_000_000_000
 WAIT = "wait"
 _numbers = itertools.count()
 NOBODY = "setpriv --reuid 65534 --regid 65534 --clear-groups"
+_INTRODUCTION = """\
+# Screens of `cohort top` in a terminal (tmux)
+
+`bench/top/captures.py` makes this page. The hosts with VMs, and the one without, are made up. The last four screens are
+of the machine where it was made: what `cohort top` says there to who is not root, where BTF or KVM is hidden from it,
+and to root. [top.md](top.md) explains what is shown."""
 # What a vCPU's second may go to, in per cent of it: ran, ready, of that co-stop; and pause-loop exits, preemptions in
 # the kernel. From a quiet VM to one that suffers.
 KINDS = ((5, 0, 0, 0, 0), (40, 2, 0, 5, 3), (60, 12, 2, 40, 20), (50, 45, 30, 700, 90))
@@ -123,10 +131,7 @@ def main() -> None:
             return f"{shlex.quote(str(COHORT))} top --interval {INTERVAL_S} --feed {file}"
 
         many = top(feed(200, 60))
-        print(
-            __doc__.split("\n", 1)[0].replace("Screens", "# Screens").replace(": the text of docs/top-screens.md.", "")
-        )
-        print("\n`bench/top/captures.py` makes this page. The VMs of a real host stand in [top.md](top.md).")
+        print(_INTRODUCTION)
         for title, shown in (
             ("200 VMs, 80 columns", capture(80, 24, many)),
             ("200 VMs, 200 columns, the first one opened", capture(200, 24, many, ["Enter"])),

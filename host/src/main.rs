@@ -71,6 +71,7 @@ use cli::{Command, Stop};
 use say::Failure;
 
 fn main() -> ExitCode {
+    run::hold_hangup();
     let result = match cli::parse(std::env::args_os()) {
         Ok(cli) => match cli.command {
             Command::Run(args) => run::run(&args, &Host::this_machine()),

@@ -25,7 +25,7 @@ use crate::intf;
 use crate::load::{self, Config, Ending, Place, Storage};
 use crate::monitor;
 use crate::say::{self, Failure};
-use crate::service::Service;
+use crate::service::{self, Service};
 use crate::sets::{Auto, Teller, Told};
 use crate::stats::{self, Tables};
 use crate::topology;
@@ -305,6 +305,7 @@ impl Stops {
             [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| *signal != SIGHUP || !is_ignored(SIGHUP));
         let mut signals =
             Signals::new(wanted).map_err(|e| Failure::failed(format!("cannot listen to signals: {e}")))?;
+        mask_hangup(libc::SIG_UNBLOCK);
         let signal = Arc::new(AtomicUsize::new(0));
         let (notify, came) = channel();
         let seen = Arc::clone(&signal);
@@ -357,6 +358,24 @@ impl Stops {
             0 => None,
             number => Some(number as i32),
         }
+    }
+}
+
+/// Call it before all else. A SIGHUP that comes before the process listens would end it, for which a service is not to end: it waits until then.
+/// At a terminal it ends the process, as it would later.
+pub fn hold_hangup() {
+    if service::is_managed() || !has_terminal() {
+        mask_hangup(libc::SIG_BLOCK);
+    }
+}
+
+/// `how`: SIG_BLOCK or SIG_UNBLOCK, for this thread and those that it starts from now on.
+fn mask_hangup(how: libc::c_int) {
+    // SAFETY: zeros are a set of signals, an empty one; the calls read and write it, it lives across them, and nobody need ask for the mask before.
+    unsafe {
+        let mut hangup: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&raw mut hangup, SIGHUP);
+        libc::pthread_sigmask(how, &raw const hangup, std::ptr::null_mut());
     }
 }
 

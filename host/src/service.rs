@@ -17,6 +17,11 @@ const SOCKET: &str = "NOTIFY_SOCKET";
 /// Hands states to whoever waits for them.
 type Send = Box<dyn FnMut(&[NotifyState])>;
 
+/// Has systemd started this process?
+pub fn is_managed() -> bool {
+    env::var_os(SOCKET).is_some()
+}
+
 pub struct Service {
     /// systemd has started this process, and waits for what it tells.
     is_managed: bool,
@@ -36,8 +41,7 @@ impl Service {
                 debug!("cannot tell the service manager: {error}");
             }
         };
-        let is_managed = env::var_os(SOCKET).is_some();
-        Service { is_managed, ..Service::new(sd_notify::watchdog_enabled(), Box::new(send)) }
+        Service { is_managed: is_managed(), ..Service::new(sd_notify::watchdog_enabled(), Box::new(send)) }
     }
 
     fn new(watchdog: Option<Duration>, send: Send) -> Self {

@@ -72,7 +72,7 @@ pub struct VcpuAbout {
     pub from_ns: u64,
     pub vcpu: u32,
     pub tid: u32,
-    /// pCPUs that it may use; empty: all.
-    #[serde(default)]
-    pub cpus: Vec<u32>,
+    /// pCPUs that it may use; empty: all; None: not known, as of a thread that was gone or hidden.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<Vec<u32>>,
 }

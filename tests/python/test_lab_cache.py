@@ -69,6 +69,19 @@ def test_emulators_and_kernels_of_other_versions_go(monkeypatch: pytest.MonkeyPa
     assert left("kernel-*") == {"kernel-6.12", *(f"kernel-5.{number}" for number in range(9, 20))}
 
 
+def test_a_kernel_that_is_named_by_its_file_stays_as_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kernels, "release_of", lambda *_: "6.12.1")
+    make("kernel-6.1", "kernel-6.12", "kernel-6.18")
+    by_link = tmp_path / "vmlinuz"
+    by_link.symlink_to(cache.root() / "kernel-6.18/vmlinuz")
+    for file in (cache.root() / "kernel-6.12/boot/vmlinuz-x", by_link, cache.root(), tmp_path.parent / "vmlinuz"):
+        kernels.kernel(str(file))
+    # As if that had been long ago.
+    make("kernel-6.12", "kernel-6.18")
+    cache.tidy("kernel-", 0)
+    assert left("kernel-*") == {"kernel-6.12", "kernel-6.18"}
+
+
 def test_images_of_another_debian_go_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image, "_build", lambda _: None)
     monkeypatch.setattr(image, "_ROOM_MB", 0)

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from cohortlab.lab import image
 from cohortlab.lab.agent import Answer, Machine
@@ -40,3 +43,45 @@ def test_who_may_execute_a_file_is_a_part_of_it(tmp_path: Path) -> None:
     before = image._content(path)
     path.chmod(0o755)
     assert image._content(path) != before
+
+
+def test_who_may_read_a_file_of_the_image_is_not_up_to_this_users_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Mirror:
+        def __init__(self, folder: Path) -> None:
+            folder.mkdir()
+
+        def update(self) -> None: ...
+
+        def fetch(self, wanted: Sequence[str], *, with_dependencies: bool) -> list[Path]:
+            return [Path("base-files_13.deb")]
+
+    def unpack(package: Path, root: Path) -> None:
+        for name in ("etc", "usr/bin"):
+            (root / name).mkdir(parents=True)
+
+    modes: dict[str, int] = {}
+
+    def look(root: Path, disk: Path) -> None:
+        files = [path for path in root.rglob("*") if not path.is_symlink()]
+        modes.update({str(path.relative_to(root)): path.stat().st_mode & 0o7777 for path in files})
+
+    monkeypatch.setenv("COHORT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "sync", lambda: None)
+    monkeypatch.setattr(image, "_ROOM_MB", 0)
+    monkeypatch.setattr(image, "_build", lambda _: None)
+    monkeypatch.setattr(image, "Apt", Mirror)
+    monkeypatch.setattr(image, "unpack", unpack)
+    monkeypatch.setattr(image, "make_disk", look)
+    program, data = tmp_path / "run.sh", tmp_path / "data"
+    before = os.umask(0o077)
+    try:
+        program.touch(0o777)
+        data.touch(0o666)
+        image.image(files={"srv/run/run.sh": program, "srv/run/data": data})
+    finally:
+        os.umask(before)
+    assert {modes[name] for name in image._FILES} == {0o644}
+    assert [modes[name] for name in ("srv", "srv/run", "srv/run/run.sh")] == [0o755, 0o755, 0o755]
+    assert modes["srv/run/data"] == 0o644

@@ -83,6 +83,16 @@ def test_of_which_vcpus_alone_it_is_known_where_they_may_run_is_a_remark() -> No
     assert remarks == []
     assert makes._limits("a", vm, pcpus, 2, remarks) == []
     assert remarks == ["a: where its vCPUs may run is known of 1 of 2: in the scenario all may run everywhere"]
+    # Without "cpus" a thread was gone or hidden; with none in it, it may run everywhere.
+    vm["vcpus"].append({"vcpu": 1})
+    assert makes._limits("a", vm, pcpus, 2, remarks) == []
+    assert remarks[1:] == remarks[:1]
+    del vm["vcpus"][0]
+    assert makes._limits("a", vm, pcpus, 1, remarks) == []
+    assert remarks[2:] == ["a: where its vCPUs may run is not known: in the scenario all may run everywhere"]
+    vm["vcpus"] = [{"vcpu": 0, "cpus": []}]
+    assert makes._limits("a", vm, pcpus, 1, remarks) == []
+    assert len(remarks) == 3
 
 
 def test_a_name_with_a_character_that_no_file_can_have(path: Path) -> None:

@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,22 @@ def test_a_signal_does_not_wait_for_the_next_line(tmp_path: Path, number: signal
     finally:
         top.kill()
         top.wait()
+
+
+def test_a_hangup_does_not_end_a_service_that_has_just_begun(tmp_path: Path) -> None:
+    feed = tmp_path / "feed"
+    os.mkfifo(feed)
+    argv = [binaries.find("cohort"), "sets", "--matrix", feed]
+    # It reads before it listens to signals, and waits here for who writes.
+    begun = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        with feed.open("w") as lines:
+            begun.send_signal(signal.SIGHUP)
+            time.sleep(0.2)
+            assert begun.poll() is None
+            lines.write("- 5\n5 0\n")
+        out, _ = begun.communicate(timeout=60)
+        assert (begun.returncode, bool(out)) == (0, True)
+    finally:
+        begun.kill()
+        begun.wait()

@@ -138,7 +138,7 @@ impl Owners {
                 from_ns,
                 vcpu: slot.vcpu,
                 tid: slot.tid,
-                cpus: if asks { affinity(host, slot.tid, &online) } else { Vec::new() },
+                cpus: if asks { affinity(host, slot.tid, &online) } else { None },
             });
         }
         // When all that have come are known: a quota may be the sum of theirs.
@@ -193,15 +193,15 @@ fn cpus(list: &str) -> BTreeSet<u32> {
     cpu_list(list, intf::PROBE_MAX_CPUS).into_iter().collect()
 }
 
-/// pCPUs that a thread may use; empty: all that are online, or it is gone.
-fn affinity(host: &Host, tid: u32, online: &BTreeSet<u32>) -> Vec<u32> {
-    let status = host.read(&format!("/proc/{tid}/status")).unwrap_or_default();
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    let allowed = cpus(list.unwrap_or_default());
+/// pCPUs that a thread may use; empty: all that are online. None: it is gone, or /proc hides it (hidepid=).
+fn affinity(host: &Host, tid: u32, online: &BTreeSet<u32>) -> Option<Vec<u32>> {
+    let status = host.read(&format!("/proc/{tid}/status"))?;
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    let allowed = cpus(list);
     if online.is_subset(&allowed) {
-        return Vec::new();
+        return Some(Vec::new());
     }
-    allowed.intersection(online).copied().collect()
+    Some(allowed.intersection(online).copied().collect())
 }
 
 #[cfg(test)]
@@ -245,7 +245,7 @@ mod tests {
     fn a_vms_quota_is_that_of_all_its_vcpus() {
         let vm = joined(&libvirt(), true);
         assert_eq!((vm.name.as_str(), vm.weight, vm.quota_us), ("a", 200.0, Some((100_000, 100_000))));
-        assert!(vm.vcpus.iter().all(|vcpu| vcpu.cpus == [1]), "{vm:?}");
+        assert!(vm.vcpus.iter().all(|vcpu| vcpu.cpus == Some(vec![1])), "{vm:?}");
     }
 
     #[test]
@@ -382,7 +382,7 @@ mod tests {
     fn another_process_with_the_number_says_nothing_of_a_vm() {
         let vm = joined(&libvirt(), false);
         assert_eq!((vm.name.as_str(), vm.weight, vm.quota_us), ("pid 7", 100.0, None));
-        assert!(vm.vcpus.len() == 2 && vm.vcpus.iter().all(|vcpu| vcpu.cpus.is_empty()), "{vm:?}");
+        assert!(vm.vcpus.len() == 2 && vm.vcpus.iter().all(|vcpu| vcpu.cpus.is_none()), "{vm:?}");
     }
 
     #[test]
@@ -393,13 +393,13 @@ mod tests {
                 .file("/sys/devices/system/cpu/online", "0-3\n")
                 .file("/proc/7/status", &format!("Name:\tx\nCpus_allowed_list:\t{list}\n"))
         };
-        assert_eq!(affinity(&host("0-7").host(), 7), Vec::<u32>::new());
-        assert_eq!(affinity(&host("1,3-9").host(), 7), [1, 3]);
-        assert_eq!(affinity(&host("1").host(), 8), Vec::<u32>::new(), "it is gone");
+        assert_eq!(affinity(&host("0-7").host(), 7), Some(vec![]));
+        assert_eq!(affinity(&host("1,3-9").host(), 7), Some(vec![1, 3]));
+        assert_eq!(affinity(&host("1").host(), 8), None, "it is gone, or hidden");
         // The kernel has cut the name in the middle of a character.
         let cut = host("1").bytes("/proc/7/status", b"Name:\t\xe3\x82\nCpus_allowed_list:\t1\n");
-        assert_eq!(affinity(&cut.host(), 7), [1]);
+        assert_eq!(affinity(&cut.host(), 7), Some(vec![1]));
         let large = host("5,1500").file("/sys/devices/system/cpu/online", "0-2047\n");
-        assert_eq!(affinity(&large.host(), 7), [5, 1500], "more than the scheduler handles");
+        assert_eq!(affinity(&large.host(), 7), Some(vec![5, 1500]), "more than the scheduler handles");
     }
 }

@@ -196,3 +196,26 @@ fn who_serves_is_a_service_unless_it_has_a_terminal() {
     send("HUP", &child);
     ended(child, lines, SIGHUP);
 }
+
+#[test]
+#[ignore = "the next test runs it, in a process of its own"]
+fn service_that_begins() {
+    if !is_signalled() {
+        return;
+    }
+    begin_session(false);
+    hold_hangup();
+    // To this thread: the others of a test's process do not hold it.
+    // SAFETY: it takes a number, and changes nothing in memory.
+    assert_eq!(unsafe { libc::raise(SIGHUP) }, 0);
+    wait_for_the_end(|| Stops::of_a_service("cohort"));
+}
+
+#[test]
+fn a_service_that_is_asked_to_reload_before_it_listens_is_told_when_it_does() {
+    let (child, lines) = started("service_that_begins");
+    thread::sleep(LOOK_EVERY);
+    send("TERM", &child);
+    let log = ended(child, lines, SIGTERM);
+    assert!(log.contains("nothing to reload"), "{log}");
+}

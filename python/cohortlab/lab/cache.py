@@ -95,6 +95,13 @@ def there(name: str) -> Path | None:
     return None
 
 
+def keep_folder_of(file: Path) -> None:
+    """If ``file`` is in a cached folder, keep everybody from tidying that away, as ``built`` does."""
+    with suppress(OSError, RuntimeError, ValueError, PlaceError):  # it is elsewhere, or nowhere; or there is no cache
+        for name in file.resolve().relative_to(folder().resolve()).parts[:1]:
+            there(name)
+
+
 def _use(path: Path) -> None:
     """Keep everybody from tidying a folder away while this process lives."""
     if path in _in_use:

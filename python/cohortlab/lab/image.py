@@ -51,6 +51,8 @@ _ALTERNATIVES = (
     ("usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/lapack/*.so.*"),
 )
 _OTHER_NAMES = {"usr/bin/cc": "gcc", "usr/bin/c++": "g++"}
+# Of what is written here, whatever umask this user has: a guest has other users than root.
+_READABLE, _EXECUTABLE = 0o644, 0o755
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,7 @@ def image(packages: Mapping[str, str] | None = None, files: Mapping[str, Path] |
         root = _root(folder, [*_PACKAGES, *more], packages)
         _link_alternatives(root)
         for name, path in (files or {}).items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, root / name)
+            _add(path, root, name)
         make_disk(root, folder / "root.ext4")
         shutil.rmtree(root)
         shutil.rmtree(folder / "apt")
@@ -126,8 +127,23 @@ def _built(name: str, build: Callable[[Path], None]) -> Path:
 
 
 def _content(path: Path) -> tuple[str, int]:
-    """What of a file is copied: what is in it, and who may execute it."""
-    return hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mode & 0o777
+    """What of a file is copied: what is in it, and whether it may be executed."""
+    return hashlib.sha256(path.read_bytes()).hexdigest(), _mode(path)
+
+
+def _mode(path: Path) -> int:
+    """Return a file's mode in the image. Of its own, all but the first "x" is as an umask has left it."""
+    return _EXECUTABLE if path.stat().st_mode & 0o100 else _READABLE
+
+
+def _add(path: Path, root: Path, name: str) -> None:
+    """Copy a file to ``name`` below ``root``."""
+    for folder in reversed((root / name).relative_to(root).parents):
+        if not (root / folder).is_dir():
+            (root / folder).mkdir()
+            (root / folder).chmod(_EXECUTABLE)
+    shutil.copy2(path, root / name)
+    (root / name).chmod(_mode(path))
 
 
 def _key(recipe: str) -> str:
@@ -168,6 +184,7 @@ def _root(folder: Path, wanted: Sequence[str], wanted_by: Mapping[str, str] | No
         unpack(package, root)
     for name, text in _FILES.items():
         (root / name).write_text(text)
+        (root / name).chmod(_READABLE)
     for name, target in _LINKS.items():
         (root / name).symlink_to(target)
     for name in _LEFT_OUT:

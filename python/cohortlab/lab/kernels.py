@@ -79,6 +79,7 @@ def release_of(vmlinuz: Path, named: str = "--kernel") -> str:
 def _from_file(vmlinuz: Path, named: str) -> Kernel:
     # "./vmlinuz" has no parents to look in.
     vmlinuz = vmlinuz.absolute()
+    cache.keep_folder_of(vmlinuz)
     release = release_of(vmlinuz, named)
     # The three places where modules stand: with the kernel, as unpacked from a package, and installed.
     for folder in (vmlinuz.parent / release, vmlinuz.parent.parent / "usr/lib/modules" / release):

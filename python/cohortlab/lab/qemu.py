@@ -122,9 +122,7 @@ def _wanted() -> Kind | None:
 
 
 def _own(image: Image, binary: Path) -> Qemu:
-    if binary.parent.parent == cache.folder():
-        # An earlier build, which is in use now.
-        cache.there(binary.parent.name)
+    cache.keep_folder_of(binary)  # it may be an earlier build
     try:
         return _started(image, "own", binary, hashlib.sha256(binary.read_bytes()).hexdigest()[:8])
     except OSError as error:

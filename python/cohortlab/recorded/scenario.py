@@ -196,13 +196,13 @@ def _limits(name: str, vm: dict[str, Any], pcpus: dict[int, int], vcpus: int, re
     if vm.get("quota_us"):
         quota_us, period_us = vm["quota_us"]
         text.append(f"cap_pcpus = {min(max(quota_us / period_us, 0.01), 1024.0)}")
-    sets = {vcpu["vcpu"]: sorted(pcpus[cpu] for cpu in vcpu["cpus"] if cpu in pcpus) for vcpu in vm["vcpus"]}
-    allowed = [cpus or sorted(pcpus.values()) for _, cpus in sorted(sets.items())]
-    if any(sets.values()) and len(allowed) != vcpus:
-        known = f"{name}: where its vCPUs may run is known of {len(allowed)} of {vcpus}"
-        remarks.append(f"{known}: in the scenario all may run everywhere")
-    elif any(sets.values()):
-        text.append(f"vcpu_affinity = {allowed}")
+    told = {vcpu["vcpu"]: vcpu["cpus"] for vcpu in vm["vcpus"] if vcpu.get("cpus") is not None}
+    sets = [sorted(pcpus[cpu] for cpu in cpus if cpu in pcpus) for _, cpus in sorted(told.items())]
+    if len(sets) != vcpus and (any(sets) or not sets):
+        known = f"is known of {len(sets)} of {vcpus}" if sets else "is not known"
+        remarks.append(f"{name}: where its vCPUs may run {known}: in the scenario all may run everywhere")
+    elif any(sets):
+        text.append(f"vcpu_affinity = {[cpus or sorted(pcpus.values()) for cpus in sets]}")
     return text
 
 

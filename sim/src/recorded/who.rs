@@ -72,7 +72,7 @@ impl Who {
                 name,
                 vcpus: numbers.len() as u32,
                 weight: (vm.weight.clamp(1.0, 10_000.0)) as u32,
-                pinned: vm.vcpus.iter().any(|vcpu| !vcpu.cpus.is_empty()),
+                pinned: vm.vcpus.iter().any(|vcpu| vcpu.cpus.as_ref().is_some_and(|cpus| !cpus.is_empty())),
             });
         }
         let layout = Layout { pcpus, spans: (0, 0), vms, tasks };
