@@ -107,11 +107,16 @@ def test_formula_refuses_everything_else(text: str) -> None:
         Formula(text)
 
 
-def of_figures(figures: dict[str, float], errors: dict[str, str] | None = None, **values: str) -> outcome._Known:
+def of_figures(
+    figures: dict[str, float],
+    errors: dict[str, str] | None = None,
+    seeds: dict[str, list[float]] | None = None,
+    **values: str,
+) -> outcome._Known:
     """Return what an experiment with these ``[values]`` knows, of runs with these figures."""
     run = load.RunTable(name="a", scenario="two")
     file = load.File(title="a title", source="a source", parameters="none", run=(run,), values=values)
-    return outcome._known(file, runs.Measured(figures, errors=errors or {}))
+    return outcome._known(file, runs.Measured(figures, seeds=seeds or {}, errors=errors or {}))
 
 
 def test_a_value_is_a_part_of_later_formulas() -> None:
@@ -152,6 +157,7 @@ def test_a_finding_about_no_number_neither_holds_nor_not(check: str) -> None:
         ('name = "beside"', 'name = "alone"', 'run[1].name: "alone" is not allowed: must be unique'),
         ("beside.ipi.eevdf.value > alone.value", "besides.value > 1", 'finding[0].check: "besides.value" is of no run'),
         ("within = 5", 'bound = "about"', 'figure[0].bound: "about" is not allowed: must be "at least" or "at most"'),
+        ("within = 5", "up_to = 1", "figure[0].up_to: 1 is not allowed: must be above 2"),
         ("within = 5", 'counts = ["1", "nothing.x"]', 'figure[0].counts[1]: "nothing.x" is of no run'),
         ('name = "alone"', 'name = "values"', 'run[0].name: "values" is not allowed: must be unique, and not values'),
         (
@@ -203,28 +209,44 @@ def test_what_is_counted_is_added_up_over_seeds(papers: Path) -> None:
     each = [runs._figures(job)[0]["switches"] for job in runs.jobs(load.find("paper:first")[0]) if job.key == "alone"]
     assert measured.figures["alone.switches.total"] == sum(each)
     assert measured.figures["alone.switches"] == sum(each) / 2, "the median of two"
+    assert measured.seeds["alone.switches"] == each
+    spread = abs(each[0] - each[1]) / 2**0.5 / (sum(each) / 2)
+    assert measured.figures["alone.switches.rsd"] == pytest.approx(spread)
 
 
-@pytest.mark.parametrize(
-    ("hits", "trials", "low", "high"), [(0, 2167, 0, 0.00177), (17, 43340, 0.000245, 0.000628), (10, 10, 0.7225, 1)]
-)
-def test_the_interval_of_a_part_is_wilsons(hits: int, trials: int, low: float, high: float) -> None:
-    assert outcome.wilson(hits, trials) == pytest.approx((low, high), rel=2e-3, abs=1e-9)
+def test_the_interval_of_a_part_is_by_how_much_seeds_differ() -> None:
+    # 56 of 500 are 11.2 %, so the seeds are off by -1.2, 2.8, 0.8 and -2.4: squares of 15.68. Their deviation
+    # sqrt(4 / 3 * 15.68) over 500 is 0.009145, and of three degrees of freedom t is 3.18.
+    counts = [(10, 100), (14, 100), (12, 100), (20, 200)]
+    assert outcome.over_seeds(counts) == pytest.approx((0.112 - 0.02908, 0.112 + 0.02908), abs=1e-6)
+    assert outcome.over_seeds([(0, 100), (40, 100)]) == (0, 1), "two that have nothing in common say nothing"
+
+
+@pytest.mark.parametrize("counts", [(), ((1, 10),), ((0, 10), (0, 20)), ((0, 0), (0, 0)), ((1, 10), (2, 20))])
+def test_seeds_that_do_not_differ_have_no_interval(counts: tuple[tuple[float, float], ...]) -> None:
+    assert outcome.over_seeds(counts) is None
 
 
 @pytest.mark.parametrize(
     ("hits", "trials", "said"),
     [
-        (10, 43_340, "near, 95 %"),
-        (0, 43_340, "misses, 95 %: 0 to"),
-        # 0.04 % of 2,167 is less than one: nothing can be said of it.
-        (0, 2_167, "misses, 95 %: 0 to"),
+        ([2, 3, 1, 4], 10_835, "near, 95 %: 0.0041"),
+        # As many in all, and seeds that agree more.
+        ([2, 2, 3, 3], 10_835, "misses, 95 %: 0.0146 to 0.0315"),
+        ([0, 0, 0, 0], 10_835, "misses"),
+        # 0.04 % of 2,164 is less than one: nothing can be said of it.
+        ([0, 0, 0, 3], 541, "misses, 95 %: 0 to"),
     ],
 )
-def test_the_papers_part_within_ours_interval_is_near(hits: int, trials: int, said: str) -> None:
-    figure = _figure(paper=0.04, unit="%", counts=["a.hits", "a.trials"], ours="100 * a.hits / a.trials")
-    shown = outcome._figure(figure, of_figures({"a.hits": hits, "a.trials": trials}))
+def test_the_papers_part_within_ours_interval_is_near(hits: list[float], trials: int, said: str) -> None:
+    counts = ["a.hits.total", "a.trials.total"]
+    figure = _figure(paper=0.04, unit="%", counts=counts, ours="100 * a.hits.total / a.trials.total")
+    known = of_figures(
+        {"a.hits.total": sum(hits), "a.trials.total": 4 * trials}, seeds={"a.hits": hits, "a.trials": [trials] * 4}
+    )
+    shown = outcome._figure(figure, known)
     assert report.verdict(shown).startswith(said)
+    assert bool(shown.interval) == ("95 %" in said)
 
 
 @pytest.mark.parametrize(
@@ -235,6 +257,15 @@ def test_a_bound_is_missed_on_one_side_only(bound: str, ours: float, is_near: bo
     figure = outcome._figure(_figure(paper=2, unit="%", bound=bound), of_figures({"a.x": ours}))
     assert figure.is_near == is_near
     assert report.published(figure) == f"{bound} 2".strip()
+
+
+@pytest.mark.parametrize(
+    ("ours", "nearest", "is_near"), [(9, 15, False), (11, 15, True), (20, 20, True), (37, 25, True), (38, 25, False)]
+)
+def test_a_range_is_missed_outside_of_it_only(ours: float, nearest: float, is_near: bool) -> None:
+    figure = outcome._figure(_figure(paper=15, up_to=25, unit="ms"), of_figures({"a.x": ours}))
+    assert (figure.ratio, figure.is_near) == (pytest.approx(ours / nearest), is_near)
+    assert report.published(figure) == "15 to 25"
 
 
 def test_what_the_paper_only_expected_does_not_count() -> None:
@@ -249,7 +280,9 @@ def test_another_scheduler_than_the_papers_is_compared_and_does_not_count() -> N
 
 
 def test_every_miss_that_counts_is_marked_on_the_page() -> None:
-    known = of_figures({"a.x": 9.0, "a.hits": 0.0, "a.trials": 43_340.0})
+    known = of_figures(
+        {"a.x": 9.0, "a.hits": 1.0, "a.trials": 43_340.0}, seeds={"a.hits": [1.0, 0.0], "a.trials": [21_670.0] * 2}
+    )
     counted = {"unit": "%", "counts": ["a.hits", "a.trials"], "ours": "100 * a.hits / a.trials"}
     tables = (
         _figure(paper=8.0),

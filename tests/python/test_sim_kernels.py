@@ -35,6 +35,17 @@ def test_a_kernel_has_its_form_of_the_fair_class(
 
 
 @pytest.mark.parametrize(
+    ("kernel", "busy_balance", "imbalance_percent"),
+    [("3.15.10", "fixed", 125), ("3.16", "seldom", None), ("5.9.16", "seldom", None), ("5.10", None, None)],
+)
+def test_busy_pcpus_balance_as_often_as_in_the_kernel(
+    kernel: str, busy_balance: str | None, imbalance_percent: int | None
+) -> None:
+    found = policy.host_class("eevdf", (), kernel)
+    assert (found.get("busy_balance"), found.get("imbalance_percent")) == (busy_balance, imbalance_percent)
+
+
+@pytest.mark.parametrize(
     ("kernel", "bug"),
     [
         ("6.12.48+deb13", False),

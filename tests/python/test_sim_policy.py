@@ -157,6 +157,8 @@ def test_cfs_turns_are_as_long_as_it_is_told() -> None:
         "newidle": "migration-cost",
         "idle_search": "target",
         "sleepers_weigh": False,
+        "busy_balance": "fixed",
+        "imbalance_percent": 125,
     }
     told = policy.host_class("eevdf", ["--latency-us", "20000", "--min-granularity-us=4000"], "2.6.34")
     assert (told["latency_ns"], told["slice_ns"]) == (20_000_000, 4_000_000)

@@ -54,7 +54,7 @@ _UNSEEN = frozenset(
 # Figures by the counters that a kernel may lack, where they have other names.
 _MISSING_TOO = {
     "wait_kernel_ns": ("wait_in_kernel",),
-    "ple": ("ple_chain_lengths", "ple_streaks", "ple_streak_max", "ple_streak_p50"),
+    "ple": ("ple_chain_lengths", "ple_streaks", "ple_streak_max", "ple_streak_p50", "ple_streak_exits_p50"),
     "ipis_sent": ("ipi",),
 }
 

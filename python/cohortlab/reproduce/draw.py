@@ -19,7 +19,8 @@ _LINEAR_MAX = 20
 
 def pictures(outcome: Outcome) -> list[tuple[str, str]]:
     """Return title and SVG of each picture of an experiment."""
-    groups = dict.fromkeys(figure.table.group for figure in outcome.figures if figure.table.group)
+    named = [figure.table.group for figure in outcome.figures] + [own.table.group for own in outcome.own]
+    groups = dict.fromkeys(group for group in named if group)
     made = []
     with drawn_with({"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "svg.hashsalt": "cohortlab"}):
         for group in groups:
@@ -37,8 +38,9 @@ def _bars(figures: Sequence[Figure], own: Sequence[Own]) -> str:
     canvas = Canvas(figsize=(7.5, 0.9 + 0.42 * len(names)), layout="constrained")
     axes = canvas.add_subplot()
     ours = [figure.ours for figure in figures] + [one.ours for one in own]
-    paper = [figure.table.paper for figure in figures]
-    axes.barh([at - 0.19 for at in range(len(paper))], paper, 0.36, color=COLOURS[0], label="paper")
+    paper = [figure.published for figure in figures]
+    if figures:
+        axes.barh([at - 0.19 for at in range(len(paper))], paper, 0.36, color=COLOURS[0], label="paper")
     axes.barh(
         [at + 0.19 for at in range(len(ours))], [value or 0 for value in ours], 0.36, color=COLOURS[1], label="ours"
     )

@@ -44,6 +44,8 @@ class FigureTable(Model):
     name: str = Field(min_length=1, description="a text")
     place: str = Field(min_length=1, description='where in the paper it is, as "Table 1"')
     paper: Number = Field(description="a number")
+    # The paper gives a range: `paper` is its lower end.
+    up_to: Number | None = Field(None, description="a number, the upper end of a range")
     ours: str = Field(min_length=1, description="a formula of the runs' figures")
     unit: str = Field("", description="a text")
     # "parameter": what the model was given. "expected": what the paper expected and did not measure. "other": ours is
@@ -54,7 +56,7 @@ class FigureTable(Model):
     )
     # The paper gives no more than a bound: "over half", "at least 3 % fewer".
     bound: Literal["", "at least", "at most"] = Field("", description='"at least" or "at most"')
-    # Ours is a part: how many of how many.
+    # Ours is a part: how many of how many. Of each seed alone they say how certain it is.
     counts: Annotated[tuple[str, str] | None, Strict(False)] = Field(
         None, description="a list of two formulas: how many, and of how many"
     )
@@ -162,6 +164,9 @@ def load(path: Path) -> Experiment:
     for index, run in enumerate(file.run):
         if run.name in (*names[:index], VALUES):
             refuse(path, ("run", index, "name"), f"{shown(run.name)} is not allowed", f"unique, and not {VALUES}")
+    for index, figure in enumerate(file.figure):
+        if figure.up_to is not None and figure.up_to <= figure.paper:
+            refuse(path, ("figure", index, "up_to"), f"{figure.up_to:g} is not allowed", f"above {figure.paper:g}")
     known: list[str] = []
     for location, text in formulas(file):
         try:

@@ -7,9 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from cohortlab.recorded.uncertainty import student
 from cohortlab.reproduce.formula import Formula
 from cohortlab.reproduce.load import VALUES, Experiment, FigureTable, File, FindingTable, OwnTable
-from cohortlab.reproduce.runs import Measured
+from cohortlab.reproduce.runs import TOTAL, Measured
 
 NO_NUMBER = "is not a number"
 # So many hits must be expected, by the paper's figure, for an interval to say something.
@@ -23,22 +24,26 @@ class Figure:
     table: FigureTable
     ours: float | None
     missing: str = ""
-    # Ours is one of so many counts: how many hits, of how many.
-    counts: tuple[float, float] | None = None
+    # Ours is a part of what was counted: how many hits of how many, in each seed.
+    counts: tuple[tuple[float, float], ...] = ()
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95 % interval of what is counted, in the figure's unit."""
-        if self.counts is None or self.ours is None:
-            return None
+        found = over_seeds(self.counts) if self.ours is not None else None
         scale = 100 if self.table.unit.startswith("%") else 1
-        low, high = wilson(*self.counts)
-        return low * scale, high * scale
+        return found and (found[0] * scale, found[1] * scale)
+
+    @property
+    def published(self) -> float:
+        """The paper's figure; of a range, what is nearest to ours."""
+        low, high = self.table.paper, self.table.up_to
+        return low if high is None or self.ours is None else min(max(self.ours, low), high)
 
     @property
     def ratio(self) -> float | None:
         """Ours over the paper's."""
-        return None if self.ours is None or not self.table.paper else self.ours / self.table.paper
+        return None if self.ours is None or not self.published else self.ours / self.published
 
     @property
     def is_scored(self) -> bool:
@@ -48,14 +53,14 @@ class Figure:
     @property
     def is_other_way(self) -> bool:
         """Whether the paper has a gain where we have a loss or nothing, or the reverse. Such a figure has no unit."""
-        paper = self.table.paper
+        paper = self.published
         return not self.table.unit and self.ours is not None and paper != 1 and (self.ours - 1) * (paper - 1) <= 0
 
     @property
     def _is_enough(self) -> bool:
         """Whether so many counts would have shown the paper's part: an interval of few contains anything."""
         scale = 100 if self.table.unit.startswith("%") else 1
-        return self.counts is not None and self.counts[1] * self.table.paper / scale >= _HITS_MIN
+        return math.fsum(trials for _, trials in self.counts) * self.table.paper / scale >= _HITS_MIN
 
     @property
     def is_near(self) -> bool:
@@ -112,15 +117,20 @@ class Outcome:
         return sum(finding.holds is True for finding in self.findings)
 
 
-def wilson(hits: float, trials: float) -> tuple[float, float]:
-    """Return the 95 % interval (Wilson's) of a part, from 0 to 1, of which ``hits`` of ``trials`` were seen."""
-    if trials <= 0:
-        return 0.0, 1.0
-    z = 1.959964
-    part, square = hits / trials, z * z / trials
-    middle = (part + square / 2) / (1 + square)
-    half = z / (1 + square) * math.sqrt(part * (1 - part) / trials + square / trials / 4)
-    return max(middle - half, 0.0), min(middle + half, 1.0)
+def over_seeds(counts: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
+    """Return the 95 % interval of a part, from 0 to 1, of which each seed has seen (hits, trials).
+
+    The events of one run are not independent, as where guests and host tick in step; runs of different seeds are. So it
+    says by how much seeds differ: the ratio estimator for clusters, with Student's t. None: they do not, as where none
+    has a hit, or there is only one.
+    """
+    trials = math.fsum(of for _, of in counts)
+    if len(counts) < 2 or trials <= 0:
+        return None
+    part = math.fsum(hits for hits, _ in counts) / trials
+    off = math.fsum((hits - part * of) ** 2 for hits, of in counts)
+    half = student(len(counts) - 1) * math.sqrt(off * len(counts) / (len(counts) - 1)) / trials
+    return (max(part - half, 0.0), min(part + half, 1.0)) if half > 0 else None
 
 
 @dataclass(frozen=True)
@@ -130,6 +140,8 @@ class _Known:
     figures: Mapping[str, float]
     missing: Mapping[str, str]
     errors: Mapping[str, str]
+    # What the figures were made of, seed by seed.
+    seeds: Mapping[str, Sequence[float]]
 
     def why_not(self, name: str) -> str:
         """Say why a figure is not there."""
@@ -143,6 +155,16 @@ class _Known:
         except KeyError as error:
             return None, self.why_not(str(error.args[0]))
         return (value, "") if math.isfinite(value) else (None, NO_NUMBER)
+
+    def by_seed(self, text: str) -> list[float]:
+        """Return what a formula gives of each seed alone, a sum being that seed's part; nothing if it is not known."""
+        formula = Formula(text)
+        parts = [self.seeds.get(name.removesuffix(TOTAL), ()) for name in formula.names]
+        # Of a run that has no such figure, the others would be taken for other seeds'.
+        if len({len(part) for part in parts}) != 1:
+            return []
+        found = [float(formula.value(dict(zip(formula.names, row, strict=True)))) for row in zip(*parts, strict=True)]
+        return found if all(map(math.isfinite, found)) else []
 
 
 def of(experiment: Experiment, measured: Measured, rounds: int) -> Outcome:
@@ -161,7 +183,7 @@ def of(experiment: Experiment, measured: Measured, rounds: int) -> Outcome:
 
 def _known(file: File, measured: Measured) -> _Known:
     figures, missing = dict(measured.figures), dict[str, str]()
-    known = _Known(figures, missing, measured.errors)
+    known = _Known(figures, missing, measured.errors, measured.seeds)
     for name, text in file.values.items():
         value, why_not = known.number(text)
         if value is None:
@@ -173,9 +195,8 @@ def _known(file: File, measured: Measured) -> _Known:
 
 def _figure(table: FigureTable, known: _Known) -> Figure:
     ours, missing = known.number(table.ours)
-    hits, trials = (known.number(text)[0] for text in table.counts or ("0", "0"))
-    counted = None if table.counts is None or hits is None or trials is None else (hits, trials)
-    return Figure(table, ours, missing, counted)
+    hits, trials = (known.by_seed(text) for text in table.counts or ("0", "0"))
+    return Figure(table, ours, missing, tuple(zip(hits, trials, strict=True)) if len(hits) == len(trials) else ())
 
 
 def _finding(table: FindingTable, known: _Known) -> Finding:

@@ -40,8 +40,10 @@ def verdict(figure: Figure) -> str:
 
 
 def published(figure: Figure) -> str:
-    """Return the paper's figure; with the word for a bound."""
-    return " ".join(filter(None, (figure.table.bound, number(figure.table.paper))))
+    """Return the paper's figure; with the word for a bound, or both ends of a range."""
+    table = figure.table
+    ends = " to ".join(number(end) for end in (table.paper, table.up_to) if end is not None)
+    return " ".join(filter(None, (table.bound, ends)))
 
 
 def holds(finding: Finding) -> str:

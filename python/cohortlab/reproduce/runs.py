@@ -3,7 +3,7 @@
 
 A figure is called ``RUN.VALUES.FIGURE``: the [[run]] table, the values of its ``each`` in their order, and what was
 measured. The same for any number of workers: a run depends on its seed alone, and a figure is the median over seeds.
-``RUN.VALUES.FIGURE.total`` is the sum over seeds, for what is counted.
+``RUN.VALUES.FIGURE.total`` is the sum over seeds, for what is counted, and ``….rsd`` the relative standard deviation.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import shlex
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from math import fsum
+from math import fsum, sqrt
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from cohortlab.errors import BadInput, one_line
@@ -33,6 +33,9 @@ KERNEL = "eevdf"
 _QUANTILES = ("mean", "p50", "p90", "p99", "max")
 # Exits of the chains in each class of ple_chain_lengths.
 _CHAINS = ("1", "2", "3_4", "5_8", "9_16", "17_32", "33_64", "over_64")
+# What the name of a sum over seeds ends in.
+TOTAL = ".total"
+RSD = ".rsd"
 # 25 bytes each.
 _ROWS_MAX = 8_000_000
 
@@ -56,6 +59,8 @@ class Measured:
     figures: dict[str, float] = field(default_factory=dict)
     # Upper ends of buckets in us and how many values each holds, of the first seed: by run and distribution.
     histograms: dict[tuple[str, str], list[tuple[float, int]]] = field(default_factory=dict)
+    # What the figures were made of: each one of every seed, in the order of the seeds.
+    seeds: dict[str, list[float]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
 
@@ -139,10 +144,18 @@ def run(wanted: Iterable[Job], workers: int, done: Callable[[], None]) -> Measur
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
     failed = tuple(f"{key}." for key in measured.errors)
-    whole = {name: values for name, values in seen.items() if not name.startswith(failed)}
-    measured.figures = {name: median(values) for name, values in whole.items()}
-    measured.figures |= {f"{name}.total": fsum(values) for name, values in whole.items()}
+    measured.seeds = {name: values for name, values in seen.items() if not name.startswith(failed)}
+    measured.figures = {name: median(values) for name, values in measured.seeds.items()}
+    measured.figures |= {f"{name}{TOTAL}": fsum(values) for name, values in measured.seeds.items()}
+    varied = {name: values for name, values in measured.seeds.items() if len(values) > 1 and fmean(values)}
+    measured.figures |= {f"{name}{RSD}": _rsd(values) for name, values in varied.items()}
     return measured
+
+
+def _rsd(values: list[float]) -> float:
+    """Return the relative standard deviation of two or more values."""
+    middle = fmean(values)
+    return sqrt(fsum((value - middle) ** 2 for value in values) / (len(values) - 1)) / middle
 
 
 def _figures(job: Job) -> tuple[dict[str, float], dict[str, list[tuple[float, int]]]]:

@@ -21,7 +21,7 @@ from cohortlab.sim.result import TIMELINE_KINDS, Result
 # siblings were stacked in it. lag_5s_ns: how much more CPU time the first VM got than the last between two looks 5 s
 # apart, on average; lag_5s_rsd: the standard deviation of that over its mean; lag_since_ns: what the first has had more
 # than the last since the first look, on average over looks every second.
-_FIGURES = re.compile(r"host\.(stacked_any|stacked_queues|lag_\d+s_(ns|rsd)|lag_since_ns)")
+_FIGURES = re.compile(r"host\.(stacked_any|stacked_queues|lag_\d+s_(ns|rsd)|lag_since_ns)(\.total|\.rsd)?")
 LOOKS_S = (1, 5, 10, 30, 60, 120)
 # A thread that sleeps so long between two looks comes a little later each time. Without that all looks would be at the
 # same instant of the VMs' turns, where these divide a second.

@@ -137,6 +137,10 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
     mode = settings.cgroup_mode
     slice_ns = 1000 * (settings.base_slice_us or 0)
     changed: dict[str, Any] = {"newidle": _newidle(version), "idle_search": _idle_search(version)}
+    if version < (5, 10, 0):
+        changed["busy_balance"] = "fixed" if version < (3, 16, 0) else "seldom"
+    if version < (3, 16, 0):
+        changed["imbalance_percent"] = 125
     if version < (5, 7, 0):
         changed["sleepers_weigh"] = False
     if not settings.vm_cgroups:

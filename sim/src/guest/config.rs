@@ -28,6 +28,8 @@ pub struct GuestConfig {
     pub tick_ns: Ns,
     /// A vCPU that goes idle keeps its tick until that has woken it (idle_call_stop_or_retain_tick(), f4c31b07b136, 7.0, where there is no cpuidle driver).
     pub retains_tick: bool,
+    /// The tick is a periodic timer of the APIC, which costs no exit to set, and goes on while a vCPU idles (no CONFIG_NO_HZ; on x86-64 before 2.6.24).
+    pub periodic_tick: bool,
     /// How long a task runs while others wait: to the first tick after that. Under CFS at least (`sched_min_granularity`).
     pub slice_ns: Ns,
     /// ... or no longer (HRTICK, since 7.3).
@@ -78,6 +80,7 @@ impl Default for GuestConfig {
             migration_cost_ns: 500_000,
             tick_ns: 4_000_000,
             retains_tick: false,
+            periodic_tick: false,
             slice_ns: 3_000_000,
             hrtick: false,
             lag_by_tick: false,

@@ -94,7 +94,9 @@ impl Vm {
             Op::TellSlice => self.tell_slice(host, v),
             Op::SetTimer => {
                 self.cpus[v].slice_untold = false;
-                self.begin_exit(host, v, exit::TIMER, self.kvm.costs.timer_ns, Then::Done);
+                if !self.guest.periodic_tick {
+                    self.begin_exit(host, v, exit::TIMER, self.kvm.costs.timer_ns, Then::Done);
+                }
             }
             Op::IoDone => {
                 let cpu = &mut self.cpus[v];

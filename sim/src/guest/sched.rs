@@ -252,7 +252,7 @@ impl Vm {
         host.tell(|| What::GuestSwitch { vcpu: id, prev: from, next: to });
         self.load_space(v, next);
         if self.is_idle_task(next) {
-            if !self.guest.retains_tick {
+            if !self.guest.retains_tick && !self.guest.periodic_tick {
                 self.cpus[v].tick.cancel();
             }
         } else {
@@ -303,6 +303,9 @@ impl Vm {
         self.charge(host, v);
         if self.is_idle_task(self.cpus[v].current) {
             self.idle_tick(v);
+            if self.guest.periodic_tick {
+                self.arm_tick(host, v);
+            }
             return;
         }
         if let Some((from, was_urgent)) = self.balance_busy(host, v) {

@@ -72,6 +72,8 @@ pub struct Counts {
     pub ple_streak_max: u64,
     /// Half of them are as long, or longer.
     pub ple_streak_p50: u64,
+    /// Half of the exits are in streaks that are as long, or longer.
+    pub ple_streak_exits_p50: u64,
     pub yields_asked: u64,
     pub yields_granted: u64,
     pub halts: u64,
@@ -112,6 +114,13 @@ impl Counts {
             2 * longer >= self.ple_streaks
         });
         self.ple_streak_p50 = half.map_or(0, |(exits, _)| *exits);
+        let exits_of_all: u64 = all.iter().map(|(exits, count)| exits * count).sum();
+        let mut in_longer = 0;
+        let half = all.iter().rev().find(|(exits, count)| {
+            in_longer += *exits * *count;
+            2 * in_longer >= exits_of_all
+        });
+        self.ple_streak_exits_p50 = half.map_or(0, |(exits, _)| *exits);
     }
 
     /// A spin is over, which had so many pause-loop exits.

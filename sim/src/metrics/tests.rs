@@ -135,6 +135,20 @@ fn a_streak_of_exits_ends_with_a_turn_that_has_none() {
 }
 
 #[test]
+fn half_of_the_streaks_is_not_half_of_the_exits() {
+    let exit = What::Ple { vcpu: V0, kernel: true };
+    let runs = switch(0, Some(2), Stop::Preempted, Some(0));
+    let waits = switch(0, Some(0), Stop::Preempted, Some(2));
+    // A streak of one exit, one of one, and one of five: each ends with a turn without exits.
+    let turn = |exits: usize| [vec![&exit; exits], vec![&waits, &runs, &waits, &runs]].concat();
+    let events = [turn(1), turn(1), turn(5)].concat();
+    let mut told = vec![(0, switch(0, None, Stop::Preempted, Some(0)))];
+    told.extend(events.iter().zip(1..).map(|(what, at_ns)| (at_ns, **what)));
+    let counts = figures(&told, 40).vms[0].guest.counts.clone();
+    assert_eq!((counts.ple_streaks, counts.ple_streak_p50, counts.ple_streak_exits_p50), (3, 1, 5));
+}
+
+#[test]
 fn time_in_loops_is_that_of_the_one_that_executes() {
     let spin = |vcpu, why| What::SpinStart { vcpu, why };
     let end = |vcpu, why| What::SpinEnd { vcpu, why, spun_ns: 0 };

@@ -87,6 +87,22 @@ fn an_idle_vcpu_keeps_its_tick_until_that_has_woken_it() {
     assert!(ticks.windows(2).all(|pair| (pair[1] - pair[0]) % (4 * MS) == 0), "{ticks:?}");
 }
 
+/// Without CONFIG_NO_HZ: all ticks come, however long a vCPU idles.
+#[test]
+fn a_periodic_tick_wakes_an_idle_vcpu_each_time() {
+    let text = "[[thread]]\nname = 't'\ntimes = 2\nsteps = [{ compute = '1ms' }, { sleep = '30ms' }]";
+    let mut config = vm(1, text);
+    config.guest.tick_ns = 4 * MS;
+    config.guest.periodic_tick = true;
+    let s = build(&MachineConfig::ideal(1), turns_of_a_ms(), &[config], &[], 1).until(80 * MS);
+    let without = [MS, 32 * MS, 62 * MS];
+    let halted = halts(&s);
+    let ticks: Vec<u64> =
+        halted.iter().map(|(at_ns, _)| *at_ns).filter(|at_ns| !without.contains(at_ns)).collect();
+    assert!((16..=20).contains(&ticks.len()), "those of 80 ms, but for two or fewer in the work: {ticks:?}");
+    assert!(ticks.windows(2).all(|pair| (pair[1] - pair[0]) % (4 * MS) == 0), "{ticks:?}");
+}
+
 #[test]
 fn a_vmms_thread_runs_when_it_is_asked_to() {
     let asked = TaskConfig {

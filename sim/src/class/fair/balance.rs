@@ -10,7 +10,7 @@ use crate::ids::{CpuId, TaskId};
 use crate::time::{Ns, MS};
 
 use super::newidle::{Idling, MIGRATION_COST_NS};
-use super::Fair;
+use super::{BusyBalance, Fair};
 
 /// imbalance_pct of a cache's domain: 17 % more load elsewhere is imbalance.
 pub(crate) const IMBALANCE_PERCENT: u64 = 117;
@@ -227,9 +227,19 @@ impl Fair {
             let balanced = self.balance_domain(core, cpu, level, (first, size));
             // Of the pCPUs that are online.
             let online = core.online.around(first, size, CpuId(first)).count() as Ns;
-            let interval = busy_interval_ticks(online, balanced, self.tick_ns);
+            let interval = self.busy_interval_ticks(online, balanced);
             self.balance.domains[cpu.index()][level].next_jiffy = jiffy + interval;
         }
+    }
+
+    /// After how many ticks a busy pCPU looks again.
+    fn busy_interval_ticks(&self, pcpus: Ns, balanced: bool) -> Ns {
+        let ms = match self.config.busy_balance {
+            BusyBalance::Often => return busy_interval_ticks(pcpus, balanced, self.tick_ns),
+            BusyBalance::Seldom => 32 * pcpus * if balanced { 2 } else { 1 },
+            BusyBalance::Fixed => 64 * if balanced { 4 } else { 1 },
+        };
+        (ms * MS).div_ceil(self.tick_ns).max(1)
     }
 
     /// `group_classify()` of a pCPU: is more to be done there than it can do (`group_overloaded`)?
@@ -280,7 +290,7 @@ impl Fair {
         let (here, there, average) = (self.cpu_load(cpu), self.cpu_load(busiest), total / pcpus.max(1));
         if here >= average
             || there <= average
-            || self.is_overloaded(cpu) && there * 100 <= here * IMBALANCE_PERCENT
+            || self.is_overloaded(cpu) && there * 100 <= here * self.config.imbalance_percent
         {
             return None;
         }
@@ -313,5 +323,23 @@ impl Fair {
             moved += 1;
         }
         self.balance.domains[cpu.index()][level].failed = if moved > 0 { 0 } else { failed + 1 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::BusyBalance::{Fixed, Often, Seldom};
+    use super::*;
+    use crate::class::fair::{FairConfig, Variant};
+
+    #[test]
+    fn busy_pcpus_balance_less_often_in_older_kernels() {
+        let ticks = |busy_balance, balanced| {
+            let mut fair = Fair::new(FairConfig { busy_balance, ..FairConfig::of(Variant::Cfs) });
+            fair.tick_ns = 4 * MS;
+            fair.busy_interval_ticks(4, balanced)
+        };
+        let found = [Fixed, Seldom, Often].map(|of| [ticks(of, false), ticks(of, true)]);
+        assert_eq!(found, [[16, 64], [32, 64], [15, 31]]);
     }
 }

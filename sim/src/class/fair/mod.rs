@@ -73,6 +73,18 @@ pub enum IdleSearch {
     Recent,
 }
 
+/// How often a busy pCPU evens out a domain of so many pCPUs (get_sd_balance_interval()): after so long, and after longer as long as all is even.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BusyBalance {
+    /// Up to 3.15: 64 ms and 256, whatever their number (SD_CPU_INIT and the like: from 1 to 4 ms, times a busy_factor of 64).
+    Fixed,
+    /// From 3.16: 32 ms for each of them, and twice that (143e1e28cb40: sd_init(), a busy_factor of 32).
+    Seldom,
+    /// From 5.10: 16 ms for each of them, less a tick, and twice that (6e7499135db7).
+    Often,
+}
+
 /// What sysctls and the kernel's version decide. A 0: the kernel's own value, which grows with the number of pCPUs (`get_update_sysctl_factor()`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -121,8 +133,10 @@ pub struct FairConfig {
     /// Who sleeps counts in a pCPU's load until it is forgotten (cpu_load() since b0fb1eb4f04a, 5.5, and 11f10e5420f6, 5.7), and not only who is runnable:
     /// before, that was an average too (runnable_load_avg, 3.8 and later), which is left out.
     pub sleepers_weigh: bool,
-    /// ... and periodically, between busy ones.
+    /// ... and periodically, between busy ones; how often, and from how many per cent more load elsewhere on (`imbalance_pct`: 125 up to 3.15).
     pub periodic_balance: bool,
+    pub busy_balance: BusyBalance,
+    pub imbalance_percent: u64,
 }
 
 impl Default for FairConfig {
@@ -150,6 +164,8 @@ impl Default for FairConfig {
             newidle: Newidle::Random,
             sleepers_weigh: true,
             periodic_balance: true,
+            busy_balance: BusyBalance::Often,
+            imbalance_percent: IMBALANCE_PERCENT,
         }
     }
 }

@@ -6,7 +6,6 @@ use crate::host::Core;
 use crate::ids::{CpuId, TaskId};
 use crate::machine::Distance;
 
-use super::balance::IMBALANCE_PERCENT;
 use super::{Fair, IdleSearch};
 
 impl Fair {
@@ -42,7 +41,8 @@ impl Fair {
         // wake_affine_weight(): where it would add less to what is there, with a bias to stay.
         let load = self.h_load(task);
         let here = (self.cpu_load(this) + load) * 100;
-        let there = self.cpu_load(prev).saturating_sub(load) * (100 + (IMBALANCE_PERCENT - 100) / 2);
+        let bias = 100 + self.config.imbalance_percent.saturating_sub(100) / 2;
+        let there = self.cpu_load(prev).saturating_sub(load) * bias;
         if here < there {
             this
         } else {
