@@ -95,7 +95,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	struct pick *search;
 	struct cpu_ctx *c;
 	struct vcpu_ctx *v;
-	bool woken, waited;
+	bool woken, waited, sent;
 	s32 cpu;
 
 	/* Who is nearly gone cannot be found where it waits. */
@@ -147,10 +147,8 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 		}
 	}
 	c = t->placed ? cpu_get(t->placed - 1) : NULL;
-	if (c && c->online && task_allowed_on(p, t->placed - 1))
-		cpu = t->placed - 1;
-	else
-		cpu = place(p, t, cpu, now);
+	sent = c && c->online && task_allowed_on(p, t->placed - 1);
+	cpu = sent ? t->placed - 1 : place(p, t, cpu, now);
 	t->placed = 0;
 	if (siblings_on(t, cpu) && vm_get(t)) {
 		stat_inc(STAT_STACKED);
@@ -160,7 +158,8 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	account_place(t, cpu);
 	vcpu_set_state(t, VCPU_WAITING, cpu, woken ? now : t->queued_ns);
 	queue_insert(p, t, cpu, enq_flags);
-	notify(p, t, cpu, enq_flags & SCX_ENQ_LAST, now);
+	/* One that wakes was placed, too, but not for anybody's place. */
+	notify(p, t, cpu, enq_flags & SCX_ENQ_LAST, sent && !woken, now);
 	gang_settle(now);
 }
 
@@ -188,6 +187,7 @@ static void go_on(struct task_struct *prev, struct task_ctx *t, struct cpu_ctx *
 	slice = cut_short(prev, t, c, slice);
 	task_set_slice(prev, slice);
 	c->turn_end_ns = best->now + slice;
+	c->sent_pid = 0;
 	gang_began(t, best->cpu, best->now);
 	order_begin(t, best->cpu, slice, prev->scx.weight, true);
 	if (queue_is_marked(best->cpu) || c->cut_short)

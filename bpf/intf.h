@@ -138,6 +138,7 @@ struct entity_ctx {
 	unsigned long long child_clock;			       /* how far the furthest of its tasks has come */
 	unsigned long long waited_ns;			       /* last had to wait for a pCPU */
 	unsigned long long served_ns;			       /* last had a turn, and not for having waited too long */
+	unsigned long long bound_ns;			       /* a pinned thread of it last kept others waiting */
 	int home;					       /* the pCPU for which it last waited */
 	int nr_running;					       /* its tasks that run */
 	unsigned int parent;				       /* with the next one a word, see active_add() */

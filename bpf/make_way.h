@@ -45,6 +45,8 @@ static s32 room_for(const struct task_struct *p, struct task_ctx *t, struct pick
 		c = cpu_get(other);
 		if (!c || !c->online || c->taken || !task_allowed_on(p, other))
 			continue;
+		if (waiter && promised_pid(c, now))
+			continue;
 		if (waiter && task_allowed_on(waiter, other))
 			continue;
 		if (is_idle(other) && !wish_is_fresh(c, now) && !c->kept_pid)
@@ -78,7 +80,7 @@ VERIFIED_ONCE would_be_first(struct task_ctx *t, s32 cpu, u64 now)
 /* May somebody be sent to that pCPU: is it not another class's, and not spoken for? */
 static __always_inline bool may_be_had(const struct cpu_ctx *c, u64 now)
 {
-	return c && c->online && !c->taken && !c->kept_pid && !wish_is_fresh(c, now);
+	return c && c->online && !c->taken && !c->kept_pid && !wish_is_fresh(c, now) && !promised_pid(c, now);
 }
 
 /* Does prev, t, whose turn goes on, go elsewhere so that the best waiter here, who may not go there, has a turn, if both gain? */

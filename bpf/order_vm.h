@@ -445,7 +445,8 @@ static u64 vtime_key(const struct task_ctx *t)
 
 /*
  * An entity that has all it wants, because no thread below it waits, may not save for later what it leaves to others; nor may those above it of whom
- * nothing else is active, as the scope that libvirt makes for each VM.
+ * nothing else is active, as the scope that libvirt makes for each VM. Unless others wait for the pCPU of a pinned thread of it: they would get a part of that
+ * as if they competed with those that run elsewhere.
  */
 static void vtime_tick(struct task_ctx *t, s32 cpu, u64 now)
 {
@@ -453,9 +454,13 @@ static void vtime_tick(struct task_ctx *t, s32 cpu, u64 now)
 	u64 least, lag = lag_ns;
 	s32 i;
 
+	if (e && !t->everywhere && queue_is_marked(cpu))
+		note_bound(t, now);
 	if (!e || !t->everywhere || e->nr_running < e->nr_active)
 		return;
 	for (i = 0; i < MAX_DEPTH; i++) {
+		if (e->bound_ns && elapsed_ns(now, e->bound_ns) <= REST_NS)
+			break;
 		least = clock_of(e->parent, cpu, true) - LAG_APART * lag;
 		if (time_before(e->vtime, least))
 			e->vtime = least;

@@ -39,6 +39,28 @@ VERIFIED_ONCE would_preempt(struct cpu_ctx *c, struct rank *r, u64 now)
 	return order_before(r, &runner, wakeup_gran_ns);
 }
 
+/* The same of one that was sent there in the runner's place: it need not come before him by much. */
+VERIFIED_ONCE has_place_of_runner(struct cpu_ctx *c, struct rank *r, u64 now)
+{
+	struct rank runner;
+
+	if (!c || !r || c->taken || gang_holds(c, now) || !rank_of_runner(c, now, &runner))
+		return 0;
+	return order_before(r, &runner, 0);
+}
+
+/*
+ * A runner's place is promised to one that was sent there: where turns end together two would go, each for the sake of another, and one of them would wait
+ * behind the other, though it deserves a pCPU more than both for whom they made room. Or a third pCPU would take the one that is on its way, and stop a runner
+ * who deserves his pCPU more than others do. Not for longer than this.
+ */
+#define PROMISED_NS 1000000ULL
+
+static __always_inline s32 promised_pid(const struct cpu_ctx *c, u64 now)
+{
+	return c && c->sent_pid && elapsed_ns(now, c->sent_ns) < PROMISED_NS ? (s32)c->sent_pid : 0;
+}
+
 /* Do siblings of t run or wait on other threads of cpu's core? */
 VERIFIED_ONCE core_has_sibling(struct task_ctx *t, s32 cpu)
 {

@@ -41,6 +41,7 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
 	gang_began(t, cpu, now);
 	run_start(p, t, now);
 	c->curr_vtime = t->vtime;
+	c->sent_pid = 0;
 	slice = cut_short(p, t, c, slice);
 	order_begin(t, cpu, slice, p->scx.weight, !c->out_of_turn);
 	vcpu_set_state(t, VCPU_RUNNING, cpu, now);

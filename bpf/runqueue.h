@@ -134,14 +134,19 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 	struct task_ctx *t;
 	struct rank rank;
 	u32 seen = 0, moved = 0, urgency, gate;
+	s32 promised;
 
 	if (!best)
 		return 0;
+	/* Who is on the way to a runner's place is not taken from there by a pCPU that is busy. */
+	promised = queue != best->cpu && best->pid ? promised_pid(cpu_get(queue), best->now) : 0;
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		if (seen++ >= scan)
 			break;
 		t = task_get(p);
 		if (!t || !task_allowed_on(p, best->cpu) || (queue != best->cpu && would_stack(best, t, queue)))
+			continue;
+		if (promised && p->pid == promised)
 			continue;
 		gate = gate_of(p, t, best->cpu, best->now);
 		if (gate) {

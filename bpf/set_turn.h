@@ -116,24 +116,31 @@ static __always_inline struct rank *set_rank_get(u32 which)
 /* Of those that wait on cpu so many are asked whether they deserve it more than a set. */
 #define WAITERS_ASKED 8
 
-/* Does somebody who waits on cpu, which idles, and is not of that claim's set deserve it more than that rank, or has waited for too long? */
-VERIFIED_ONCE waiter_objects(s32 cpu, u64 claim, struct rank *rank, u64 now)
+/*
+ * Does somebody who waits on cpu, which idles, and is not of the set at that place deserve it more than the one that has been chosen, or has waited for too long?
+ * What both ranks are is looked up each time, and not kept on the stack.
+ */
+VERIFIED_ONCE waiter_objects(s32 cpu, u32 place, u64 now)
 {
-	struct rank *other = set_rank_get(RANK_OF_RUNNER);
+	struct rank *chosen, *other;
 	struct task_struct *p;
 	struct task_ctx *t;
 	u32 seen = 0;
 
-	if (!rank || !other)
-		return 0;
 	bpf_for_each(scx_dsq, p, cpu, 0) {
 		if (seen++ >= WAITERS_ASKED)
 			break;
 		t = task_get(p);
-		if (!t || set_place(t) == claim_place(claim))
+		if (!t || set_place(t) == place)
 			continue;
+		other = set_rank_get(RANK_OF_RUNNER);
+		if (!other)
+			break;
 		order_rank(t, now, other);
-		if (is_overdue(t, now) || order_before(other, rank, 0))
+		if (is_overdue(t, now))
+			return 1;
+		chosen = set_rank_get(RANK_OF_CHOSEN);
+		if (chosen && order_before(other, chosen, 0))
 			return 1;
 	}
 	return 0;
@@ -161,7 +168,7 @@ static __always_inline bool claim_take(s32 cpu, u64 claim, struct rank *rank, bo
 			return false;
 	}
 	/* Who waits in vain where a member sleeps is not asked otherwise: that pCPU chooses nobody. */
-	if (sleepers_hold() && !c->curr_pid && queue_is_marked(cpu) && waiter_objects(cpu, claim, rank, now))
+	if (sleepers_hold() && !c->curr_pid && queue_is_marked(cpu) && waiter_objects(cpu, claim_place(claim), now))
 		return false;
 	return atomic_cas(&c->set_claim, old, claim) == old;
 }

@@ -121,6 +121,8 @@ struct cpu_ctx {
 	u32 takes_from;	 /* somebody in the queue of that pCPU, minus one, is to run here instead; 0: nobody */
 	u64 asked_ns;	 /* when it was told either */
 	u64 sends_on_ns; /* when somebody may next be sent to another pCPU from here */
+	u32 sent_pid;	 /* who comes to have the runner's place at once; 0: nobody, or the choice is made */
+	u64 sent_ns;	 /* ... since */
 
 	/* It idles for a vCPU that sleeps (keep.h). */
 	u32 kept_pid;	   /* 0: for nobody */

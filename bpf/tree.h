@@ -115,6 +115,7 @@ VERIFIED_ONCE entity_alloc(u64 id, u32 kind)
 		e->vtime = 0;
 		e->waited_ns = 0;
 		e->served_ns = 0;
+		e->bound_ns = 0;
 		e->home = -1;
 		e->free_clock = e->child_clock = 0;
 		clocks_reset(slot);
@@ -347,6 +348,24 @@ static void task_may_run_on(struct task_struct *p, struct task_ctx *t, const str
 	}
 	t->everywhere = !lacks;
 	t->reach = lacks ? reach : EVERYWHERE;
+}
+
+/* When an entity's pinned threads last kept others waiting is known to this. */
+#define BOUND_STEP_NS 20000000ULL
+
+/* t, which runs, may not run everywhere, and others wait for its pCPU. */
+static __always_inline void note_bound(struct task_ctx *t, u64 now)
+{
+	struct entity_ctx *e;
+	s32 i;
+
+	for (i = 0; i < MAX_DEPTH; i++) {
+		e = entity_at(t->run_path[i]);
+		if (!e)
+			break;
+		if (elapsed_ns(now, e->bound_ns) > BOUND_STEP_NS)
+			e->bound_ns = now;
+	}
 }
 
 /* t is part of that entity from now on. Not while t's run time is being charged. */

@@ -99,6 +99,9 @@ static __always_inline u64 tie_width(const struct rank *first, u64 turn, u64 wid
 /* So far behind, in turns, is only who is due more than it can have: nearly a whole pCPU for each of its threads. */
 #define SATURATED_BEHIND 64
 
+/* What is owed at an outer level comes before what is owed further inside, if it is so many turns more. */
+#define OWED_FIRST 16
+
 /* By so many turns more than a tie its entity may be ahead, and it keeps its pCPU. */
 #define SATURATED_TURNS 3
 
@@ -114,38 +117,66 @@ static __always_inline u64 saturated_width(const struct rank *first, u64 turn)
 	return SATURATED_TURNS * (turn < 2 * slice_ns ? turn : 2 * slice_ns);
 }
 
-/* How far the one of that rank, and each entity that it is part of below this level of its path, is behind the furthest of its siblings: the most, in time. */
-static u64 rank_behind(struct rank *r, u64 level)
+/*
+ * How far the entity at that level of r's path is behind the furthest of its siblings, in time; at the level below its last one: how far the one of that rank is
+ * itself. Further below nobody is. Not at the root.
+ */
+VERIFIED_ONCE_U64 behind_at(struct rank *r, u64 at)
 {
-	u64 vtime, behind, most = r->behind_ns, at;
 	struct entity_ctx *e, *up;
-	u32 i, slot, above = 0;
+	u64 vtime, parent = at - 1;
+	u32 slot = 0, above;
 
-	for (i = 0; i < MAX_DEPTH; i++) {
-		at = level + i;
-		/* The check is to be of what is used: the compiler would count another pointer along. */
-		asm volatile("" : "+r"(at));
-		if (at >= MAX_DEPTH)
-			break;
+	/* The check is to be of what is used: the compiler would count another pointer along. */
+	asm volatile("" : "+r"(parent));
+	if (!r || parent >= MAX_DEPTH)
+		return 0;
+	above = r->path[parent];
+	if (!above)
+		return 0;
+	asm volatile("" : "+r"(at));
+	if (at < MAX_DEPTH)
 		slot = r->path[at];
-		if (!slot)
+	if (!slot)
+		return r->behind_ns;
+	e = entity_get(slot);
+	up = entity_get(above);
+	if (!e || !up)
+		return 0;
+	vtime = e->vtime - scale_by_entity(r->unused_ns, e) - r->credit_ns;
+	return time_before(vtime, up->child_clock) ? (up->child_clock - vtime) * e->weight / WEIGHT_DEFAULT : 0;
+}
+
+/*
+ * Of two whose ways part at this level: have its siblings, at a level below, left the second behind further than those of the first have left that one?
+ *
+ * By far: the outermost level decides at which the two differ by so much. What a cgroup owes its children comes before what each of those owes its own. Else
+ * both would fall behind at the same pace, where the children of one are pinned in the same way as the grandchildren of another. By little: within a tie,
+ * and at whatever level.
+ */
+static __always_inline bool is_left_behind(struct rank *first, struct rank *second, u64 level, bool is_tie)
+{
+	u64 of_first, of_second, most_of_first = 0, most_of_second = 0, at;
+	u64 by = OWED_FIRST * slice_ns, needs = is_tie ? by : SATURATED_BEHIND * slice_ns;
+	u32 i;
+
+	for (i = 1; i <= MAX_DEPTH; i++) {
+		at = level + i;
+		of_first = behind_at(first, at);
+		of_second = behind_at(second, at);
+		if (of_second > of_first + needs)
+			return true;
+		if (of_first > of_second + by)
+			return false;
+		if (of_first > most_of_first)
+			most_of_first = of_first;
+		if (of_second > most_of_second)
+			most_of_second = of_second;
+		asm volatile("" : "+r"(at));
+		if (at >= MAX_DEPTH || (!first->path[at] && !second->path[at]))
 			break;
-		if (above) {
-			e = entity_get(slot);
-			up = entity_get(above);
-			if (!e || !up)
-				break;
-			vtime = e->vtime - scale_by_entity(r->unused_ns, e) - r->credit_ns;
-			if (time_before(vtime, up->child_clock)) {
-				behind = (up->child_clock - vtime) * e->weight / WEIGHT_DEFAULT;
-				if (behind > most)
-					most = behind;
-			}
-		}
-		above = slot;
 	}
-	/* Where the ways part at its own time nothing is below. */
-	return above ? most : 0;
+	return is_tie && most_of_second > most_of_first + 2 * slice_ns;
 }
 
 /* The level at which the ways of a and b from the root part; MAX_DEPTH: both are part of the same entity. */
@@ -165,14 +196,14 @@ static __always_inline u64 parting_level(const struct rank *a, const struct rank
  *
  * Where their ways part within less than a turn of either, neither deserves it more than the other, for turns are what is given. (Of one that has just slept
  * only the other's turn counts: those that are light and sleep now and then would wait for heavy ones.) Then that one goes first
- * which its siblings, at any level below, have left behind. Otherwise a cgroup that has two turns at once would give one of them to a child that is due
+ * which its siblings, at a level below, have left behind. Otherwise a cgroup that has two turns at once would give one of them to a child that is due
  * none, and threads of two VMs that are pinned in the same way would never take turns: that of one VM here and that of the other there could go on for
  * ever, each VM having its share.
  */
-static bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
+static __always_inline bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
 {
 	struct rank *first = a, *second = b;
-	u64 of_a, of_b, turn_of_a, turn_of_b, turn, apart, level = parting_level(a, b), width, than;
+	u64 of_a, of_b, turn_of_a, turn_of_b, turn, apart, level = parting_level(a, b), width;
 	bool a_is_first;
 
 	if (level >= MAX_DEPTH)
@@ -193,8 +224,7 @@ static bool vtime_before(struct rank *a, struct rank *b, u64 margin_ns)
 	if (!time_before(apart, width + saturated_width(first, turn)))
 		return a_is_first;
 	/* Less than a turn before the other, or little more, and its siblings have left the other behind, or far behind. */
-	than = rank_behind(first, level) + (time_before(apart, width) ? 2 : SATURATED_BEHIND) * slice_ns;
-	return rank_behind(second, level) > than ? !a_is_first : a_is_first;
+	return is_left_behind(first, second, level, time_before(apart, width)) ? !a_is_first : a_is_first;
 }
 
 #endif

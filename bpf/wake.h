@@ -18,8 +18,11 @@ static void arrive(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now, 
 /* How many idle pCPUs are tried that may be kept for others. */
 #define KEPT_TRIES 4
 
-/* t comes to wait for a pCPU that is kept: would it preempt the vCPU, or does it belong to the same VM? Then it is kept no longer. */
-static __always_inline void keep_challenge(struct task_ctx *t, struct cpu_ctx *c, u64 now)
+/*
+ * t comes to wait for a pCPU that is kept: would it preempt the vCPU, or does it belong to the same VM? Then it is kept no longer. A function of its own, as the
+ * next but one: the ranks are not to lie on the stack of all that follows an enqueue.
+ */
+static __noinline void keep_challenge(struct task_ctx *t, struct cpu_ctx *c, u64 now)
 {
 	struct rank rank, kept;
 
@@ -48,13 +51,35 @@ static __always_inline void tell_of_newcomer(struct task_struct *p, s32 cpu, str
 }
 
 /*
- * Make somebody look at p, which is about to be queued on cpu: an idle pCPU, or the one whose runner deserves it less. last: nobody else can run there
- * (SCX_ENQ_LAST).
+ * Does p, which waits for cpu from now on, have it instead of who runs there? sent: it is to have that place.
  */
-static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, bool last, u64 now)
+static __noinline bool takes_place_of_runner(struct task_struct *p, struct task_ctx *t, s32 cpu, bool sent, u64 now)
+{
+	struct cpu_ctx *c = cpu_get(cpu);
+	struct rank rank;
+
+	if (!c)
+		return false;
+	order_rank(t, now, &rank);
+	sent = sent && has_place_of_runner(c, &rank, now);
+	if (!sent && !would_preempt(c, &rank, now))
+		return false;
+	if (sent) {
+		c->sent_pid = p->pid;
+		c->sent_ns = now;
+	}
+	stat_inc(STAT_PREEMPT_WAKEUP);
+	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+	return true;
+}
+
+/*
+ * Make somebody look at p, which is about to be queued on cpu: an idle pCPU, or the one whose runner deserves it less. last: nobody else can run there
+ * (SCX_ENQ_LAST). sent: it is to have the runner's place.
+ */
+static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, bool last, bool sent, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu), *other;
-	struct rank rank;
 	s32 idle, i;
 
 	if (!c)
@@ -91,12 +116,8 @@ static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, bool last
 	}
 	if (c->curr_pid == p->pid)
 		return;
-	order_rank(t, now, &rank);
-	if (would_preempt(c, &rank, now)) {
-		stat_inc(STAT_PREEMPT_WAKEUP);
-		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+	if (takes_place_of_runner(p, t, cpu, sent, now))
 		return;
-	}
 	turn_watch(c, cpu, now);
 	tell_of_newcomer(p, cpu, c, now);
 }

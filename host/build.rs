@@ -4,6 +4,8 @@
 
 #[path = "build/chains.rs"]
 mod chains;
+#[path = "build/code.rs"]
+mod code;
 #[path = "../sim/build/common.rs"]
 mod common;
 #[path = "build/constants.rs"]
@@ -52,6 +54,7 @@ fn build() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed={}", probe_dir.display());
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=build/chains.rs");
+    println!("cargo:rerun-if-changed=build/code.rs");
     println!("cargo:rerun-if-changed=build/constants.rs");
     println!("cargo:rerun-if-changed=build/depth.rs");
     println!("cargo:rerun-if-changed=build/headers.rs");

@@ -35,6 +35,9 @@ mod vmname;
 #[path = "../build/chains.rs"]
 mod chains;
 #[cfg(test)]
+#[path = "../build/code.rs"]
+mod code;
+#[cfg(test)]
 #[path = "../build/constants.rs"]
 mod constants;
 #[cfg(test)]

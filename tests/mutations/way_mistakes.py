@@ -127,4 +127,23 @@ OF_WAYS = [
         "if (elapsed_ns(best->now, c->looked_around_ns) < slice_ns / PULL_LOOKS)",
         "if (c)",
     ),
+    Mutation(
+        "what a cgroup's children owe theirs comes before what it owes them",
+        "vm_rank.h",
+        "u64 by = OWED_FIRST * slice_ns,",
+        "u64 by = ~0ULL >> 2,",
+    ),
+    Mutation(
+        "who is on the way to a runner's place is taken elsewhere",
+        "runqueue.h",
+        "if (promised && p->pid == promised)",
+        "if (promised && !p->pid)",
+    ),
+    Mutation(
+        "who has all it wants is as far as others elsewhere, whoever waits for its pinned threads",
+        "order_vm.h",
+        "if (e->bound_ns && elapsed_ns(now, e->bound_ns) <= REST_NS)",
+        "if (!e)",
+        of="order vm",
+    ),
 ]

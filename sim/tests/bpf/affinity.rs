@@ -97,6 +97,17 @@ fn nobody_makes_room_where_others_come_first() {
 }
 
 #[test]
+fn a_light_task_has_no_part_of_what_is_left_to_those_that_run_elsewhere() {
+    // The cgroup's VM has a pCPU for each vCPU, nearly, and leaves the third to the other VM. The light task may use the pinned vCPU's only.
+    fair(&Partition {
+        pcpus: 3,
+        cgroups: vec![cgroup(0, 2123)],
+        vms: vec![vm(1, &[0, 0b1]), vm(0, &[0])],
+        tasks: vec![task(0, 14, 0b1)],
+    });
+}
+
+#[test]
 fn a_neighbour_takes_its_turn_from_who_has_too_much() {
     // On pCPU 4 it would be the pinned vCPU's, which is due all of it; the other VM of that cgroup has two pCPUs.
     fair(&Partition {
@@ -114,6 +125,18 @@ fn a_neighbour_takes_its_turn_from_a_pinned_task_in_time() {
         cgroups: vec![cgroup(0, 100)],
         vms: vec![vm(0, &[0, 0, 0, 0b1]), vm(0, &[0, 0])],
         tasks: vec![task(1, 238, 0), task(1, 100, 0b10)],
+    });
+}
+
+#[test]
+fn who_is_on_the_way_to_a_place_is_not_taken_elsewhere() {
+    // The last task comes before the cgroup everywhere, and moves so that the other two, which may not go everywhere, have their turns. To pCPU 1 a vCPU is
+    // pinned that is due all of it.
+    fair(&Partition {
+        pcpus: 3,
+        cgroups: vec![cgroup(0, 100)],
+        vms: vec![vm(1, &[0, 0, 0]), vm(0, &[0b10])],
+        tasks: vec![task(1, 100, 0b110), task(1, 17, 0b11), task(0, 107, 0)],
     });
 }
 

@@ -2,7 +2,7 @@
 //! What VMs get, whatever their weights and numbers of vCPUs, and whatever boosts and turns do.
 
 use crate::common::*;
-use crate::maxmin::all_settled;
+use crate::maxmin::{all_settled, settled, Levels};
 use crate::partition::{Cgroup, Partition, Task, Vm};
 use crate::spec::{Knobs, Spec};
 use crate::world::World;
@@ -202,4 +202,37 @@ fn who_is_behind_inside_of_a_vm_takes_nothing_from_a_cgroups_children() {
         vms: vec![Vm { cgroup: 3, vcpus: vec![0, 0] }, Vm { cgroup: 0, vcpus: vec![184, 0, 0] }],
         tasks: vec![Task { mask: 132, ..task(3, 100) }],
     });
+}
+
+/// As `task()`, on those pCPUs only.
+fn pinned(cgroup: usize, weight: u32, mask: u8) -> Task {
+    Task { mask, ..task(cgroup, weight) }
+}
+
+/// Of the first cgroup each task is pinned to a pCPU, and so are two that are in a cgroup of the second. On pCPU 0 the first one's is behind its sibling if it
+/// has less than 0.75 of the pCPU, the other's if it has less than 0.5. At 0.667 both would fall behind at the same pace. But what the first cgroup owes its
+/// children comes before that.
+#[test]
+fn what_a_cgroup_owes_its_children_comes_before_what_others_children_owe_theirs() {
+    let partition = Partition {
+        pcpus: 2,
+        cgroups: vec![cgroup(0, 100), cgroup(0, 100), cgroup(2, 100)],
+        vms: vec![],
+        tasks: vec![pinned(1, 300, 0b01), pinned(1, 100, 0b10), pinned(3, 100, 0b01), pinned(3, 100, 0b10)],
+    };
+    assert_eq!(partition.tree().0.contested(), Some(3), "test");
+    settled(&partition, Levels::All).expect("the first cgroup's tasks have what it owes them");
+}
+
+/// The same in two cpusets, of which one has two pCPUs. Found by the survey.
+#[test]
+fn so_it_does_in_cpusets() {
+    let partition = Partition {
+        pcpus: 3,
+        cgroups: vec![cgroup(0, 213), cgroup(1, 100), cgroup(0, 100)],
+        vms: vec![Vm { cgroup: 3, vcpus: vec![0b011] }, Vm { cgroup: 2, vcpus: vec![0b011; 2] }],
+        tasks: vec![pinned(2, 100, 0b100), pinned(3, 100, 0b100)],
+    };
+    assert_eq!(partition.tree().0.contested(), Some(3), "test");
+    settled(&partition, Levels::All).expect("the VM and the task have the same of their cgroup");
 }
