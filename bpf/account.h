@@ -7,15 +7,6 @@
 
 #include "registry.h"
 
-/*
- * The time that is counted is the kernel's (cpu.stat): it leaves no gap between two tasks for what the kernel does itself, while a time read when one
- * starts or stops leaves out the choice of the next one. With thousands of switches a second that is a share worth having. Never 0.
- */
-static __always_inline u64 run_clock(const struct task_struct *p)
-{
-	return p->se.sum_exec_runtime + 1;
-}
-
 /* After this many times starve_ns a vCPU runs next even if its VM has had far more than its share. */
 #define STARVE_MAX 10
 
@@ -71,9 +62,23 @@ static __always_inline bool is_overdue(const struct task_ctx *t, u64 now)
 	return waited_ns(t, now) > (t->vcpu >= 0 || !t->leaf ? STARVE_MAX * starve_ns : OVERDUE_NS);
 }
 
+/* Has t waited for so long that the order may find it too long (policy.h)? Most have not, and it is not asked about those. */
+static __always_inline bool may_be_urgent(const struct task_ctx *t, u64 now)
+{
+	u64 waited = waited_ns(t, now);
+
+	return waited > starve_ns || waited > OVERDUE_NS;
+}
+
 static __always_inline u64 scale_by_weight(u64 delta_ns, u64 weight)
 {
 	return weight == WEIGHT_DEFAULT ? delta_ns : delta_ns * WEIGHT_DEFAULT / (weight ?: 1);
+}
+
+/* The time that one of that weight runs for so much virtual time. */
+static __always_inline u64 unscale_by_weight(u64 vtime, u64 weight)
+{
+	return weight == WEIGHT_DEFAULT ? vtime : vtime * weight / WEIGHT_DEFAULT;
 }
 
 /* Count what a running task has run since the last time; it goes on or not. */
@@ -89,8 +94,10 @@ static void run_charge(const struct task_struct *p, struct task_ctx *t, u64 weig
 		t->untold.runtime_ns += delta;
 		tally(t, now);
 	}
-	order_charge(t, weight, delta);
-	gate_charge(t, delta, goes_on, now);
+	if (!order_is_paid(t))
+		order_charge(t, weight, delta);
+	if (gates_concern(t))
+		gate_charge(t, delta, goes_on, now);
 }
 
 /* From now on it runs, for the entities that it is part of now. */
@@ -115,7 +122,8 @@ static void run_stop(const struct task_struct *p, struct task_ctx *t, u64 weight
 	if (!t->charged_ns)
 		return;
 	run_charge(p, t, weight, false, now);
-	order_end(t, weight);
+	if (t->has_turn)
+		order_end(t, weight);
 	leaf = entity_at(t->run_leaf);
 	if (leaf)
 		atomic_add(&leaf->nr_running, -1);

@@ -244,4 +244,13 @@ VERIFIED_ONCE recall_elsewhere(struct cpu_ctx *c, u32 scan, u64 now)
 	return 0;
 }
 
+/* The dispatch of cpu, whose context is c: whoever is aside and may run again competes, here and where nobody can look. */
+static __always_inline void recall(struct cpu_ctx *c, s32 cpu, u32 scan, u64 now)
+{
+	if (has_aside(cpu))
+		recall_aside(cpu, scan, true, now);
+	if (c->aside_asked)
+		recall_elsewhere(c, scan, now);
+}
+
 #endif

@@ -82,7 +82,7 @@ s32 BPF_PROG(cohort_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_fl
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, wake_slice(t, cpu, now), 0);
 		return cpu;
 	}
-	cpu = place(p, t, prev_cpu, now);
+	cpu = place(p, t, prev_cpu, now, NULL);
 	t->placed = cpu + 1;
 	return cpu;
 }
@@ -92,7 +92,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct task_ctx *t = task_get(p);
 	u64 now = now_ns();
-	struct pick *search;
+	struct pick *search = NULL;
 	struct cpu_ctx *c;
 	struct vcpu_ctx *v;
 	bool woken, waited, sent;
@@ -126,7 +126,7 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	if (!t->queued_ns)
 		t->queued_ns = now;
-	t->aside = !(p->flags & PF_EXITING) && goes_aside(t, cpu, now);
+	t->aside = may_be_kept_off(t) && !(p->flags & PF_EXITING) && goes_aside(t, cpu, now);
 	if (t->aside) {
 		t->comes_back = false;
 		account_place(t, -1);
@@ -148,8 +148,9 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	c = t->placed ? cpu_get(t->placed - 1) : NULL;
 	sent = c && c->online && task_allowed_on(p, t->placed - 1);
-	cpu = sent ? t->placed - 1 : place(p, t, cpu, now);
+	cpu = sent ? t->placed - 1 : place(p, t, cpu, now, search ? &search->rank : NULL);
 	t->placed = 0;
+	c = cpu_get(cpu);
 	if (siblings_on(t, cpu) && vm_get(t)) {
 		stat_inc(STAT_STACKED);
 		t->untold.stacked++;
@@ -157,9 +158,9 @@ void BPF_PROG(cohort_enqueue, struct task_struct *p, u64 enq_flags)
 	arrive(p, t, cpu, now, true);
 	account_place(t, cpu);
 	vcpu_set_state(t, VCPU_WAITING, cpu, woken ? now : t->queued_ns);
-	queue_insert(p, t, cpu, enq_flags);
+	queue_insert(p, t, c, cpu, enq_flags);
 	/* One that wakes was placed, too, but not for anybody's place. */
-	notify(p, t, cpu, enq_flags & SCX_ENQ_LAST, sent && !woken, now);
+	notify(p, t, c, cpu, enq_flags & SCX_ENQ_LAST, sent && !woken, now);
 	gang_settle(now);
 }
 
@@ -189,6 +190,7 @@ static void go_on(struct task_struct *prev, struct task_ctx *t, struct cpu_ctx *
 	c->turn_end_ns = best->now + slice;
 	c->sent_pid = 0;
 	gang_began(t, best->cpu, best->now);
+	t->begins_ns = best->now;
 	order_begin(t, best->cpu, slice, prev->scx.weight, true);
 	if (queue_is_marked(best->cpu) || c->cut_short)
 		turn_watch(c, best->cpu, best->now);
@@ -227,10 +229,9 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		}
 	}
 	order_before_pick(cpu, best->now);
-	recall_aside(cpu, SEARCH_MAX, true, best->now);
-	recall_elsewhere(c, SEARCH_MAX, best->now);
+	recall(c, cpu, SEARCH_MAX, best->now);
 	gang_settle(best->now);
-	if (wish_redeem(best, c))
+	if (c->wish_pid && wish_redeem(best, c))
 		return;
 	if (queue_has_some(cpu)) {
 		search_overdue(c, cpu, SEARCH_MAX, best->now);
@@ -257,7 +258,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 	}
 	look_for_sent(c, best);
 	if (!best->urgency)
-		best_remote_waiter(PULL_MARGIN * slice_ns, best);
+		look_around(PULL_MARGIN * slice_ns, c, best);
 
 	if (best->pid && best->queue != NO_QUEUE) {
 		/* Whom only the limit on waiting puts before one that deserves the pCPU more, and could go on, has it for a moment. */
@@ -334,12 +335,13 @@ void BPF_PROG(cohort_running, struct task_struct *p)
 SEC("struct_ops/stopping")
 void BPF_PROG(cohort_stopping, struct task_struct *p, bool runnable)
 {
-	struct task_ctx *t = task_get(p);
-	u64 now = now_ns();
-
 	/* Of one that leaves its run queue cohort_quiescent() hears next, and why. */
-	if (!t || !runnable)
+	struct task_ctx *t = runnable ? task_get(p) : NULL;
+	u64 now;
+
+	if (!t)
 		return;
+	now = now_ns();
 	stop_running(p, t, cpu_get(scx_bpf_task_cpu(p)), true, now);
 	t->queued_ns = now;
 	t->preempted = true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the core asks of a gang (policy.h), passed on to the one that was chosen: a part of policy_calls.h, which includes it.
+ * What the core asks of a gang, passed on to the one that was chosen, and of gates (policy.h), passed on to all: a part of policy_calls.h, which includes it.
  */
 #ifndef COHORT_GANG_CALLS_H
 #define COHORT_GANG_CALLS_H
@@ -104,7 +104,17 @@ static __always_inline bool gang_settles(void)
 	return false;
 }
 
-/* Called after every change of a vCPU's state. */
+static __always_inline bool gang_has_gate(void)
+{
+#define ASK(name, what) CASE(GANG_##name, gang_##name, gate, return true)
+	switch (chosen_gang()) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return false;
+}
+
+/* Called after every change of a vCPU's state, if the gang hears of changes. */
 VERIFIED_ONCE gang_changed(struct task_ctx *t, u32 from, u64 now)
 {
 	struct vcpu_ctx *v;
@@ -125,15 +135,13 @@ VERIFIED_ONCE gang_changed(struct task_ctx *t, u32 from, u64 now)
 	return 0;
 }
 
-/* The end of an operation: what the last change of a vCPU's state on this pCPU leaves to do. */
-VERIFIED_ONCE gang_settle(u64 now)
+/* As gang_settle(), of a gang that has something to settle. */
+VERIFIED_ONCE gang_settle_noted(u64 now)
 {
 	struct cpu_ctx *c;
 	u32 vm;
 
 	UNUSED_YET(now);
-	if (!gang_settles())
-		return 0;
 	c = cpu_get(bpf_get_smp_processor_id());
 	if (!c || !c->settle_vm)
 		return 0;
@@ -147,7 +155,14 @@ VERIFIED_ONCE gang_settle(u64 now)
 	return 0;
 }
 
-VERIFIED_ONCE gang_tick(struct task_ctx *t, s32 cpu, u64 now)
+/* The end of an operation: what the last change of a vCPU's state on this pCPU leaves to do. */
+static __always_inline void gang_settle(u64 now)
+{
+	if (gang_settles())
+		gang_settle_noted(now);
+}
+
+VERIFIED_ONCE gang_tick_of(struct task_ctx *t, s32 cpu, u64 now)
 {
 	UNUSED_YET(t);
 	UNUSED_YET(cpu);
@@ -160,6 +175,57 @@ VERIFIED_ONCE gang_tick(struct task_ctx *t, s32 cpu, u64 now)
 	}
 #undef ASK
 	return 0;
+}
+
+static __always_inline void gang_tick(struct task_ctx *t, s32 cpu, u64 now)
+{
+#define ASK(name, what) CASE(GANG_##name, gang_##name, tick, gang_tick_of(t, cpu, now))
+	switch (chosen_gang()) {
+		GANGS(ASK)
+	}
+#undef ASK
+}
+
+static __always_inline bool gates_concern(const struct task_ctx *t)
+{
+#define ASK(name, what)                                       \
+	if (!gate_##name.concerns || gate_##name.concerns(t)) \
+		return true;
+	GATES(ASK)
+#undef ASK
+	return false;
+}
+
+VERIFIED_ONCE gate_charge(struct task_ctx *t, u64 delta_ns, bool goes_on, u64 now)
+{
+	UNUSED_YET(t);
+	UNUSED_YET(delta_ns);
+	UNUSED_YET(goes_on);
+	UNUSED_YET(now);
+	if (!t)
+		return 0;
+#define ASK(name, what)         \
+	if (gate_##name.charge) \
+		gate_##name.charge(t, delta_ns, goes_on, now);
+	GATES(ASK)
+#undef ASK
+	return 0;
+}
+
+VERIFIED_ONCE_U64 gate_lasts_ns(struct task_ctx *t)
+{
+	u64 least = 0, lasts;
+
+	UNUSED_YET(t);
+	if (!t)
+		return 0;
+#define ASK(name, what)                                             \
+	lasts = gate_##name.lasts_ns ? gate_##name.lasts_ns(t) : 0; \
+	if (lasts && (!least || lasts < least))                     \
+		least = lasts;
+	GATES(ASK)
+#undef ASK
+	return least;
 }
 
 #endif

@@ -44,19 +44,20 @@ static __always_inline bool set_begin(struct task_ctx *t, struct cpu_ctx *c, str
 {
 	struct vm_ctx *vm = vm_get(t);
 	u64 claim = claim_of(place, slot_at(now));
-	struct rank *rank = set_rank_get(RANK_OF_CHOSEN);
+	struct gathering *g = gathering_get();
 	u32 found, number;
 	bool begun;
 
-	if (!vm || !rank)
+	if (!vm || !g)
 		return true;
 	/* Whoever tries at the same time does it for t too. */
 	if (atomic_cas(&set->begins, 0, 1))
 		return false;
 	c->set_claim = claim;
-	order_rank(t, now, rank);
+	g->claim = claim;
+	order_rank(t, now, &g->chosen);
 	number = set_of_vcpu(vm, t->vm, t->vcpu_at);
-	found = set_gather(t, number, claim, rank, now);
+	found = set_gather(t, number, g, now);
 	if (found & SET_NO_ROOM && set_is_too_large(t, number, place))
 		found |= SET_UNFIT;
 	begun = found == SET_OTHERS;

@@ -126,6 +126,12 @@ static void quota_start_timer(struct entity_ctx *e, u32 slot)
 	quota_arm(timer, e, 1);
 }
 
+/* While no cgroup has ever had a quota nobody is under any. */
+static bool quota_concerns(const struct task_ctx *t)
+{
+	return t->limits;
+}
+
 /* Has a cgroup that t is in used up what it may? */
 static u32 quota_ask(struct task_ctx *t, s32 cpu, u64 now)
 {
@@ -294,6 +300,7 @@ static void quota_drop(struct cgroup *cgrp)
 
 static const struct gate gate_quota = {
 	.ask = quota_ask,
+	.concerns = quota_concerns,
 	.charge = quota_charge,
 	.lasts_ns = quota_lasts_ns,
 };

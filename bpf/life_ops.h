@@ -61,6 +61,7 @@ s32 BPF_PROG(cohort_init)
 		}
 	}
 	scx_bpf_put_cpumask(online);
+	slice_us = slice_ns / 1000;
 	/* One pCPU writes it, and once: so it is the sum of all. */
 	stat_add(NR_STATS, LAYOUT_NUMBER);
 	/* So far number 0 is all there is in these tables. */

@@ -325,7 +325,7 @@ static __always_inline void note_prev(struct task_ctx *t, const struct cpu_ctx *
 static __always_inline enum fate fate_of(const struct task_struct *prev, struct task_ctx *t, struct cpu_ctx *c,
 					 struct pick *best, bool steps_back)
 {
-	if (makes_way(prev, t, c, best))
+	if (c->makes_way_to && makes_way(prev, t, c, best))
 		return LEAVES;
 	if (!t || best->urgency)
 		return WAITS;

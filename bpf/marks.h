@@ -49,17 +49,20 @@ static __always_inline bool queue_reaches(s32 queue, s32 cpu)
 	return reaches(cpu_get(queue), cpu);
 }
 
-/* Somebody of that reach waits there. Marked before its reach is: when a queue is unmarked it is the other way round, and no mark is left without. */
-static __always_inline void queue_mark(s32 cpu, u64 reach)
+/* Somebody of that reach waits on cpu, of context c. Marked before its reach is: a queue is unmarked the other way round, and no mark is left without. */
+static __always_inline void queue_mark_of(struct cpu_ctx *c, s32 cpu, u64 reach)
 {
-	struct cpu_ctx *c = cpu_get(cpu);
-
 	if (c && ~READ_ONCE(c->came) & reach)
 		atomic_or(&c->came, reach);
 	if (!queue_is_marked(cpu))
 		atomic_or(&queued_mask[(u32)cpu / 64 % (MAX_CPUS / 64)], 1ULL << ((u32)cpu % 64));
 	if (c && ~READ_ONCE(c->reach) & reach)
 		atomic_or(&c->reach, reach);
+}
+
+static __always_inline void queue_mark(s32 cpu, u64 reach)
+{
+	queue_mark_of(cpu_get(cpu), cpu, reach);
 }
 
 /* Of all who wait in that queue this is the reach. Who has come since the last time may not have been inserted yet. */

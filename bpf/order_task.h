@@ -16,6 +16,7 @@ static const struct order order_task = {
 	.exits = vtime_exits,
 	.begin = vtime_begin,
 	.charge = vtime_charge,
+	.pays_ahead = true,
 	.kept = vtime_kept,
 	.end = vtime_end,
 	.yields = vtime_yields,

@@ -173,62 +173,66 @@ static __always_inline u64 settled_vtime(const struct entity_ctx *e, u64 now)
 	return e->vtime - scale_by_entity(turns_rest_ns(e, now), e);
 }
 
-static __always_inline u64 turn_until(u64 end_ns)
-{
-	return (end_ns / 1000 << 16) + 1;
-}
+/* In vtime_begin_path(): it was chosen by its rank. */
+#define BEGINS_BY_RANK (1ULL << 32)
 
-/* t, chosen by its rank, starts to run or goes on: virtual time on cpu has come as far. */
-VERIFIED_ONCE vtime_advance_clocks(struct task_ctx *t, s32 cpu, u64 now)
+/*
+ * A turn of t, so long, begins on the pCPU in the lower half of `where`: those of whom t is a part pay for it. If t was chosen by its rank virtual time
+ * there has come as far as each of them.
+ */
+VERIFIED_ONCE vtime_begin_path(struct task_ctx *t, u64 where, s64 turn_ns, u64 now)
 {
 	struct entity_ctx *up = entity_get(0), *e;
+	u64 vtime, turn, served_ns;
 	u32 parent = 0, slot;
-	u64 vtime;
-	s32 i;
+	s32 i, cpu = (u32)where;
 
 	if (!t)
 		return 0;
+	turn = turn_until(now + turn_ns);
+	served_ns = is_overdue(t, now) ? 0 : now;
 	for (i = 0; i < MAX_DEPTH; i++) {
 		slot = t->run_path[i];
 		e = entity_at(slot);
 		if (!e)
 			break;
-		/* Not beyond what it has had: others that sleep would pay for its turns that are still to come, once for each of a large VM's vCPUs. */
-		vtime = settled_vtime(e, now);
-		clock_follow(parent, up, cpu, vtime, t->everywhere);
-		child_clock_follow(parent, up, vtime);
+		if (where & BEGINS_BY_RANK) {
+			/* Not beyond what it has had: others that sleep would pay for its turns that are still to come, once for each of a large VM's vCPUs. */
+			vtime = settled_vtime(e, now);
+			clock_follow(parent, up, cpu, vtime, t->everywhere);
+			child_clock_follow(parent, up, vtime);
+		}
+		atomic_add(&e->turns, turn - t->turn);
+		if (elapsed_ns(served_ns, e->served_ns) > SERVED_STEP_NS)
+			e->served_ns = served_ns;
+		entity_charge(e, turn_ns);
 		parent = slot;
 		up = e;
 	}
-	clock_follow(parent, up, cpu, t->vtime, t->everywhere);
-	child_clock_follow(parent, up, t->vtime);
+	if (where & BEGINS_BY_RANK) {
+		clock_follow(parent, up, cpu, t->vtime, t->everywhere);
+		child_clock_follow(parent, up, t->vtime);
+	}
+	t->turn = turn;
 	return 0;
 }
 
-/*
- * Charge those of whom t is a part with delta_ns, or pay it back if negative. turn: what its turn now adds to their `turns`. served_ns: when they were served
- * with that; 0: they were not.
- */
-VERIFIED_ONCE vtime_charge_path(struct task_ctx *t, s64 delta_ns, u64 turn, u64 served_ns)
+/* Its turn is over, and was so much longer than those have paid for of whom t is a part; shorter, if negative. */
+VERIFIED_ONCE vtime_end_path(struct task_ctx *t, s64 more_ns)
 {
 	struct entity_ctx *e;
 	s32 i;
 
-	if (!t || (!delta_ns && turn == t->turn))
+	if (!t || (!more_ns && !t->turn))
 		return 0;
 	for (i = 0; i < MAX_DEPTH; i++) {
 		e = entity_at(t->run_path[i]);
 		if (!e)
 			break;
-		atomic_add(&e->turns, turn - t->turn);
-		if (elapsed_ns(served_ns, e->served_ns) > SERVED_STEP_NS)
-			e->served_ns = served_ns;
-		if (delta_ns < 0)
-			atomic_add(&e->vtime, -scale_by_entity(-delta_ns, e));
-		else if (delta_ns)
-			atomic_add(&e->vtime, scale_by_entity(delta_ns, e));
+		atomic_add(&e->turns, -t->turn);
+		entity_charge(e, more_ns);
 	}
-	t->turn = turn;
+	t->turn = 0;
 	return 0;
 }
 
@@ -240,14 +244,12 @@ VERIFIED_ONCE vtime_charge_path(struct task_ctx *t, s64 delta_ns, u64 turn, u64 
 static void vtime_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool by_rank)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
-	u64 now = now_ns();
+	u64 now = t->begins_ns;
 
 	*last_weight(t) = weight;
-	if (by_rank)
-		vtime_advance_clocks(t, cpu, now);
 	t->paid_until_ns = t->charged_ns + slice;
+	vtime_begin_path(t, (u32)cpu | (by_rank ? BEGINS_BY_RANK : 0), slice, now);
 	t->vtime += scale_by_weight(slice, weight);
-	vtime_charge_path(t, slice, turn_until(now + slice), is_overdue(t, now) ? 0 : now);
 	if (c) {
 		c->curr_vtime = t->vtime;
 		c->curr_fresh_until_ns = now + elapsed_ns(*fresh_until(t), t->charged_ns);
@@ -263,7 +265,7 @@ static void vtime_end(struct task_ctx *t, u64 weight)
 		t->vtime -= scale_by_weight(-more, weight);
 	else
 		t->vtime += scale_by_weight(more, weight);
-	vtime_charge_path(t, more, 0, 0);
+	vtime_end_path(t, more);
 	t->paid_until_ns = t->charged_ns;
 }
 
@@ -484,6 +486,7 @@ static const struct order order_vm = {
 	.exits = vtime_exits,
 	.begin = vtime_begin,
 	.charge = vtime_charge,
+	.pays_ahead = true,
 	.kept = vtime_kept,
 	.end = vtime_end,
 	.yields = vtime_yields,

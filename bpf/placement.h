@@ -94,7 +94,8 @@ VERIFIED_ONCE_U64 cost_of_place(struct task_ctx *t, struct rank *rank, s32 cpu, 
 		return cost;
 	if (c->kept_pid || !would_preempt(c, rank, now))
 		cost += 2;
-	if (core_has_sibling(t, cpu))
+	/* Who is no vCPU has none. */
+	if (t->vm && t->vcpu >= 0 && core_has_sibling(t, cpu))
 		cost += 1;
 	return cost;
 }
@@ -107,18 +108,28 @@ static __always_inline u64 placement_cost(const struct task_struct *p, struct ta
 
 /*
  * The pCPU to queue p on. prev is where it was last, or where the kernel would put it. It stays there unless another is clearly better; the
- * farther away, the more so.
+ * farther away, the more so. known: its rank; NULL: nobody has asked for it.
  */
-static s32 place(const struct task_struct *p, struct task_ctx *t, s32 prev, u64 now)
+static s32 place(const struct task_struct *p, struct task_ctx *t, s32 prev, u64 now, const struct rank *known)
 {
 	struct cohort_neighbours *near;
 	u64 cost, best_cost;
+	struct cpu_ctx *c;
 	struct rank rank;
 	s32 i, cpu, best = prev;
 
-	order_rank(t, now, &rank);
+	if (known)
+		rank = *known;
+	else
+		order_rank(t, now, &rank);
+	if (placement == PLACEMENT_ANY) {
+		/* It stays there whatever speaks against that. */
+		c = cpu_get(prev);
+		if (c && c->online && task_allowed_on(p, prev))
+			return prev;
+	}
 	best_cost = placement_cost(p, t, &rank, prev, ~0ULL, now);
-	if (best_cost != ~0ULL && (placement == PLACEMENT_ANY || task_is_pinned(p)))
+	if (best_cost != ~0ULL && task_is_pinned(p))
 		return prev;
 	near = neighbours_of(prev);
 	if (!near)

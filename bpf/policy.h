@@ -59,11 +59,17 @@ struct order {
 	/* t, which is about to exit, has left cpu for it; what it ran has been charged. Left out: nothing. */
 	void (*exits)(struct task_ctx *t, s32 cpu);
 
-	/* A turn begins for t on cpu, not longer than slice; by_rank: it was chosen for its rank, not because it was boosted or the pCPU idle. Left out: nothing. */
+	/*
+	 * A turn begins for t on cpu, at t->begins_ns, not longer than slice; by_rank: it was chosen for its rank, not because it was boosted or the pCPU idle.
+	 * Left out: nothing.
+	 */
 	void (*begin)(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool by_rank);
 
 	/* t has run for delta_ns. Left out: its virtual time moves on by that, over its weight. */
 	void (*charge)(struct task_ctx *t, u64 weight, u64 delta_ns);
+
+	/* A turn is paid for when it begins, until t->paid_until_ns: charge() has nothing to do before t has run for longer. */
+	bool pays_ahead;
 
 	/* A pCPU was kept for t for delta_ns: it pays as if it had run. Left out: nothing; a guard that keeps pCPUs needs an order that has this. */
 	void (*kept)(struct task_ctx *t, u64 weight, u64 delta_ns);
@@ -77,7 +83,10 @@ struct order {
 	/* How long the turn of t is that begins on cpu now. Left out: slice_ns, less where many wait. */
 	u64 (*slice)(const struct task_ctx *t, s32 cpu);
 
-	/* Has waiting t, of that rank, waited too long? Left out: overdue, as is_overdue() says. */
+	/*
+	 * Has waiting t, of that rank, waited too long? Only one that has waited longer than starve_ns or OVERDUE_NS can have; of others it need not be asked.
+	 * Left out: overdue, as is_overdue() says.
+	 */
 	u32 (*urgency)(struct task_ctx *t, struct rank *r, s32 cpu, u64 now);
 
 	/* cpu is about to choose who runs next. Left out: nothing. */
@@ -172,6 +181,12 @@ enum gate_answer {
 struct gate {
 	u32 (*ask)(struct task_ctx *t, s32 cpu, u64 now);
 
+	/*
+	 * Can this gate be closed for t, as things are? Of others it need be neither asked nor told, so ask() and the rest must do nothing for them. It may
+	 * change only while t does not run, or what began with lasts_ns() would have no end. Left out: it can.
+	 */
+	bool (*concerns)(const struct task_ctx *t);
+
 	/* t has run for delta_ns, and goes on or not. */
 	void (*charge)(struct task_ctx *t, u64 delta_ns, bool goes_on, u64 now);
 
@@ -188,7 +203,26 @@ static __always_inline bool gang_may_refuse(void);
 /* Does the guard that was chosen keep pCPUs? */
 static __always_inline bool guard_may_keep(void);
 
+/* Does the gang that was chosen have changed()? gate()? */
+static __always_inline bool gang_hears_of_changes(void);
+static __always_inline bool gang_has_gate(void);
+
 static __always_inline bool gang_holds(const struct cpu_ctx *c, u64 now);
+
+/* Can a gate be closed for t, as things are? */
+static __always_inline bool gates_concern(const struct task_ctx *t);
+
+/* ... or does its gang keep vCPUs from running? */
+static __always_inline bool may_be_kept_off(const struct task_ctx *t)
+{
+	return gang_has_gate() || gates_concern(t);
+}
+
+static __always_inline u32 gate_for(struct task_ctx *t, s32 cpu, u64 now);
+static __always_inline void order_sleep(struct task_ctx *t);
+
+/* Has t paid for what it has run, so that charge() has nothing to do? */
+static __always_inline bool order_is_paid(const struct task_ctx *t);
 
 /* The choices, as the core asks for them; policy_calls.h passes each on to the policy that was chosen. */
 VERIFIED_ONCE order_rank(struct task_ctx *t, u64 now, struct rank *r);
@@ -196,7 +230,6 @@ VERIFIED_ONCE order_rank_of_runner(struct cpu_ctx *c, u64 now, struct rank *r);
 VERIFIED_ONCE order_before(struct rank *a, struct rank *b, u64 margin_ns);
 VERIFIED_ONCE_U64 order_key(struct task_ctx *t);
 VERIFIED_ONCE order_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued);
-VERIFIED_ONCE order_sleep(struct task_ctx *t);
 VERIFIED_ONCE order_exits(struct task_ctx *t, s32 cpu);
 VERIFIED_ONCE order_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool by_rank);
 VERIFIED_ONCE order_charge(struct task_ctx *t, u64 weight, u64 delta_ns);
@@ -205,15 +238,11 @@ VERIFIED_ONCE order_end(struct task_ctx *t, u64 weight);
 VERIFIED_ONCE order_yields(struct task_ctx *t, struct rank *own, struct rank *to);
 VERIFIED_ONCE_U64 order_slice(struct task_ctx *t, s32 cpu);
 VERIFIED_ONCE order_urgency(struct task_ctx *t, struct rank *r, s32 cpu, u64 now);
-VERIFIED_ONCE order_before_pick(s32 cpu, u64 now);
 VERIFIED_ONCE order_tick(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gang_began(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gang_begins(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gang_lets(s32 pid, s32 cpu);
 VERIFIED_ONCE gang_changed(struct task_ctx *t, u32 from, u64 now);
-VERIFIED_ONCE gang_settle(u64 now);
-VERIFIED_ONCE gang_tick(struct task_ctx *t, s32 cpu, u64 now);
-VERIFIED_ONCE gate_for(struct task_ctx *t, s32 cpu, u64 now);
 VERIFIED_ONCE gate_charge(struct task_ctx *t, u64 delta_ns, bool goes_on, u64 now);
 
 #endif

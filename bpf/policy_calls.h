@@ -118,7 +118,7 @@ VERIFIED_ONCE order_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 	return 0;
 }
 
-VERIFIED_ONCE order_sleep(struct task_ctx *t)
+VERIFIED_ONCE order_sleep_of(struct task_ctx *t)
 {
 	UNUSED_YET(t);
 	if (!t)
@@ -129,6 +129,15 @@ VERIFIED_ONCE order_sleep(struct task_ctx *t)
 	}
 #undef ASK
 	return 0;
+}
+
+static __always_inline void order_sleep(struct task_ctx *t)
+{
+#define ASK(name, what) CASE(ORDER_##name, order_##name, sleep, order_sleep_of(t))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
 }
 
 VERIFIED_ONCE order_exits(struct task_ctx *t, s32 cpu)
@@ -182,6 +191,18 @@ VERIFIED_ONCE order_charge(struct task_ctx *t, u64 weight, u64 delta_ns)
 	}
 #undef ASK
 	return 0;
+}
+
+static __always_inline bool order_is_paid(const struct task_ctx *t)
+{
+	bool ahead = false;
+
+#define ASK(name, what) CASE(ORDER_##name, order_##name, pays_ahead, ahead = true)
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return ahead && !time_before(t->paid_until_ns, t->charged_ns);
 }
 
 VERIFIED_ONCE order_kept(struct task_ctx *t, u64 weight, u64 delta_ns)
@@ -277,7 +298,7 @@ VERIFIED_ONCE order_urgency(struct task_ctx *t, struct rank *r, s32 cpu, u64 now
 	return result;
 }
 
-VERIFIED_ONCE order_before_pick(s32 cpu, u64 now)
+VERIFIED_ONCE order_before_pick_on(s32 cpu, u64 now)
 {
 	UNUSED_YET(cpu);
 	UNUSED_YET(now);
@@ -287,6 +308,15 @@ VERIFIED_ONCE order_before_pick(s32 cpu, u64 now)
 	}
 #undef ASK
 	return 0;
+}
+
+static __always_inline void order_before_pick(s32 cpu, u64 now)
+{
+#define ASK(name, what) CASE(ORDER_##name, order_##name, before_pick, order_before_pick_on(cpu, now))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
 }
 
 VERIFIED_ONCE order_tick(struct task_ctx *t, s32 cpu, u64 now)
@@ -329,22 +359,12 @@ static __always_inline u64 wake_slice(struct task_ctx *t, s32 cpu, u64 now)
 	return gang_may_refuse() ? turn_slice(t, t->vm, cpu, now) : order_slice_alone(t, cpu);
 }
 
-/* The same for the waiting thread of that pid, if the order looks at whose turn it is. t is the one that leaves, or NULL. */
-VERIFIED_ONCE_U64 turn_slice_of(s32 pid, struct task_ctx *t, u32 vm, s32 cpu, u64 now)
+/* The turn of the waiting thread of that pid. */
+VERIFIED_ONCE_U64 turn_slice_of_pid(s32 pid, u32 vm, s32 cpu, u64 now)
 {
-	bool by_task = false;
-	struct task_struct *p;
+	struct task_struct *p = bpf_task_from_pid(pid);
 	u64 slice;
 
-	UNUSED_YET(pid);
-#define ASK(name, what) CASE(ORDER_##name, order_##name, slice, by_task = true)
-	switch (order) {
-		ORDERS(ASK)
-	}
-#undef ASK
-	if (!by_task)
-		return turn_slice(t, vm, cpu, now);
-	p = bpf_task_from_pid(pid);
 	if (!p)
 		return slice_ns;
 	slice = turn_slice(task_get(p), vm, cpu, now);
@@ -352,7 +372,18 @@ VERIFIED_ONCE_U64 turn_slice_of(s32 pid, struct task_ctx *t, u32 vm, s32 cpu, u6
 	return slice;
 }
 
-VERIFIED_ONCE gate_for(struct task_ctx *t, s32 cpu, u64 now)
+/* The same, if the order looks at whose turn it is. t is the one that leaves, or NULL. */
+static __always_inline u64 turn_slice_of(s32 pid, struct task_ctx *t, u32 vm, s32 cpu, u64 now)
+{
+#define ASK(name, what) CASE(ORDER_##name, order_##name, slice, return turn_slice_of_pid(pid, vm, cpu, now))
+	switch (order) {
+		ORDERS(ASK)
+	}
+#undef ASK
+	return turn_slice(t, vm, cpu, now);
+}
+
+VERIFIED_ONCE gates_ask(struct task_ctx *t, s32 cpu, u64 now)
 {
 	u32 answer = GATE_OPEN;
 
@@ -376,36 +407,9 @@ VERIFIED_ONCE gate_for(struct task_ctx *t, s32 cpu, u64 now)
 	return answer;
 }
 
-VERIFIED_ONCE gate_charge(struct task_ctx *t, u64 delta_ns, bool goes_on, u64 now)
+static __always_inline u32 gate_for(struct task_ctx *t, s32 cpu, u64 now)
 {
-	UNUSED_YET(t);
-	UNUSED_YET(delta_ns);
-	UNUSED_YET(goes_on);
-	UNUSED_YET(now);
-	if (!t)
-		return 0;
-#define ASK(name, what)         \
-	if (gate_##name.charge) \
-		gate_##name.charge(t, delta_ns, goes_on, now);
-	GATES(ASK)
-#undef ASK
-	return 0;
-}
-
-VERIFIED_ONCE_U64 gate_lasts_ns(struct task_ctx *t)
-{
-	u64 least = 0, lasts;
-
-	UNUSED_YET(t);
-	if (!t)
-		return 0;
-#define ASK(name, what)                                             \
-	lasts = gate_##name.lasts_ns ? gate_##name.lasts_ns(t) : 0; \
-	if (lasts && (!least || lasts < least))                     \
-		least = lasts;
-	GATES(ASK)
-#undef ASK
-	return least;
+	return may_be_kept_off(t) ? gates_ask(t, cpu, now) : GATE_OPEN;
 }
 
 static __always_inline void spin_on_spin(struct task_ctx *t, s32 cpu, bool in_kernel)

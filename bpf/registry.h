@@ -19,8 +19,8 @@ static __always_inline u32 *vm_on_cpu_get(u32 vm, s32 cpu)
 	return bpf_map_lookup_elem(&vm_on_cpu, &index);
 }
 
-/* t now runs or waits on cpu, or (-1) sleeps: keep the counts of its entity, and of where its VM's vCPUs are. */
-VERIFIED_ONCE account_place(struct task_ctx *t, s32 cpu)
+/* As account_place(), of one that changes its place. */
+VERIFIED_ONCE account_move(struct task_ctx *t, s32 cpu)
 {
 	struct vm_ctx *vm;
 	u32 *n;
@@ -61,6 +61,13 @@ VERIFIED_ONCE account_place(struct task_ctx *t, s32 cpu)
 	return 0;
 }
 
+/* t now runs or waits on cpu, or (-1) sleeps: keep the counts of its entity, and of where its VM's vCPUs are. */
+static __always_inline void account_place(struct task_ctx *t, s32 cpu)
+{
+	if (t->cpu != cpu)
+		account_move(t, cpu);
+}
+
 /* How many siblings of t, itself not counted, run or wait on cpu. */
 static __always_inline u32 siblings_on(const struct task_ctx *t, s32 cpu)
 {
@@ -77,7 +84,7 @@ static __always_inline u32 siblings_on(const struct task_ctx *t, s32 cpu)
 /* A long sleep counts as one of so many guard_keep_ns. */
 #define SLEPT_MAX 4
 
-VERIFIED_ONCE vcpu_set_state(struct task_ctx *t, u32 state, s32 cpu, u64 now)
+VERIFIED_ONCE vcpu_changes_to(struct task_ctx *t, u32 state, s32 cpu, u64 now)
 {
 	struct vcpu_ctx *v;
 	u64 slept_ns;
@@ -101,9 +108,15 @@ VERIFIED_ONCE vcpu_set_state(struct task_ctx *t, u32 state, s32 cpu, u64 now)
 	if (state == VCPU_RUNNING)
 		v->woken = 0;
 	v->restricted = !t->everywhere;
-	if (from != state)
+	if (from != state && gang_hears_of_changes())
 		gang_changed(t, from, now);
 	return 0;
+}
+
+static __always_inline void vcpu_set_state(struct task_ctx *t, u32 state, s32 cpu, u64 now)
+{
+	if (t->vcpu >= 0)
+		vcpu_changes_to(t, state, cpu, now);
 }
 
 /* Give back what a VM holds, and its number. */
@@ -394,6 +407,21 @@ static __always_inline bool registry_retries(struct task_ctx *t)
 	return false;
 }
 
+/*
+ * Whose vCPU v is, which p, t, runs as. KVM's memory is read by a call each time; a thread that has not run since that was done last is that of the same VM,
+ * for it is the thread itself that leaves KVM_RUN, and comes back with another VM's vCPU at the same place.
+ */
+static __always_inline u64 kvm_of(const struct task_struct *p, struct task_ctx *t, struct kvm_vcpu *v)
+{
+	u64 ran = run_clock(p), kvm;
+
+	if ((u64)v == t->kvm_vcpu && ran == t->kvm_read_at)
+		return t->kvm;
+	kvm = vcpu_kvm(v);
+	t->kvm_read_at = (u64)v == t->kvm_vcpu && kvm == t->kvm ? ran : 0;
+	return kvm;
+}
+
 /* Would identify() change anything? */
 static __always_inline bool identity_is_stale(struct task_struct *p, struct task_ctx *t)
 {
@@ -405,7 +433,7 @@ static __always_inline bool identity_is_stale(struct task_struct *p, struct task
 		return false;
 	v = task_vcpu(p);
 	if (v)
-		return (u64)v != t->kvm_vcpu || vcpu_kvm(v) != t->kvm || registry_retries(t);
+		return (u64)v != t->kvm_vcpu || kvm_of(p, t, v) != t->kvm || registry_retries(t);
 	if (t->vcpu >= 0)
 		return vcpu_is_anothers(p, t);
 	return t->registry_generation != registry_generation;
@@ -421,7 +449,7 @@ static void identify(struct task_struct *p, struct task_ctx *t)
 	if (!(p->flags & PF_KTHREAD)) {
 		v = task_vcpu(p);
 		if (v) {
-			kvm = vcpu_kvm(v);
+			kvm = kvm_of(p, t, v);
 			if (kvm && ((u64)v != t->kvm_vcpu || kvm != t->kvm || registry_retries(t)))
 				vcpu_join(p, t, v, kvm, vcpu_id(v));
 		} else if (vcpu_is_anothers(p, t)) {

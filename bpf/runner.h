@@ -11,7 +11,7 @@
 /* A turn of p begins on that pCPU: how much of its slice there is before a gate closes. What the kernel's own threads do is not cut. */
 static __always_inline u64 cut_short(const struct task_struct *p, struct task_ctx *t, struct cpu_ctx *c, u64 slice)
 {
-	u64 lasts = gate_lasts_ns(t);
+	u64 lasts = gates_concern(t) ? gate_lasts_ns(t) : 0;
 
 	c->cut_short = lasts && lasts < slice && !(p->flags & (PF_KTHREAD | PF_EXITING));
 	return c->cut_short ? lasts : slice;
@@ -43,6 +43,7 @@ static void start_running(struct task_struct *p, struct task_ctx *t, s32 cpu, u6
 	c->curr_vtime = t->vtime;
 	c->sent_pid = 0;
 	slice = cut_short(p, t, c, slice);
+	t->begins_ns = now;
 	order_begin(t, cpu, slice, p->scx.weight, !c->out_of_turn);
 	vcpu_set_state(t, VCPU_RUNNING, cpu, now);
 

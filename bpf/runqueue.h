@@ -59,6 +59,8 @@ struct pick {
 	bool anybody;	 /* even where a sibling is: nothing that can run waits for an idle pCPU */
 	bool sweeps;	 /* whatever is known of where those in a queue may run */
 	bool looks_only; /* from another pCPU, which alone puts aside who waits in its queue */
+	/* Of the one that is looked at, for want of stack. A new search does not clear it: it is the last. */
+	struct rank looked_at;
 };
 
 /* pick.queue: it is on the pCPU, and goes on. */
@@ -83,7 +85,7 @@ static __always_inline struct pick *new_search(u32 which, s32 cpu, u64 now)
 	struct pick *search = bpf_map_lookup_elem(&searches, &which);
 
 	if (search) {
-		__builtin_memset(search, 0, sizeof(*search));
+		__builtin_memset(search, 0, __builtin_offsetof(struct pick, looked_at));
 		search->cpu = cpu;
 		search->now = now;
 	}
@@ -111,8 +113,7 @@ VERIFIED_ONCE would_stack(struct pick *best, struct task_ctx *t, s32 queue)
 }
 
 /* Does a waiting task, starved or not, replace the best found so far? */
-static __always_inline bool is_better(struct pick *best, const struct task_ctx *t, struct rank *r, u32 urgency,
-				      u64 margin_ns)
+static __always_inline bool is_better(struct pick *best, const struct task_ctx *t, u32 urgency, u64 margin_ns)
 {
 	if (!best->pid)
 		return true;
@@ -121,7 +122,7 @@ static __always_inline bool is_better(struct pick *best, const struct task_ctx *
 	/* Among the starved, rank is what starved them. */
 	if (urgency)
 		return time_before(t->queued_ns, best->queued_ns);
-	return order_before(r, &best->rank, margin_ns);
+	return order_before(&best->looked_at, &best->rank, margin_ns);
 }
 
 /*
@@ -132,7 +133,6 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 {
 	struct task_struct *p;
 	struct task_ctx *t;
-	struct rank rank;
 	u32 seen = 0, moved = 0, urgency, gate;
 	s32 promised;
 
@@ -158,11 +158,12 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 			}
 			continue;
 		}
-		order_rank(t, best->now, &rank);
-		urgency = order_urgency(t, &rank, best->cpu, best->now);
-		if (!is_better(best, t, &rank, urgency, margin_ns))
+		order_rank(t, best->now, &best->looked_at);
+		urgency = may_be_urgent(t, best->now) ? order_urgency(t, &best->looked_at, best->cpu, best->now) :
+							URGENCY_NONE;
+		if (!is_better(best, t, urgency, margin_ns))
 			continue;
-		best->rank = rank;
+		best->rank = best->looked_at;
 		best->queued_ns = t->queued_ns;
 		best->vm = t->vm;
 		best->pid = p->pid;
@@ -197,12 +198,8 @@ VERIFIED_ONCE best_remote_waiter(u64 margin_ns, struct pick *best)
 	c = cpu_get(best->cpu);
 	if (!c)
 		return 0;
-	if (best->pid) {
-		if (elapsed_ns(best->now, c->looked_around_ns) < slice_ns / PULL_LOOKS)
-			return 0;
-	} else if (no_queue_is_marked()) {
+	if (!best->pid && no_queue_is_marked())
 		return 0;
-	}
 	near = neighbours_of(best->cpu);
 	if (!near || !near->n)
 		return 0;
@@ -254,6 +251,14 @@ VERIFIED_ONCE best_remote_waiter(u64 margin_ns, struct pick *best)
 	return 0;
 }
 
+/* The same, if it is time for that: a pCPU of that context that has somebody to run looks now and then. */
+static __always_inline void look_around(u64 margin_ns, const struct cpu_ctx *c, struct pick *best)
+{
+	if (best->pid && elapsed_ns(best->now, c->looked_around_ns) < slice_ns / PULL_LOOKS)
+		return;
+	best_remote_waiter(margin_ns, best);
+}
+
 /* Put waiting task pid, from queue, on this pCPU, cpu. Return false if it is no longer there. */
 VERIFIED_ONCE take_now(s32 pid, u64 queue, s32 cpu, u64 slice)
 {
@@ -273,7 +278,8 @@ VERIFIED_ONCE take_now(s32 pid, u64 queue, s32 cpu, u64 slice)
 		}
 	}
 	bpf_iter_scx_dsq_destroy(&it);
-	if (taken) {
+	/* Who waited here counts here already. */
+	if (taken && queue != (u32)cpu) {
 		/* At once: whoever it replaces here is placed before it runs. */
 		t = task_get(p);
 		if (t)
@@ -374,11 +380,12 @@ static __always_inline u64 slice_for(s32 cpu)
 	return queued > QUEUE_SCAN ? slice_ns * QUEUE_SCAN / queued : slice_ns;
 }
 
-/* Queue p on cpu. */
-static void queue_insert(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 enq_flags)
+/* Queue p on cpu, whose context is c. */
+static __always_inline void queue_insert(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *c, s32 cpu,
+					 u64 enq_flags)
 {
 	scx_bpf_dsq_insert_vtime(p, cpu, slice_ns, order_key(t), enq_flags);
-	queue_mark(cpu, t->reach ?: EVERYWHERE);
+	queue_mark_of(c, cpu, t->reach ?: EVERYWHERE);
 }
 
 /* Does somebody wait in this pCPU's queue of the overdue? Only the pCPU itself puts them there; others may take them. */
@@ -393,7 +400,7 @@ static __always_inline bool has_overdue(struct cpu_ctx *c, s32 cpu)
  * Every starve_ns: where those in the queue may run is found anew; and, if it is longer than what a choice looks at, whoever is overdue goes to the queue of the
  * overdue.
  */
-VERIFIED_ONCE search_overdue(struct cpu_ctx *c, s32 cpu, u32 scan, u64 now)
+VERIFIED_ONCE search_queue(struct cpu_ctx *c, s32 cpu, u32 scan, u64 now)
 {
 	struct task_struct *p;
 	struct task_ctx *t;
@@ -401,7 +408,7 @@ VERIFIED_ONCE search_overdue(struct cpu_ctx *c, s32 cpu, u32 scan, u64 now)
 	u64 reach = 0;
 	u32 seen = 0;
 
-	if (!c || elapsed_ns(now, c->searched_ns) < starve_ns)
+	if (!c)
 		return 0;
 	c->searched_ns = now;
 	is_long = scx_bpf_dsq_nr_queued(cpu) > QUEUE_SCAN;
@@ -422,27 +429,38 @@ VERIFIED_ONCE search_overdue(struct cpu_ctx *c, s32 cpu, u32 scan, u64 now)
 	return 0;
 }
 
+static __always_inline void search_overdue(struct cpu_ctx *c, s32 cpu, u32 scan, u64 now)
+{
+	if (elapsed_ns(now, c->searched_ns) >= starve_ns)
+		search_queue(c, cpu, scan, now);
+}
+
 /* Every other choice is one of the overdue, if there are any. Is the next one? */
 static __always_inline bool overdue_is_next(struct cpu_ctx *c, s32 cpu)
 {
 	return !c->overdue_last && has_overdue(c, cpu);
 }
 
-/* Take the one that is overdue for longest, if it is time for that. */
-VERIFIED_ONCE take_overdue(struct cpu_ctx *c, s32 cpu)
+/* Take the one that is overdue for longest. */
+VERIFIED_ONCE take_overdue_now(struct cpu_ctx *c, s32 cpu)
 {
 	if (!c)
 		return 0;
-	if (!overdue_is_next(c, cpu)) {
-		c->overdue_last = 0;
-		return 0;
-	}
 	if (!scx_bpf_dsq_move_to_local(OVERDUE_DSQ(cpu)))
 		return 0;
 	c->overdue_last = 1;
 	c->out_of_turn = 1;
 	stat_inc(STAT_STARVED);
 	return 1;
+}
+
+/* The same, if it is time for that. */
+static __always_inline bool take_overdue(struct cpu_ctx *c, s32 cpu)
+{
+	if (overdue_is_next(c, cpu))
+		return take_overdue_now(c, cpu);
+	c->overdue_last = 0;
+	return false;
 }
 
 #endif

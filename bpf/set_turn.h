@@ -94,83 +94,76 @@ static __always_inline bool is_claimants(const struct cpu_ctx *c, u64 claim)
 	return READ_ONCE(c->set_claim) == claim || (c->curr_pid && c->set_runs == claim_place(claim));
 }
 
-/* Ranks, while a set's turn begins: with these the calls do not fit on the stack that 6.18 allows. */
-enum set_rank {
-	RANK_OF_CHOSEN, /* the member that has been chosen */
-	RANK_OF_RUNNER, /* whom it would preempt */
-	NR_SET_RANKS,
+/* What is known while a set's turn begins: with that the calls do not fit on the stack that 6.18 allows. */
+struct gathering {
+	u64 claim;
+	struct rank chosen; /* of the member that has been chosen */
+	struct rank other;  /* of one that it is compared with */
+	bool forced;	    /* it has waited for so long that it goes before everybody */
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, NR_SET_RANKS);
+	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, struct rank);
-} set_ranks SEC(".maps");
+	__type(value, struct gathering);
+} gatherings SEC(".maps");
 
-static __always_inline struct rank *set_rank_get(u32 which)
+static __always_inline struct gathering *gathering_get(void)
 {
-	return bpf_map_lookup_elem(&set_ranks, &which);
+	u32 only = 0;
+
+	return bpf_map_lookup_elem(&gatherings, &only);
 }
 
 /* Of those that wait on cpu so many are asked whether they deserve it more than a set. */
 #define WAITERS_ASKED 8
 
-/*
- * Does somebody who waits on cpu, which idles, and is not of the set at that place deserve it more than the one that has been chosen, or has waited for too long?
- * What both ranks are is looked up each time, and not kept on the stack.
- */
-VERIFIED_ONCE waiter_objects(s32 cpu, u32 place, u64 now)
+/* Does somebody who waits on cpu, which idles, and is not of the set deserve it more than the one that has been chosen, or has waited for too long? */
+VERIFIED_ONCE waiter_objects(s32 cpu, struct gathering *g, u64 now)
 {
-	struct rank *chosen, *other;
 	struct task_struct *p;
 	struct task_ctx *t;
 	u32 seen = 0;
 
+	if (!g)
+		return 0;
 	bpf_for_each(scx_dsq, p, cpu, 0) {
 		if (seen++ >= WAITERS_ASKED)
 			break;
 		t = task_get(p);
-		if (!t || set_place(t) == place)
+		if (!t || set_place(t) == claim_place(g->claim))
 			continue;
-		other = set_rank_get(RANK_OF_RUNNER);
-		if (!other)
-			break;
-		order_rank(t, now, other);
-		if (is_overdue(t, now))
-			return 1;
-		chosen = set_rank_get(RANK_OF_CHOSEN);
-		if (chosen && order_before(other, chosen, 0))
+		/* Or the compiler keeps on the stack where both ranks are. */
+		asm volatile("" : "+r"(g));
+		order_rank(t, now, &g->other);
+		if (is_overdue(t, now) || order_before(&g->other, &g->chosen, 0))
 			return 1;
 	}
 	return 0;
 }
 
-/* Take cpu for a claim, if whoever has it deserves it less than that rank. */
-static __always_inline bool claim_take(s32 cpu, u64 claim, struct rank *rank, bool forced, u64 now)
+/* Take cpu for the claim, if whoever has it deserves it less than the one that has been chosen. */
+static __always_inline bool claim_take(s32 cpu, struct gathering *g, u64 now)
 {
 	struct cpu_ctx *c = cpu_get(cpu);
-	struct rank *runner;
 	u64 old;
 
 	if (!c || !c->online || c->taken)
 		return false;
 	old = READ_ONCE(c->set_claim);
-	if (claim_is_current(old, now) || is_claimants(c, claim))
+	if (claim_is_current(old, now) || is_claimants(c, g->claim))
 		return false;
 	/* As would_preempt(), with one call less: the verifier counts them. */
-	if (c->curr_pid && !forced) {
-		runner = set_rank_get(RANK_OF_RUNNER);
-		if (!runner)
-			return false;
-		order_rank_of_runner(c, now, runner);
-		if (!order_before(rank, runner, wakeup_gran_ns))
+	if (c->curr_pid && !g->forced) {
+		order_rank_of_runner(c, now, &g->other);
+		if (!order_before(&g->chosen, &g->other, wakeup_gran_ns))
 			return false;
 	}
 	/* Who waits in vain where a member sleeps is not asked otherwise: that pCPU chooses nobody. */
-	if (sleepers_hold() && !c->curr_pid && queue_is_marked(cpu) && waiter_objects(cpu, claim_place(claim), now))
+	if (sleepers_hold() && !c->curr_pid && queue_is_marked(cpu) && waiter_objects(cpu, g, now))
 		return false;
-	return atomic_cas(&c->set_claim, old, claim) == old;
+	return atomic_cas(&c->set_claim, old, g->claim) == old;
 }
 
 /* What room_find() found, if it was no pCPU. */
@@ -178,7 +171,7 @@ static __always_inline bool claim_take(s32 cpu, u64 claim, struct rank *rank, bo
 #define ROOM_NEVER -2
 
 /* Find a pCPU for that vCPU, which waits or sleeps, and take it for the claim: where it waits or last ran, or near. */
-static __always_inline s32 room_find(struct vcpu_ctx *v, s32 home, u64 claim, struct rank *rank, bool forced, u64 now)
+static __always_inline s32 room_find(struct vcpu_ctx *v, s32 home, struct gathering *g, u64 now)
 {
 	struct cohort_neighbours *near;
 	s32 i, cpu, result = ROOM_NEVER;
@@ -198,10 +191,10 @@ static __always_inline s32 room_find(struct vcpu_ctx *v, s32 home, u64 claim, st
 		if (cpu < 0)
 			break;
 		c = cpu_get(cpu);
-		if (!c || !c->online || is_claimants(c, claim) || !vcpu_allowed_on(v, cpu))
+		if (!c || !c->online || is_claimants(c, g->claim) || !vcpu_allowed_on(v, cpu))
 			continue;
 		result = ROOM_NOT_NOW;
-		if (claim_take(cpu, claim, rank, forced, now))
+		if (claim_take(cpu, g, now))
 			return cpu;
 	}
 	return result;
@@ -237,20 +230,20 @@ VERIFIED_ONCE set_member(struct task_ctx *t, s32 i, u32 number)
 }
 
 /* Look for a pCPU for the member at that index. */
-static __always_inline u32 member_gather(u32 index, u64 claim, struct rank *rank, bool forced, u64 now)
+static __always_inline u32 member_gather(u32 index, struct gathering *g, u64 now)
 {
 	struct set_ctx *member = set_ctx_at(index);
 	struct vcpu_ctx *v = vcpu_at(index);
 	struct cpu_ctx *c;
 	s32 cpu;
 
-	if (!member || !v || !rank)
+	if (!member || !v)
 		return 0;
 	member->room = -1;
-	member->room_for = claim;
+	member->room_for = g->claim;
 	if (v->state != VCPU_RUNNING) {
 		cpu = v->state == VCPU_ASLEEP ? member->ran_on : vcpu_cpu(v);
-		cpu = room_find(v, cpu, claim, rank, forced, now);
+		cpu = room_find(v, cpu, g, now);
 		member->room = cpu;
 		return SET_OTHERS | (cpu == ROOM_NEVER ? SET_UNFIT : cpu < 0 ? SET_NO_ROOM : 0);
 	}
@@ -260,36 +253,35 @@ static __always_inline u32 member_gather(u32 index, u64 claim, struct rank *rank
 		return SET_OTHERS;
 	/* It may have become a member while it ran. */
 	member->ran_on = cpu;
-	if (READ_ONCE(c->set_claim) == claim)
+	if (READ_ONCE(c->set_claim) == g->claim)
 		return SET_OTHERS;
 	/* Who waits there may deserve it more: it is for that pCPU to say, when its own slot ends. */
 	if (queue_is_marked(cpu))
 		return SET_OTHERS | SET_CONTESTED;
 	if (!claim_is_current(READ_ONCE(c->set_claim), now))
-		c->set_claim = claim;
+		c->set_claim = g->claim;
 	return SET_OTHERS;
 }
 
-/* Look for a pCPU for every member that wants to run; t has one. */
-VERIFIED_ONCE set_gather(struct task_ctx *t, u32 number, u64 claim, struct rank *rank, u64 now)
+/* Look for a pCPU for every member that wants to run; t, the one that has been chosen, has one. */
+VERIFIED_ONCE set_gather(struct task_ctx *t, u32 number, struct gathering *g, u64 now)
 {
 	struct vm_ctx *vm;
 	u32 found = 0;
-	bool forced;
 	s32 i, index;
 
-	if (!t || !rank)
+	if (!t || !g)
 		return SET_NO_ROOM;
 	vm = vm_get(t);
 	if (!vm)
 		return SET_NO_ROOM;
-	forced = waited_ns(t, now) > starve_ns;
+	g->forced = waited_ns(t, now) > starve_ns;
 	bpf_for(i, 0, MAX_VCPUS) {
 		if (i >= vm->vcpu_end || found & (SET_NO_ROOM | SET_UNFIT))
 			break;
 		index = set_member(t, i, number);
 		if (index >= 0)
-			found |= member_gather(index, claim, rank, forced, now);
+			found |= member_gather(index, g, now);
 	}
 	return found;
 }

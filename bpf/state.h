@@ -162,9 +162,11 @@ struct task_ctx {
 	u64 unserved_ns;     /* ... or since then, but for moments; 0: no pCPU was taken from it so soon */
 	u64 unserved_ran_ns; /* ... which are so long all together */
 	u64 runs_from_ns;    /* it got its pCPU; 0: it gives it away */
+	u64 begins_ns;	     /* its present turn began */
 	u64 waited_ns;	     /* last had to wait for a pCPU */
 	u64 kvm;	     /* VM whose vCPU it is; 0: none known */
 	u64 kvm_vcpu;	     /* ... and the vCPU: addresses may be used again, rarely both */
+	u64 kvm_read_at;     /* ... run_clock() when KVM last said that the one is the other's; 0: ask */
 	u32 leaf;	     /* the entity that it is part of; 0: the root cgroup */
 	u32 vm;		     /* number in vms of the VM it belongs to; 0: a host task */
 	u32 vm_generation;
@@ -314,6 +316,9 @@ VARIABLE u32 nr_quotas;
 VARIABLE u32 quotas_known;
 
 VARIABLE u32 nr_online;
+
+/* slice_ns, in us: divided once, for it is wanted whenever somebody is ranked. */
+VARIABLE u32 slice_us;
 
 static __always_inline void stat_add(u32 id, u64 n)
 {

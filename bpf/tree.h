@@ -35,12 +35,30 @@ static __always_inline u64 scale_by_entity(u64 delta_ns, const struct entity_ctx
 static __always_inline u64 turns_rest_ns(const struct entity_ctx *e, u64 now)
 {
 	u64 turns = e->turns, count = turns & 0xffff;
-	s64 rest_ns = ((s64)(turns - (count * (now / 1000) << 16)) >> 16) * 1000;
+	s64 rest_ns;
 
+	/* So it is with those that wait, and a division is dear. */
+	if (!count)
+		return 0;
+	rest_ns = ((s64)(turns - (count * (now / 1000) << 16)) >> 16) * 1000;
 	if (rest_ns <= 0)
 		return 0;
 	/* By the clock of another pCPU it may seem to be more. */
 	return (u64)rest_ns < count * slice_ns ? (u64)rest_ns : count * slice_ns;
+}
+
+/* Those of e have run for so long, or, if negative, give so much back. */
+static __always_inline void entity_charge(struct entity_ctx *e, s64 delta_ns)
+{
+	if (delta_ns < 0)
+		atomic_add(&e->vtime, -scale_by_entity(-delta_ns, e));
+	else if (delta_ns)
+		atomic_add(&e->vtime, scale_by_entity(delta_ns, e));
+}
+
+static __always_inline u64 turn_until(u64 end_ns)
+{
+	return (end_ns / 1000 << 16) + 1;
 }
 
 static __always_inline void entity_set_weight(struct entity_ctx *e, u32 weight)
@@ -162,7 +180,7 @@ VERIFIED_ONCE active_add(u32 slot, s32 n)
 	u64 old;
 	s32 i;
 
-	bpf_for(i, 0, MAX_DEPTH) {
+	for (i = 0; i < MAX_DEPTH; i++) {
 		e = entity_at(slot);
 		if (!e)
 			break;

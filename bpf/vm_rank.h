@@ -30,13 +30,14 @@ static __always_inline void rank_of_leaf(u32 leaf, u64 own, u64 weight, u64 now,
 {
 	struct entity_ctx *e = entity_at(leaf);
 
+	weight = weight ?: WEIGHT_DEFAULT;
 	r->own = own;
-	r->own_turn_us = scale_by_weight(slice_ns, weight ?: WEIGHT_DEFAULT) / 1000;
+	r->own_turn_us = weight == WEIGHT_DEFAULT ? slice_us : scale_by_weight(slice_ns, weight) / 1000;
 	if (!e)
 		return;
 	__builtin_memcpy(r->path, e->path, sizeof(r->path));
 	if (time_before(own, e->child_clock))
-		r->behind_ns = (e->child_clock - own) * (weight ?: WEIGHT_DEFAULT) / WEIGHT_DEFAULT;
+		r->behind_ns = unscale_by_weight(e->child_clock - own, weight);
 	if (e->kind != ENTITY_VM)
 		return;
 	if (r->behind_ns > BEHIND_IN_VM * slice_ns)
@@ -144,7 +145,7 @@ VERIFIED_ONCE_U64 behind_at(struct rank *r, u64 at)
 	if (!e || !up)
 		return 0;
 	vtime = e->vtime - scale_by_entity(r->unused_ns, e) - r->credit_ns;
-	return time_before(vtime, up->child_clock) ? (up->child_clock - vtime) * e->weight / WEIGHT_DEFAULT : 0;
+	return time_before(vtime, up->child_clock) ? unscale_by_weight(up->child_clock - vtime, e->weight) : 0;
 }
 
 /*

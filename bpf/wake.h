@@ -74,12 +74,13 @@ static __noinline bool takes_place_of_runner(struct task_struct *p, struct task_
 }
 
 /*
- * Make somebody look at p, which is about to be queued on cpu: an idle pCPU, or the one whose runner deserves it less. last: nobody else can run there
+ * Make somebody look at p, which is about to be queued on cpu, whose context is c: an idle pCPU, or the one whose runner deserves it less. last: nobody else can run there
  * (SCX_ENQ_LAST). sent: it is to have the runner's place.
  */
-static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, bool last, bool sent, u64 now)
+static __always_inline void notify(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *c, s32 cpu, bool last,
+				   bool sent, u64 now)
 {
-	struct cpu_ctx *c = cpu_get(cpu), *other;
+	struct cpu_ctx *other;
 	s32 idle, i;
 
 	if (!c)
@@ -91,7 +92,7 @@ static void notify(struct task_struct *p, struct task_ctx *t, s32 cpu, bool last
 		return;
 	}
 	if (!task_is_pinned(p)) {
-		bpf_for(i, 0, guard_may_keep() ? KEPT_TRIES : 1) {
+		for (i = 0; i < KEPT_TRIES; i++) {
 			idle = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 			if (idle < 0)
 				break;
@@ -192,7 +193,7 @@ static bool gate_is_closed(s32 pid, s32 cpu, u64 now)
 }
 
 /* Whose turn a kernel thread has interrupted here goes on, if there is enough of it left. */
-VERIFIED_ONCE resume(struct cpu_ctx *c, s32 cpu, u64 now)
+VERIFIED_ONCE resume_now(struct cpu_ctx *c, s32 cpu, u64 now)
 {
 	s32 pid;
 
@@ -206,6 +207,11 @@ VERIFIED_ONCE resume(struct cpu_ctx *c, s32 cpu, u64 now)
 		return 0;
 	stat_inc(STAT_RESUMED);
 	return 1;
+}
+
+static __always_inline bool resume(struct cpu_ctx *c, s32 cpu, u64 now)
+{
+	return c->resume_pid && resume_now(c, cpu, now);
 }
 
 #endif

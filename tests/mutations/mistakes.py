@@ -77,7 +77,12 @@ MUTATIONS = [
         "\tif (more < 0)\n",
         "\tif (more < 0)\n\t\treturn;\n\tif (more < 0)\n",
     ),
-    Mutation("a turn is paid for afterwards", "order_vm.h", "t->paid_until_ns = t->charged_ns + slice;", "return;"),
+    Mutation(
+        "a turn is paid for afterwards",
+        "order_vm.h",
+        "t->paid_until_ns = t->charged_ns + slice;",
+        "slice = 0;\n\tt->paid_until_ns = t->charged_ns;",
+    ),
     Mutation(
         "time since a later moment is very long",
         "state.h",

@@ -32,6 +32,13 @@ OF_POLICIES = [
         "(u64)left",
     ),
     Mutation("who has stopped runs on for its quota", "gate_quota.h", "goes_on && t->runs_since ?", "t->runs_since ?"),
+    Mutation("nobody is under a quota", "gate_quota.h", "return t->limits;", "return false;"),
+    Mutation(
+        "no order is asked about who has waited for less than ten seconds",
+        "account.h",
+        "return waited > starve_ns || waited > OVERDUE_NS;",
+        "return waited > OVERDUE_NS;",
+    ),
     Mutation("a quota that is used up ends no turn if nobody waits", "turn.h", " || c->cut_short))", "))"),
     Mutation("only those to lower vCPUs count", "traffic.h", "to == t->vcpu)", "to >= t->vcpu)"),
     Mutation("who spins is not stopped", "spin_yield.h", "scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);", ";"),

@@ -124,8 +124,8 @@ OF_WAYS = [
     Mutation(
         "a busy pCPU never looks at others' queues",
         "runqueue.h",
-        "if (elapsed_ns(best->now, c->looked_around_ns) < slice_ns / PULL_LOOKS)",
-        "if (c)",
+        "elapsed_ns(best->now, c->looked_around_ns) < slice_ns / PULL_LOOKS)",
+        "c)",
     ),
     Mutation(
         "what a cgroup's children owe theirs comes before what it owes them",
