@@ -2,12 +2,13 @@
 """What a decision costs on a real kernel: our presets beside a minimal sched_ext scheduler of the classic shape.
 
     scripts/in-toolchain cargo build --release -p cohort -p cohort-bench-scx
-    build/venv/bin/python bench/scx/costs.py [--share] [ROUNDS [PRESET,...]]
+    build/venv/bin/python bench/scx/costs.py [--share] [ROUNDS [PRESET[=FILE],...]]
 
-Boots the lab once. One guest runs hackbench, the other burns CPU; each scheduler has them for some seconds, in turn, in
-alternating order. The kernel's BPF run-time statistics count calls and time of each program. Prints two Markdown
-tables: time per task put on a pCPU and its ratio to the minimal scheduler's of the same round; and by operation. Under
-emulation a program takes many times what it takes on hardware; ratios are what to read.
+PRESET=FILE is that of another build of `cohort`, beside this one. Boots the lab once. One guest runs hackbench, the
+other burns CPU; each scheduler has them for some seconds, in turn, in alternating order. The kernel's BPF run-time
+statistics count calls and time of each program. Prints two Markdown tables: time per task put on a pCPU and its ratio
+to the minimal scheduler's of the same round; and by operation. Under emulation a program takes many times what it takes
+on hardware; ratios are what to read.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ ROOT = Path(__file__).parents[2]
 RELEASE = ROOT / os.environ.get("CARGO_TARGET_DIR", "build/target") / "x86_64-unknown-linux-gnu/release"
 GUESTS = [GuestConfig("work", 2, 256, 100, "ipi"), GuestConfig("hog", 2, 256, 100, "ipi")]
 MINIMAL = "minimal"
+# Where they are on the lab's host.
+COHORT, BENCH = "/tmp/cohort", "/tmp/bench-scx"
 # What sched_ext asks a scheduler for most often, and all other programs.
 OPERATIONS = ("select_cpu", "enqueue", "dispatch", "running", "stopping", "quiescent", "tick")
 OTHERS = "others"
@@ -38,23 +41,28 @@ Costs = dict[str, float]
 
 
 def main(rounds: int, presets: list[str]) -> None:
-    programs = {}
-    for name, program in (("cohort", "cohort"), ("bench-scx", "cohort-bench-scx")):
-        if not (RELEASE / program).is_file():
-            sys.exit(f"{RELEASE / program}: there is no such file: build it as {__file__} says")
-        programs[name] = (RELEASE / program).read_bytes()
+    files = {COHORT: RELEASE / "cohort", BENCH: RELEASE / "cohort-bench-scx"}
+    # Each in a folder of its own: all are called cohort.
+    builds = {preset: f"/tmp/{number}/cohort" for number, preset in enumerate(presets) if "=" in preset}
+    files |= {path: Path(preset.partition("=")[2]) for preset, path in builds.items()}
+    for file in files.values():
+        if not file.is_file():
+            sys.exit(f"{file}: there is no such file: build it as {__file__} says")
+    programs = {path: file.read_bytes() for path, file in files.items()}
     measured: dict[str, list[Costs]] = defaultdict(list)
     ratios: dict[str, list[float]] = defaultdict(list)
     lab = bring_up(GUESTS, pcpus=2, ple=True, accel="tcg", share="--share" in sys.argv, fresh=True)
     try:
         host = lab.emulator.host
-        for name, content in programs.items():
-            host.put(f"/tmp/{name}", content)
+        for path, content in programs.items():
+            host.check(f"mkdir -p {Path(path).parent}")
+            host.put(path, content)
         for guest in lab.guests:
             guest.machine.spawn("load", LOADS[guest.config.name])
         for number in range(rounds):
             order = [MINIMAL, *presets]
-            this = {name: _measure(lab, name) for name in (order if number % 2 == 0 else order[::-1])}
+            turns = order if number % 2 == 0 else order[::-1]
+            this = {name: _measure(lab, name, builds.get(name, COHORT)) for name in turns}
             least = sum(this[MINIMAL].values())
             for name, costs in this.items():
                 measured[name].append(costs)
@@ -77,10 +85,11 @@ LOADS = {
 }
 
 
-def _measure(lab: Lab, name: str) -> Costs:
-    """Return the time of all programs per task put on a pCPU, by operation."""
+def _measure(lab: Lab, name: str, program: str) -> Costs:
+    """Return the time of all programs per task put on a pCPU, by operation; ``program`` runs a preset."""
     host = lab.emulator.host
-    command = "exec /tmp/bench-scx minimal" if name == MINIMAL else f"exec /tmp/cohort run --policy {name}"
+    preset = name.partition("=")[0]
+    command = f"exec {BENCH} minimal" if name == MINIMAL else f"exec {program} run --policy {preset}"
     scheduler = host.spawn(f"scheduler-{time.monotonic_ns()}", f"tail -f /dev/null | {command}")
     deadline = time.monotonic() + 60
     while "enabled" not in host.check("cat /sys/kernel/sched_ext/state"):
@@ -88,7 +97,7 @@ def _measure(lab: Lab, name: str) -> Costs:
             raise TimeoutError(f"{name}: {scheduler.output('stderr')[0]}")
         time.sleep(0.2)
     time.sleep(1)
-    programs = json.loads(host.check(f"/tmp/bench-scx cost {SECONDS}", 60))
+    programs = json.loads(host.check(f"{BENCH} cost {SECONDS}", 60))
     host.check("pkill -INT -x cohort; pkill -x tail; pkill -x bench-scx; true")
     while "enabled" in host.check("cat /sys/kernel/sched_ext/state"):
         time.sleep(0.2)
