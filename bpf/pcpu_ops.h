@@ -35,6 +35,7 @@ void BPF_PROG(cohort_cpu_offline, s32 cpu)
 		c->wish_pid = 0;
 		c->makes_way_to = 0;
 		c->takes_from = 0;
+		c->sent_pid = 0;
 		c->curr_pid = 0;
 		atomic_add(&nr_online, -1);
 		atomic_add(&tree_generation, 1);

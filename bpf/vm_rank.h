@@ -119,8 +119,8 @@ static __always_inline u64 saturated_width(const struct rank *first, u64 turn)
 }
 
 /*
- * How far the entity at that level of r's path is behind the furthest of its siblings, in time; at the level below its last one: how far the one of that rank is
- * itself. Further below nobody is. Not at the root.
+ * How far the entity at that level of r's path is behind the furthest of its siblings, in time; at the level below its last one: how far the one of that rank
+ * is itself. Further below nobody is. Not at the root.
  */
 VERIFIED_ONCE_U64 behind_at(struct rank *r, u64 at)
 {

@@ -19,8 +19,8 @@ static void arrive(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now, 
 #define KEPT_TRIES 4
 
 /*
- * t comes to wait for a pCPU that is kept: would it preempt the vCPU, or does it belong to the same VM? Then it is kept no longer. A function of its own, as the
- * next but one: the ranks are not to lie on the stack of all that follows an enqueue.
+ * t comes to wait for a pCPU that is kept: would it preempt the vCPU, or does it belong to the same VM? Then it is kept no longer. A function of its own, as
+ * takes_place_of_runner(): the ranks are not to lie on the stack of all that follows an enqueue.
  */
 static __noinline void keep_challenge(struct task_ctx *t, struct cpu_ctx *c, u64 now)
 {
@@ -74,8 +74,8 @@ static __noinline bool takes_place_of_runner(struct task_struct *p, struct task_
 }
 
 /*
- * Make somebody look at p, which is about to be queued on cpu, whose context is c: an idle pCPU, or the one whose runner deserves it less. last: nobody else can run there
- * (SCX_ENQ_LAST). sent: it is to have the runner's place.
+ * Make somebody look at p, which is about to be queued on cpu, whose context is c: an idle pCPU, or the one whose runner deserves it less. last: nobody else
+ * can run there (SCX_ENQ_LAST). sent: it is to have the runner's place.
  */
 static __always_inline void notify(struct task_struct *p, struct task_ctx *t, struct cpu_ctx *c, s32 cpu, bool last,
 				   bool sent, u64 now)

@@ -45,9 +45,10 @@ def main(rounds: int, presets: list[str]) -> None:
     # Each in a folder of its own: all are called cohort.
     builds = {preset: f"/tmp/{number}/cohort" for number, preset in enumerate(presets) if "=" in preset}
     files |= {path: Path(preset.partition("=")[2]) for preset, path in builds.items()}
-    for file in files.values():
+    for path, file in files.items():
         if not file.is_file():
-            sys.exit(f"{file}: there is no such file: build it as {__file__} says")
+            remedy = "give another build of cohort" if path in builds.values() else f"build it as {__file__} says"
+            sys.exit(f"{file}: there is no such file: {remedy}")
     programs = {path: file.read_bytes() for path, file in files.items()}
     measured: dict[str, list[Costs]] = defaultdict(list)
     ratios: dict[str, list[float]] = defaultdict(list)

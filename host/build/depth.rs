@@ -45,7 +45,7 @@ pub fn check(elf: &[u8]) -> Result<(), Box<dyn Error>> {
         )
         .into());
     }
-    let rounded = |place| functions.stack_bytes[&place].max(1).next_multiple_of(STACK_UNIT_BYTES);
+    let rounded = |place| functions.stack_bytes[&place].next_multiple_of(STACK_UNIT_BYTES);
     let chain = dearest(&functions, &rounded)?;
     let stack_bytes: usize = chain.iter().copied().map(rounded).sum();
     if stack_bytes > STACK_MAX_BYTES {

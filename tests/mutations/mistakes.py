@@ -159,7 +159,10 @@ MUTATIONS = [
         "if (c)",
     ),
     Mutation(
-        "the wrong one is better", "runqueue.h", "return order_before(r, &best->rank, margin_ns);", "return false;"
+        "the wrong one is better",
+        "runqueue.h",
+        "return order_before(&best->looked_at, &best->rank, margin_ns);",
+        "return false;",
     ),
     Mutation("who may run again stays aside", "aside.h", "if (gate_for(t, cpu, now) == GATE_ASIDE) {", "if (t) {"),
     Mutation("what has run is counted by no gate", "account.h", "gate_charge(t, delta, goes_on, now);", ";"),
@@ -367,8 +370,8 @@ MUTATIONS = [
     Mutation(
         "a set takes pCPUs whatever their runners deserve",
         "set_turn.h",
-        "if (!order_before(rank, runner, wakeup_gran_ns))",
-        "if (!runner)",
+        "if (!order_before(&g->chosen, &g->other, wakeup_gran_ns))",
+        "if (!now)",
     ),
     Mutation(
         "members that sleep count",
@@ -394,8 +397,8 @@ MUTATIONS = [
     Mutation(
         "who deserves the pCPU more waits for the end of a slice",
         "wake.h",
-        "if (would_preempt(c, &rank, now)) {",
-        "if (!would_preempt(c, &rank, now) && !now) {",
+        "if (!sent && !would_preempt(c, &rank, now))",
+        "if (c)",
     ),
     Mutation(
         "a vCPU in kernel mode has its pCPU back for ever",

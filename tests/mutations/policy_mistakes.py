@@ -343,7 +343,7 @@ OF_POLICIES = [
     Mutation(
         "who waits where a member sleeps is never asked",
         "set_turn.h",
-        "if (is_overdue(t, now) || order_before(other, rank, 0))",
+        "if (is_overdue(t, now) || order_before(&g->other, &g->chosen, 0))",
         "if (is_overdue(t, now))",
         of="gang partial-held",
     ),

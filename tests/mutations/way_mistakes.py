@@ -140,6 +140,18 @@ OF_WAYS = [
         "if (promised && !p->pid)",
     ),
     Mutation(
+        "one that is sent for another's sake has to come before the runner by the usual margin",
+        "placement.h",
+        "return order_before(r, &runner, 0);",
+        "return order_before(r, &runner, wakeup_gran_ns);",
+    ),
+    Mutation(
+        "two make room in the same place",
+        "make_way.h",
+        "if (waiter && promised_pid(c, now))",
+        "if (waiter && !now)",
+    ),
+    Mutation(
         "who has all it wants is as far as others elsewhere, whoever waits for its pinned threads",
         "order_vm.h",
         "if (e->bound_ns && elapsed_ns(now, e->bound_ns) <= REST_NS)",
