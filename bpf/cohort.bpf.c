@@ -180,7 +180,7 @@ VERIFIED_ONCE take_next(s32 cpu, struct pick *best)
 /* prev, t, has another turn on the pCPU of c. */
 static void go_on(struct task_struct *prev, struct task_ctx *t, struct cpu_ctx *c, struct pick *best, enum fate fate)
 {
-	u64 slice = best->rest_ns ?: turn_slice(t, best->leaving_vm, best->cpu, best->now);
+	u64 slice = best->rest_ns ?: slice_to_go_on(t, turn_slice(t, best->leaving_vm, best->cpu, best->now));
 
 	t->placed = 0;
 	if (fate == GOES_ON_FOR_NOW && slice > OVERDUE_SLICE_NS)
@@ -266,7 +266,7 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 		    (best->urgency && t && order_before(&best->prev, &best->rank, 0)))
 			slice = OVERDUE_SLICE_NS;
 		else
-			slice = turn_slice_of(best->pid, t, best->vm, cpu, best->now);
+			slice = slice_in_place(best, turn_slice_of(best->pid, t, best->vm, cpu, best->now));
 		if (take(best->pid, best->queue, cpu, slice)) {
 			if (best->urgency)
 				stat_inc(STAT_STARVED);

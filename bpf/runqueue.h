@@ -12,6 +12,7 @@
 
 #include "placement.h"
 #include "aside.h"
+#include "shared_pcpu.h"
 
 #define QUEUE_SCAN 32
 #define REMOTE_QUEUE_SCAN 8
@@ -125,6 +126,12 @@ static __always_inline bool is_better(struct pick *best, const struct task_ctx *
 	return order_before(&best->looked_at, &best->rank, margin_ns);
 }
 
+/* By how much must t deserve the pCPU more than the best found so far? */
+static __always_inline u64 margin_of(const struct pick *best, const struct task_ctx *t, u64 margin_ns)
+{
+	return best->queue == NO_QUEUE && best->leaving_vm ? margin_beside(t, best->leaving_vm, margin_ns) : margin_ns;
+}
+
 /*
  * Let the best of the first `scan` that wait in queue replace *best if it deserves the pCPU more by margin_ns. A starved task goes before
  * everybody.
@@ -161,7 +168,7 @@ VERIFIED_ONCE best_waiter(s32 queue, u32 scan, u64 margin_ns, struct pick *best)
 		order_rank(t, best->now, &best->looked_at);
 		urgency = may_be_urgent(t, best->now) ? order_urgency(t, &best->looked_at, best->cpu, best->now) :
 							URGENCY_NONE;
-		if (!is_better(best, t, urgency, margin_ns))
+		if (!is_better(best, t, urgency, margin_of(best, t, margin_ns)))
 			continue;
 		best->rank = best->looked_at;
 		best->queued_ns = t->queued_ns;
@@ -378,6 +385,12 @@ static __always_inline u64 slice_for(s32 cpu)
 	s32 queued = c && c->crowded ? scx_bpf_dsq_nr_queued(cpu) : 0;
 
 	return queued > QUEUE_SCAN ? slice_ns * QUEUE_SCAN / queued : slice_ns;
+}
+
+/* The turn of the best, which is to run. One that comes in its sibling's place from elsewhere shares the pCPU with it. */
+static __always_inline u64 slice_in_place(const struct pick *best, u64 slice)
+{
+	return best->queue != best->cpu && best->vm && best->vm == best->leaving_vm ? slice_shared(slice) : slice;
 }
 
 /* Queue p on cpu, whose context is c. */

@@ -140,16 +140,22 @@ OF_WAYS = [
         "if (promised && !p->pid)",
     ),
     Mutation(
+        "siblings that share a pCPU change places as rarely as others",
+        "shared_pcpu.h",
+        "? margin_ns / SIBLING_PARTS : margin_ns;",
+        "? margin_ns : margin_ns;",
+    ),
+    Mutation(
+        "one whose sibling waits in vain has whole turns",
+        "shared_pcpu.h",
+        "e->nr_active > e->nr_running ?",
+        "!e->weight ?",
+    ),
+    Mutation(
         "one that is sent for another's sake has to come before the runner by the usual margin",
         "placement.h",
         "return order_before(r, &runner, 0);",
         "return order_before(r, &runner, wakeup_gran_ns);",
-    ),
-    Mutation(
-        "two make room in the same place",
-        "make_way.h",
-        "if (waiter && promised_pid(c, now))",
-        "if (waiter && !now)",
     ),
     Mutation(
         "who has all it wants is as far as others elsewhere, whoever waits for its pinned threads",

@@ -46,6 +46,7 @@ mod rules;
 mod sbco;
 mod schedule;
 mod sedf;
+mod shared;
 mod sleepers;
 mod spec;
 mod strict;
