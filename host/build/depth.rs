@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! How deep the calls of a BPF object's programs go, and how much stack they have together. The verifier of Linux 6.18 allows a chain of eight functions, and
-//! counts those that it drops later as well. Of a function's stack it counts what it has seen used, so what is counted here is the most that it can be.
+//! counts those that it drops later as well. Of a function's stack it counts what it has seen used, so what is counted here, from the code as the
+//! compiler writes it, is the most that it can be.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
