@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the core asks of a gang (policy.h), passed on to the one that was chosen: a part of policy_calls.h, which includes it.
+ * What the core asks of a gang, passed on to the one that was chosen, and of gates (policy.h), passed on to all: a part of policy_calls.h, which includes it.
  */
 #ifndef COHORT_GANG_CALLS_H
 #define COHORT_GANG_CALLS_H
@@ -184,6 +184,48 @@ static __always_inline void gang_tick(struct task_ctx *t, s32 cpu, u64 now)
 		GANGS(ASK)
 	}
 #undef ASK
+}
+
+static __always_inline bool gates_concern(const struct task_ctx *t)
+{
+#define ASK(name, what)                                       \
+	if (!gate_##name.concerns || gate_##name.concerns(t)) \
+		return true;
+	GATES(ASK)
+#undef ASK
+	return false;
+}
+
+VERIFIED_ONCE gate_charge(struct task_ctx *t, u64 delta_ns, bool goes_on, u64 now)
+{
+	UNUSED_YET(t);
+	UNUSED_YET(delta_ns);
+	UNUSED_YET(goes_on);
+	UNUSED_YET(now);
+	if (!t)
+		return 0;
+#define ASK(name, what)         \
+	if (gate_##name.charge) \
+		gate_##name.charge(t, delta_ns, goes_on, now);
+	GATES(ASK)
+#undef ASK
+	return 0;
+}
+
+VERIFIED_ONCE_U64 gate_lasts_ns(struct task_ctx *t)
+{
+	u64 least = 0, lasts;
+
+	UNUSED_YET(t);
+	if (!t)
+		return 0;
+#define ASK(name, what)                                             \
+	lasts = gate_##name.lasts_ns ? gate_##name.lasts_ns(t) : 0; \
+	if (lasts && (!least || lasts < least))                     \
+		least = lasts;
+	GATES(ASK)
+#undef ASK
+	return least;
 }
 
 #endif

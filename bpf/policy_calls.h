@@ -335,7 +335,6 @@ VERIFIED_ONCE order_tick(struct task_ctx *t, s32 cpu, u64 now)
 }
 
 #include "gang_calls.h"
-#include "gate_calls.h"
 
 /* How long the turn of t, of that VM, is that begins on cpu now. */
 VERIFIED_ONCE_U64 turn_slice(struct task_ctx *t, u32 vm, s32 cpu, u64 now)
@@ -382,6 +381,35 @@ static __always_inline u64 turn_slice_of(s32 pid, struct task_ctx *t, u32 vm, s3
 	}
 #undef ASK
 	return turn_slice(t, vm, cpu, now);
+}
+
+VERIFIED_ONCE gates_ask(struct task_ctx *t, s32 cpu, u64 now)
+{
+	u32 answer = GATE_OPEN;
+
+	UNUSED_YET(t);
+	UNUSED_YET(cpu);
+	UNUSED_YET(now);
+	if (!t || (t->queued_ns && elapsed_ns(now, t->queued_ns) > ASIDE_MAX_NS))
+		return GATE_OPEN;
+#define ASK(name, what) \
+	if (!answer)    \
+		answer = gate_##name.ask(t, cpu, now);
+	GATES(ASK)
+#undef ASK
+	if (answer)
+		return answer;
+#define ASK(name, what) CASE(GANG_##name, gang_##name, gate, answer = gang_##name.gate(t, cpu, now))
+	switch (chosen_gang()) {
+		GANGS(ASK)
+	}
+#undef ASK
+	return answer;
+}
+
+static __always_inline u32 gate_for(struct task_ctx *t, s32 cpu, u64 now)
+{
+	return may_be_kept_off(t) ? gates_ask(t, cpu, now) : GATE_OPEN;
 }
 
 static __always_inline void spin_on_spin(struct task_ctx *t, s32 cpu, bool in_kernel)
