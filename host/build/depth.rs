@@ -130,3 +130,54 @@ fn called(
     }
     Ok(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::*;
+    use crate::tools;
+
+    /// Functions f0 to f(DEPTH-1), each of which calls the next one, with so much stack each; a program calls the first.
+    fn object(depth: usize, stack_bytes: usize) -> Vec<u8> {
+        let mut source = String::from("#define FUNCTION static __attribute__((noinline)) long\n");
+        source += &format!("FUNCTION f{depth}(long x) {{ asm volatile(\"\" : \"+r\"(x)); return x; }}\n");
+        let words = stack_bytes / 8;
+        for i in (0..depth).rev() {
+            let body = format!(
+                "long a[{words}]; asm volatile(\"\" : : \"r\"(a) : \"memory\"); return f{}(x + a[0]);",
+                i + 1
+            );
+            source += &format!("FUNCTION f{i}(long x) {{ {body} }}\n");
+        }
+        source += "__attribute__((section(\"tc\"))) long program(long *x) { return f0(*x); }\n";
+        let dir = tempfile::tempdir().unwrap();
+        let (c, o) = (dir.path().join("f.c"), dir.path().join("f.o"));
+        fs::write(&c, source).unwrap();
+        let clang = tools::clang().unwrap();
+        let mut command = Command::new(clang);
+        command.args(["-target", "bpf", "-mcpu=v3", "-O2", "-c", "-o"]).arg(&o).arg(&c);
+        assert!(command.status().unwrap().success());
+        fs::read(o).unwrap()
+    }
+
+    #[test]
+    fn calls_that_go_too_deep_are_refused_and_named() {
+        // The program, and f0 to f6.
+        check(&object(6, 16)).unwrap();
+        let line = check(&object(7, 16)).unwrap_err().to_string();
+        assert!(line.starts_with("calls go 9 functions deep"), "{line}");
+        assert!(line.ends_with("program > f0 > f1 > f2 > f3 > f4 > f5 > f6 > f7"), "{line}");
+    }
+
+    #[test]
+    fn calls_with_too_much_stack_are_refused_and_named() {
+        // Four times 128; the others have none.
+        check(&object(4, 128)).unwrap();
+        // 136 bytes count as 144.
+        let line = check(&object(4, 136)).unwrap_err().to_string();
+        assert!(line.starts_with("calls may have 576 bytes of stack together, Linux allows 512"), "{line}");
+        assert!(line.contains("f0 (144) > f1 (144)"), "{line}");
+    }
+}

@@ -287,9 +287,7 @@ impl Host {
         {
             return None;
         }
-        // Where /proc hides processes (hidepid=), the first one, which has all rights, is among them.
-        let hides = self.has_task(1) && numbered(&self.path("/proc/1/task")).is_empty();
-        let mut unseen = hides || self.foreign_process_numbers().is_some();
+        let mut unseen = self.hides_processes() || self.foreign_process_numbers().is_some();
         let found = numbered(&self.path("/proc")).into_iter().find_map(|pid| {
             let tids = numbered(&self.path(&format!("/proc/{pid}/task")));
             tids.into_iter().find(|tid| {
@@ -338,6 +336,11 @@ impl Host {
     /// Has this kernel such a process or thread? Of another root's it says nothing.
     pub fn has_task(&self, tid: i32) -> bool {
         (self.has_task)(tid)
+    }
+
+    /// Does /proc hide processes (hidepid=)? Then the first one, which has all rights, is among them.
+    pub fn hides_processes(&self) -> bool {
+        self.has_task(1) && numbered(&self.path("/proc/1/task")).is_empty()
     }
 
     /// The operations of this kernel's sched_ext, if its types can be read.

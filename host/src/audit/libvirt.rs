@@ -2,6 +2,8 @@
 //! What libvirt keeps about the domains that run: a file for each, which names the process and holds the domain's XML.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::io;
 
 use roxmltree::{Document, Node};
 
@@ -19,11 +21,22 @@ pub struct Domain {
     pub cpu: Option<GuestCpu>,
 }
 
-/// The domains by their QEMU's process number.
-pub fn domains(host: &Host) -> BTreeMap<i32, Domain> {
-    let files = names_in(host, DOMAINS).into_iter().filter(|name| name.ends_with(".xml"));
-    let texts = files.filter_map(|name| host.read(&format!("{DOMAINS}/{name}")));
-    texts.filter(|text| text.len() <= BYTES_MAX).filter_map(|text| parse(&text)).collect()
+/// The domains by their QEMU's process number; and whether there are files of some that this user may not read.
+pub fn domains(host: &Host) -> (BTreeMap<i32, Domain>, bool) {
+    // What is not there is none, or has just gone.
+    let denied = |error: io::Error| error.kind() != io::ErrorKind::NotFound;
+    let mut unread = fs::read_dir(host.path(DOMAINS)).is_err_and(denied);
+    let mut found = BTreeMap::new();
+    for name in names_in(host, DOMAINS).into_iter().filter(|name| name.ends_with(".xml")) {
+        match fs::read(host.path(&format!("{DOMAINS}/{name}"))) {
+            Ok(bytes) if bytes.len() <= BYTES_MAX => {
+                found.extend(parse(String::from_utf8_lossy(&bytes).trim()));
+            }
+            Ok(_) => {}
+            Err(error) => unread |= denied(error),
+        }
+    }
+    (found, unread)
 }
 
 fn parse(text: &str) -> Option<(i32, Domain)> {
@@ -88,12 +101,26 @@ mod tests {
             .file("/run/libvirt/qemu/web.xml", DOMAIN)
             .file("/run/libvirt/qemu/web.pid", "4711")
             .file("/run/libvirt/qemu/broken.xml", "<domstatus pid='1'><domain>");
-        let domains = domains(&host.host());
+        let (domains, unread) = domains(&host.host());
+        assert!(!unread);
         assert_eq!(domains.keys().collect::<Vec<_>>(), [&4711]);
         let domain = &domains[&4711];
         assert_eq!(domain.name, "web");
         let cpu = domain.cpu.clone().unwrap();
         assert!(cpu.unhalt && cpu.hint_dedicated && cpu.hv_tlb_flush && cpu.steal_time && !cpu.tlb_flush);
+    }
+
+    #[test]
+    fn a_file_that_may_not_be_read_is_told_from_one_that_is_not_there() {
+        assert_eq!(domains(&FakeHost::new().host()), (BTreeMap::new(), false), "no libvirt");
+        // Root may read any file; a folder is none.
+        let host = FakeHost::new()
+            .file("/run/libvirt/qemu/web.xml", DOMAIN)
+            .file("/run/libvirt/qemu/shop.xml/x", "");
+        let (found, unread) = domains(&host.host());
+        assert_eq!((found.len(), unread), (1, true));
+        let host = FakeHost::new().file("/run/libvirt/qemu", "");
+        assert_eq!(domains(&host.host()), (BTreeMap::new(), true), "nor is the folder");
     }
 
     #[test]

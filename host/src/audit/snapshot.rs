@@ -137,6 +137,12 @@ impl Snapshot {
         if let Some(why) = host.foreign_process_numbers().filter(|_| !host.is_another()) {
             unknown.push(format!("which VMs there are: {why}"));
         }
+        if host.hides_processes() {
+            unknown.push(
+                "which VMs there are: /proc hides processes (hidepid=): run as root, or with CAP_SYS_PTRACE as well"
+                    .to_string(),
+            );
+        }
         let vms = vms::read(host, ask, &mut unknown);
         let untold = vms.iter().filter(|vm| vm.core_cookie.is_none()).count();
         // Without SMT a cookie does nothing.

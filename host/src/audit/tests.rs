@@ -53,6 +53,7 @@ fn good() -> FakeHost {
         .file("/sys/module/kvm_intel/parameters/ple_gap", "128\n")
         .file("/sys/module/kvm/parameters/halt_poll_ns", "200000\n")
         .file("/proc/sys/kernel/sched_schedstats", "1\n")
+        .file("/sys/fs/cgroup/cgroup.controllers", "cpu\n")
 }
 
 /// Its KVM is loaded without a module for the processor.

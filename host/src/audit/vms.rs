@@ -11,7 +11,7 @@ use crate::ask::Silent;
 use crate::audit::cpuset::CpuSet;
 use crate::audit::guest_cpu::{is_qemu, GuestCpu, QemuArgs};
 use crate::audit::libvirt;
-use crate::audit::snapshot::{Quota, Thread, Vm};
+use crate::audit::snapshot::{names_in, Quota, Thread, Vm};
 use crate::checks::{numbered, Host};
 use crate::probe::Told;
 use crate::vmname::{cmdlines, name_of, nameless, printable, printable_path};
@@ -33,7 +33,7 @@ const HELPERS: [&str; 3] = ["kvm-nx-lpage", "vhost-", "iou-"];
 pub type Ask = fn(&Host) -> Result<Vec<Told>, String>;
 
 pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
-    let domains = libvirt::domains(host);
+    let (domains, unread) = libvirt::domains(host);
     let (mut closed, mut hidden) = (0, BTreeSet::new());
     let mut found = Vec::new();
     for pid in numbered(&host.path("/proc")) {
@@ -109,9 +109,15 @@ pub fn read(host: &Host, ask: Ask, unknown: &mut Vec<String>) -> Vec<Vm> {
     }
     if !hidden.is_empty() {
         unknown.push(format!(
-            "quotas of {} VMs (cpu-max): their cgroups are outside of those that are seen here: run outside containers, or with the host's (--cgroupns=host)",
+            "quotas of {} VMs (cpu-max): their cgroups are outside of those that are seen here: run outside containers, or with the host's (--cgroupns=host) at /sys/fs/cgroup",
             hidden.len()
         ));
+    }
+    if unread && !vms.is_empty() {
+        unknown.push(
+            "which VMs are libvirt's (schedstats-off): its files in /run/libvirt/qemu cannot be read: needs root"
+                .to_string(),
+        );
     }
     ask_of_the_untold(host, ask, &mut vms, unknown);
     let lost = vms.iter().filter(|vm| vm.threads.len() < vm.vcpus).count();
@@ -257,6 +263,10 @@ fn quotas(
     let are_all_known = files.len() > vcpu_count.max(1);
     let mut of_a_vcpu = BTreeSet::new();
     let mut found: BTreeMap<PathBuf, Quota> = BTreeMap::new();
+    // They are not mounted here.
+    if names_in(host, CGROUPS).is_empty() {
+        hidden.insert(pid);
+    }
     // The root of all cgroups has no type: this is a part of them, as in a container, and what is above is not seen.
     if host.exists(&format!("{CGROUPS}/cgroup.type")) {
         hidden.insert(pid);

@@ -142,13 +142,14 @@ impl Lines {
                 Ok(_) => {}
                 Err(error) => return Err(wrong(format!("cannot be read: {error}"))),
             }
-            let mut sample: Sample = serde_json::from_str(&line)
-                .map_err(|e| wrong(format!("no sample of `cohort top --batch --json`: {e}")))?;
+            // Whoever wrote the file: what it says goes to a terminal, and a word that is wrong stands in the error.
+            let mut sample: Sample = serde_json::from_str(&line).map_err(|e| {
+                wrong(format!("no sample of `cohort top --batch --json`: {}", printable(&e.to_string())))
+            })?;
             // Any other object would be a sample of a host on which no VM runs.
             if sample.clock_ns == 0 {
                 return Err(wrong("no sample of `cohort top --batch --json`: it has no clock_ns".into()));
             }
-            // Whoever wrote the file: what it says goes to a terminal.
             let names = sample.vms.iter_mut().map(|vm| &mut vm.name);
             names.chain([&mut sample.kernel, &mut sample.scheduler]).for_each(|text| *text = printable(text));
             sample.notes.iter_mut().for_each(|note| *note = printable_path(note));
@@ -194,6 +195,16 @@ mod tests {
         let sample = feed.next(|| false).unwrap().unwrap();
         assert_eq!((sample.vms[0].name.as_str(), sample.notes[0].as_str()), ("a?[31m", "?c"));
         assert_eq!((sample.kernel.as_str(), sample.scheduler.as_str()), ("?", "x?"));
+    }
+
+    #[test]
+    fn nor_does_what_is_said_of_a_file_that_is_wrong() {
+        let mut feed = feed(r#"{"clock_ns": 1, "vms": [{"vcpus": [{"state": "a\u001b[31m\nb"}]}]}"#);
+        let failure = feed.next(|| false).unwrap_err();
+        assert!(
+            failure.line.contains("`a?[31m?b`") && !failure.line.contains(char::is_control),
+            "{failure:?}"
+        );
     }
 
     #[test]

@@ -88,3 +88,26 @@ fn vcpus_whose_threads_are_not_known() {
     let mut named = line.split(['(', ')']).nth(1).unwrap().split(", ");
     assert!(named.all(|name| rules::all().iter().any(|rule| rule.id == name)), "{line}");
 }
+
+#[test]
+fn vms_whose_processes_proc_hides() {
+    let hides = good().with_tasks(|pid| pid == 1);
+    let unknown_there = unknown(&hides);
+    let [line] = unknown_there.as_slice() else { panic!("one line expected: {unknown_there:?}") };
+    assert!(line.starts_with("which VMs there are: ") && line.contains("CAP_SYS_PTRACE"), "{line}");
+    let shows = hides.file("/proc/1/task/1/comm", "init\n");
+    assert_eq!(unknown(&shows), Vec::<String>::new());
+}
+
+#[test]
+fn files_of_libvirts_that_may_not_be_read() {
+    // Also root cannot read a folder as a file.
+    is_said(&one_guest().file("/run/libvirt/qemu/web.xml/x", ""), "schedstats-off");
+    let without_guests = good().file("/run/libvirt/qemu/web.xml/x", "");
+    assert_eq!(unknown(&without_guests), Vec::<String>::new(), "nobody is asked of");
+}
+
+#[test]
+fn quotas_where_no_cgroups_are_mounted() {
+    is_said(&one_guest().without("/sys/fs/cgroup"), "cpu-max");
+}
