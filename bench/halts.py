@@ -16,6 +16,8 @@ from collections import defaultdict
 from contextlib import ExitStack
 from pathlib import Path
 
+from alone import number, refuse
+
 from cohortlab import scenario as scenarios
 from cohortlab.lab.place import LabPlace
 from cohortlab.policies import KERNEL
@@ -74,4 +76,6 @@ def counted(place: LabPlace) -> list[float]:
 
 
 if __name__ == "__main__":
-    main(int((sys.argv[1:2] or ["5"])[0]), (sys.argv[2:3] or ["redis"])[0].split(","))
+    if len(sys.argv) > 3:
+        refuse(f"{' '.join(sys.argv[1:])!r} is not allowed: must be [ROUNDS [PROGRAM,...]]")
+    main(number((sys.argv[1:2] or ["5"])[0], "ROUNDS"), (sys.argv[2:3] or ["redis"])[0].split(","))

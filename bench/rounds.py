@@ -25,10 +25,12 @@ def main(folder: str, wanted: str | None, *, settled: bool) -> None:
     results = read_parquet(file)
     if settled:
         results.rows = without_disturbed(results.rows, results.pcpus)
-    modes = [mode for mode in results.tlb_modes if wanted in (None, mode)]
+    # Of a comparison that was stopped, a mode may have no rounds.
+    measured = [mode for mode in results.tlb_modes if any(row.tlb == mode for row in results.rows)]
+    modes = [mode for mode in measured if wanted in (None, mode)]
     if len(modes) != 1:
         said = f'"{wanted}" is not allowed' if wanted else "TLB is missing"
-        refuse(f"{file}: {said}: must be one of {', '.join(results.tlb_modes)}")
+        refuse(f"{file}: {said}: must be one of {', '.join(measured) or 'those with a round, and none has any'}")
     (tlb,) = modes
     place = results.places[tlb]
     window = chosen_window_us(results, place)
@@ -82,5 +84,5 @@ def _list(values: Sequence[float]) -> str:
 if __name__ == "__main__":
     words = [word for word in sys.argv[1:] if word != "--settled"]
     if len(words) not in (1, 2):
-        sys.exit(__doc__)
+        refuse(f"{sys.argv[0]}: {' '.join(words)!r} is not allowed: must be [--settled] FOLDER [TLB]")
     main(words[0], words[1] if len(words) == 2 else None, settled="--settled" in sys.argv)

@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from alone import number, refuse
+
 from cohortlab.native import native
 from cohortlab.sweep import axes, plan
 
@@ -123,7 +125,12 @@ def on_dask(folder: Path, sweep: list[str], workers: int, runs: int) -> None:
 
 
 def main() -> None:
-    runs, workers = int(sys.argv[1]), [int(text) for text in sys.argv[2:]]
+    if len(sys.argv) < 2:
+        refuse("RUNS is missing: must be RUNS [WORKERS...]")
+    runs, workers = number(sys.argv[1], "RUNS"), [number(text, "WORKERS") for text in sys.argv[2:]]
+    if runs % 2:
+        # Each seed is one of two policies'.
+        refuse(f"RUNS: {runs} is not allowed: must be even")
     folder = Path(tempfile.mkdtemp(prefix="sweep-"))
     try:
         models = folder / "workloads" / "models"

@@ -164,7 +164,7 @@ static __always_inline u64 domain_weight(u32 slot, s64 tasks)
 		if (!e)
 			return WEIGHT_DEFAULT;
 	}
-	return e->idle || !e->weight ? WEIGHT_IDLE : e->weight;
+	return entity_weight(e);
 }
 
 /* The division begins: who is active, and how much could each use? A task can use at most task_ns. keep_vms: a VM that sleeps has its part too. */

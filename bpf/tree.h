@@ -61,6 +61,12 @@ static __always_inline u64 turn_until(u64 end_ns)
 	return (end_ns / 1000 << 16) + 1;
 }
 
+/* The weight by which e competes: with cpu.idle not its own, which it has again when that is over. */
+static __always_inline u32 entity_weight(const struct entity_ctx *e)
+{
+	return e->idle || !e->weight ? WEIGHT_IDLE : e->weight;
+}
+
 static __always_inline void entity_set_weight(struct entity_ctx *e, u32 weight)
 {
 	if (e->idle || !weight)

@@ -145,7 +145,7 @@ VERIFIED_ONCE_U64 behind_at(struct rank *r, u64 at)
 	if (!e || !up)
 		return 0;
 	vtime = e->vtime - scale_by_entity(r->unused_ns, e) - r->credit_ns;
-	return time_before(vtime, up->child_clock) ? unscale_by_weight(up->child_clock - vtime, e->weight) : 0;
+	return time_before(vtime, up->child_clock) ? unscale_by_weight(up->child_clock - vtime, entity_weight(e)) : 0;
 }
 
 /*

@@ -18,6 +18,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from alone import number, refuse
+
 from cohortlab.lab import qemu, sampling
 from cohortlab.lab.agent import AgentError
 from cohortlab.lab.bringup import Lab, bring_up
@@ -108,5 +112,7 @@ def _work(lab: Lab) -> tuple[float, int]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 3:
+        refuse(f"{' '.join(sys.argv[1:])!r} is not allowed: must be [ROUNDS [KIND,...]]")
     arguments = [*sys.argv[1:], *("3", "patched,cured")[len(sys.argv) - 1 :]]
-    main(int(arguments[0]), arguments[1].split(","))
+    main(number(arguments[0], "ROUNDS"), arguments[1].split(","))

@@ -11,8 +11,12 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import work
+from alone import number, refuse
 
 from cohortlab.lab.agent import AgentError
 from cohortlab.lab.bringup import Lab, bring_up
@@ -32,7 +36,7 @@ def main(rounds: int, restores: int) -> int:
     for _ in range(rounds):
         saved = _saved(boots_s)
         sizes_mb.append(sum(file.stat().st_size for file in saved.folder.iterdir()) / 1e6)
-        for number in range(restores):
+        for restore in range(restores):
             said: list[str] = []
             took_s, lab = _up(said)
             try:
@@ -45,7 +49,7 @@ def main(rounds: int, restores: int) -> int:
                 _lose(lost, str(error))
             finally:
                 lab.emulator.close()
-            print(f"restore {number + 1} of {restores}: {len(lost)} lost", file=sys.stderr)
+            print(f"restore {restore + 1} of {restores}: {len(lost)} lost", file=sys.stderr)
         saved.remove()
     print("| what | median [range] |\n|---|---|")
     for what, values in (
@@ -84,5 +88,7 @@ def _lose(lost: list[str], why: str) -> None:
 
 
 if __name__ == "__main__":
-    given = [int(word) for word in sys.argv[1:]]
+    if len(sys.argv) > 3:
+        refuse(f"{' '.join(sys.argv[1:])!r} is not allowed: must be [ROUNDS [RESTORES]]")
+    given = [number(word, name) for word, name in zip(sys.argv[1:], ("ROUNDS", "RESTORES"), strict=False)]
     sys.exit(main(*given, *(3, 5)[len(given) :]))

@@ -12,8 +12,12 @@ import os
 import sys
 import time
 from collections import defaultdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import work
+from alone import number, refuse
 
 from cohortlab.lab import qemu
 from cohortlab.lab.agent import AgentError
@@ -27,15 +31,15 @@ def main(boots: dict[int, int], kinds: list[str]) -> int:
     took_s: dict[tuple[str, int], list[float]] = defaultdict(list)
     lost: dict[tuple[str, int], list[str]] = defaultdict(list)
     for vcpus, times in boots.items():
-        for number in range(times):
-            for kind in kinds if number % 2 == 0 else kinds[::-1]:
+        for turn in range(times):
+            for kind in kinds if turn % 2 == 0 else kinds[::-1]:
                 os.environ[qemu.VARIABLE] = kind
                 try:
                     took_s[kind, vcpus].append(_boot(vcpus))
                 except (AgentError, PlaceCrashed, TimeoutError) as crash:
                     lost[kind, vcpus].append(str(crash))
                     print(f"lost: {crash}", file=sys.stderr)
-                print(f"2x{vcpus}, {number + 1} of {times}, {kind}: {len(lost[kind, vcpus])} lost", file=sys.stderr)
+                print(f"2x{vcpus}, {turn + 1} of {times}, {kind}: {len(lost[kind, vcpus])} lost", file=sys.stderr)
     print("| emulator | shape | boots | lost | a boot, s: median [range] |\n|---|---|---|---|---|")
     for kind in kinds:
         for vcpus, times in boots.items():
@@ -58,5 +62,8 @@ def _boot(vcpus: int) -> float:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 4:
+        refuse(f"{' '.join(sys.argv[1:])!r} is not allowed: must be [BOOTS_2x2 [BOOTS_2x4 [KIND,...]]]")
     arguments = [*sys.argv[1:], *("30", "20", "patched,cured,stock")[len(sys.argv) - 1 :]]
-    sys.exit(main({2: int(arguments[0]), 4: int(arguments[1])}, arguments[2].split(",")))
+    boots = {2: number(arguments[0], "BOOTS_2x2"), 4: number(arguments[1], "BOOTS_2x4")}
+    sys.exit(main(boots, arguments[2].split(",")))

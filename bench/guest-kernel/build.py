@@ -86,5 +86,7 @@ def _make(source: Path, *targets: str) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit(__doc__)
+        wrong = f"{' '.join(sys.argv[1:])!r} is not allowed: must be a folder"
+        print(f"{sys.argv[0]}: {wrong}", file=sys.stderr)
+        sys.exit(2)
     main(Path(sys.argv[1]).absolute())

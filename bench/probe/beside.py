@@ -11,6 +11,11 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from alone import number, refuse
 
 from cohortlab import scenario as scenarios
 from cohortlab.lab.command import PAYLOAD
@@ -45,4 +50,6 @@ def main(rounds: int, programs: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(int((sys.argv[1:2] or ["5"])[0]), (sys.argv[2:3] or ["hackbench,tlb-flush"])[0].split(","))
+    if len(sys.argv) > 3:
+        refuse(f"{' '.join(sys.argv[1:])!r} is not allowed: must be [ROUNDS [PROGRAM,...]]")
+    main(number((sys.argv[1:2] or ["5"])[0], "ROUNDS"), (sys.argv[2:3] or ["hackbench,tlb-flush"])[0].split(","))

@@ -16,6 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from alone import number, refuse
+
 from cohortlab import scenario as scenarios
 from cohortlab.lab import programs
 from cohortlab.lab.agent import Job
@@ -54,11 +58,11 @@ def busy(place: LabPlace) -> Iterator[None]:
             job.wait(PATIENCE_S, PATIENCE_S)
 
 
-def main(seconds: float) -> None:
+def main(seconds: int) -> None:
     with LabPlace(scenario(), probe=False, progress=lambda text, _: print(text, file=sys.stderr)) as place:
         host = place.emulator.host
         with busy(place):
-            job = host.spawn("record", f"exec cohort record --seconds {seconds:g} --out {FILE}")
+            job = host.spawn("record", f"exec cohort record --seconds {seconds} --out {FILE}")
             rc = job.wait(seconds + PATIENCE_S, PATIENCE_S)
         said = job.output("stderr")[0].strip()
         print(said, flush=True)
@@ -78,4 +82,6 @@ def main(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(float((sys.argv[1:2] or ["600"])[0]))
+    if len(sys.argv) > 2:
+        refuse(f"{' '.join(sys.argv[1:])!r} is not allowed: must be [SECONDS]")
+    main(number((sys.argv[1:2] or ["600"])[0], "SECONDS"))

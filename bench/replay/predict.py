@@ -126,10 +126,12 @@ def lab(scenario: Scenario, rounds: int) -> Iterator[str]:
 
 def main() -> None:
     kind = "".join(sys.argv[1:2])
-    if kind not in ("simulated", "lab"):
-        print(f"{sys.argv[0]}: {kind!r} is not allowed: must be simulated, or lab [ROUNDS]", file=sys.stderr)
+    told = (sys.argv[2:3] or ["3"])[0]
+    if kind not in ("simulated", "lab") or not told.isdecimal() or not int(told):
+        wrong = f"{' '.join(sys.argv[1:])!r} is not allowed: must be simulated, or lab [ROUNDS]"
+        print(f"{sys.argv[0]}: {wrong}", file=sys.stderr)
         sys.exit(2)
-    rounds = int((sys.argv[2:3] or ["3"])[0])
+    rounds = int(told)
     scenario = scenarios.load(scenarios.find(Path(SCENARIO)))
     if sys.argv[3:]:
         scenario = scenario.with_programs(tuple(sys.argv[3].split(",")))

@@ -21,6 +21,10 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from alone import number, refuse
+
 from cohortlab.lab.bringup import Lab, bring_up
 from cohortlab.lab.guest import GuestConfig
 from cohortlab.summary import Spread
@@ -48,7 +52,7 @@ def main(rounds: int, presets: list[str]) -> None:
     for path, file in files.items():
         if not file.is_file():
             remedy = "give another build of cohort" if path in builds.values() else f"build it as {__file__} says"
-            sys.exit(f"{file}: there is no such file: {remedy}")
+            refuse(f"{file}: there is no such file: {remedy}")
     programs = {path: file.read_bytes() for path, file in files.items()}
     measured: dict[str, list[Costs]] = defaultdict(list)
     ratios: dict[str, list[float]] = defaultdict(list)
@@ -114,5 +118,7 @@ def _measure(lab: Lab, name: str, program: str) -> Costs:
 
 if __name__ == "__main__":
     given = [word for word in sys.argv[1:] if word != "--share"]
+    if len(given) > 2:
+        refuse(f"{' '.join(sys.argv[1:])!r} is not allowed: must be [--share] [ROUNDS [PRESET[=FILE],...]]")
     arguments = [*given, *("5", "vtime,balance,cohort")[len(given) :]]
-    main(int(arguments[0]), arguments[1].split(","))
+    main(number(arguments[0], "ROUNDS"), arguments[1].split(","))

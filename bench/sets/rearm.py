@@ -19,7 +19,9 @@ from cohortlab.lab.bringup import Lab, bring_up
 from cohortlab.lab.guest import GuestConfig
 from cohortlab.summary import Spread
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests/lab"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/lab"))
+from alone import number, refuse
 from provoked import TRUTH, put
 
 PAGES = 4000
@@ -81,4 +83,6 @@ def _measure(lab: Lab, way: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3, sys.argv[2] if len(sys.argv) > 2 else None)
+    if len(sys.argv) > 3:
+        refuse(f"{' '.join(sys.argv[1:])!r} is not allowed: must be [ROUNDS [KERNEL]]")
+    main(number((sys.argv[1:2] or ["3"])[0], "ROUNDS"), sys.argv[2] if len(sys.argv) > 2 else None)

@@ -46,4 +46,8 @@ def _longer(thread: str, times: int) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4 or not Path(sys.argv[1]).is_file() or not sys.argv[2].isdecimal() or not int(sys.argv[2]):
+        allowed = "a scenario's file, an integer of 1 or more, and a folder"
+        print(f"{sys.argv[0]}: {' '.join(sys.argv[1:])!r} is not allowed: must be {allowed}", file=sys.stderr)
+        sys.exit(2)
     main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

@@ -41,7 +41,7 @@ enum probe_kind {
 	EVENT_IPI = 11,		  /* an interrupt for its sibling b; a: vector */
 	EVENT_HYPERCALL = 12,	  /* a: number */
 	EVENT_TLB_HYPERCALL = 13, /* Hyper-V's */
-	EVENT_TLB_DEFERRED = 14,  /* b: the sibling's number */
+	EVENT_TLB_DEFERRED = 14,  /* it runs again, and does what was put off; b: its own number */
 };
 
 /* One event of a recording, as it is in the ring buffer and in the file. */

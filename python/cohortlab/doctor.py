@@ -315,8 +315,12 @@ def _clang() -> Finding:
     names = [os.environ.get("CLANG", ""), "clang", *(f"clang-{n}" for n in range(30, OLDEST_CLANG - 1, -1))]
     newest = ""
     for path in filter(None, (shutil.which(name) for name in names if name)):
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-        found = re.search(r"version (\d+)[\d.]*", said)
+        try:
+            done = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace", check=False)
+        except OSError as error:
+            newest = newest or f"{path} does not start: {error.strerror}"
+            continue
+        found = re.search(r"version (\d+)[\d.]*", done.stdout)
         if found and int(found[1]) >= OLDEST_CLANG:
             return Finding("clang", True, f"{path}, {found[0]}")
         newest = newest or f"{path} is too old"

@@ -34,7 +34,7 @@ pub enum Kind {
     Hypercall = 12,
     /// A TLB flush by Hyper-V's hypercall.
     TlbHypercall = 13,
-    /// A TLB flush that waits until the sibling runs again.
+    /// It was preempted, and carries out the TLB flush that a sibling asked for meanwhile; `b`: its own number.
     TlbDeferred = 14,
 }
 

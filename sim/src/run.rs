@@ -2,6 +2,7 @@
 //! From a [`Scenario`] to what came of it: one call is one measurement. Same scenario, same bytes, on any thread.
 
 use cohort_recording::event::NOBODY;
+use cohort_recording::reader::PCPUS_MAX;
 use cohort_sets::Sets;
 
 use crate::class::ext::SetsTeller;
@@ -9,6 +10,7 @@ use crate::class::AnyClass;
 use crate::error::SimError;
 use crate::guest::Guests;
 use crate::ids::VmId;
+use crate::machine::Machine;
 use crate::metrics::layout::{TaskLayout, VmLayout};
 use crate::metrics::window::{Counters, ProgramReport, Programs};
 use crate::metrics::{Figures, Fingerprint, Layout, Metrics};
@@ -121,8 +123,13 @@ pub fn run_or(
     Ok(report)
 }
 
-/// A recording knows vCPUs by numbers of 16 bits.
+/// A recording knows vCPUs by numbers of 16 bits, and no more pCPUs than the probe.
 fn check_slots(scenario: &Scenario) -> Result<(), SimError> {
+    let pcpus = Machine::new(&scenario.machine)?.cpus();
+    if pcpus > PCPUS_MAX as usize {
+        let text = format!("machine: has {pcpus} pCPUs; allowed in a recording: at most {PCPUS_MAX}");
+        return Err(SimError::Config(text));
+    }
     let vcpus: u64 = scenario.vms.iter().map(|vm| u64::from(vm.vcpus)).sum();
     let max = u64::from(NOBODY);
     if vcpus > max {
@@ -248,6 +255,19 @@ mod tests {
         let ended = run(&scenario, Watch { recording: true, ..Watch::default() });
         let said = "vms: have 65536 vCPUs; allowed in a recording: at most 65535";
         assert_eq!(ended.err(), Some(SimError::Config(said.into())));
+    }
+
+    #[test]
+    fn a_recording_of_more_pcpus_than_can_be_read_is_refused() {
+        let mut scenario = Scenario::from_json(LONG.as_bytes()).unwrap();
+        scenario.duration_ns = 1;
+        let mut recorded = |pcpus| {
+            scenario.machine.cores_per_socket = pcpus;
+            run(&scenario, Watch { recording: true, ..Watch::default() }).map(|report| report.recording)
+        };
+        assert!(cohort_recording::read(&recorded(4_096).unwrap()).is_ok());
+        let said = "machine: has 4097 pCPUs; allowed in a recording: at most 4096";
+        assert_eq!(recorded(4_097).err(), Some(SimError::Config(said.into())));
     }
 
     #[test]

@@ -451,7 +451,7 @@ MUTATIONS = [
         "d->peak_ns + division_late_ns * d->weight / all;",
         "d->peak_ns;",
     ),
-    Mutation("all domains weigh the same", "domains.h", "WEIGHT_IDLE : e->weight;", "WEIGHT_IDLE : WEIGHT_DEFAULT;"),
+    Mutation("all domains weigh the same", "domains.h", "return entity_weight(e);", "return WEIGHT_DEFAULT;"),
     Mutation(
         "the latest deadline is first",
         "order_sedf.h",

@@ -164,4 +164,10 @@ OF_WAYS = [
         "if (!e)",
         of="order vm",
     ),
+    Mutation(
+        "what a cgroup with cpu.idle is behind is as long as what any other is",
+        "vm_rank.h",
+        "entity_weight(e)) : 0;",
+        "e->weight) : 0;",
+    ),
 ]

@@ -172,6 +172,22 @@ def test_rounds_of_what_is_not_there_are_refused(
     assert told.err.startswith(said)
 
 
+def test_rounds_of_a_mode_that_was_not_come_to_are_refused(
+    script: Callable[[str], Any], results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results.tlb_modes = ("ipi", "kvm-pv")
+    write_parquet(results, FILE)
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        script("rounds").main("out", "kvm-pv", settled=False)
+    told = capsys.readouterr()
+    assert (ended.value.code, told.out) == (2, "")
+    assert told.err == f'{FILE}: "kvm-pv" is not allowed: must be one of ipi\n'
+    # The one that has rounds need not be named.
+    script("rounds").main("out", None, settled=False)
+    assert "tlb" not in tomllib.loads(capsys.readouterr().out)
+
+
 def test_tables_of_nothing_are_refused(script: Callable[[str], Any], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         script("tables").main([])

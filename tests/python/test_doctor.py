@@ -200,6 +200,16 @@ def test_clang(monkeypatch: pytest.MonkeyPatch, said: str, ok: bool, found: str)
     assert finding.found.endswith(found)
 
 
+def test_a_clang_that_is_no_program_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "clang"
+    file.write_text("no program\n")
+    file.chmod(0o755)
+    monkeypatch.setenv("CLANG", str(file))
+    monkeypatch.setattr("shutil.which", lambda name, **_: name if name == str(file) else None)
+    finding = doctor._clang()
+    assert (finding.ok, finding.found) == (False, f"{file} does not start: Exec format error")
+
+
 def test_a_cache_that_is_not_there_is_not_made(machine: Path, tmp_path: Path) -> None:
     found, _ = findings(machine)
     assert "empty, the first run fills it" in found["cache"]["found"]

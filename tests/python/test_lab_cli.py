@@ -63,6 +63,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
         (["--ple-window-us", "10001", "host: true"], "'--ple-window-us': 10001 is not in the range 1<=x<=10000"),
         (["--no-ple", "--ple-window-us", "5", "host: true"], "--ple-window-us: is not allowed with --no-ple"),
         (["true"], '"true" is not allowed: must be MACHINE: COMMAND'),
+        (["--vm", f"{'a' * 32}:2"], f"must be {VM_RULE}; NAME is 1 to 31 lower-case letters, digits and '-'"),
         (["--vm", "a:0"], f'--vm: "a:0" is not allowed: must be {VM_RULE}'),
         (["--vm", "a:257"], f'--vm: "a:257" is not allowed: must be {VM_RULE}'),
         (["--vm", f"a:{'9' * 20}"], f'--vm: "a:{"9" * 20}" is not allowed: must be {VM_RULE}'),
@@ -109,6 +110,11 @@ def test_a_lab_is_stopped_by_its_folder_alone(cohortlab: Run, lab: Lab, monkeypa
 @pytest.mark.parametrize("args", [["--vm", "a:12"], ["--vm", "a:256", "--memory-mb", "8320"]])
 def test_as_many_vcpus_as_the_memory_allows_boot(cohortlab: Run, lab: Lab, args: list[str]) -> None:
     assert cohortlab("lab", *args).code == 0
+    assert lab.done == ["booted", "closed"]
+
+
+def test_a_name_may_be_as_long_as_in_a_scenario(cohortlab: Run, lab: Lab) -> None:
+    assert cohortlab("lab", "--vm", f"{'a' * 31}:1").code == 0
     assert lab.done == ["booted", "closed"]
 
 

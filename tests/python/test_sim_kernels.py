@@ -71,15 +71,16 @@ def test_yields_and_polling_are_those_of_the_kernel(kernel: str, yields_to_woken
 
 
 @pytest.mark.parametrize(
-    ("kernel", "kick_yields", "lone_yields_not"),
+    ("kernel", "kick_yields", "since_5_13"),
     [("5.3.18", False, False), ("5.4", True, False), ("5.12.19", True, False), ("5.13", True, True)],
 )
 def test_yields_by_hypercall_and_interrupts_are_those_of_the_kernel(
-    kernel: str, kick_yields: bool, lone_yields_not: bool
+    kernel: str, kick_yields: bool, since_5_13: bool
 ) -> None:
     assert policy.guest_of(kernel, 2)["send_ipi"] == ("shorthand" if kick_yields else "each")
     found = policy.kvm_of(kernel)
-    assert (found["kick_yields"], found["lone_yields_not"]) == (kick_yields, lone_yields_not)
+    assert (found["kick_yields"], found["lone_yields_not"]) == (kick_yields, since_5_13)
+    assert found["asks_interrupted"] == since_5_13
 
 
 @pytest.mark.parametrize(
@@ -133,6 +134,11 @@ def test_who_is_left_a_wake_up_is_by_kernel(kernel: str, wakelist: str) -> None:
 )
 def test_who_goes_idle_looks_for_a_task_as_its_kernel_has_it(kernel: str, newidle: str) -> None:
     assert policy.guest_of(kernel, 2)["newidle"] == policy.fair_class(kernel)["newidle"] == newidle
+
+
+def test_cfs_turns_are_no_longer_than_the_latency_since_6_3() -> None:
+    found = [policy.fair_class(kernel)["limits_turns"] for kernel in ("6.1.140", "6.2.16", "6.3", "6.5.13")]
+    assert found == [False, False, True, True]
 
 
 @pytest.mark.parametrize(("kernel", "weigh"), [("4.15", False), ("5.6.19", False), ("5.7", None), ("7.3", None)])

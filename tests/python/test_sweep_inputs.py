@@ -96,6 +96,13 @@ def test_settings_that_do_not_go_together_are_a_row(path: Path, wrong_together: 
     assert chunks.known_of(planned, 0, planned.points, {"x": []}) == {}
 
 
+def test_an_argument_that_the_policy_has_already_is_refused(cohortlab: Run, path: Path) -> None:
+    options = ("--axis", "policy=vtime --slice-us 4000", "--axis", "policy.slice-us=8000")
+    ran = cohortlab("sweep", path, *options, "--out", "out")
+    assert (ran.code, ran.out, ran.err.count("\n"), Path("out").exists()) == (2, "", 1, False), ran.err
+    assert "--slice-us: is given twice: must be once" in ran.err
+
+
 def test_sets_are_what_their_file_said_when_the_sweep_was_made(path: Path, tmp_path: Path) -> None:
     sets = tmp_path / "a.sets"
     sets.write_text("work: 0-1\n")

@@ -22,7 +22,7 @@ from cohortlab.lab.command import PAYLOAD
 from cohortlab.lab.emulator import Emulator
 from cohortlab.options import FiniteRange
 from cohortlab.places import PlaceCrashed, PlaceError, PlaceFailed
-from cohortlab.scenario import PLE_WINDOW_US_MAX, TLB_MODES, VCPUS_MAX, Tlb
+from cohortlab.scenario import NAME_MAX, NAME_RULE, PLE_WINDOW_US_MAX, TLB_MODES, VCPUS_MAX, Tlb
 from cohortlab.scenario_check import too_many_vcpus
 from cohortlab.tomlmodel import shown
 
@@ -236,9 +236,12 @@ def _config(text: str, memory_mb: int) -> guests.GuestConfig:
     vcpus, _, mode = rest.partition(":")
     tlb: Tlb | None = next((tlb for tlb in TLB_MODES if tlb == (mode or "ipi")), None)
     count = int(vcpus) if re.fullmatch("[0-9]{1,3}", vcpus) else 0
-    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name) or name == _HOST or not 1 <= count <= VCPUS_MAX or tlb is None:
+    # A longer name is none of a scenario's either, and QEMU takes no path of a socket with a much longer one.
+    is_name = re.fullmatch(r"[a-z0-9][a-z0-9-]*", name) and len(name) <= NAME_MAX and name != _HOST
+    if not is_name or not 1 <= count <= VCPUS_MAX or tlb is None:
         allowed = f"NAME:VCPUS or NAME:VCPUS:TLB with VCPUS from 1 to {VCPUS_MAX}, TLB one of {', '.join(TLB_MODES)}"
-        raise BadInput(f"--vm: {shown(text)} is not allowed: must be {allowed}; {_HOST} is the host's name")
+        names = f"NAME is {NAME_RULE}; {_HOST} is the host's"
+        raise BadInput(f"--vm: {shown(text)} is not allowed: must be {allowed}; {names}")
     if allowed_with := too_many_vcpus(count, memory_mb, "--memory-mb"):
         raise BadInput(f"--vm: {name}: {count} vCPUs are not allowed: must be {allowed_with}")
     return guests.GuestConfig(name, count, memory_mb, 100, tlb)

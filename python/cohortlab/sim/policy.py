@@ -161,6 +161,7 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
             "class": "fair",
             "variant": "cfs",
             "buddy_hints": version >= (3, 0, 0),
+            "limits_turns": version >= (6, 3, 0),
             **_cfs_turns(settings),
             **changed,
         }
@@ -215,6 +216,7 @@ def kvm_of(kernel: str, settings: KernelSettings | None = None) -> dict[str, Any
     ``yields_to_woken``: it yields to who was woken, too (d73eb57b80b9); ``kick_yields``: kicking a halted vCPU is a
     wish to yield to it (266e85a5ec9f); ``lone_yields_not``: kvm_sched_yield() looks first whether the pCPU has another
     task (72b268a8e930); ``asks_kernel_only``: who was preempted in user mode is not asked (199b5763d329);
+    ``asks_interrupted``: unless an interrupt waits for it (52acd22faa1a);
     ``tells_preempted``: guests are told which of their vCPUs are preempted (0b9f6c4615c9); ``tells_always``: also of
     those that halt or are in the middle of an exit. ``shrink`` is the default
     of halt_poll_ns_shrink; before 4.3 nobody polls by default.
@@ -224,6 +226,7 @@ def kvm_of(kernel: str, settings: KernelSettings | None = None) -> dict[str, Any
         "on_spin_bug": (6, 13, 0) <= version < (6, 18, 3),
         "yields_to_woken": version >= (5, 3, 0),
         "asks_kernel_only": version >= (4, 14, 0) and not (settings and ANY_MODE in settings.boosts),
+        "asks_interrupted": version >= (5, 13, 0),
         "kick_yields": version >= (5, 4, 0),
         "lone_yields_not": version >= (5, 13, 0),
         "tells_preempted": version >= (4, 10, 0),
@@ -355,8 +358,8 @@ def _axes(preset: dict[str, str], given: dict[str, str]) -> dict[str, str]:
 
 
 def _pairs(args: Sequence[str]) -> list[tuple[str, str]]:
-    """Return ``--flag value`` and ``--flag=value`` as pairs."""
-    pairs = []
+    """Return ``--flag value`` and ``--flag=value`` as pairs; each flag may be there once, as ``cohort run`` has it."""
+    pairs: list[tuple[str, str]] = []
     rest = list(args)
     while rest:
         flag, equals, value = rest.pop(0).partition("=")
@@ -366,6 +369,8 @@ def _pairs(args: Sequence[str]) -> list[tuple[str, str]]:
             if not rest:
                 raise PlaceError(f"{flag}: its value is missing")
             value = rest.pop(0)
+        if any(flag == known for known, _ in pairs):
+            raise PlaceError(f"{flag}: is given twice: must be once")
         pairs.append((flag, value))
     return pairs
 

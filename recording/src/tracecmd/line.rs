@@ -199,7 +199,7 @@ impl<'a> Line<'a> {
         Some(u64::from_str_radix(rest.split_whitespace().next()?, 16).ok()? as u8)
     }
 
-    /// For which vCPU `kvm_pv_tlb_flush` puts a flush off: `vcpu 1 need_flush_tlb true`.
+    /// Which vCPU carries out a flush that was put off, by `kvm_pv_tlb_flush`: `vcpu 1 need_flush_tlb true`.
     pub fn flush_put_off(&self) -> Option<u32> {
         self.vcpu().filter(|_| self.rest.contains("need_flush_tlb true"))
     }

@@ -22,6 +22,8 @@ pub struct KvmConfig {
     pub yields_to_woken: bool,
     /// If who spins does so in kernel mode, it asks of those that were preempted only who was in kernel mode too (199b5763d329, since 4.14).
     pub asks_kernel_only: bool,
+    /// ... or has an interrupt waiting, where the APIC is virtualized (52acd22faa1a, since 5.13).
+    pub asks_interrupted: bool,
     pub ipi: Ipi,
     pub halt_poll: HaltPoll,
     /// KVM_FEATURE_STEAL_TIME: the guest sees its steal time and which of its vCPUs are preempted.
@@ -49,6 +51,7 @@ impl Default for KvmConfig {
             on_spin_bug: false,
             yields_to_woken: true,
             asks_kernel_only: true,
+            asks_interrupted: true,
             ipi: Ipi::Trapped,
             halt_poll: HaltPoll::default(),
             steal_time: true,

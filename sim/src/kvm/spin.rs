@@ -130,8 +130,8 @@ impl Vm {
         if vcpu.place == Place::Blocked && !runnable {
             return false;
         }
-        // kvm_arch_dy_has_pending_interrupt() sees interrupts only where the APIC is virtualized.
-        let interrupt = vcpu.pending != 0 && self.kvm.ipi != Ipi::Trapped;
+        // kvm_arch_dy_has_pending_interrupt() sees interrupts only where the APIC is virtualized; kvm_vcpu_on_spin() asks it since 5.13.
+        let interrupt = self.kvm.asks_interrupted && vcpu.pending != 0 && self.kvm.ipi != Ipi::Trapped;
         if state.preempted && kernel_only && !interrupt && !state.preempted_in_kernel {
             return false;
         }

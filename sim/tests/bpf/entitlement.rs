@@ -236,3 +236,21 @@ fn so_it_does_in_cpusets() {
     assert_eq!(partition.tree().0.contested(), Some(3), "test");
     settled(&partition, Levels::All).expect("the VM and the task have the same of their cgroup");
 }
+
+/// The virtual time of a cgroup with cpu.idle runs a hundred times as fast. So ten seconds that it is behind are a tenth of one, and it does not have a second
+/// turn for that: the cgroup that it is in has the other pCPU, and is due no more.
+#[test]
+fn what_an_idle_cgroup_is_behind_is_little_time() {
+    let mut w = world(2);
+    let (first, second) = (w.new_cgroup(0, 100), w.new_cgroup(0, 100));
+    let idle = w.new_idle_cgroup(first, 100);
+    w.spawn(Spec::busy().cgroup(second).on(&[0]));
+    // So that turns do not end together on both pCPUs.
+    w.run(6 * MS);
+    w.spawn(Spec::busy().cgroup(first).on(&[1]));
+    w.run(10_006 * MS);
+    let background = w.spawn(Spec::busy().cgroup(idle).on(&[0]));
+    let used = used_in(&mut w, 400 * MS, &[background])[0];
+    // Nobody is ahead when it comes: a tie, which it wins.
+    assert!((15 * MS..=24 * MS).contains(&used), "{used} ns are not one turn");
+}

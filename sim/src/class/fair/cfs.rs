@@ -22,15 +22,19 @@ impl Fair {
         entity.vruntime = if entity.new { vruntime } else { entity.vruntime.max(vruntime) };
     }
 
+    /// `sched_nr_latency`: how many have their least turns within the latency.
+    fn nr_latency(&self) -> Ns {
+        self.config.latency_ns.div_ceil(self.config.slice_ns)
+    }
+
     /// `sched_slice()`: its part, by weight at every level, of a period that grows with the number of tasks (ALT_PERIOD, BASE_SLICE).
     pub(super) fn sched_slice(&self, id: u32) -> Ns {
         let entity = self.entity(id);
         let root = self.rq(entity.rq).cpu.index();
         // Whoever is new is not counted there yet.
         let count = Ns::from(self.queues[root].tasks) + Ns::from(entity.new);
-        let latency_count = self.config.latency_ns / self.config.slice_ns;
         let mut slice_ns =
-            if count > latency_count { count * self.config.slice_ns } else { self.config.latency_ns };
+            if count > self.nr_latency() { count * self.config.slice_ns } else { self.config.latency_ns };
         let mut at = Some(id);
         while let Some(id) = at {
             let entity = self.entity(id);
@@ -54,7 +58,8 @@ impl Fair {
     }
 
     fn check_preempt_tick(&mut self, core: &mut Core, cpu: CpuId, id: u32) {
-        let ideal_ns = self.sched_slice(id).min(self.config.latency_ns);
+        let most_ns = if self.config.limits_turns { self.config.latency_ns } else { Ns::MAX };
+        let ideal_ns = self.sched_slice(id).min(most_ns);
         let entity = self.entity(id);
         let (ran_ns, rq) = (entity.exec_ns - entity.prev_exec_ns, entity.rq);
         if ran_ns > ideal_ns {
@@ -90,9 +95,8 @@ impl Fair {
                 self.set_buddy(woken, |rq| &mut rq.next);
             }
             // LAST_BUDDY: whoever is preempted gets back before others of a long queue, if it is not too unfair.
-            let many = self.config.latency_ns / self.config.slice_ns;
             let queued = self.rq(self.entity(curr).rq).nr;
-            if Ns::from(queued) >= many && self.entity(curr).task.is_some() {
+            if Ns::from(queued) >= self.nr_latency() && self.entity(curr).task.is_some() {
                 self.set_buddy(curr, |rq| &mut rq.last);
             }
         }
@@ -134,9 +138,50 @@ mod tests {
     use crate::class::fair::{Fair, FairConfig, Variant};
     use crate::class::AnyClass;
     use crate::host::TaskSpec;
-    use crate::ids::GroupId;
+    use crate::ids::{CpuId, GroupId};
     use crate::machine::MachineConfig;
+    use crate::time::MS;
     use crate::Host;
+
+    /// One pCPU, so many tasks of nice 0 and last one of this weight. Nobody runs.
+    fn beside_others(config: FairConfig, others: usize, weight: u32) -> (Host, u32) {
+        let mut host =
+            Host::new(&MachineConfig::ideal(1), AnyClass::Fair(Fair::new(config)), 1).expect("a host");
+        let specs = [vec![TaskSpec::default(); others], vec![TaskSpec { weight, ..TaskSpec::default() }]];
+        let tasks = specs.concat().into_iter().map(|spec| host.spawn(spec)).collect::<Vec<_>>();
+        for task in &tasks {
+            host.wake(*task, None);
+        }
+        let AnyClass::Fair(class) = &host.class else { panic!("a fair class") };
+        let last = class.of_task[others];
+        (host, last)
+    }
+
+    #[test]
+    fn no_turn_is_longer_than_the_latency_since_6_3() {
+        let is_over = |limits_turns, ran_ns| {
+            let config = FairConfig { limits_turns, ..FairConfig::of(Variant::Cfs) };
+            let (mut host, heavy) = beside_others(config, 15, 30 * 1024);
+            host.core.cpu_mut(CpuId(0)).needs_resched = false;
+            let AnyClass::Fair(class) = &mut host.class else { panic!("a fair class") };
+            // Of 16 times 0.75 ms it has two thirds.
+            assert_eq!(class.sched_slice(heavy), 8 * MS);
+            class.entity_mut(heavy).exec_ns = ran_ns;
+            class.check_preempt_tick(&mut host.core, CpuId(0), heavy);
+            host.core.cpu(CpuId(0)).needs_resched
+        };
+        assert_eq!([6 * MS, 7 * MS].map(|ran_ns| is_over(true, ran_ns)), [false, true]);
+        assert_eq!([6 * MS, 7 * MS, 9 * MS].map(|ran_ns| is_over(false, ran_ns)), [false, false, true]);
+    }
+
+    #[test]
+    fn the_last_least_turn_need_not_fit_the_latency() {
+        let config = FairConfig { latency_ns: 10 * MS, slice_ns: 3 * MS, ..FairConfig::of(Variant::Cfs) };
+        let (host, heavy) = beside_others(config, 3, 3 * 1024);
+        let AnyClass::Fair(class) = &host.class else { panic!("a fair class") };
+        // Half of it; five would have half of 15 ms.
+        assert_eq!(class.sched_slice(heavy), 5 * MS);
+    }
 
     /// Ten tasks, of which the first so many are in a group: the second preempts the first while the third is to be picked next. Who is marked in the group's
     /// queue then: to be picked next, and to come back.

@@ -96,6 +96,8 @@ pub struct FairConfig {
     pub normalized_slice_ns: Ns,
     /// CFS: the period in which everybody should run; 6 ms times that factor.
     pub latency_ns: Ns,
+    /// CFS: no turn is longer than that (79ba1e607d68, 6.3 and later).
+    pub limits_turns: bool,
     /// CFS: how far a woken task must be behind to preempt; 1 ms times that factor.
     pub wakeup_granularity_ns: Ns,
     /// EEVDF: whoever was picked runs to the end of its slice, unless it is no longer eligible (RUN_TO_PARITY).
@@ -146,6 +148,7 @@ impl Default for FairConfig {
             slice_ns: 0,
             normalized_slice_ns: 0,
             latency_ns: 0,
+            limits_turns: true,
             wakeup_granularity_ns: 0,
             run_to_parity: true,
             buddy_hints: true,
