@@ -172,6 +172,58 @@ def test_rounds_of_what_is_not_there_are_refused(
     assert told.err.startswith(said)
 
 
+def paired(results: Results) -> None:
+    """Write three rounds, in each of which one policy takes twice as long as the other, and half as long once."""
+    times = {
+        ("eevdf", 1): 2.0,
+        ("eevdf", 2): 4.0,
+        ("eevdf", 3): 1.0,
+        ("vtime", 1): 1.0,
+        ("vtime", 2): 2.0,
+        ("vtime", 3): 2.0,
+    }
+    row = next(row for row in results.rows if row.policy == "eevdf")
+    results.rows = [
+        dataclasses.replace(row, policy=policy, round=number, value=value, rate=False)
+        for (policy, number), value in times.items()
+    ]
+    write_parquet(results, FILE)
+
+
+def test_policies_are_compared_round_by_round(
+    script: Callable[[str], Any], results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paired(results)
+    capsys.readouterr()
+    program = results.rows[0].program
+    script("pairs").main(["out", "eevdf", "vtime"])
+    # ln 2 twice and -ln 2 once: ln 2 / 3 in the mean, 2 ln 2 / 3 its standard error.
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        f"| {program} | 3 | 2.00 [0.50–2.00] |",
+        "| geometric mean | 3 | 1.260 ± 46.2% |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (["out", "eevdf"], "'out eevdf' is not allowed: must be FOLDER... POLICY BASE"),
+        (["out", "eevdf", "other"], "out: 'other' is no policy of it"),
+        (["none", "eevdf", "vtime"], "none/measurements.parquet: there is no such file"),
+    ],
+)
+def test_what_cannot_be_compared_round_by_round_is_refused(
+    script: Callable[[str], Any], results: Results, capsys: pytest.CaptureFixture[str], words: list[str], wrong: str
+) -> None:
+    paired(results)
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        script("pairs").main(words)
+    told = capsys.readouterr()
+    assert (ended.value.code, told.out, told.err.count("\n")) == (2, "", 1)
+    assert told.err.startswith(wrong), told.err
+
+
 def test_rounds_of_a_mode_that_was_not_come_to_are_refused(
     script: Callable[[str], Any], results: Results, capsys: pytest.CaptureFixture[str]
 ) -> None:
