@@ -183,8 +183,8 @@ static void go_on(struct task_struct *prev, struct task_ctx *t, struct cpu_ctx *
 	u64 slice = best->rest_ns ?: slice_to_go_on(t, turn_slice(t, best->leaving_vm, best->cpu, best->now));
 
 	t->placed = 0;
-	if (fate == GOES_ON_FOR_NOW && slice > OVERDUE_SLICE_NS)
-		slice = OVERDUE_SLICE_NS;
+	if (fate == GOES_ON_FOR_NOW && slice > STARVED_SLICE_NS)
+		slice = STARVED_SLICE_NS;
 	slice = cut_short(prev, t, c, slice);
 	task_set_slice(prev, slice);
 	c->turn_end_ns = best->now + slice;
@@ -262,9 +262,10 @@ void BPF_PROG(cohort_dispatch, s32 cpu, struct task_struct *prev)
 
 	if (best->pid && best->queue != NO_QUEUE) {
 		/* Whom only the limit on waiting puts before one that deserves the pCPU more, and could go on, has it for a moment. */
-		if (best->urgency == URGENCY_OVERDUE ||
-		    (best->urgency && t && order_before(&best->prev, &best->rank, 0)))
-			slice = OVERDUE_SLICE_NS;
+		if (best->urgency == URGENCY_OVERDUE)
+			slice = overdue_slice();
+		else if (best->urgency && t && order_before(&best->prev, &best->rank, 0))
+			slice = STARVED_SLICE_NS;
 		else
 			slice = slice_in_place(best, turn_slice_of(best->pid, t, best->vm, cpu, best->now));
 		if (take(best->pid, best->queue, cpu, slice)) {

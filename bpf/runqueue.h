@@ -36,8 +36,15 @@
 /* Tasks looked at when the whole queue is searched, at most; what is moved away makes room for the next time. */
 #define SEARCH_MAX 1024
 
-/* How long one runs whose turn it is only because it has waited for so long. */
-#define OVERDUE_SLICE_NS 1000000ULL
+/* How long one runs whose turn it is only because it has waited for so long, if it is not ahead of its share. */
+#define STARVED_SLICE_NS 1000000ULL
+
+/*
+ * ... and one that is, or that is of a cgroup whose threads wait for one another: this part of a turn, and no less than that. Each of many threads is such a one, and
+ * together they may get more than is due.
+ */
+#define OVERDUE_PARTS 64
+#define OVERDUE_SLICE_MIN_NS 100000ULL
 
 #define OVERDUE_DSQ(cpu) (0x10000ULL + (cpu))
 
@@ -378,6 +385,15 @@ VERIFIED_ONCE take_any(s32 cpu, u64 now)
 	return queue_has_some(cpu) && take_any_of(cpu, best);
 }
 
+static __always_inline u64 overdue_slice(void)
+{
+	u64 slice = slice_ns / OVERDUE_PARTS;
+
+	if (slice > STARVED_SLICE_NS)
+		return STARVED_SLICE_NS;
+	return slice > OVERDUE_SLICE_MIN_NS ? slice : OVERDUE_SLICE_MIN_NS;
+}
+
 /* How long a task runs: less where many wait. */
 static __always_inline u64 slice_for(s32 cpu)
 {
@@ -434,7 +450,7 @@ VERIFIED_ONCE search_queue(struct cpu_ctx *c, s32 cpu, u32 scan, u64 now)
 		if (!is_long || !t || !is_overdue(t, now))
 			continue;
 		c->has_overdue = 1;
-		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, OVERDUE_SLICE_NS);
+		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, overdue_slice());
 		scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, OVERDUE_DSQ(cpu), 0);
 	}
 	if (is_all && seen <= scan)

@@ -96,7 +96,8 @@ timing_knobs! {
     boost_slice_us => boost_slice_ns / BOOST_SLICE_NS, 50..=100_000;
     /// How much unused virtual time a sleeper may claim when it wakes; a VM as much for each of its vCPUs [1000..1000000]
     lag_us => lag_ns / LAG_NS, 1_000..=1_000_000;
-    /// After waiting this long a task runs next, whatever its rank, for 1 ms if the one that runs deserves it more; ten times this long if its VM is ahead of its share [1000..1000000]
+    /// After waiting this long a task runs next, whatever its rank, for 1 ms if the one that runs deserves it more; after ten times
+    /// this long if its VM is ahead of its share, for a 64th of --slice-us [1000..1000000]
     starve_us => starve_ns / STARVE_NS, 1_000..=STARVE_US_MAX;
     /// By how much a woken task's virtual time must be behind the runner's to preempt it [0..100000]
     wakeup_gran_us => wakeup_gran_ns / WAKEUP_GRAN_NS, 0..=100_000;

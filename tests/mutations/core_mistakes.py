@@ -145,7 +145,7 @@ OF_OPERATIONS = [
     Mutation(
         "the overdue have whole turns",
         "runqueue.h",
-        "scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, OVERDUE_SLICE_NS);",
+        "scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, overdue_slice());",
         ";",
     ),
     Mutation(

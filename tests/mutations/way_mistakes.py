@@ -72,7 +72,7 @@ OF_WAYS = [
     Mutation(
         "whoever sends somebody on has a turn for that",
         "cohort.bpf.c",
-        "if (fate == GOES_ON_FOR_NOW && slice > OVERDUE_SLICE_NS)",
+        "if (fate == GOES_ON_FOR_NOW && slice > STARVED_SLICE_NS)",
         "if (false)",
     ),
     Mutation(
@@ -169,5 +169,17 @@ OF_WAYS = [
         "vm_rank.h",
         "entity_weight(e)) : 0;",
         "e->weight) : 0;",
+    ),
+    Mutation(
+        "who has waited for too long though it is ahead has as long a moment as who is not",
+        "runqueue.h",
+        "u64 slice = slice_ns / OVERDUE_PARTS;",
+        "u64 slice = STARVED_SLICE_NS;",
+    ),
+    Mutation(
+        "whoever has waited for too long has a moment alone",
+        "cohort.bpf.c",
+        "if (best->urgency == URGENCY_OVERDUE)",
+        "if (best->urgency)",
     ),
 ]

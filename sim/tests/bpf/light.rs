@@ -68,3 +68,20 @@ fn the_limit_on_waiting_takes_moments_from_a_heavy_task() {
     let heavy = *nodes.threads.last().expect("a task");
     assert!(gets[heavy] > 0.97 * due[heavy], "{:.4} of {:.4}", gets[heavy], due[heavy]);
 }
+
+#[test]
+fn of_many_that_are_ahead_of_their_share_each_has_a_moment() {
+    // A turn of any of its vCPUs is more than the light VM is due in a second, and after one second each has waited for too long.
+    let partition = Partition {
+        pcpus: 1,
+        cgroups: vec![cgroup(0, 1)],
+        vms: vec![vm(1, 8)],
+        tasks: vec![task(0, 10_000)],
+    };
+    let mut shared = Shared::timed(&partition, 16 * MS, 100 * MS);
+    shared.world.run(SETTLE_NS);
+    let (nodes, _, gets) = shared.measure();
+    let light: f64 = nodes.threads[..8].iter().map(|node| gets[*node]).sum();
+    // 0.25 ms each about once a second; 1 ms were 0.008.
+    assert!((0.0010..0.0025).contains(&light), "{light:.4}");
+}
