@@ -57,6 +57,7 @@ VERIFIED_ONCE strict_rank_vm(u32 vm_id, u64 now)
 	s->runnable = 0;
 	if (!vm || !vm->kvm)
 		return 0;
+	strict_meet(s, vm->generation);
 	bpf_for(i, 0, MAX_VCPUS) {
 		if (i >= vm->vcpu_end)
 			break;
@@ -310,6 +311,7 @@ static __always_inline bool strict_evict_for(u32 vm_id, u64 now)
 VERIFIED_ONCE strict_woken(u32 vm_id, u64 now)
 {
 	struct strict_vm *s = strict_vm_at(vm_id);
+	struct vm_ctx *vm;
 
 	if (!s)
 		return 0;
@@ -317,6 +319,9 @@ VERIFIED_ONCE strict_woken(u32 vm_id, u64 now)
 	raise_end(&strict_vm_end, vm_id);
 	if (!strict_locked())
 		return 0;
+	vm = vm_at(vm_id);
+	if (vm)
+		strict_meet(s, vm->generation);
 	if (strict_seat_all(vm_id, STRICT_IDLE) && !s->wide) {
 		if (!s->on)
 			strict_stand_up(vm_id, true);

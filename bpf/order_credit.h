@@ -3,9 +3,9 @@
  * Order credit: Xen's credit scheduler (xen/common/sched_credit.c of Xen 3.2, which the survey measures).
  *
  * A task burns credit while it runs. Every 30 ms domains (domains.h) are given credit by weight. A task that has some left is UNDER, one that owes is
- * OVER, and one that wakes while UNDER is in BOOST until a tick, every 10 ms, finds it running. A pCPU's queue has BOOST first, then UNDER, then OVER,
- * each in the order in which they came; turns are 30 ms. Who wakes takes the pCPU from one of a worse class. A pCPU that would run OVER looks for UNDER
- * in its peers' queues, and an idle one for anybody.
+ * OVER, and one that wakes while UNDER is in BOOST until a tick, every 10 ms, finds it running, or it owes when credit is given. A pCPU's queue has
+ * BOOST first, then UNDER, then OVER, each in the order in which they came; turns are 30 ms. Who wakes takes the pCPU from one of a worse class. A
+ * pCPU that would run OVER looks for UNDER in its peers' queues, and an idle one for anybody.
  *
  * Other than in Xen:
  *
@@ -76,6 +76,7 @@ VERIFIED_ONCE credit_take(struct task_ctx *t)
 	struct domain *d;
 	u64 seen, granted;
 	s64 credit, within;
+	bool owes;
 
 	if (!t)
 		return 0;
@@ -94,8 +95,11 @@ VERIFIED_ONCE credit_take(struct task_ctx *t)
 	if (within < -CREDIT_MAX_NS)
 		within = -CREDIT_MAX_NS;
 	atomic_add(&s->credit_ns, within - s->credit_ns);
-	if (s->m.class != CREDIT_BOOST)
-		s->m.class = within < 0 ? CREDIT_OVER : CREDIT_UNDER;
+	/* Who has neither used nor been given any since it woke: what it left when it last slept is its domain's. */
+	owes = within < 0 || (!within && d->owed_ns < 0);
+	/* Xen's accounting ends boosts too: or who sleeps whenever its tick comes would be boosted for ever, whatever it owes. */
+	if (s->m.class != CREDIT_BOOST || owes)
+		s->m.class = owes ? CREDIT_OVER : CREDIT_UNDER;
 	return 0;
 }
 

@@ -8,9 +8,9 @@
  * PLE storms, "ple"):
  *
  * candidate  the sibling that KVM offers runs next.
- * any-mode   before KVM chooses, we choose among all waiting siblings: first one with an interrupt waiting, then one preempted in
- *            kernel mode, then of the others, preempted in user mode or woken, the one that has waited longest. Who waits for an IPI's
- *            answer needs the user-mode one.
+ * any-mode   before KVM chooses, we choose among all waiting siblings: first one that was woken or has an interrupt waiting, then one preempted
+ *            in kernel mode, then one preempted in user mode; of several the one that has waited longest. Who waits for an IPI's answer needs the
+ *            user-mode one.
  * unfair     the boosted vCPU runs although its VM's turn has not come. Its VM is charged, so it is lent, not given.
  * migrate    a sibling that waits for another pCPU in vain, because who runs there deserves it more, comes to the spinner's, which is free at that
  *            moment. If its turn has come where it waits it stays there: a move costs a cache, and its place.

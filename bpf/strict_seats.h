@@ -43,6 +43,8 @@ struct strict_vm {
 	u32 urgency;
 	u64 since_ns; /* a vCPU of it waits since; 0: it runs */
 	struct rank rank;
+	/* Of the VM that all this is about: another one may have had the number. */
+	u32 generation;
 };
 
 struct {
@@ -79,6 +81,17 @@ static __always_inline struct strict_seat *strict_seat_at(s32 cpu)
 static __always_inline struct strict_vm *strict_vm_at(u32 vm)
 {
 	return bpf_map_lookup_elem(&strict_vms, &vm);
+}
+
+/* The VM of that number is of this generation: what was found of one that had the number before does not hold for it. */
+static __always_inline void strict_meet(struct strict_vm *s, u32 generation)
+{
+	if (s->generation == generation)
+		return;
+	s->generation = generation;
+	s->on = 0;
+	s->wide = 0;
+	s->first = 0;
 }
 
 static __always_inline u32 *strict_seat_of_vcpu(u32 index)

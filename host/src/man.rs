@@ -115,8 +115,8 @@ const TWICE: (&str, &str) = (
 );
 
 const RUN_STATUS: [(&str, &str); 4] = [
-    ("0", "Ended as asked: by SIGINT, SIGTERM or SysRq-S, or, unless systemd had started it, by SIGHUP or because the reader of the statistics went away. Statistics that cannot be written for another reason, as on a full disk, end nothing: a warning says it, and scheduling goes on without."),
-    ("1", "The kernel refused the scheduler, or put it out; or, with --monitor, standard output cannot be written; the reason is printed."),
+    ("0", "Ended as asked: by SIGINT, SIGTERM or SysRq-S, or, unless systemd had started it, by SIGHUP or because the reader of the statistics went away. Statistics that cannot be written for another reason, as on a full disk, end nothing: a warning says it, and scheduling goes on without. With --monitor also: the scheduler has ended and none came after it, or the reader went away."),
+    ("1", "The kernel refused the scheduler, or put it out, or it had to be loaded again too often; or, with --monitor, statistics cannot be read, or standard output cannot be written; the reason is printed."),
     ("2", "A bad flag, or this host cannot run the scheduler, or becomes one that cannot; with --monitor, there is nothing to monitor, or no right to; the remedy is printed."),
     TWICE,
 ];
@@ -129,7 +129,7 @@ const AUDIT_STATUS: [(&str, &str); 3] = [
 const RECORD_STATUS: [(&str, &str); 3] = [
     ("0", "The recording is complete, or says how many events it lacks."),
     ("1", "The kernel refused the probe, or the file cannot be written or given its name; the reason is printed, and where a complete recording stays."),
-    ("2", "A bad flag, or this host cannot be watched (no root, no KVM, no BTF); the remedy is printed."),
+    ("2", "A bad flag or file name, or this host cannot be watched (no root, no KVM, no BTF); the remedy is printed."),
 ];
 
 const TOP_STATUS: [(&str, &str); 4] = [
@@ -253,7 +253,8 @@ mod tests {
     fn what_becomes_of_statistics_that_cannot_be_written_is_said() {
         let page = text("cohort-run");
         assert!(page.contains("scheduling goes on without"), "{page}");
-        assert!(page.contains("with --monitor, standard output cannot be written"), "{page}");
+        assert!(page.contains("with --monitor, statistics cannot be read, or standard output"), "{page}");
+        assert!(page.contains("the scheduler has ended and none came after it"), "{page}");
         assert!(page.contains("there is nothing to monitor"), "{page}");
     }
 

@@ -186,8 +186,7 @@ fn schedule(
     if let Some(signal) = stops.signal() {
         return Ok(End::Signal(signal));
     }
-    let mut online = host.online_cpus();
-    let mut tell_again: Option<Instant> = None;
+    let mut online = Online::of(host.online_cpus());
     topology::tell(&skel.maps.neighbours, &topology::read(host, intf::MAX_CPUS)).map_err(|e| {
         Failure::failed(format!("cannot tell the scheduler which CPUs are near which: {e:#}"))
     })?;
@@ -224,15 +223,10 @@ fn schedule(
             break End::Outdated(why);
         }
         let maps = &running.skel.maps;
-        let now_online = host.online_cpus();
-        let changed = now_online != online;
-        if changed {
-            online = now_online;
-            tell_again = Some(Instant::now() + SETTLED_AFTER);
-        }
-        if changed || tell_again.take_if(|at| *at <= Instant::now()).is_some() {
-            // Switching SMT on brings pCPUs, and shows a moment later.
-            if let Some(why) = host.core_scheduling() {
+        let news = online.look(host.online_cpus(), Instant::now());
+        if news != News::Nothing {
+            // Switching SMT on brings pCPUs, and shows a moment later. Switching it off is what the refusal tells to do.
+            if let Some(why) = (news == News::Came).then(|| host.core_scheduling()).flatten() {
                 break End::Refused(why);
             }
             if let Err(error) = topology::tell(&maps.neighbours, &topology::read(host, intf::MAX_CPUS)) {
@@ -254,6 +248,49 @@ fn schedule(
     };
     running.detach();
     Ok(end)
+}
+
+/// The pCPUs that are online, as they come and go.
+struct Online {
+    cpus: Option<String>,
+    tell_again: Option<Instant>,
+    /// Some have come, and are to be told once more.
+    has_come: bool,
+}
+
+/// What is to be told of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    Nothing,
+    Went,
+    Came,
+}
+
+impl Online {
+    /// As the kernel writes them; None: it does not say.
+    fn of(cpus: Option<String>) -> Self {
+        Online { cpus, tell_again: None, has_come: false }
+    }
+
+    fn look(&mut self, cpus: Option<String>, now: Instant) -> News {
+        if cpus != self.cpus {
+            self.has_come |= has_come(self.cpus.as_deref(), cpus.as_deref());
+            self.cpus = cpus;
+            self.tell_again = Some(now + SETTLED_AFTER);
+        } else if self.tell_again.take_if(|at| *at <= now).is_none() {
+            return News::Nothing;
+        }
+        let news = if self.has_come { News::Came } else { News::Went };
+        self.has_come &= self.tell_again.is_some();
+        news
+    }
+}
+
+/// Is one there that was not before? Where that is not known, it may be.
+fn has_come(before: Option<&str>, now: Option<&str>) -> bool {
+    let (Some(before), Some(now)) = (before, now) else { return true };
+    let [before, now] = [before, now].map(|cpus| topology::cpu_list(cpus, intf::MAX_CPUS));
+    now.iter().any(|cpu| before.binary_search(cpu).is_err())
 }
 
 /// What a SIGHUP is.

@@ -146,7 +146,9 @@ fn from_cmdline(words: &[String]) -> Option<String> {
 fn from_cgroup(text: &str) -> Option<String> {
     let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
     let parts: Vec<_> = path.split('/').skip_while(|part| *part != "machine.slice").skip(1).collect();
-    let scope = parts.iter().find_map(|part| part.strip_suffix(".scope")).or(parts.first().copied())?;
+    // Slices hold many machines each, and are none: with the name of one all in it would be called the same.
+    let first = || parts.iter().copied().find(|part| !part.ends_with(".slice"));
+    let scope = parts.iter().find_map(|part| part.strip_suffix(".scope")).or_else(first)?;
     let name = scope.replace("\\x2d", "-");
     // libvirt puts its driver and a running number before the name.
     let own = name.strip_prefix("machine-").and_then(|rest| {
@@ -245,6 +247,10 @@ pub mod tests {
     fn a_cgroup_of_its_own_has_its_name() {
         assert_eq!(from_cgroup("0::/machine.slice/web.scope\n").as_deref(), Some("web"));
         assert_eq!(from_cgroup("4:cpu:/a\n0::/machine.slice/web/vcpu0\n").as_deref(), Some("web"));
+        let nested = |rest: &str| from_cgroup(&format!("0::/machine.slice/machine-ch.slice{rest}\n"));
+        assert_eq!(nested("/ch@a.service").as_deref(), Some("ch@a.service"));
+        assert_eq!(nested("/machine-ch-b.slice/b.scope/vcpu0").as_deref(), Some("b"));
+        assert_eq!(nested(""), None, "a slice is no machine");
         for other in ["0::/\n", "0::/machine.slice\n", "0::/user.slice/user-0.slice/session-1.scope\n", ""] {
             assert_eq!(from_cgroup(other), None, "{other}");
         }

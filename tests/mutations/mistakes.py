@@ -434,7 +434,7 @@ MUTATIONS = [
         "s->m.class = CREDIT_BOOST;",
         "s->m.class = CREDIT_UNDER;",
     ),
-    Mutation("who owes credit is UNDER", "order_credit.h", "within < 0 ? CREDIT_OVER", "within < 0 ? CREDIT_UNDER"),
+    Mutation("who owes credit is UNDER", "order_credit.h", "owes ? CREDIT_OVER", "owes ? CREDIT_UNDER"),
     Mutation(
         "a boost does not end", "order_credit.h", "if (s->m.class == CREDIT_BOOST && since_ns", "if (!s && since_ns"
     ),

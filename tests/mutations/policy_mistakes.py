@@ -213,6 +213,24 @@ OF_POLICIES = [
         "s->on = strict_is_seated(vm_id);",
         "s->on = 1;",
     ),
+    Mutation(
+        "a VM runs in parts as another one did that had its number",
+        "strict_seats.h",
+        "if (s->generation == generation)",
+        "if (generation)",
+    ),
+    Mutation(
+        "who is boosted is so for ever if no tick finds it running",
+        "order_credit.h",
+        "if (s->m.class != CREDIT_BOOST || owes)",
+        "if (s->m.class != CREDIT_BOOST)",
+    ),
+    Mutation(
+        "whose domain owes is UNDER when it has waited for credit",
+        "order_credit.h",
+        "owes = within < 0 || (!within && d->owed_ns < 0);",
+        "owes = within < 0;",
+    ),
     Mutation("a pCPU is two vCPUs' seat", "strict_seats.h", " || c->taken || seat->next_vm)", " || c->taken)"),
     Mutation(
         "a seat is where its vCPU may not run",

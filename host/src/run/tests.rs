@@ -27,6 +27,27 @@ fn a_check_refuses_the_sets_that_a_run_refuses() {
     assert_eq!(check(&told()), Ok(()));
 }
 
+#[test]
+fn cookies_are_asked_for_when_pcpus_come_and_not_when_they_go() {
+    let (begin, at) = (Instant::now(), |cpus: &str| Some(cpus.to_string()));
+    let mut online = Online::of(at("0-7"));
+    let mut look = |cpus, ms| online.look(cpus, begin + Duration::from_millis(ms));
+    assert_eq!(look(at("0-7"), 0), News::Nothing);
+    // SMT is switched off, one pCPU after the other: it is still on while the first ones go.
+    assert_eq!(look(at("0-6"), 200), News::Went);
+    assert_eq!(look(at("0-4,6"), 400), News::Went);
+    assert_eq!(look(at("0-4,6"), 600), News::Nothing);
+    assert_eq!(look(at("0-4,6"), 1400), News::Went, "again when it has settled");
+    assert_eq!(look(at("0-4,6"), 1600), News::Nothing);
+    // And on: one that comes is asked for again a second later, though another goes meanwhile.
+    assert_eq!(look(at("0-6"), 2000), News::Came);
+    assert_eq!(look(at("0-5"), 2200), News::Came);
+    assert_eq!(look(at("0-5"), 3200), News::Came);
+    assert_eq!(look(at("0-5"), 4400), News::Nothing);
+    assert_eq!(look(at("0-4"), 4600), News::Went);
+    assert_eq!(look(None, 4800), News::Came, "nobody knows");
+}
+
 /// In the environment of a process that started() has made. Without it nobody sends the signals that the tests
 /// below wait for, as when all that are ignored are run: then they wait for none.
 const SIGNALLED: &str = "COHORT_TEST_IS_SIGNALLED";

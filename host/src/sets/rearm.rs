@@ -179,7 +179,9 @@ impl Window {
     fn take(&mut self, faults: u64, budget: u64, pid: i32, host: &Host) -> io::Result<()> {
         let pagemap = File::open(host.path(&format!("/proc/{pid}/pagemap")))?;
         let mappings = mappings(&host.read(&format!("/proc/{pid}/maps")).unwrap_or_default());
-        let new = faults.wrapping_sub(std::mem::replace(&mut self.faults, faults));
+        let before = std::mem::replace(&mut self.faults, faults);
+        // A scheduler that was loaded anew counts from 0.
+        let new = faults.checked_sub(before).unwrap_or(faults);
         self.move_on(new, budget, mappings.iter().map(|mapping| mapping.end - mapping.start).sum());
         debug!("process {pid}: {new} faults; takes {} KiB from {} KiB on", self.len >> 10, self.from >> 10);
         parts(&mappings, self.from, self.len).into_iter().try_for_each(|part| drop_mapped(&pagemap, part))?;
@@ -400,6 +402,16 @@ mod tests {
         }
         assert_eq!((window.len, window.unseen), (2 << 20, 0), "all of it was tried");
         assert!(!window.is_in_vain(0));
+    }
+
+    #[test]
+    fn a_scheduler_that_counts_from_0_again_has_not_seen_too_many_faults() {
+        let host = FakeHost::new()
+            .file("/proc/7/pagemap", "")
+            .file("/proc/7/maps", "7f0000000000-7f0000200000 rw-p 00000000 00:00 0\n");
+        let mut window = Window::new(500, 100);
+        assert!(window.take(3, 100, 7, &host.host()).is_err(), "it cannot be taken; what is wanted counts");
+        assert_eq!((window.faults, window.len / PAGE), (3, 200), "few faults have come: more is taken");
     }
 
     #[test]

@@ -196,6 +196,31 @@ fn a_boost_ends_at_a_tick() {
     assert!(w.is_running(second) && !w.is_running(first));
 }
 
+#[test]
+fn who_sleeps_at_every_tick_has_no_more_than_its_part() {
+    for (weight, due) in [(100, 0.5), (25, 0.2)] {
+        let mut w = xen(1);
+        // Credit is given every 30 ms from now on, in the middle between two of Xen's ticks.
+        w.run(5 * MS);
+        let greedy = vm_of(&mut w, weight, 1)[0];
+        vm_of(&mut w, 100, 1);
+        let mut used_ns = 0;
+        for round in 0..600 {
+            if round == 100 {
+                used_ns = w.task(greedy).used_ns;
+            }
+            w.run(9 * MS / 2);
+            w.sleep(greedy);
+            w.run(MS);
+            w.wake(greedy);
+            w.run(9 * MS / 2);
+        }
+        audit(&mut w);
+        let got = (w.task(greedy).used_ns - used_ns) as f64 / (5 * SECOND) as f64;
+        assert!(got < due + 0.1, "it has {got:.3} and is due {due}");
+    }
+}
+
 const FOREVER_NS: u64 = 100 * SECOND;
 
 #[test]

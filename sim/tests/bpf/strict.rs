@@ -4,6 +4,7 @@
 use crate::common::*;
 use crate::spec::{knob, Config, Knobs, Spec};
 use crate::together::watch;
+use crate::view::State;
 use crate::world::{TaskId, World};
 
 fn strict() -> Knobs {
@@ -201,6 +202,41 @@ fn a_wide_vm_runs_in_parts_that_change() {
         assert_near(*part, 0.2, 0.01);
     }
     assert_near(shares[5], 0.5, 0.01);
+}
+
+#[test]
+fn a_vm_with_the_number_of_a_wide_one_runs_whole() {
+    let mut w = world_with(3, strict());
+    // Heavy, and so always first: the wide one has the third pCPU, whenever that is.
+    let (cgroup, heavy, wide) = (w.new_cgroup(0, 1_000), w.new_vm(2), w.new_vm(4));
+    let mut all: Vec<TaskId> =
+        (0..2).map(|id| w.spawn(Spec::busy().vcpu(heavy, id).cgroup(cgroup))).collect();
+    let parts: Vec<TaskId> = (0..4).map(|id| w.spawn(Spec::busy().vcpu(wide, id))).collect();
+    all.extend(&parts);
+    introduce(&mut w, &all);
+    let watched = watch(&mut w, &[&parts]);
+    w.run(1_000 * MS);
+    assert!(watched.seen(&w)[0].longest_torn_ns > 10 * MS, "test: it is to run in parts");
+    let number = w.slot_of(wide).unwrap();
+    parts.iter().for_each(|id| w.exit(*id));
+    w.run(500 * MS);
+    assert_eq!(w.peek_vm(number).kvm, 0, "test: it is to be gone");
+    // Those of the next one sleep before any tick has found them, and are known when they wake.
+    let tick_ns = w.config.tick_ns;
+    w.run(tick_ns - w.sim_ns() % tick_ns + MS / 10);
+    let (vm, vcpus) = busy_vm(&mut w, 2);
+    w.settle();
+    vcpus.iter().for_each(|id| w.sleep(*id));
+    w.run(MS);
+    assert!(vcpus.iter().all(|id| w.task(*id).state == State::Asleep), "test: they are to sleep");
+    let watched = watch(&mut w, &[&vcpus]);
+    vcpus.iter().for_each(|id| w.wake(*id));
+    assert_eq!(w.slot_of(vm), Some(number), "test: it is to have the other one's number");
+    w.run(1_000 * MS);
+    audit(&mut w);
+    let seen = watched.seen(&w)[0];
+    assert!(seen.longest_torn_ns <= torn_bound_ns(&w), "{seen:?}");
+    assert!(seen.ran_ns > 20 * MS, "{seen:?}");
 }
 
 #[test]
