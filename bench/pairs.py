@@ -49,13 +49,19 @@ def main(words: Sequence[str]) -> None:
 
 
 def _pairs(rows: Sequence[tuple[str, Row]], policy: str, base: str) -> dict[str, list[float]]:
-    """Return the logarithms of each program's ratios."""
-    seconds = {(folder, row.round, row.vm, row.program, row.policy): row.seconds for folder, row in rows}
+    """Return the logarithms of each program's ratios.
+
+    One that runs in several turns has a figure of each, in their order; where one failed, which is which is not known.
+    """
+    seconds: dict[tuple[str, int, str, str, str], list[float]] = {}
+    for folder, row in rows:
+        seconds.setdefault((folder, row.round, row.vm, row.program, row.policy), []).append(row.seconds)
     pairs: dict[str, list[float]] = {}
-    for (folder, number, vm, program, name), value in seconds.items():
-        beside = seconds.get((folder, number, vm, program, base))
-        if name == policy and beside:
-            pairs.setdefault(program, []).append(math.log(value / beside))
+    for (folder, number, vm, program, name), values in seconds.items():
+        beside = seconds.get((folder, number, vm, program, base), [])
+        if name == policy and len(beside) == len(values):
+            logs = [math.log(value / other) for value, other in zip(values, beside, strict=True)]
+            pairs.setdefault(program, []).extend(logs)
     return pairs
 
 

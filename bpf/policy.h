@@ -169,8 +169,8 @@ struct guard {
 };
 
 /*
- * May one run now? Asked on every path that gives a pCPU, but for pinned kernel threads that wake, for what they do is the kernel's, and short; for those that exit; and
- * for those overdue in a long queue.
+ * May one run now? Asked on every path that gives a pCPU, but for pinned kernel threads that wake, for what they do is the kernel's, and short; for those that
+ * exit; for those overdue in a long queue; and for those that have waited for ASIDE_MAX_NS.
  */
 enum gate_answer {
 	GATE_OPEN,

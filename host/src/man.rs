@@ -116,7 +116,7 @@ const TWICE: (&str, &str) = (
 
 const RUN_STATUS: [(&str, &str); 4] = [
     ("0", "Ended as asked: by SIGINT, SIGTERM or SysRq-S, or, unless systemd had started it, by SIGHUP or because the reader of the statistics went away. Statistics that cannot be written for another reason, as on a full disk, end nothing: a warning says it, and scheduling goes on without. With --monitor also: the scheduler has ended and none came after it, or the reader went away."),
-    ("1", "The kernel refused the scheduler, or put it out, or it had to be loaded again too often; or, with --monitor, statistics cannot be read, or standard output cannot be written; the reason is printed."),
+    ("1", "The kernel refused the scheduler, or put it out, or it had to be loaded again more than 10 times in a minute; or, with --monitor, standard output cannot be written, or the statistics cannot be read; the reason is printed."),
     ("2", "A bad flag, or this host cannot run the scheduler, or becomes one that cannot; with --monitor, there is nothing to monitor, or no right to; the remedy is printed."),
     TWICE,
 ];
@@ -129,7 +129,7 @@ const AUDIT_STATUS: [(&str, &str); 3] = [
 const RECORD_STATUS: [(&str, &str); 3] = [
     ("0", "The recording is complete, or says how many events it lacks."),
     ("1", "The kernel refused the probe, or the file cannot be written or given its name; the reason is printed, and where a complete recording stays."),
-    ("2", "A bad flag or file name, or this host cannot be watched (no root, no KVM, no BTF); the remedy is printed."),
+    ("2", "A bad flag or file name, a file that cannot be made, or this host cannot be watched (no root, no KVM, no BTF); the remedy is printed."),
 ];
 
 const TOP_STATUS: [(&str, &str); 4] = [
@@ -256,6 +256,18 @@ mod tests {
         assert!(page.contains("with --monitor, statistics cannot be read, or standard output"), "{page}");
         assert!(page.contains("the scheduler has ended and none came after it"), "{page}");
         assert!(page.contains("there is nothing to monitor"), "{page}");
+    }
+
+    #[test]
+    fn what_ends_run_and_record_is_what_their_guides_say() {
+        let guides = (include_str!("../../docs/cohort.md"), include_str!("../../docs/record.md"));
+        for (name, guide, of_both) in [
+            ("cohort-run", guides.0, "loaded again more than 10 times in a minute"),
+            ("cohort-record", guides.1, "a file that cannot be made"),
+        ] {
+            let page = text(name);
+            assert!(page.contains(of_both) && guide.contains(of_both), "{of_both} is missing in {page}");
+        }
     }
 
     #[test]

@@ -35,6 +35,7 @@ KERNEL_BOOSTS = ("candidate", "any-mode", "unfair")
 # Of a policy, on real kernels: the `cohort` that runs it, in place of the one that is built here.
 BINARY = "--binary"
 
+_KERNEL_FLAGS = ("--cgroup-mode", "--vm-cgroups", "--boost")
 # In the order of KernelSettings' fields.
 _NUMBERS = {"--base-slice-us": BASE_SLICE_US, "--latency-us": CFS_US, "--min-granularity-us": CFS_US}
 
@@ -110,7 +111,10 @@ def kernel_settings(args: Sequence[str]) -> KernelSettings:
     words = [word for arg in args for word in arg.split("=", 1)]
     mode, vm_cgroups, boosts = None, True, {KERNEL_BOOSTS[0]}
     numbers: dict[str, int] = {}
-    for flag, value in zip(words[::2], [*words[1::2], ""], strict=False):
+    flags = words[::2]
+    for flag, value in zip(flags, [*words[1::2], ""], strict=False):
+        if flags.count(flag) > 1 and flag in (*_KERNEL_FLAGS, *_NUMBERS):
+            raise BadInput(f"--policy-args: {flag}: is given twice: must be once")
         if flag == "--cgroup-mode" and value in CGROUP_MODES:
             mode = value
         elif flag == "--vm-cgroups" and value in _YES_NO:

@@ -19,7 +19,7 @@ const RUNS: [(&str, &str, &str, &str, &str, &str); 10] = [
     ("hackbench", "pv-queued", "kvm-pv", "posted", COHORT, BPF),
     ("hackbench", "ticket", "ipi", "virtualized", CFS, "9e20aa2dae4fd5f4"),
     ("tlb-flush", "tas", "ipi", "trapped", EEVDF, "e9bd06ad16276ef1"),
-    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "00319e57956e10c1"),
+    ("tlb-flush", "tas", "kvm-pv", "trapped", FLAT, "f26b0c4695cf069e"),
     ("tlb-flush", "tas", "hypercall", "trapped", COHORT, BPF),
     ("ebizzy", "queued", "ipi", "trapped", EEVDF, "c4242622fb8be223"),
     ("dbench", "queued", "ipi", "posted", COHORT, BPF),

@@ -204,6 +204,23 @@ def test_policies_are_compared_round_by_round(
     ]
 
 
+def test_each_turn_of_a_program_is_compared_with_the_same(
+    script: Callable[[str], Any], results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = next(row for row in results.rows if row.policy == "eevdf")
+    # A turn after the other, under both policies; in the second round the first turn failed under one.
+    times = [("eevdf", 1, 8.0), ("vtime", 1, 2.0), ("vtime", 1, 1.0), ("eevdf", 1, 1.0)]
+    times += [("eevdf", 2, 8.0), ("vtime", 2, 1.0), ("eevdf", 2, 1.0)]
+    results.rows = [
+        dataclasses.replace(row, policy=policy, round=number, value=value, rate=False)
+        for policy, number, value in times
+    ]
+    write_parquet(results, FILE)
+    capsys.readouterr()
+    script("pairs").main(["out", "eevdf", "vtime"])
+    assert capsys.readouterr().out.splitlines()[2] == f"| {row.program} | 2 | 2.00 [1.00–4.00] |"
+
+
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [

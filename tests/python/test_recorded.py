@@ -268,6 +268,7 @@ def test_what_is_wrong_is_one_line(file: Path, cohortlab: Run, tmp_path: Path) -
         assert not (tmp_path / "bad").exists()
     for options, expected in (
         (("--from-s", "1e6"), "--from-s: 1e+06 is not allowed"),
+        (("--from-s", "1e300"), "--from-s: 1e+300 is not allowed"),
         (("--from-s", "inf"), "'--from-s': inf is not a finite number"),
         (("--for-s", "nan"), "'--for-s': nan is not a finite number"),
         (("--hardware", "none"), "--hardware"),

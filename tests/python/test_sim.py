@@ -218,6 +218,7 @@ def test_fidelity_shows_both(cohortlab: Run, path: Path) -> None:
         (["explain", "SCENARIO", "--ftrace", "/proc/x"], "--ftrace: /proc: cannot be written to: "),
         (["explain", "SCENARIO", "--perfetto", "x", "--ftrace", "./x"], "--ftrace: x: is that of --perfetto as well"),
         (["explain", "SCENARIO", "--from-ms", "1e9"], "--from-ms: 1e+09 is not allowed: the run ends at "),
+        (["explain", "SCENARIO", "--from-ms", "1e303"], "--from-ms: 1e+303 is not allowed: the run ends at "),
         (["explain", "SCENARIO", "--from-ms", "inf"], "'--from-ms': inf is not a finite number"),
         (["explain", "SCENARIO", "--from-ms", "nan"], "'--from-ms': nan is not a finite number"),
         (["explain", "SCENARIO", "--ms", "nan"], "'--ms': nan is not a finite number"),

@@ -221,6 +221,19 @@ def test_the_kernel_takes_no_other_arguments(args: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    "args",
+    [
+        ["--base-slice-us", "4000", "--base-slice-us=8000"],
+        ["--cgroup-mode=smp", "--cgroup-mode", "smp"],
+        ["--vm-cgroups", "no", "--boost", "unfair", "--boost", "any-mode"],
+    ],
+)
+def test_the_kernel_takes_an_argument_once(args: list[str]) -> None:
+    with pytest.raises(BadInput, match=r"--(base-slice-us|cgroup-mode|boost): is given twice: must be once"):
+        policy.host_class("eevdf", args, "7.3")
+
+
+@pytest.mark.parametrize(
     ("name", "args", "kernel", "said"),
     [
         ("nobody", [], "7.3", 'policy "nobody" is not known to the simulator: must be one of eevdf, cohort, '),
@@ -230,6 +243,7 @@ def test_the_kernel_takes_no_other_arguments(args: list[str]) -> None:
         ("partial", ["--sets", "a", "--sets", "b"], "7.3", "--sets: is given twice: must be once"),
         ("cohort", ["--slice-us", "99"], "7.3", '--slice-us: "99" is not allowed: must be whole microseconds from 100'),
         ("cohort", ["--slice-us", "١٢٣"], "7.3", "must be whole microseconds from 100"),
+        ("cohort", ["--slice-us", "9" * 4400], "7.3", "… is not allowed: must be whole microseconds from 100"),
         ("cohort", ["--lag-us", "0"], "7.3", '--lag-us: "0" is not allowed: must be whole microseconds from 1000'),
         (
             "cohort",

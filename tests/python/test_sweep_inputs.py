@@ -96,11 +96,26 @@ def test_settings_that_do_not_go_together_are_a_row(path: Path, wrong_together: 
     assert chunks.known_of(planned, 0, planned.points, {"x": []}) == {}
 
 
-def test_an_argument_that_the_policy_has_already_is_refused(cohortlab: Run, path: Path) -> None:
-    options = ("--axis", "policy=vtime --slice-us 4000", "--axis", "policy.slice-us=8000")
+@pytest.mark.parametrize(("policy", "knob"), [("vtime", "slice-us"), ("eevdf", "base-slice-us")])
+def test_an_argument_that_the_policy_has_already_is_refused(cohortlab: Run, path: Path, policy: str, knob: str) -> None:
+    options = ("--axis", f"policy={policy} --{knob} 4000", "--axis", f"policy.{knob}=8000")
     ran = cohortlab("sweep", path, *options, "--out", "out")
     assert (ran.code, ran.out, ran.err.count("\n"), Path("out").exists()) == (2, "", 1, False), ran.err
-    assert "--slice-us: is given twice: must be once" in ran.err
+    assert f"--{knob}: is given twice: must be once" in ran.err
+
+
+def test_hardware_is_read_in_the_order_of_its_axis(path: Path, tmp_path: Path) -> None:
+    names = [f"{tmp_path}/h{number}.toml" for number in (3, 1, 4, 0, 5, 9, 2, 6)]
+    for name in names:
+        Path(name).write_text('description = "as it comes"\n')
+    assert list(made(path, f"hardware={','.join(names)}").library.hardware) == names
+
+
+def test_a_kernel_that_another_axis_overrides_is_refused(cohortlab: Run, path: Path) -> None:
+    options = ("--axis", "kernel=7.3", "--axis", "scenario.defaults.kernel=6.1,6.12")
+    ran = cohortlab("sweep", path, *options, "--out", "out")
+    assert (ran.code, ran.out, ran.err.count("\n"), Path("out").exists()) == (2, "", 1, False), ran.err
+    assert "--axis: scenario.defaults.kernel: changes nothing beside the axis kernel: must be left out" in ran.err
 
 
 def test_sets_are_what_their_file_said_when_the_sweep_was_made(path: Path, tmp_path: Path) -> None:

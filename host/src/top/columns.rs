@@ -315,5 +315,11 @@ mod tests {
             "{fields:?}"
         );
         assert!(fields.contains(&"rdy_percent".to_string()) && fields.contains(&"kwait_ms".to_string()));
+        let in_ms = fields.iter().map(String::as_str).filter(|field| field.ends_with("_ms"));
+        let guide = include_str!("../../../docs/top.md");
+        for field in ["rdy_percent", "ple_per_s", "chain"].into_iter().chain(in_ms) {
+            assert!(fields.contains(&field.to_string()), "no column is {field}");
+            assert!(guide.contains(&format!("`{field}`")), "docs/top.md lacks {field}");
+        }
     }
 }

@@ -54,9 +54,10 @@ def import_recording(
     version = None if kernel is None else makes.version_of_option(kernel)
     first, *guests = recording
     read = recordings.load(first, *guests)
-    from_ns = int(from_s * NS_PER_S)
-    if from_ns >= read.length_ns:
+    # Compared first: of what is too great for a float there is no integer.
+    if from_s * NS_PER_S >= read.length_ns:
         raise BadInput(f"--from-s: {from_s:g} is not allowed: the recording has {read.length_ns / NS_PER_S:.3f} s")
+    from_ns = int(from_s * NS_PER_S)
     part = makes.Part(from_ns, min(from_ns + int(for_s * NS_PER_S), read.length_ns))
     folder = out or first.with_suffix("")
     if folder == first:

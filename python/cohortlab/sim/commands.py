@@ -43,9 +43,7 @@ FORMATS = (".png", ".svg", ".pdf")
 )
 @click.option("--alone", is_flag=True, help="Without the neighbours' load.")
 @click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), default=1, show_default=True, help="Which run.")
-@click.option(
-    "--kernel", type=Name(), help="Version of the simulated host's kernel, for eevdf. Default: the scenario's."
-)
+@click.option("--kernel", type=Name(), help="Version of the simulated host's kernel and KVM. Default: the scenario's.")
 @click.option("--hardware", type=Name(), help="A name in hardware/, or a file. Default: the scenario's, or lab.")
 @click.option("--from-ms", type=FiniteRange(0), help="Where the picture begins. Default: where most is spun.")
 @click.option("--ms", type=FiniteRange(0.001, 1e6), default=60.0, show_default=True, help="How much it shows.")
@@ -122,10 +120,11 @@ def explain(
     from cohortlab.sim import picture, words
 
     length_ns = int(ms * picture.NS_PER_MS)
-    start_ns = None if from_ms is None else int(from_ms * picture.NS_PER_MS)
     end_ns = picture.shared_ns(results)
-    if start_ns is not None and start_ns >= end_ns:
+    # Compared first: of what is too great for a float there is no integer.
+    if from_ms is not None and from_ms * picture.NS_PER_MS >= end_ns:
         raise BadInput(f"--from-ms: {from_ms:g} is not allowed: the run ends at {end_ns / 1e6:.3f} ms")
+    start_ns = None if from_ms is None else int(from_ms * picture.NS_PER_MS)
     window = (
         picture.busiest(results, length_ns)
         if start_ns is None

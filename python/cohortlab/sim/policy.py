@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from cohortlab.native import native
 from cohortlab.places import PlaceError
 from cohortlab.policies import BINARY, KERNEL, KERNEL_BOOSTS, KernelSettings, kernel_settings, read_sets
+from cohortlab.tomlmodel import shown
 
 T = TypeVar("T")
 
@@ -70,6 +71,8 @@ TRAFFIC_DEFAULT = "interrupts"
 TRAFFICS = {name: name for name in ("interrupts", "faults", "both")}
 FAULTS = "faults-per-s"
 FAULTS_RANGE = (100, 1_000_000)
+# As many as an integer of 64 bits has.
+_DIGITS_MAX = 19
 _OTHERS = (SBCO_ALPHA, SPLIT, TRAFFIC, FAULTS, "sets")
 FLAGS = tuple(f"--{name}" for name in (*_AXES, *TIMING, *_OTHERS))
 
@@ -417,8 +420,10 @@ def _split(value: str) -> float:
 
 def _whole(flag: str, value: str, of: tuple[int, int], what: str = "a whole number") -> int:
     low, high = of
-    if not (value.isascii() and value.isdecimal() and low <= int(value) <= high):
-        raise PlaceError(f'{flag}: "{value}" is not allowed: must be {what} from {low} to {high}')
+    # Python itself refuses to read some thousands of digits.
+    is_number = value.isascii() and value.isdecimal() and len(value) <= _DIGITS_MAX
+    if not (is_number and low <= int(value) <= high):
+        raise PlaceError(f"{flag}: {shown(value)} is not allowed: must be {what} from {low} to {high}")
     return int(value)
 
 

@@ -323,6 +323,8 @@ def _read(plan: Plan) -> None:
     for axis in plan.axes:
         if axis.root == "scenario" and axis.path.startswith("defaults") and axis.path != "defaults.kernel":
             raise BadInput(f"--axis: {axis.field}: changes nothing in a sweep: must be hardware or policy instead")
+        if axis.field == "scenario.defaults.kernel" and any(other.field == "kernel" for other in plan.axes):
+            raise BadInput(f"--axis: {axis.field}: changes nothing beside the axis kernel: must be left out")
         for value in axis.values:
             if axis.root == "scenario" and isinstance(value, str | list):
                 _read_scenarios(plan, axis, value, found)
@@ -336,8 +338,8 @@ def _read(plan: Plan) -> None:
                 library.sets[file] = read_sets(file)
             except PlaceError as error:
                 raise BadInput(f"--axis: {axis.field}: {error}") from None
-    names = {value for axis in plan.axes if axis.field == "hardware" for value in axis.values}
-    for name in names or {""}:
+    # In their order: which of two wrong ones is told must not change from run to run, as a set's order does.
+    for name in next((axis.values for axis in plan.axes if axis.field == "hardware"), ("",)):
         hardware = hardwares.of(base, name or None)
         library.hardware[name] = (read_toml(hardware.path), hardware.path)
 

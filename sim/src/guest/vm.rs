@@ -113,7 +113,8 @@ impl Vm {
             spaces: Vec::new(),
             lock_rng,
             tick_phase_ns: 0,
-            boost_from: 0,
+            // kvm_create_vm() leaves `last_boosted_vcpu` at 0.
+            boost_from: 1,
             counters: Counters::default(),
             program: None,
             hold: Default::default(),
@@ -187,7 +188,7 @@ impl Vm {
         let vcpu = &mut self.vcpus[v];
         vcpu.run = None;
         vcpu.settled = false;
-        vcpu.comes_back = false;
+        vcpu.goes_on();
         vcpu.loop_ends();
         // vmx_vcpu_load(), when it was scheduled out.
         vcpu.window_size = shrunk;
@@ -203,7 +204,7 @@ impl Vm {
 
     fn comes_due(&mut self, now_ns: Ns, v: usize) {
         self.pause(now_ns, v);
-        self.vcpus[v].comes_back = false;
+        self.vcpus[v].goes_on();
     }
 
     /// If nothing else happens before, let time pass to when the vCPU's timer would fire, and return true: the same comes of it as of [`Vm::arm`] and

@@ -28,6 +28,7 @@ impl Vm {
         let vcpu = &mut self.vcpus[v];
         vcpu.loop_ends();
         vcpu.place = Place::Exit;
+        vcpu.at_boundary = reason == exit::INTERRUPT;
         vcpu.exit = Exit { reason, since_ns: now_ns, work: Progress::new(work_ns), then };
         self.counters.exits[usize::from(reason)] += 1;
     }
@@ -37,7 +38,9 @@ impl Vm {
         vcpu.place = Place::Exit;
         vcpu.exit.work = Progress::new(host.core.machine.costs.vm_entry_ns);
         vcpu.exit.then = Then::Enter;
-        self.schedules_first(host, v);
+        if !self.schedules_first(host, v) {
+            self.vcpus[v].at_boundary = false;
+        }
     }
 
     /// Before the guest is entered the thread may have to schedule: vcpu_run() looks for that, and kvm_vcpu_exit_request() at the last moment. Return true if
@@ -146,14 +149,19 @@ impl Vm {
     pub(crate) fn sched_out(&mut self, now_ns: Ns, v: usize) {
         let tells = self.kvm.steal_time && self.kvm.tells_preempted;
         let vcpu = &mut self.vcpus[v];
-        match vcpu.place {
-            // kvm_steal_time_set_preempted() only between two of the guest's instructions (since 5.19): not in the middle of an exit's handling.
-            Place::Guest if vcpu.settled => {
-                vcpu.seen_preempted = tells;
-                self.look_at_owners();
-            }
-            Place::Poll => vcpu.poll_until_ns = now_ns,
-            _ => {}
+        if vcpu.place == Place::Poll {
+            vcpu.poll_until_ns = now_ns;
+        }
+        // kvm_steal_time_set_preempted() only between two of the guest's instructions (since 5.19): not in the middle of an exit's handling, unless the exit
+        // is for an interrupt of the host's, which comes between two.
+        let is_between = match vcpu.place {
+            Place::Guest => vcpu.settled,
+            Place::Exit => vcpu.at_boundary,
+            Place::Poll | Place::Blocked => false,
+        };
+        if is_between {
+            vcpu.seen_preempted = tells;
+            self.look_at_owners();
         }
     }
 

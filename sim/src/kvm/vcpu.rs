@@ -88,6 +88,8 @@ pub struct Vcpu {
     pub stalls: Option<Progress>,
     /// It has yielded: nothing more happens before the scheduler has decided.
     pub comes_back: bool,
+    /// `arch.at_instruction_boundary`: an interrupt of the host has ended the guest's turn, and vcpu_run() has not gone round since.
+    pub at_boundary: bool,
     pub in_spin_loop: bool,
     pub dy_eligible: bool,
 
@@ -123,6 +125,7 @@ impl Vcpu {
             window: None,
             stalls: None,
             comes_back: false,
+            at_boundary: false,
             in_spin_loop: false,
             dy_eligible: false,
             seen_preempted: false,
@@ -137,6 +140,12 @@ impl Vcpu {
     pub fn loop_ends(&mut self) {
         self.window = None;
         self.stalls = None;
+    }
+
+    /// Whoever had the pCPU meanwhile, schedule() has returned, if the thread had called it; then vcpu_run() goes round.
+    pub fn goes_on(&mut self) {
+        self.at_boundary &= !self.comes_back;
+        self.comes_back = false;
     }
 
     /// Executes the guest's code at this instant (IN_GUEST_MODE).

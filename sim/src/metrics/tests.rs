@@ -289,6 +289,22 @@ fn the_window_of_a_program_that_goes_on_ends_now() {
 }
 
 #[test]
+fn a_program_whose_start_found_no_room_has_no_window() {
+    let vm = |_| VmLayout { vcpus: 1, weight: 100, ..VmLayout::default() };
+    let mut metrics = Metrics::new(Layout { pcpus: 1, vms: (0..300).map(vm).collect(), ..Layout::default() });
+    let vcpu = |vm| VcpuId { vm: VmId(vm), id: 0 };
+    // The first begins with the run, all others at 10.
+    for vm in 1..300 {
+        metrics.record(10, &What::ProgramStart { vcpu: vcpu(vm), program: 0 });
+    }
+    for (now_ns, vm) in [(15, 299), (20, 0), (30, 1)] {
+        metrics.record(now_ns, &What::ProgramEnd { vcpu: vcpu(vm), program: 0 });
+    }
+    let found = [0, 1, 2, 299].map(|vm| metrics.window(40, VmId(vm)).map(|window| window.length_ns));
+    assert_eq!(found, [Some(20), Some(20), Some(30), None]);
+}
+
+#[test]
 fn what_is_counted_before_a_program_and_after_it_is_known_apart() {
     let sent = |vector| What::GuestIpiSent { from: V0, to: V1, vector };
     let taken = |vector| What::GuestIpiTaken { vcpu: V1, vector };

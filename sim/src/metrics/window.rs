@@ -2,7 +2,7 @@
 //! A program's window: what it did, and what was counted, from its start to its end. All of that is kept here: a guest says when its program starts, does a unit of
 //! its work, ends. With nobody listening to events there are times, units and the scheduler's counters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -178,6 +178,8 @@ pub struct Window {
 pub struct Marks {
     starts: BTreeMap<VmId, Mark>,
     ends: BTreeMap<VmId, Mark>,
+    /// Whose start found no room: an end alone is that of a program that begins with the run.
+    unknown: BTreeSet<VmId>,
 }
 
 /// A mark is made only where there is room for it: it looks at all VMs.
@@ -190,10 +192,15 @@ fn keep(marks: &mut BTreeMap<VmId, Mark>, vm: VmId, mark: impl FnOnce() -> Mark)
 impl Marks {
     pub fn starts(&mut self, vm: VmId, mark: impl FnOnce() -> Mark) {
         keep(&mut self.starts, vm, mark);
+        if !self.starts.contains_key(&vm) {
+            self.unknown.insert(vm);
+        }
     }
 
     pub fn ends(&mut self, vm: VmId, mark: impl FnOnce() -> Mark) {
-        keep(&mut self.ends, vm, mark);
+        if !self.unknown.contains(&vm) {
+            keep(&mut self.ends, vm, mark);
+        }
     }
 
     /// The window of a VM's program; None: it has no mark. `now`: where it has not ended yet.

@@ -304,10 +304,10 @@ fn the_round_robin_goes_on_behind_the_last_boosted_one_unless_it_has_the_bug() {
         let granted = yields(&s).into_iter().filter(|(_, (from, _, granted))| *from == 3 && *granted);
         granted.map(|(_, (_, to, _))| to).take(4).collect::<Vec<u32>>()
     };
-    // Right: 0, 1, 2, 0. With the bug the number of tries is stored: from 0 it is 0 (as it should be), the next begins at 1 and finds 1 at
-    // its first try, number 0: so the next begins at 1 again.
-    assert_eq!(first_grants(false), [0, 1, 2, 0]);
-    assert_eq!(first_grants(true), [0, 1, 1, 1]);
+    // `last_boosted_vcpu` begins at 0, so the first one asked is 1. With the bug the number of tries is stored: 1 is found at the first try, number 0, so the
+    // next begins at 1 again.
+    assert_eq!(first_grants(false), [1, 2, 0, 1]);
+    assert_eq!(first_grants(true), [1, 1, 1, 1]);
 }
 
 /// vCPUs 0 and 1 on one pCPU, others on one of their own. vCPU 0 flushes after 5 ms of its time, at 9 ms, while vCPU 1 waits for its turn from 12 ms on.
