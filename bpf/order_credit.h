@@ -95,8 +95,8 @@ VERIFIED_ONCE credit_take(struct task_ctx *t)
 	if (within < -CREDIT_MAX_NS)
 		within = -CREDIT_MAX_NS;
 	atomic_add(&s->credit_ns, within - s->credit_ns);
-	/* Who has neither used nor been given any since it woke: what it left when it last slept is its domain's. */
-	owes = within < 0 || (!within && d->owed_ns < 0);
+	/* Who owed when it woke (credit_wake()) and has been given nothing owes still: what it left when it last slept is its domain's. */
+	owes = within < 0 || (!within && s->m.class == CREDIT_OVER && d->owed_ns < 0);
 	/* Xen's accounting ends boosts too: or who sleeps whenever its tick comes would be boosted for ever, whatever it owes. */
 	if (s->m.class != CREDIT_BOOST || owes)
 		s->m.class = owes ? CREDIT_OVER : CREDIT_UNDER;

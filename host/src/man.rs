@@ -253,7 +253,10 @@ mod tests {
     fn what_becomes_of_statistics_that_cannot_be_written_is_said() {
         let page = text("cohort-run");
         assert!(page.contains("scheduling goes on without"), "{page}");
-        assert!(page.contains("with --monitor, statistics cannot be read, or standard output"), "{page}");
+        assert!(
+            page.contains("with --monitor, standard output cannot be written, or the statistics"),
+            "{page}"
+        );
         assert!(page.contains("the scheduler has ended and none came after it"), "{page}");
         assert!(page.contains("there is nothing to monitor"), "{page}");
     }

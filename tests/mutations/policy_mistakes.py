@@ -226,9 +226,9 @@ OF_POLICIES = [
         "if (s->m.class != CREDIT_BOOST)",
     ),
     Mutation(
-        "whose domain owes is UNDER when it has waited for credit",
+        "who owed when it woke is UNDER when nothing has been given",
         "order_credit.h",
-        "owes = within < 0 || (!within && d->owed_ns < 0);",
+        "owes = within < 0 || (!within && s->m.class == CREDIT_OVER && d->owed_ns < 0);",
         "owes = within < 0;",
     ),
     Mutation("a pCPU is two vCPUs' seat", "strict_seats.h", " || c->taken || seat->next_vm)", " || c->taken)"),
