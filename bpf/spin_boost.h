@@ -104,8 +104,11 @@ static void boost_any_mode(struct task_ctx *t, struct vm_ctx *vm, struct vcpu_ct
 		return;
 	boost_charge(spinner, now);
 	spinner->exit_served = EXIT_SERVED;
-	if (cpu == spinner_cpu)
+	if (cpu == spinner_cpu) {
+		if (kvm_offers(class))
+			return;
 		spinner->gave_way = 1;
+	}
 	boost_kick(cpu, spinner_cpu);
 }
 
@@ -117,6 +120,11 @@ static void boost_on_spin(struct task_ctx *t, s32 cpu, bool in_kernel)
 
 	if (!vm || !spinner)
 		return;
+	if (in_kernel && last_exit_is_unserved(t, spinner, cpu)) {
+		spinner->gave_way = 1;
+		boost_kick(cpu, cpu);
+		return;
+	}
 	spinner->exit_served = 0;
 	if (!(boost & BOOST_ANY_MODE))
 		return;

@@ -110,6 +110,11 @@ static void prefer_on_spin(struct task_ctx *t, s32 cpu, bool in_kernel)
 
 	if (!vm || !spinner)
 		return;
+	if (in_kernel && last_exit_is_unserved(t, spinner, cpu)) {
+		spinner->gave_way = 1;
+		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+		return;
+	}
 	spinner->exit_served = 0;
 	/* One that spins in user mode waits for nothing that the host can tell. */
 	if (!in_kernel)
@@ -120,18 +125,23 @@ static void prefer_on_spin(struct task_ctx *t, s32 cpu, bool in_kernel)
 	}
 	index = (s32)spinner->preferred - 1;
 	v = vcpu_at(index);
-	if (index >= 0 && v && prefer_is_needed(spinner, v, now))
+	if (index >= 0 && v && prefer_is_needed(spinner, v, now)) {
+		class = boost_class_of(v);
 		stat_inc(STAT_PREFER_KEPT);
-	else
+	} else {
 		index = sibling_to_run(t, vm, &class);
+	}
 	if (index < 0)
 		return;
 	there = prefer(t, spinner, index, cpu, now);
 	if (there < 0)
 		return;
 	spinner->exit_served = EXIT_SERVED;
-	if (there == cpu)
+	if (there == cpu) {
+		if (kvm_offers(class))
+			return;
 		spinner->gave_way = 1;
+	}
 	scx_bpf_kick_cpu(there, SCX_KICK_PREEMPT);
 }
 

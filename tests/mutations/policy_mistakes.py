@@ -53,6 +53,18 @@ OF_POLICIES = [
         "siblings that wake in the turn of pCPU 0's VM wait", "gang_cpuco.h", "leader->curr_vm == vm_id", "!vm_id"
     ),
     Mutation(
+        "a spinner stops itself though KVM is about to yield for it",
+        "sibling.h",
+        "return class > BOOST_CLASS_USER;",
+        "return false;",
+    ),
+    Mutation(
+        "what KVM did not offer after all is forgotten",
+        "sibling.h",
+        "return spinner->exit_served == EXIT_SERVED && c",
+        "return false && c",
+    ),
+    Mutation(
         "who was woken is no better",
         "sibling.h",
         "if (v->woken || ",

@@ -163,41 +163,6 @@ fn kvms_candidate_is_honoured() {
 }
 
 #[test]
-fn one_exit_gives_the_pcpu_away_once() {
-    let mut w = boosted(1, BOOST_CANDIDATE | BOOST_ANY_MODE);
-    let (spinner, waiting) = one_runs_three_wait(&mut w);
-    w.pause_exit(spinner);
-    assert!(w.is_running(waiting[0]), "the one chosen runs while the spinner is still in its exit");
-    until_it_runs(&mut w, spinner);
-    // KVM's loop goes on where it was: it offers the next sibling.
-    let before = w.stats().boost_granted;
-    w.yield_to(spinner, waiting[1]);
-    assert!(
-        w.is_running(spinner),
-        "it gave its pCPU away again, without having looked whether it still has to wait"
-    );
-    assert_eq!(w.stats().boost_granted, before);
-
-    // The next time that it has the pCPU, that exit is over. It yields for another reason, and at once: a hypercall, say.
-    while w.is_running(spinner) {
-        w.run(MS / 100);
-    }
-    until_it_runs(&mut w, spinner);
-    w.yield_to(spinner, waiting[1]);
-    assert!(w.is_running(waiting[1]), "a yield that has nothing to do with that exit is refused");
-}
-
-fn until_it_runs(w: &mut World, id: TaskId) {
-    for _ in 0..100_000 {
-        if w.is_running(id) {
-            return;
-        }
-        w.run(MS / 100);
-    }
-    panic!("it has not run for a second");
-}
-
-#[test]
 fn nobody_of_another_vm_is_boosted() {
     let mut w = boosted(1, BOOST_CANDIDATE | BOOST_ANY_MODE);
     let (_, a) = busy_vm(&mut w, 1);

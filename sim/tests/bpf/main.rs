@@ -12,6 +12,7 @@ mod costs;
 mod credit;
 mod entitlement;
 mod example;
+mod exits;
 mod fairness;
 mod faults;
 mod forced;

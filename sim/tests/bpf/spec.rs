@@ -13,6 +13,7 @@ pub mod knob {
     pub const ORDER_SBCO: u32 = 2;
     pub const ORDER_CREDIT: u32 = 3;
     pub const ORDER_SEDF: u32 = 4;
+    pub const SPIN_BOOST: u32 = 1;
     pub const SPIN_YIELD: u32 = 3;
     pub const GANG_OFF: u32 = 0;
     pub const GANG_ALIGNED: u32 = 1;

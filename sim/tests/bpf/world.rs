@@ -261,6 +261,13 @@ impl World {
         self.done();
     }
 
+    /// It takes one at which KVM finds nobody to offer.
+    pub fn pause_exit_in_vain(&mut self, id: TaskId) {
+        let kvm = self.sim.host.core.task(id.real()).kvm;
+        assert!(!self.sim.host.on_spin(id.real(), kvm.guest_kernel), "test: it is stopped in the program");
+        self.done();
+    }
+
     pub fn yield_to(&mut self, from: TaskId, to: TaskId) {
         self.sim.host.yield_to(from.real(), to.real());
         self.done();
