@@ -12,6 +12,8 @@ Exit code: 0 all were measured, 1 one was not, 2 wrong input, 130 interrupted.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shlex
 import subprocess
 import sys
@@ -80,13 +82,22 @@ def _measured(words: Sequence[str], out: Path, name: str) -> bool:
 
 
 def _of_one_version(out: Path) -> None:
-    """Refuse a folder of another Cohort, by the last commit that changed what is measured; a new one is told it."""
+    """Refuse a folder of another Cohort, by the last commit that changed what is measured; a new one is told it.
 
-    def git(*words: str) -> str:
+    Also by what has changed since that commit, and is in none.
+    """
+
+    def git(*words: str) -> bytes:
         argv = ["git", "-C", str(REPO), *words, "--", *SOURCES]
-        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(argv, capture_output=True, check=True).stdout
 
-    version = git("log", "-1", "--format=%h", "--abbrev=12") + ("-changed" if git("status", "--porcelain") else "")
+    version = git("log", "-1", "--format=%h", "--abbrev=12").decode().strip()
+    # What is not committed may change again: it is told by what it is. New files are not in the diff.
+    changed = git("diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--no-textconv")
+    for name in sorted(filter(None, git("ls-files", "--others", "--exclude-standard", "-z").split(b"\0"))):
+        changed += name + b"\0" + (REPO / os.fsdecode(name)).read_bytes() + b"\0"
+    if changed:
+        version += f"-changed-{hashlib.sha256(changed).hexdigest()[:12]}"
     file = out / "version"
     out.mkdir(parents=True, exist_ok=True)
     if file.is_file() and (was := file.read_text(encoding="utf-8").strip()) != version:

@@ -15,6 +15,7 @@ clearing away the scheduler before, which `cohortlab compare` did not always wai
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 import sys
 import tomllib
@@ -27,8 +28,10 @@ from typing import NoReturn
 from cohortlab import scenario as scenarios
 from cohortlab.fidelity import window_us
 from cohortlab.results import ALONE, Results, Row, read_parquet
+from cohortlab.scenario import Scenario
 from cohortlab.summary import Figure, Spread, complete, figures, means_over_ideal
 from cohortlab.table import number
+from cohortlab.workloads import Workload
 
 # What the tables call them; bench/campaign.toml has what the labels stand for.
 NAMES = {
@@ -109,10 +112,20 @@ def _read(folder: str, *, settled: bool) -> tuple[Results, list[Figure]]:
     results = read_parquet(measurements(folder))
     if settled:
         results.rows = without_disturbed(results.rows, results.pcpus)
+    return results, figures(results, _scenario(results))
+
+
+def _scenario(results: Results) -> Scenario:
+    """Return what was compared. Of a workload figures need its name alone: its file is where the scenario was."""
+
+    def named(name: str) -> tuple[Workload, None]:
+        return Workload(name=name, title=name), None
+
     text = results.scenario_text
-    scenario = scenarios.of_data(tomllib.loads(text), Path(results.scenario), text)
-    # Of `--programs`, others than the scenario's may have been measured.
-    return results, figures(results, scenario.only(results.programs))
+    scenario = scenarios.of_data(tomllib.loads(text), Path(results.scenario), text, named)
+    # Of `--programs`, others than the scenario's may have been measured. Some labels begin with a VM.
+    others = {name: named(name)[0] for name in (label.rpartition(":")[2] for label in results.programs)}
+    return dataclasses.replace(scenario, workloads=others | dict(scenario.workloads)).only(results.programs)
 
 
 def without_disturbed(rows: Sequence[Row], pcpus: int) -> list[Row]:

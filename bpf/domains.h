@@ -21,6 +21,7 @@ struct domain {
 	s64 slept[2]; /* ... that have gone to sleep in this period or (the other one) the last */
 	u64 granted;  /* in all, for each unit of weight, in ns << GRANT_SHIFT */
 	s64 owed_ns;  /* what its sleepers have left, or owe: part of its next grant */
+	u32 owner;    /* entity_ctx.generation of whose domain it is, see domain_is_anothers() */
 
 	/* Of the present division: */
 	u64 grant_ns;
@@ -56,9 +57,6 @@ struct domain_member {
 
 /* Grows with each division. */
 VARIABLE u32 domains_generation = 1;
-
-/* No domain beyond has ever had a task. */
-VARIABLE u32 domains_top;
 
 /* Of the present division: what is left, for whom. */
 VARIABLE u64 division_left_ns;
@@ -105,10 +103,22 @@ static __always_inline bool domain_join(struct task_ctx *t)
 	}
 	m->counted = 1;
 	m->slot = t->leaf;
-	if (domains_top < t->leaf)
-		domains_top = t->leaf;
 	atomic_add(&d->runnable, DOMAIN_TASK(member_weight(m)));
 	return other;
+}
+
+/*
+ * t has come to d. Is that number another cgroup's or VM's than when this was last asked? Then what was granted there, and is owed, is not this one's. Counts
+ * are right all the same: who has counted takes that back.
+ */
+static __always_inline bool domain_is_anothers(struct domain *d, const struct task_ctx *t)
+{
+	struct entity_ctx *e = entity_get(t->leaf);
+
+	if (!e || d->owner == e->generation)
+		return false;
+	d->owner = e->generation;
+	return true;
 }
 
 /* t sleeps: it counts until the end of this period. */
@@ -170,18 +180,20 @@ static __always_inline u64 domain_weight(u32 slot, s64 tasks)
 /* The division begins: who is active, and how much could each use? A task can use at most task_ns. keep_vms: a VM that sleeps has its part too. */
 VERIFIED_ONCE domains_survey(u64 task_ns, bool keep_vms)
 {
-	u32 old = domains_generation & 1, slot, first = MAX_ENTITIES;
+	u32 old = domains_generation & 1, slot, first = MAX_ENTITIES, end;
+	struct entity_ctx *e, *root = entity_get(0);
 	u64 weights = 0;
-	struct entity_ctx *e;
 	struct domain *d;
 	s64 tasks;
 	s32 i;
 
 	domains_generation++;
+	/* Nobody beyond has ever been anything. */
+	end = root ? root->end : 0;
 	bpf_for(i, 0, MAX_ENTITIES) {
 		slot = i;
 		d = domain_get(slot);
-		if (slot > domains_top || !d)
+		if (slot >= end || !d)
 			break;
 		tasks = d->runnable + d->slept[old];
 		d->slept[old] = 0;

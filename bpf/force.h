@@ -88,8 +88,11 @@ VERIFIED_ONCE force_where(u32 index, u32 vm_id, s32 but, u64 now)
 	return -1;
 }
 
-/* A vCPU of the VM has cpu, until then: all siblings that wait are forced onto others, and those that run go on. */
-VERIFIED_ONCE force_siblings(u32 vm_id, s32 cpu, u64 end_ns, u64 now)
+/*
+ * A vCPU of the VM has cpu, until then: all siblings that wait are forced onto others, and those that run go on. leader: that vCPU's number, for at this
+ * moment it still counts as one that waits; -1: it runs.
+ */
+VERIFIED_ONCE force_siblings(u32 vm_id, s32 leader, s32 cpu, u64 end_ns, u64 now)
 {
 	struct vm_ctx *vm = vm_at(vm_id);
 	struct vcpu_ctx *v;
@@ -101,6 +104,8 @@ VERIFIED_ONCE force_siblings(u32 vm_id, s32 cpu, u64 end_ns, u64 now)
 	bpf_for(i, 0, MAX_VCPUS) {
 		if (i >= vm->vcpu_end)
 			break;
+		if (i == leader)
+			continue;
 		index = vcpu_index(vm, i);
 		v = vcpu_at(index);
 		if (index < 0 || !v || v->state == VCPU_ASLEEP)

@@ -37,6 +37,9 @@ static void aligned_began(struct task_ctx *t, s32 cpu, u64 now)
 	bpf_for(i, 0, MAX_VCPUS) {
 		if (i >= vm->vcpu_end)
 			break;
+		/* It counts as one that waits until its state is set, where it was taken from. */
+		if (i == t->vcpu)
+			continue;
 		index = vcpu_index(vm, i);
 		v = vcpu_at(index);
 		if (index < 0 || !v)

@@ -15,7 +15,7 @@
 static void cpuco_began(struct task_ctx *t, s32 cpu, u64 now)
 {
 	if (cpu == 0 && t->vcpu >= 0)
-		force_siblings(t->vm, cpu, now + slice_ns, now);
+		force_siblings(t->vm, t->vcpu, cpu, now + slice_ns, now);
 }
 
 static void cpuco_changed(struct task_ctx *t, struct vcpu_ctx *v, u32 from, u64 now)
@@ -29,7 +29,7 @@ static void cpuco_settle(u32 vm_id, u64 now)
 	struct cpu_ctx *leader = cpu_get(0);
 
 	if (leader && leader->curr_pid && leader->curr_vm == vm_id)
-		force_siblings(vm_id, 0, leader->turn_end_ns, now);
+		force_siblings(vm_id, -1, 0, leader->turn_end_ns, now);
 }
 
 static const struct gang gang_cpuco = {

@@ -15,7 +15,7 @@
 static void procco_began(struct task_ctx *t, s32 cpu, u64 now)
 {
 	if (t->vcpu == 0)
-		force_siblings(t->vm, cpu, now + slice_ns, now);
+		force_siblings(t->vm, t->vcpu, cpu, now + slice_ns, now);
 }
 
 static const struct gang gang_procco = {

@@ -107,16 +107,21 @@ VERIFIED_ONCE credit_take(struct task_ctx *t)
 static __always_inline void credit_join(struct task_ctx *t)
 {
 	struct credit_task *s = credit_of(t);
-	bool was_counted = s->m.counted;
+	bool was_counted = s->m.counted, other;
 	struct domain *d;
 
 	if (was_counted)
 		credit_take(t);
-	if (!domain_join(t) && was_counted)
+	other = domain_join(t);
+	if (!other && was_counted)
 		return;
 	d = domain_get(s->m.slot);
-	if (d)
-		s->seen = d->granted;
+	if (!d)
+		return;
+	/* What a VM that has ended has left, or owes, is not that of the one which has its number now. */
+	if (other && domain_is_anothers(d, t))
+		atomic_add(&credit_spilt_ns, atomic_xchg(&d->owed_ns, 0));
+	s->seen = d->granted;
 }
 
 static void credit_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)

@@ -93,12 +93,24 @@ VERIFIED_ONCE sedf_renew(struct task_ctx *t, u64 now)
 	return 0;
 }
 
+/* t counts for its domain. The slices that a VM which has ended had are not those of the one which has its number now: others have them. */
+static __always_inline void sedf_join(struct task_ctx *t)
+{
+	struct domain *d;
+
+	if (!domain_join(t))
+		return;
+	d = domain_get(t->leaf);
+	if (d && domain_is_anothers(d, t))
+		d->granted = 0;
+}
+
 static void sedf_wake(struct task_ctx *t, s32 cpu, u64 now, bool queued)
 {
 	struct sedf_task *s = sedf_of(t);
 	u64 *clock = clock_get(0, cpu), rest;
 
-	domain_join(t);
+	sedf_join(t);
 	t->waited_ns = now;
 	if (is_asleep(t)) {
 		rest = time_before(now, s->deadline_ns) ? s->deadline_ns - now : 0;
@@ -161,7 +173,7 @@ static void sedf_begin(struct task_ctx *t, s32 cpu, u64 slice, u64 weight, bool 
 	u64 *clock = clock_get(0, cpu);
 	struct cpu_ctx *c = cpu_get(cpu);
 
-	domain_join(t);
+	sedf_join(t);
 	domain_set_weight(t, weight);
 	sedf_renew(t, now_ns());
 	if (c)

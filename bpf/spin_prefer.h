@@ -13,6 +13,7 @@
 #ifndef COHORT_SPIN_PREFER_H
 #define COHORT_SPIN_PREFER_H
 
+#include "order_sbco.h"
 #include "sibling.h"
 
 /* A spinner that has had its pCPU for so long without another exit does something else by now: its preference is over. */
@@ -64,7 +65,8 @@ static u64 prefer_deboost(struct task_ctx *t, s32 pid, s32 cpu, u64 now)
 	if (c && other && other->leaf == t->leaf) {
 		/* Without what it has paid for and will not use. */
 		order_rank_of_runner(c, now, &own);
-		least = other->vtime + by_ns;
+		/* In a flat order its virtual time moves at a rate of its own, and it may have lent some. */
+		least = order == ORDER_sbco ? place_of(other) + at_rate(by_ns, own.rate) : other->vtime + by_ns;
 		if (time_before(own.own, least)) {
 			c->curr_vtime += least - own.own;
 			t->vtime += least - own.own;

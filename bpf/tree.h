@@ -278,8 +278,12 @@ static void tree_add_cgroup(struct cgroup *cgrp, u32 weight)
 		slot = parent;
 	}
 	/* Unknown, it would be the root's: its limits and weight, and those above it, would not hold. */
-	if (bpf_map_update_elem(&cgroup_slots, &id, &slot, BPF_ANY))
-		stat_inc(STAT_REGISTRY_FULL);
+	if (!bpf_map_update_elem(&cgroup_slots, &id, &slot, BPF_ANY))
+		return;
+	stat_inc(STAT_REGISTRY_FULL);
+	/* By its id nobody finds its entry any more, who could give that back. */
+	if (slot != parent)
+		entity_free(slot);
 }
 
 /* The cgroup's own entity, or NULL if it has none: the root, or one that is part of its parent. */

@@ -108,15 +108,15 @@ static bool wish_is_affordable(s32 pid, struct task_ctx *t, struct pick *search)
 	return !rival->urgency && !wish_is_outranked(&rival->rank, &rank, margin_ns);
 }
 
-/* Has somebody here waited for so long that not even a forced wish goes first? */
-static __always_inline bool wish_must_wait(struct pick *search)
+/* Has somebody other than the wished for thread waited here for so long that not even a forced wish goes first? */
+static __always_inline bool wish_must_wait(s32 pid, struct pick *search)
 {
 	struct pick *rival = new_search(SECOND_SEARCH, search->cpu, search->now);
 
 	if (!rival)
 		return false;
 	best_waiter(search->cpu, QUEUE_SCAN, 0, rival);
-	return rival->pid && rival->urgency;
+	return rival->pid && rival->pid != pid && rival->urgency;
 }
 
 /* May the thread of that pid run here and now, as far as the gates and its VM's credit go? */
@@ -133,7 +133,7 @@ VERIFIED_ONCE wish_is_granted(s32 pid, struct pick *search, u32 flags)
 		return 0;
 	t = task_get(p);
 	granted = t && !gate_for(t, search->cpu, search->now) &&
-		  (flags & WISH_FORCED ? !wish_must_wait(search) : wish_is_affordable(pid, t, search));
+		  (flags & WISH_FORCED ? !wish_must_wait(pid, search) : wish_is_affordable(pid, t, search));
 	bpf_task_release(p);
 	return granted;
 }

@@ -25,7 +25,7 @@ const TRAFFIC_PROGRAMS: [&str; 2] = ["cohort_on_irq", "cohort_on_fault"];
 /// While the scheduler is loaded anew (when KVM appears) there is none for a moment.
 const GONE_MAX: Duration = Duration::from_secs(10);
 /// ... and then one that has not begun, for as long as the verifier takes. systemd waits for a start no longer than this (the unit's TimeoutStartSec=).
-const LOADING_MAX: Duration = Duration::from_secs(120);
+const LOADING_MAX: Duration = Duration::from_secs(300);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// What of our scheduler is seen in the kernel.

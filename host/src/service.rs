@@ -122,6 +122,15 @@ mod tests {
     }
 
     #[test]
+    fn a_start_may_take_as_long_as_all_of_its_tries() {
+        let unit = include_str!("../systemd/cohort.service");
+        let seconds = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)?.parse::<u64>().ok());
+        // load() tries four times, and then it is attached: later each of these has the watchdog's time.
+        let each = seconds("WatchdogSec=").unwrap();
+        assert!(seconds("TimeoutStartSec=").unwrap() >= 5 * each);
+    }
+
+    #[test]
     fn each_event_is_told_once() {
         let (mut service, said) = service(None);
         service.ready("scheduling with policy cohort");

@@ -49,6 +49,33 @@ OF_POLICIES = [
         "\n",
     ),
     Mutation("a turn that vCPU 0 leads is over soon", "gang_procco.h", "now + slice_ns", "now + slice_ns / 4"),
+    Mutation("who begins a turn asks for itself where it was", "gang_aligned.h", "if (i == t->vcpu)", "if (0)"),
+    Mutation("the leader is forced onto another pCPU", "force.h", "if (i == leader)", "if (0)"),
+    Mutation(
+        "who is forced is kept waiting by itself",
+        "wish.h",
+        "rival->pid != pid && rival->urgency",
+        "rival->urgency",
+    ),
+    Mutation(
+        "a new VM owes what one owed that had its number",
+        "order_credit.h",
+        "atomic_add(&credit_spilt_ns, atomic_xchg(&d->owed_ns, 0));",
+        ";",
+    ),
+    Mutation("a new VM has the slices of one that had its number", "order_sedf.h", "d->granted = 0;", ";"),
+    Mutation(
+        "in a flat order a spinner stands back for less in a large VM",
+        "spin_prefer.h",
+        "place_of(other) + at_rate(by_ns, own.rate)",
+        "place_of(other) + by_ns",
+    ),
+    Mutation(
+        "a cgroup that cannot be known takes an entry for good",
+        "tree.h",
+        "\tif (slot != parent)\n\t\tentity_free(slot);\n",
+        "",
+    ),
     Mutation(
         "siblings that wake in the turn of pCPU 0's VM wait", "gang_cpuco.h", "leader->curr_vm == vm_id", "!vm_id"
     ),
@@ -271,8 +298,8 @@ OF_POLICIES = [
     Mutation(
         "who is forced late in a turn stays beyond it",
         "gang_cpuco.h",
-        "force_siblings(vm_id, 0, leader->turn_end_ns, now);",
-        "force_siblings(vm_id, 0, now + slice_ns, now);",
+        "force_siblings(vm_id, -1, 0, leader->turn_end_ns, now);",
+        "force_siblings(vm_id, -1, 0, now + slice_ns, now);",
     ),
     Mutation(
         "what is said of a VM's vCPUs goes for whoever has its block of the map",

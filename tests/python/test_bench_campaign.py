@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -80,3 +81,30 @@ def test_another_version_is_refused(
         campaign.main([str(tmp_path)])
     assert "has 0123456789ab, and this is " in capsys.readouterr().err
     assert not asked
+
+
+def test_changes_that_are_in_no_commit_are_another_version(
+    campaign: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # A hook of git's would have its own repository in these.
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    repo, out = tmp_path / "repo", tmp_path / "out"
+    (repo / "bpf").mkdir(parents=True)
+    known, unknown, other = repo / "bpf" / "known.h", repo / "bpf" / "unknown.h", repo / "notes.txt"
+    known.write_text("1\n")
+    who = ("-c", "user.name=a", "-c", "user.email=a@example", "-c", "commit.gpgsign=false")
+    for words in (("init", "-q"), ("add", "bpf"), (*who, "commit", "-q", "-m", "first")):
+        subprocess.run(["git", "-C", str(repo), *words], check=True)
+    monkeypatch.setattr(campaign, "REPO", repo)
+    versions = []
+    for file, text in ((other, "1"), (known, "2\n"), (known, "3\n"), (unknown, "1\n"), (unknown, "2\n")):
+        file.write_text(text)
+        campaign._of_one_version(out)
+        # The same goes on.
+        campaign._of_one_version(out)
+        versions.append((out / "version").read_text())
+        (out / "version").unlink()
+    assert "changed" not in versions[0]
+    assert all("-changed-" in version for version in versions[1:])
+    assert len(set(versions)) == len(versions)

@@ -60,6 +60,16 @@ def test_a_table_has_the_programs_that_were_measured(
     assert len(rows) == 1
 
 
+def test_a_scenarios_own_workloads_need_not_be_found(
+    script: Callable[[str], Any], results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # They are beside the scenario's file, which is not here.
+    write_parquet(results, FILE)
+    capsys.readouterr()
+    script("tables").main(["out"], form="short")
+    assert sum(line.startswith("| quick, s | ") for line in capsys.readouterr().out.splitlines()) == 1
+
+
 def test_a_disturbed_round_alone_stays_where_there_is_no_other(script: Callable[[str], Any], results: Results) -> None:
     (alone,) = (row for row in results.rows if row.policy == ALONE)
 

@@ -442,6 +442,14 @@ def test_every_experiment_of_the_project_is_well_formed() -> None:
         assert runs.jobs(experiment, 1), experiment.label
 
 
+def test_published_times_of_sbco_are_means_over_seeds() -> None:
+    (experiment,) = load.find("sbco:order")
+    times = [figure for figure in experiment.file.figure if "SBCO's time over" in figure.name]
+    assert len(times) > 2
+    for figure in times:
+        assert all(name.endswith(runs.TOTAL) for name in Formula(figure.ours).names), figure.name
+
+
 def test_every_figure_of_the_project_is_of_a_run_that_there_is() -> None:
     for label in load.labels():
         experiment = load.find(label)[0]

@@ -179,10 +179,12 @@ impl Player<'_> {
             Doing::Runs(cpu) => self.leave(now_ns, vcpu, cpu, why),
             Doing::Waits(_) if why == Stop::Preempted => {}
             Doing::Waits(cpu) => {
-                // It was not seen to run; or it leaves while it waits, as when its VMM is killed.
-                if self.running[cpu as usize].is_none() {
-                    self.runs(now_ns, vcpu, cpu);
-                    self.leave(now_ns, vcpu, cpu, why);
+                // It was not seen to run, since events are lost. It waits no longer, whoever is on that pCPU, and that one goes on.
+                let other = self.running[cpu as usize];
+                self.runs(now_ns, vcpu, cpu);
+                self.leave(now_ns, vcpu, cpu, why);
+                if let Some(other) = other {
+                    self.runs(now_ns, other, cpu);
                 }
             }
             Doing::Sleeps => {}

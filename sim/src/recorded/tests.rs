@@ -73,6 +73,23 @@ fn figures_are_what_the_events_say() {
 }
 
 #[test]
+fn who_ends_or_sleeps_after_a_turn_that_was_lost_waits_no_longer() {
+    for kind in [Kind::Gone, Kind::Halted, Kind::Blocked] {
+        let recording = recording(&[
+            (0, 0, 0, Kind::Run, 0, 0),
+            (10 * MS, 0, 0, Kind::Preempted, 0, 0),
+            (10 * MS, 2, 0, Kind::Run, 0, 0),
+            // That it ran is not recorded.
+            (20 * MS, 0, 0, kind, 0, 0),
+        ]);
+        let figures = import(&recording, 0, 0).unwrap().figures.unwrap();
+        let (a, b) = (&figures.vms[0], &figures.vms[1]);
+        assert_eq!((a.vcpus[0].run_ns, a.vcpus[0].ready_ns), (10 * MS, 10 * MS), "{kind:?}");
+        assert_eq!((b.host.run_ns, b.host.ready_ns), (90 * MS, 0), "{kind:?}");
+    }
+}
+
+#[test]
 fn a_pcpu_may_come_while_a_host_is_recorded() {
     let recording = recording(&[
         (0, 0, 0, Kind::Run, 0, 0),

@@ -224,6 +224,29 @@ fn who_sleeps_at_every_tick_has_no_more_than_its_part() {
 const FOREVER_NS: u64 = 100 * SECOND;
 
 #[test]
+fn a_new_vm_owes_nothing_of_one_that_had_its_number() {
+    let mut w = xen(1);
+    let cgroup = w.new_cgroup(0, 100);
+    let vms = [w.new_vm(1), w.new_vm(1)];
+    // It has entered KVM_RUN, and is known when it wakes.
+    let new = w.spawn(Spec::busy().vcpu(vms[0], 0).cgroup(cgroup));
+    w.sleep(new);
+    vm_of(&mut w, 10_000, 1);
+    let old = w.spawn(Spec::busy().vcpu(vms[1], 0).cgroup(cgroup));
+    // It ends in debt, which a part of 1 % pays off in seconds.
+    until_it_runs(&mut w, old);
+    w.run(25 * MS);
+    let number = w.peek_task(old).leaf;
+    w.exit(old);
+    w.run(200 * MS);
+    assert_eq!(w.task(old).state, State::Dead, "test");
+    w.wake(new);
+    w.settle();
+    assert_eq!(w.peek_task(new).leaf, number, "test: the number is to be taken again");
+    assert!(w.is_running(new), "it is not boosted");
+}
+
+#[test]
 fn an_idle_pcpu_takes_from_its_peers() {
     let mut w = xen(2);
     let all = vm_of(&mut w, 100, 2);

@@ -132,6 +132,57 @@ fn who_loses_its_pcpu_the_moment_it_gets_it_has_not_been_served() {
     assert!(again, "it waits once more for as long as before");
 }
 
+/// Two vCPUs of a VM of that weight, each bound to a pCPU of its own.
+fn bound_vm(w: &mut World, weight: u32) -> [TaskId; 2] {
+    let (cgroup, vm) = (w.new_cgroup(0, weight), w.new_vm(2));
+    [0, 1].map(|id| w.spawn(Spec::busy().vcpu(vm, id).cgroup(cgroup).on(&[id])))
+}
+
+#[test]
+fn who_is_forced_is_not_kept_waiting_by_its_own_long_wait() {
+    for gang in [knob::GANG_PROCCO, knob::GANG_CPUCO] {
+        let mut w = world_with(2, Knobs { slice_ns: Some(400 * MS), ..forced(gang) });
+        let late = bound_vm(&mut w, 100);
+        // A little more than those have had that come now: it does not take their pCPUs when it wakes, and is not ahead of its share either.
+        w.run(7 * MS);
+        late.iter().for_each(|id| w.sleep(*id));
+        let first = bound_vm(&mut w, 10_000);
+        w.run(7 * MS);
+        late.iter().for_each(|id| w.wake(*id));
+        // Longer than starve_ns, and their turn goes on.
+        w.run(200 * MS);
+        assert!(first.iter().all(|id| w.is_running(*id)), "test");
+        let before = w.stats();
+        w.sleep(first[0]);
+        w.settle();
+        assert!(late.iter().all(|id| w.is_running(*id)), "gang {gang}");
+        let now = w.stats();
+        let asked = (now.boost_granted - before.boost_granted, now.boost_missed - before.boost_missed);
+        assert_eq!(asked, (1, 0), "gang {gang}: granted and missed");
+    }
+}
+
+#[test]
+fn the_leader_is_not_forced_onto_a_siblings_pcpu() {
+    for gang in [knob::GANG_PROCCO, knob::GANG_CPUCO] {
+        // Nobody goes first for having waited.
+        let mut w = world_with(2, Knobs { starve_ns: Some(10_000 * MS), ..forced(gang) });
+        let (cgroup, vm) = (w.new_cgroup(0, 100), w.new_vm(2));
+        let leads = w.spawn(Spec::busy().vcpu(vm, 0).cgroup(cgroup));
+        let follows = w.spawn(Spec::busy().vcpu(vm, 1).cgroup(cgroup).on(&[1]));
+        let heavy = bound_vm(&mut w, 10_000);
+        introduce(&mut w, &[leads, follows, heavy[0], heavy[1]]);
+        w.run(300 * MS);
+        while !heavy.iter().all(|id| w.is_running(*id)) {
+            w.run(MS);
+        }
+        w.sleep(heavy[0]);
+        w.settle();
+        assert!(w.is_running(leads) && w.task(leads).cpu == 0, "test");
+        assert!(w.is_running(follows), "gang {gang}: its pCPU is asked to run the leader");
+    }
+}
+
 #[test]
 fn every_sibling_that_waits_is_forced_when_the_leader_is_scheduled() {
     for first in 0..4 {

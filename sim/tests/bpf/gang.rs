@@ -43,6 +43,33 @@ fn aligned_turns_end_together_after_every_disturbance() {
     assert!(aligned < 0.1, "apart {aligned:.3} of the time, without turns {off:.3}");
 }
 
+/// Three VMs of one vCPU on two pCPUs. One waits for pCPU 1 and may go to pCPU 0, which takes it as soon as that idles. Nobody has a sibling.
+#[test]
+fn who_comes_from_another_queue_does_not_ask_there_for_itself() {
+    let knobs = Knobs { gang: Some(knob::GANG_ALIGNED), boost: Some(0), ..Knobs::default() };
+    // There who may go elsewhere from now on stays where it was.
+    let mut w = world_with(2, Knobs { placement: Some(knob::PLACEMENT_ANY), ..knobs });
+    let [goes, stays, sleeps] = [1, 1, 0].map(|cpu| {
+        let vm = w.new_vm(1);
+        w.spawn(Spec::busy().vcpu(vm, 0).on(&[cpu]))
+    });
+    for _ in 0..20 {
+        w.run(50 * MS);
+        until_it_runs(&mut w, goes);
+        until_it_runs(&mut w, stays);
+        // By now it deserves its pCPU less than the one who waits.
+        w.run(6 * MS);
+        w.set_affinity(goes, &[0, 1]);
+        w.sleep(sleeps);
+        w.settle();
+        assert!(w.is_running(goes) && w.is_running(stays), "test");
+        w.set_affinity(goes, &[1]);
+        w.wake(sleeps);
+    }
+    audit(&mut w);
+    assert_eq!((w.stats().steals, w.stats().gang_starts), (20, 0));
+}
+
 /// A VM's vCPUs, which sleep, and as many host tasks, one of each bound to each pCPU. The VM weighs so much.
 fn beside_host_tasks(weight: u32, cpus: usize) -> (World, Vec<TaskId>, Vec<TaskId>) {
     let mut w =

@@ -69,6 +69,30 @@ fn the_spinner_stands_back_not_its_vm() {
     }
 }
 
+/// A VM of two on one pCPU, which weighs so much: how far behind the other one a vCPU stands, in virtual time, that spins as soon as it has the pCPU.
+fn stands_back(weight: u32) -> u64 {
+    let knobs = Knobs { spin: Some(SPIN_PREFER), boost: Some(0), ..Knobs::default() };
+    let mut w = world_with(1, Knobs { order: Some(ORDER_SBCO), ..knobs });
+    let (cgroup, vm) = (w.new_cgroup(0, weight), w.new_vm(2));
+    let vcpus: Vec<_> = (0..2).map(|id| w.spawn(Spec::busy().vcpu(vm, id).cgroup(cgroup))).collect();
+    introduce(&mut w, &vcpus);
+    w.run(400 * MS);
+    let preferred = *vcpus.iter().find(|id| w.is_running(**id)).expect("one of them runs");
+    until_it_waits(&mut w, preferred);
+    let spinner = the_running_one_spins(&mut w, &vcpus);
+    assert!(spinner != preferred && w.is_running(preferred), "test");
+    w.peek_sbco(spinner).place - w.peek_sbco(preferred).place
+}
+
+#[test]
+fn in_a_flat_order_the_spinner_stands_back_for_as_long_whatever_its_vm_weighs() {
+    for weight in [100, 1_000] {
+        // The weight is that of two: the virtual time of 6 times 400 us.
+        let due = 2_400_000 * 2 * 100 / u64::from(weight);
+        assert_near(stands_back(weight) as f64 / due as f64, 1.0, 0.02);
+    }
+}
+
 /// The spinner asks for the sibling that has waited longest, which is preempted again after a while; returns that one, and the spinner runs.
 fn after_a_first_choice(w: &mut World, first_in_kernel: bool) -> (TaskId, TaskId) {
     let (spinner, waiting) = one_runs(w, 4);

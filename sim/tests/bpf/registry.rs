@@ -107,6 +107,24 @@ fn who_found_no_room_is_known_when_a_vm_goes() {
     audit(&mut w);
 }
 
+/// Of so many cgroups it is known whose part they are. One more is the root's, and gives back the entry that it had taken for itself.
+#[test]
+fn a_cgroup_beyond_those_that_can_be_known_takes_no_entry_with_it() {
+    let mut w = world(1);
+    // Those below the eighth have no entries of their own.
+    let deepest = (0..limit::DEPTH).fold(0, |parent, _| w.new_cgroup(parent, 100));
+    for _ in limit::DEPTH..limit::CGROUPS {
+        w.new_cgroup(deepest, 100);
+    }
+    let next = w.peek_entity(0).end - 1;
+    assert_eq!(w.peek_entity(next).kind, 0, "test: it is to be free");
+    let full = w.stats().registry_full;
+    let beyond = w.new_cgroup(0, 100);
+    assert_eq!(w.stats().registry_full, full + 1);
+    assert!(w.remove_cgroup(beyond));
+    assert_eq!(w.peek_entity(next).kind, 0, "its entry is taken for good");
+}
+
 #[test]
 fn a_vm_of_256_vcpus_is_known_whole_and_its_257th_is_a_task() {
     let mut w = world(8);

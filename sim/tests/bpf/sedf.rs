@@ -131,6 +131,29 @@ fn who_wants_less_than_its_slice_has_it_by_the_deadline() {
 }
 
 #[test]
+fn a_new_vm_has_no_slice_of_one_that_had_its_number() {
+    let mut w = xen(1);
+    let cgroup = w.new_cgroup(0, 100);
+    let vms = [w.new_vm(1), w.new_vm(1)];
+    // It has entered KVM_RUN, and is known when it wakes.
+    let new = w.spawn(Spec::busy().vcpu(vms[0], 0).cgroup(cgroup));
+    w.sleep(new);
+    let old = w.spawn(Spec::busy().vcpu(vms[1], 0).cgroup(cgroup));
+    vm_of(&mut w, 100, 1);
+    w.run(3 * SECOND);
+    let number = w.peek_task(old).leaf;
+    w.exit(old);
+    // Slices are divided twice a second: the busy one has all there is to give, from the last time on.
+    w.run(1_020 * MS);
+    assert_eq!(w.task(old).state, State::Dead, "test");
+    let missed = w.stats().deadlines_missed;
+    w.wake(new);
+    w.run(470 * MS);
+    assert_eq!(w.peek_task(new).leaf, number, "test: the number is to be taken again");
+    assert_eq!(w.stats().deadlines_missed, missed, "two have slices of more than the pCPU together");
+}
+
+#[test]
 fn to_sleep_takes_nobody_elses_time() {
     // It has used its slice by the end of its period, sleeps over that end, and wants another one at once; or it sleeps just before its slice is used up.
     for runs in [30 * MS, 23 * MS] {

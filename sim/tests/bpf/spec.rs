@@ -38,6 +38,8 @@ pub mod knob {
 pub mod limit {
     pub const VMS: usize = 4096 - 1;
     pub const VCPUS: usize = 256;
+    pub const CGROUPS: usize = 65_536;
+    pub const DEPTH: usize = 8;
 }
 
 macro_rules! knobs {

@@ -475,7 +475,7 @@ u32 peek_domain_tasks(void)
 	struct domain *d;
 	u32 slot, n = 0;
 
-	for (slot = 0; slot <= domains_top; slot++) {
+	for (slot = 0; slot < entity_get(0)->end; slot++) {
 		d = domain_get(slot);
 		if (d)
 			n += domain_tasks(d->runnable);
