@@ -290,6 +290,15 @@ static void relaxed_changed(struct task_ctx *t, struct vcpu_ctx *v, u32 from, u6
 
 	if (!r || !rvm)
 		return;
+	/* Off its queue because something about it changes: it comes back at once, and has waited since it began to. */
+	if (v->state == VCPU_ASLEEP && t->comes_back)
+		return;
+	if (from == VCPU_ASLEEP && r->since_ns) {
+		if (v->state == VCPU_WAITING && r->pid == v->pid && !time_before(r->since_ns, now))
+			return;
+		/* It was put aside instead, or has been another class's. */
+		r->since_ns = 0;
+	}
 	if (r->since_ns) {
 		r->behind_ns += elapsed_ns(now, r->since_ns);
 		r->since_ns = 0;

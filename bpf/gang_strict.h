@@ -340,18 +340,24 @@ static void strict_changed(struct task_ctx *t, struct vcpu_ctx *v, u32 from, u64
 	u32 *seat_of = strict_seat_of_vcpu(t->vcpu_at);
 	struct strict_seat *seat;
 	struct cpu_ctx *c;
+	bool away;
 	s32 cpu;
 
 	if (!seat_of)
 		return;
-	if (v->state == VCPU_ASLEEP && *seat_of) {
+	/* Off its queue because something about it changes: it comes back at once, as a rule to where its seat is. */
+	if (v->state == VCPU_ASLEEP && t->comes_back)
+		return;
+	away = from == VCPU_ASLEEP && *seat_of != (u32)v->cpu + 1;
+	if ((v->state == VCPU_ASLEEP || away) && *seat_of) {
 		seat = strict_seat_at(*seat_of - 1);
 		if (seat && seat->vm == t->vm && seat->vcpu == t->vcpu_at) {
 			seat->vm = 0;
 			seat->next_vm = 0;
 		}
 		*seat_of = 0;
-	} else if (from == VCPU_ASLEEP && !*seat_of) {
+	}
+	if (away) {
 		settle_later(t->vm);
 	} else if (from == VCPU_RUNNING && v->state == VCPU_WAITING && *seat_of && *seat_of != (u32)v->cpu + 1) {
 		/* It was moved while it ran, and its new pCPU may have looked for it before it stopped. */

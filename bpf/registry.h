@@ -96,7 +96,8 @@ VERIFIED_ONCE vcpu_changes_to(struct task_ctx *t, u32 state, s32 cpu, u64 now)
 	if (!v)
 		return 0;
 	from = v->state;
-	if (guard_may_keep() && from == VCPU_ASLEEP && state != VCPU_ASLEEP) {
+	/* Who is back from a change of something about it has not slept: it has waited since before then. */
+	if (guard_may_keep() && from == VCPU_ASLEEP && state != VCPU_ASLEEP && time_before(v->since_ns, now)) {
 		slept_ns = elapsed_ns(now, v->since_ns);
 		if (slept_ns > SLEPT_MAX * guard_keep_ns)
 			slept_ns = SLEPT_MAX * guard_keep_ns;

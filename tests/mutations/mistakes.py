@@ -339,8 +339,8 @@ MUTATIONS = [
     Mutation(
         "an idle vCPU keeps its pCPU",
         "gang_strict.h",
-        "if (v->state == VCPU_ASLEEP && *seat_of) {",
-        "if (v->state == VCPU_ASLEEP && *seat_of && !now) {",
+        "if ((v->state == VCPU_ASLEEP || away) && *seat_of) {",
+        "if ((v->state == VCPU_ASLEEP || away) && *seat_of && !now) {",
     ),
     Mutation("a wide VM's same vCPUs run every time", "strict_seats.h", "s->first = s->unseated;", "s->first = 0;"),
     Mutation(

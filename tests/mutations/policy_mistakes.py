@@ -50,6 +50,25 @@ OF_POLICIES = [
     ),
     Mutation("a turn that vCPU 0 leads is over soon", "gang_procco.h", "now + slice_ns", "now + slice_ns / 4"),
     Mutation("who begins a turn asks for itself where it was", "gang_aligned.h", "if (i == t->vcpu)", "if (0)"),
+    Mutation(
+        "whose affinity is set while it waits has waited twice",
+        "gang_relaxed.h",
+        "if (v->state == VCPU_ASLEEP && t->comes_back)",
+        "if (0)",
+    ),
+    Mutation(
+        "whose affinity is set while it waits loses its seat",
+        "gang_strict.h",
+        "if (v->state == VCPU_ASLEEP && t->comes_back)",
+        "if (0)",
+    ),
+    Mutation(
+        "to have one's affinity set is a short sleep",
+        "registry.h",
+        " && time_before(v->since_ns, now)) {",
+        ") {",
+        "guard halted",
+    ),
     Mutation("the leader is forced onto another pCPU", "force.h", "if (i == leader)", "if (0)"),
     Mutation(
         "who is forced is kept waiting by itself",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 import statistics
@@ -181,6 +182,9 @@ def test_a_policy_that_failed_is_named(cohortlab: Run, tmp_path: Path, monkeypat
     (tmp_path / "small.toml").write_text(two_vms("tlb-flush"))
     ran = cohortlab("advise", tmp_path / "small.toml")
     assert (ran.code, ran.out.count("\n"), ran.err) == (0, 3, "failed: vtime: it did not end\n")
+    ran = cohortlab("advise", tmp_path / "small.toml", "--json")
+    assert (ran.code, json.loads(ran.out)["failed"]) == (0, {"vtime": "it did not end"})
+    assert ran.err == "failed: vtime: it did not end\n"
 
 
 def test_the_more_runs_the_surer() -> None:

@@ -93,6 +93,9 @@ def papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("1 < b.y-z < a.x", True),
         ("b.y-z < 1 or not a.x <= 4", False),
         ("count(a.x > 1, b.y-z > 1, 1 > 2)", 2.0),
+        # Of one alone; and what is no number, or below 0, only while it is read.
+        ("min(a.x) - max(b.y-z)", 2.0),
+        ("geomean(1 / (a.x - b.y-z), a.x - 2)", 1.0),
     ],
 )
 def test_formula_computes(text: str, value: float | bool) -> None:
@@ -415,7 +418,15 @@ def test_a_run_that_fails_is_said_and_the_others_are_reported(papers: Path, tmp_
     model.write_text(model.read_text().replace("times = 50\n", "times = 200\n"))
     done = CliRunner().invoke(reproduce, ["paper", "--rounds", "1", "--out", str(tmp_path / "out")])
     assert done.exit_code == 1
-    assert "did not end in 1 s" in (tmp_path / "out" / "report.md").read_text()
+    # The report says which, also where no figure is of that run.
+    failed = [line for line in done.stderr.splitlines() if line.startswith("failed: ")]
+    assert failed
+    text, page = ((tmp_path / "out" / name).read_text() for name in ("report.md", "report.html"))
+    assert "did not end in 1 s" in text
+    for line in failed:
+        assert line.startswith("failed: beside."), line
+        assert f"\n- {line}\n" in text
+        assert f'<li class="misses">{line}\n' in page
 
 
 @pytest.mark.parametrize("wanted", [[], ["nobody"], ["paper:nothing"]])

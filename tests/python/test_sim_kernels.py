@@ -130,7 +130,7 @@ def test_who_is_left_a_wake_up_is_by_kernel(kernel: str, wakelist: str) -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "newidle"),
-    [("5.15.9", "migration-cost"), ("5.16", "cost"), ("6.17", "cost"), ("6.18", "random"), ("7.1", "rate")],
+    [("5.15.9", "migration-cost"), ("5.16", "cost"), ("6.18", "cost"), ("6.19", "random"), ("7.1", "rate")],
 )
 def test_who_goes_idle_looks_for_a_task_as_its_kernel_has_it(kernel: str, newidle: str) -> None:
     assert policy.guest_of(kernel, 2)["newidle"] == policy.fair_class(kernel)["newidle"] == newidle
@@ -219,8 +219,15 @@ def test_a_kernel_has_its_slices_and_its_precision(
         ("5.12", "migration-cost", "target"),
         ("5.13", "migration-cost", "core"),
         ("5.15", "migration-cost", "recent"),
-        ("6.17", "cost", "recent"),
-        ("6.18", "random", "recent"),
+        ("6.1.159", "cost", "recent"),
+        ("6.1.160", "random", "recent"),
+        ("6.6.120", "random", "recent"),
+        ("6.12.64", "cost", "recent"),
+        ("6.12.65+deb13", "random", "recent"),
+        ("6.17.13", "cost", "recent"),
+        ("6.18.4", "cost", "recent"),
+        ("6.18.5", "random", "recent"),
+        ("6.19", "random", "recent"),
         ("7.0", "random", "recent"),
         ("7.1", "rate", "recent"),
         ("7.3", "rate", "recent"),
@@ -260,6 +267,31 @@ def test_kvm_and_guests_know_preempted_vcpus_and_poll_as_their_kernels_do(
     # What is not said is the simulator's own.
     assert (kvm["tells_preempted"], kvm["halt_poll"].get("max_ns", 200_000)) == (tells, 1_000 * polls_us)
     assert (guest["heeds_preempted"], guest["yield_forfeits"]) == (heeds, forfeits)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "forfeits"),
+    [
+        ("6.6.119", False),
+        ("6.6.120", True),
+        ("6.12.62", False),
+        ("6.12.63+deb13", True),
+        ("6.14.11", False),
+        ("6.17.13", True),
+        ("6.18.1", False),
+        ("6.18.15+deb13-cloud-amd64", True),
+        ("6.19", True),
+        ("7.3.4", True),
+    ],
+)
+def test_who_yields_forfeits_in_stable_kernels_too(kernel: str, forfeits: bool) -> None:
+    assert policy.guest_of(kernel, 2)["yield_forfeits"] == policy.fair_class(kernel)["yield_forfeits"] == forfeits
+
+
+def test_waiters_of_pv_locks_halt_behind_preempted_ones_from_4_11_to_5_3() -> None:
+    kernels = ("4.10", "4.11", "4.14.148", "4.14.149", "4.15", "4.19.79", "5.3.5", "5.3.6", "5.4", "7.3")
+    found = [kernel for kernel in kernels if policy.guest_of(kernel, 2)["halts_behind_preempted"]]
+    assert found == ["4.11", "4.14.148", "4.15", "5.3.5"]
 
 
 def test_who_halts_seems_to_be_preempted_until_5_18() -> None:

@@ -287,6 +287,7 @@ WRONG = {
     "no field": ("speed=1", "--axis: speed: is not a field: must be one of policy, seed, program,"),
     "no values": ("seed", '--axis: "seed" is not allowed: must be FIELD=VALUES, as in "seed=1..10"'),
     "an empty range": ("seed=5..1", '--axis: seed: "5..1" is not allowed: must be A..B with A <= B'),
+    "a range of too many": ("seed=1..1000001", "must be A..B with A <= B, and 1000000 of them at most"),
     "a seed that is no number": ("seed=a", '--axis: seed: "a" is not allowed: must be a whole number'),
     "a negative seed": ("seed=-1", "--axis: seed: has a seed that is not allowed"),
     "a range of many digits": (f"seed=1..{'9' * 4400}", '"1..999999'),

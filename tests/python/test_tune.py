@@ -65,6 +65,19 @@ def test_what_is_not_allowed_together_is_not_tried(folder: Path, monkeypatch: py
     assert {"slice-us": "60000", "starve-us": "50000"} not in tried
 
 
+def test_what_is_left_out_does_not_count_as_tried(
+    cohortlab: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landscape(monkeypatch, lambda setting: 3.0 - len(setting))
+    knobs = ("--knob", "slice-us=60000", "--knob", "starve-us=50000,200000")
+    ran = cohortlab("tune", folder / "train.toml", "--held-out", folder / "judge.toml", *knobs, "--json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert found["best"] == {"slice-us": "60000", "starve-us": "200000"}
+    # The defaults, each of the best values alone, and both: the shorter patience contradicts the long slice.
+    assert found["tried"] == ran.err.count("\n") == 4
+
+
 def test_values_that_go_together_only_with_one_another_are_allowed(folder: Path) -> None:
     # 10 ms is too little for the slice that is the default, and enough for the other one.
     training = [scenarios.load(folder / "train.toml")]

@@ -142,8 +142,8 @@ def advise(scenario: Path, policies: str, rounds: int, kernel: str | None, hardw
     found = advice.advise(scenarios.load(scenario), policies, rounds, kernel, hardware)
     if as_json:
         print(json.dumps(found.for_machines(), indent=2))
-        return
-    for sentence in found.sentences():
-        click.echo(sentence)
+    else:
+        for sentence in found.sentences():
+            click.echo(sentence)
     for policy, why in found.failed.items():
         click.echo(f"failed: {policy}: {why}", err=True)

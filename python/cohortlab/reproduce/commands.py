@@ -65,9 +65,9 @@ def reproduce(wanted: str | None, listed: bool, rounds: int | None, workers: int
         _show(console, found)
     console.print(f"{outcome.score(outcomes)}.")
     click.echo(f"written: {folder / 'report.html'}, {folder / 'report.md'}", err=True)
-    errors = [f"{key}: {text}" for found in outcomes for key, text in found.measured.errors.items()]
+    errors = [text for found in outcomes for text in report.failures(found)]
     for text in errors:
-        click.echo(f"failed: {text}", err=True)
+        click.echo(text, err=True)
     if errors:
         raise click.exceptions.Exit(EXIT_FAILED)
 

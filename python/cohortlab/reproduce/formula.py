@@ -45,8 +45,8 @@ def _count(*values: bool) -> int:
 
 
 _CALLS: Mapping[str, Callable[..., Any]] = {
-    "min": min,
-    "max": max,
+    "min": lambda *values: min(values),
+    "max": lambda *values: max(values),
     "mean": _mean,
     "geomean": _geomean,
     "count": _count,
@@ -117,7 +117,8 @@ class Formula:
                 return all(_COMPARE[type(op)](one, other) for op, one, other in pairs)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _CALLS and args:
                 numbers = [of(arg) for arg in args]
-                if name == "geomean" and min(numbers) <= 0:
+                # While it is read one of them may be NaN, which is not above 0 either.
+                if name == "geomean" and not min(numbers) > 0:
                     return self._undefined()
                 return _CALLS[name](*numbers)
         raise BadInput(f"{shown(self.text)} is no formula of + - * / < <= > >=, and, or, not, {', '.join(_CALLS)}")

@@ -56,6 +56,11 @@ def why(one: Figure | Finding) -> str:
     return "" if is_fine else one.table.why or UNEXPLAINED
 
 
+def failures(outcome: Outcome) -> list[str]:
+    """Return which runs failed, and why."""
+    return [f"failed: {run}: {error}" for run, error in outcome.measured.errors.items()]
+
+
 def write(outcomes: Sequence[Outcome], folder: Path) -> None:
     """Write report.md and report.html into ``folder``, each all or nothing."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,6 +80,8 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
             f"{score([outcome])}.",
             "",
         ]
+        if failed := failures(outcome):
+            lines += [*(f"- {text}" for text in failed), ""]
         if outcome.figures:
             lines += ["| figure | where | paper | ours | ratio | |", "|---|---|---|---|---|---|"]
             for figure in outcome.figures:
@@ -115,6 +122,7 @@ def html(outcomes: Sequence[Outcome]) -> str:
     environment.globals.update(
         number=number, published=published, verdict=verdict, holds=holds, why=why, score=score, named=_named
     )
+    environment.globals["failures"] = failures
     shown = [(outcome, draw.pictures(outcome)) for outcome in outcomes]
     return environment.get_template("report.html.j2").render(shown=shown, outcomes=outcomes)
 

@@ -81,7 +81,14 @@ KERNEL_RULE = "a kernel's version, 2.6.34 or newer, as in 6.12"
 KERNEL_DEFAULT = "7.3"
 SIMULATED_MODES = ("smp", "concur")
 ANY_MODE, UNFAIR = KERNEL_BOOSTS[1:]
-_SHORTER_SLICE = ((6, 6, 93), (6, 12, 31), (6, 14, 9))
+# Since which kernel, the stable ones that took it first (_has()): the base slice is shorter (2ae891b82695), who yields
+# forfeits (79104becf42b), and dice decide whether a CPU that goes idle looks for a task (33cf66d88306).
+_SHORTER_SLICE = ((6, 6, 93), (6, 12, 31), (6, 14, 9), (6, 15, 0))
+_YIELD_FORFEITS = ((6, 6, 120), (6, 12, 63), (6, 17, 13), (6, 18, 2), (6, 19, 0))
+_NEWIDLE_DICE = ((6, 1, 160), (6, 6, 120), (6, 12, 65), (6, 18, 5), (6, 19, 0))
+# From 75437bb304b2 until 89340d0935c9 a PV lock's waiter halts sooner behind one that is preempted.
+_HALTS_BEHIND_PREEMPTED = (4, 11, 0)
+_SPINS_BEHIND_PREEMPTED = ((4, 14, 149), (4, 19, 79), (5, 3, 6), (5, 4, 0))
 # Of CFS on one CPU before that version: the latency and the least turn (172e082a9111, 21406928afe4, 0bf377bbb0c1).
 _CFS_TURNS = (
     ((2, 6, 35), 5_000_000, 1_000_000),
@@ -177,6 +184,7 @@ def fair_class(kernel: str, settings: KernelSettings | None = None) -> dict[str,
         "delay_dequeue": version >= (6, 12, 0),
         "place_deadline_initial": version >= (6, 12, 0),
         "pick_buddy": version >= (6, 14, 0),
+        "yield_forfeits": _has(version, _YIELD_FORFEITS),
         "full_weights": version >= (7, 1, 0),
         # Since 7dadeaa6e851 x86 has no model but this and full preemption.
         "lazy_preemption": version >= (7, 0, 0),
@@ -197,7 +205,7 @@ def _newidle(version: tuple[int, ...]) -> str:
     """Return what decides whether a pCPU that goes idle looks for a task (sched_balance_newidle())."""
     if version < (5, 16, 0):
         return "migration-cost"
-    return "cost" if version < (6, 18, 0) else "random" if version < (7, 1, 0) else "rate"
+    return "rate" if version >= (7, 1, 0) else "random" if _has(version, _NEWIDLE_DICE) else "cost"
 
 
 def _cfs_turns(settings: KernelSettings) -> dict[str, int]:
@@ -207,9 +215,13 @@ def _cfs_turns(settings: KernelSettings) -> dict[str, int]:
 
 
 def _normalized_slice_ns(version: tuple[int, ...]) -> int:
-    """Return the base slice on one pCPU: shorter since 2ae891b82695, in 6.15 and in the stable kernels that took it."""
-    shorter = version >= (6, 15, 0) or any(version[:2] == since[:2] and version >= since for since in _SHORTER_SLICE)
-    return 700_000 if shorter else 750_000
+    """Return the base slice on one pCPU."""
+    return 700_000 if _has(version, _SHORTER_SLICE) else 750_000
+
+
+def _has(version: tuple[int, ...], since: Sequence[tuple[int, ...]]) -> bool:
+    """Return whether a kernel has what came with the last of ``since``, and to stable kernels with the others."""
+    return version >= since[-1] or any(version[:2] == stable[:2] and version >= stable for stable in since[:-1])
 
 
 def kvm_of(kernel: str, settings: KernelSettings | None = None) -> dict[str, Any]:
@@ -263,7 +275,8 @@ def guest_of(kernel: str, vcpus: int) -> dict[str, Any]:
     mode, with shorthands since 43931d350f30. ``slice_ns``, ``latency_ns`` and ``wakeup_gran_ns`` are the scheduler's,
     by the number of vCPUs. ``hrtick``: slices end on time. ``lag_by_tick``, ``paid_leave``: as a host's (fair_class()).
     ``yield_forfeits``: who yields gives up the rest of its slice. ``heeds_preempted``: whether a vCPU that KVM says is
-    preempted is spun for, and woken on. ``retains_tick``: an idle vCPU keeps its tick until that has woken it once.
+    preempted is spun for, and woken on. ``halts_behind_preempted``: whether who waits behind one for a PV lock halts.
+    ``retains_tick``: an idle vCPU keeps its tick until that has woken it once.
     ``lazy_tlb``: which idle vCPUs are asked to flush (94b1b03b519b, where there is PCID; 145f573b89a6; 209954cbc7d0).
     ``wakelist``: which wake-ups are left to the vCPU where the task will run. ``newidle``: what decides whether a vCPU
     that goes idle looks for a task.
@@ -275,9 +288,10 @@ def guest_of(kernel: str, vcpus: int) -> dict[str, Any]:
         "send_ipi": "each" if version < (5, 4, 0) else "shorthand",
         "hrtick": version >= (7, 3, 0),
         **_lag(version),
-        "yield_forfeits": version >= (6, 19, 0),
+        "yield_forfeits": _has(version, _YIELD_FORFEITS),
         "heeds_preempted": "nothing" if version < (4, 10, 0) else "owners" if version < (4, 18, 0) else "all",
         "scheduler": "cfs" if version < (6, 6, 0) else "eevdf" if version < (6, 12, 0) else "eevdf-delay",
+        "halts_behind_preempted": version >= _HALTS_BEHIND_PREEMPTED and not _has(version, _SPINS_BEHIND_PREEMPTED),
         "lazy_preemption": version >= (7, 0, 0),
         "retains_tick": version >= (7, 0, 0),
         "lazy_tlb": next((until for before, until in _LAZY_TLB if version < before), "late"),

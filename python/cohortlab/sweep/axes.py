@@ -24,6 +24,7 @@ FILES = ("scenario", "hardware", "workload", "model", "policy")
 VALUES_MAX = 1_000_000
 # As many as an integer of 64 bits has. Python itself refuses to read some thousands of them.
 DIGITS_MAX = 19
+_A_TO_B = f"A <= B, and {VALUES_MAX} of them at most"
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 
 
@@ -78,7 +79,7 @@ def _of_file(path: Path) -> list[Axis]:
         if isinstance(values, dict) and values.keys() == {"from", "to"}:
             low, high = values["from"], values["to"]
             if type(low) is not int or type(high) is not int or not 0 <= high - low < VALUES_MAX:
-                raise BadInput(f"{place}: is not allowed: must be from = A, to = B, whole numbers with A <= B")
+                raise BadInput(f"{place}: is not allowed: must be from = A, to = B, whole numbers with {_A_TO_B}")
             found.append(_checked(place, field, range(low, high + 1)))
         elif isinstance(values, list):
             found.append(_checked(place, field, values))
@@ -105,7 +106,7 @@ def _values(field: str, text: str) -> Sequence[Any]:
             raise _too_long(field, text)
         low, high = int(found[1]), int(found[2])
         if not 0 <= high - low < VALUES_MAX:
-            raise BadInput(f'--axis: {field}: "{text}" is not allowed: must be A..B with A <= B')
+            raise BadInput(f'--axis: {field}: "{text}" is not allowed: must be A..B with {_A_TO_B}')
         return range(low, high + 1)
     try:
         values: list[Any] = tomllib.loads(f"x = [{text}]")["x"]

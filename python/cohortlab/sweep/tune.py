@@ -60,6 +60,8 @@ class Search:
         seeds: runs of each program under each setting.
         tell: told of each setting that was tried.
         held_out: what judges the best later: what does not go with these is not tried.
+        scores: of all settings that were looked at, also of those that were left out.
+        tried: how many were simulated.
     """
 
     policy: str
@@ -70,6 +72,7 @@ class Search:
     tell: Callable[[Setting, Score], None] = lambda setting, score: None
     held_out: Sequence[Scenario] = ()
     scores: dict[tuple[str, ...], Score] = field(default_factory=dict)
+    tried: int = 0
 
     def check(self) -> None:
         """Raise BadInput for a knob or a value that is wrong alone, and with each value of each other knob."""
@@ -110,6 +113,7 @@ class Search:
             else:
                 fresh[arguments(setting)] = setting
         if fresh:
+            self.tried += len(fresh)
             found = score(self.policy, list(fresh.values()), self.training, self.seeds, self.hardware)
             for (args, setting), scored in zip(fresh.items(), found, strict=True):
                 self.scores[args] = scored

@@ -72,7 +72,7 @@ def tune(
         ("held out", "tuned", judged[-1]),
     ]
     if as_json:
-        print(json.dumps(_for_machines(policy, best, rows, len(search.scores)), indent=2))
+        print(json.dumps(_for_machines(policy, best, rows, search.tried), indent=2))
     else:
         _show(policy, arguments(best), rows)
     # Where nothing is better than the defaults, these stand in both rows.

@@ -41,6 +41,8 @@ pub struct GuestConfig {
     pub yield_forfeits: bool,
     /// What the kernel makes of it that a vCPU is preempted, as KVM says (vcpu_is_preempted()).
     pub heeds_preempted: Heeds,
+    /// Who waits in a `pv-queued` lock's queue halts sooner also behind one whose vCPU is preempted, as KVM says (75437bb304b2, 4.11, until 89340d0935c9, 5.4).
+    pub halts_behind_preempted: bool,
     /// CFS: time in which each of the tasks has a turn, if they are not too many (`sched_latency`); who has slept is half of it before the others at best.
     pub latency_ns: Ns,
     /// Who of the tasks that wait for a vCPU runs next.
@@ -87,6 +89,7 @@ impl Default for GuestConfig {
             paid_leave: false,
             yield_forfeits: false,
             heeds_preempted: Heeds::All,
+            halts_behind_preempted: false,
             latency_ns: 6_000_000,
             scheduler: Scheduler::Cfs,
             lazy_preemption: false,

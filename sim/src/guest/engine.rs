@@ -187,12 +187,17 @@ impl Vm {
         Some(at_ns)
     }
 
-    /// pv_wait_early(): who is behind a halted waiter of a `pv-queued` lock does not spin. It looks at that one in every 256th round. Returns how long until
-    /// the next one.
+    /// pv_wait_early(): who is behind a halted waiter of a `pv-queued` lock does not spin, and in some kernels nor does who is behind a preempted one. It looks
+    /// at that one in every 256th round. Returns how long until the next one.
     fn waits_early(&self, who: u32, spin: &Loop) -> Option<Ns> {
         let (Until::Locked(lock), Some(limit)) = (spin.until, &spin.limit) else { return None };
         let lock = &self.locks[lock as usize];
-        if lock.kind() != LockKind::PvQueued || !lock.is_behind_halted(who) {
+        if lock.kind() != LockKind::PvQueued {
+            return None;
+        }
+        let asks = self.guest.halts_behind_preempted;
+        let is_preempted = |before: u32| asks && self.vcpus[Self::waiter_vcpu(before)].seen_preempted;
+        if !lock.is_behind_halted(who) && !lock.before(who).is_some_and(is_preempted) {
             return None;
         }
         let between_ns = (self.guest.spin_threshold_ns / PV_LOOKS).max(1);
@@ -306,6 +311,21 @@ impl Vm {
             for who in self.locks[lock as usize].looks_at_first().collect::<Vec<_>>() {
                 self.poke(Self::waiter_vcpu(who));
             }
+        }
+    }
+
+    /// This vCPU is seen to be preempted: who stands behind it in a lock's queue looks again.
+    pub(crate) fn look_behind(&mut self, v: usize) {
+        let cpu = &self.cpus[v];
+        let doing = [&self.tasks[cpu.current as usize].frame.doing, &cpu.irq.doing];
+        let behind = [0, 1].map(|level: usize| match doing[level] {
+            Doing::Spin(Loop { until: Until::Locked(lock), .. }) => {
+                self.locks[*lock as usize].behind((v * 2 + level) as u32)
+            }
+            _ => None,
+        });
+        for who in behind.into_iter().flatten() {
+            self.poke(Self::waiter_vcpu(who));
         }
     }
 

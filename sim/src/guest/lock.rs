@@ -215,6 +215,12 @@ impl Lock {
         at.checked_sub(1).is_some_and(|before| self.queue[before].state == Patience::Halted)
     }
 
+    /// Who stands before this waiter in the queue.
+    pub fn before(&self, who: u32) -> Option<u32> {
+        let at = self.queue.iter().position(|waiter| waiter.who == who).unwrap_or_default();
+        at.checked_sub(1).map(|before| self.queue[before].who)
+    }
+
     /// Who stands behind this waiter.
     pub fn behind(&self, who: u32) -> Option<u32> {
         self.queue.iter().skip_while(|waiter| waiter.who != who).nth(1).map(|waiter| waiter.who)

@@ -184,6 +184,9 @@ impl Vm {
             self.vcpus[v].seen_preempted = self.kvm.steal_time && self.kvm.tells_preempted;
             self.look_at_owners();
         }
+        if self.guest.halts_behind_preempted && self.vcpus[v].seen_preempted {
+            self.look_behind(v);
+        }
         let shrunk = self.kvm.ple.shrunk(self.vcpus[v].window_size);
         let vcpu = &mut self.vcpus[v];
         vcpu.run = None;

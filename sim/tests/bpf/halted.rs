@@ -183,6 +183,41 @@ fn until_its_turn_begins(w: &mut World) -> (TaskId, TaskId) {
 }
 
 #[test]
+fn nothing_is_kept_for_a_long_sleeper_whose_affinity_is_set_while_it_waits() {
+    let mut w = keeping(1, Knobs::default());
+    let (vcpu, _) = until_its_turn_begins(&mut w);
+    let waits = |w: &mut World| {
+        until_it_runs(w, vcpu);
+        until_it_waits(w, vcpu);
+    };
+    // What is kept when its turn begins and it sleeps then.
+    let kept = |w: &mut World| {
+        let before = w.stats().kept;
+        while !w.is_running(vcpu) {
+            w.run(MS / 100);
+        }
+        w.sleep(vcpu);
+        w.stats().kept - before
+    };
+    for _ in 0..10 {
+        until_it_runs(&mut w, vcpu);
+        w.sleep(vcpu);
+        w.run(5 * MS);
+        w.wake(vcpu);
+    }
+    waits(&mut w);
+    assert_eq!(kept(&mut w), 0, "test: it sleeps long");
+    w.run(5 * MS);
+    w.wake(vcpu);
+    waits(&mut w);
+    for _ in 0..20 {
+        w.set_affinity(vcpu, &[0]);
+        assert!(!w.is_running(vcpu), "test");
+    }
+    assert_eq!(kept(&mut w), 0);
+}
+
+#[test]
 fn who_does_not_wake_in_time_loses_it() {
     let mut w = keeping(1, Knobs::default());
     let (vcpu, host) = until_its_turn_begins(&mut w);

@@ -87,6 +87,30 @@ fn a_leader_goes_on_as_soon_as_its_laggard_runs() {
 }
 
 #[test]
+fn who_waits_has_not_waited_twice_when_its_affinity_is_set() {
+    let mut w = world_with(2, relaxed());
+    let waits_ns = [5 * MS / 2, 4 * MS];
+    let kthreads = [0, 1].map(|cpu| w.spawn(Spec::on_demand(waits_ns[cpu]).kthread().on(&[cpu])));
+    w.run(10 * MS);
+    let vm = w.new_vm(2);
+    let vcpus = [0, 1].map(|id| w.spawn(Spec::busy().vcpu(vm, id).on(&[id])));
+    introduce(&mut w, &vcpus);
+    // The one falls behind by 2.5 ms, then the other one for 3.5: by 1 ms, in the end.
+    w.wake(kthreads[0]);
+    w.run(10 * MS);
+    let before = w.stats().gang_stops;
+    w.wake(kthreads[1]);
+    w.run(7 * MS / 2);
+    assert!(w.is_running(vcpus[0]) && !w.is_running(vcpus[1]), "test");
+    for _ in 0..4 {
+        w.set_affinity(vcpus[1], &[1]);
+    }
+    w.settle();
+    assert!(w.is_running(vcpus[0]), "it has no such lead");
+    assert_eq!(w.stats().gang_stops, before);
+}
+
+#[test]
 fn idling_is_progress() {
     let mut w = world_with(2, relaxed());
     let (_, vm) = busy_vm(&mut w, 2);

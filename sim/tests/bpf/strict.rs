@@ -265,6 +265,26 @@ fn a_gang_leaves_a_pcpu_that_a_real_time_task_takes() {
 }
 
 #[test]
+fn who_waits_for_a_kernel_thread_keeps_its_seat_when_its_affinity_is_set() {
+    let mut w = world_with(2, strict());
+    let kthread = w.spawn(Spec::on_demand(MS / 2).kthread().on(&[1]));
+    w.run(10 * MS);
+    let vm = w.new_vm(2);
+    let vcpus = [0, 1].map(|id| w.spawn(Spec::busy().vcpu(vm, id).on(&[id])));
+    introduce(&mut w, &vcpus);
+    // Between two periods, and no tick is near.
+    w.run(200 * MS + MS / 4);
+    let before = w.stats().gang_stops;
+    w.wake(kthread);
+    w.settle();
+    assert!(w.is_running(vcpus[0]) && !w.is_running(vcpus[1]), "test");
+    w.set_affinity(vcpus[1], &[1]);
+    w.settle();
+    assert!(w.is_running(vcpus[0]), "its VM's turn is over");
+    assert_eq!(w.stats().gang_stops, before);
+}
+
+#[test]
 fn clocks_that_disagree_tear_no_gang() {
     let skew_ns = vec![0, 300_000, -200_000, 700_000];
     let mut w = World::new(Config { knobs: strict(), skew_ns, ..Config::cpus(4) });

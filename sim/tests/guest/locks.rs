@@ -301,6 +301,42 @@ fn who_is_behind_a_halted_waiter_does_not_spin() {
     assert_eq!(spun, [128 * US; 3]);
 }
 
+/// vCPU 0 has the lock from 0.1 to 2.1 ms. vCPU 1 wants it at 0.5 ms, and its pCPU is a hog's from 1 to 2 ms; vCPU 2 stands behind it from 605 us on. The
+/// threshold is 1.28 ms, so it looks every 10 us at the one before. When it halts first.
+fn halts_behind_a_preempted_one(change: impl Fn(&mut cohort_sim::scenario::VmConfig)) -> u64 {
+    let text = "
+        [[thread]]
+        name = 'a'
+        steps = [{ compute = '100us' }, { lock = { name = 'l', hold = '2ms' } }]
+        [[thread]]
+        name = 'b'
+        steps = [{ compute = '500us' }, { lock = { name = 'l', hold = '10us' } }]
+        [[thread]]
+        name = 'c'
+        steps = [{ compute = '605us' }, { lock = { name = 'l', hold = '10us' } }]";
+    let mut config = vm(3, text);
+    config.guest.lock = LockKind::PvQueued;
+    config.guest.spin_threshold_ns = 1_280 * US;
+    change(&mut config);
+    let machine = MachineConfig::ideal(3);
+    let s = build(&machine, turns_of_a_ms(), &[config], &[hog(1)], 1).pin(&[0, 1, 2]).until(4 * MS);
+    let order: Vec<(u64, u32)> = s.taken(3).iter().map(|(at, (who, _))| (*at / US, *who)).collect();
+    assert_eq!(order, [(100, 0), (2_100, 1), (2_110, 2)]);
+    s.list(|what| matches!(what, What::Halt { vcpu, .. } if vcpu.id == 2).then_some(()))[0].0
+}
+
+#[test]
+fn who_is_behind_a_preempted_waiter_does_not_spin_in_some_kernels() {
+    assert_eq!(halts_behind_a_preempted_one(|_| {}), 1_885 * US);
+    assert_eq!(halts_behind_a_preempted_one(|config| config.guest.halts_behind_preempted = true), 1_005 * US);
+    // Who is not told cannot see it.
+    let untold = halts_behind_a_preempted_one(|config| {
+        config.guest.halts_behind_preempted = true;
+        config.kvm.tells_preempted = false;
+    });
+    assert_eq!(untold, 1_885 * US);
+}
+
 /// vCPU 0 has the lock up to 500 us; vCPU 1 wants it at 0.1 ms, and halts at 0.2 ms; vCPU 2 comes at 0.3 ms, and whoever is said as late as that.
 fn beside_a_halted_one(third_holds: &str, more: &str) -> Sim {
     let text = format!(

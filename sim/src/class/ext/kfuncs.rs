@@ -165,8 +165,8 @@ pub unsafe extern "C" fn scx_bpf_select_cpu_dfl(
 pub unsafe extern "C" fn scx_bpf_pick_idle_cpu(allowed: *const CpuMask, _flags: u64) -> i32 {
     // SAFETY: the caller's promise.
     let allowed = unsafe { &*allowed };
-    counted(Cost::PickIdleCpu, |_, ext| {
-        let found = ext.idle.iter().find(|cpu| allowed.has(cpu.index()));
+    counted(Cost::PickIdleCpu, |core, ext| {
+        let found = ext.first_idle(core, |cpu| allowed.has(cpu.index()));
         found.filter(|cpu| ext.claim_idle(*cpu)).map_or(-EBUSY, |cpu| cpu.0 as i32)
     })
 }

@@ -10,12 +10,13 @@ use crate::cpuset::CpuSet;
 use crate::error::SimError;
 use crate::host::TaskSpec;
 use crate::ids::CpuId;
-use crate::machine::Costs;
+use crate::machine::{Costs, MachineConfig};
 
 use super::dsq::{DSQ_LOCAL, DSQ_LOCAL_ON, ENQ_HEAD, ENQ_LAST, ENQ_PREEMPT, ENQ_WAKEUP};
 use super::ffi::Ops;
 use super::kfuncs::*;
 use super::small::*;
+use super::ExtConfig;
 
 const KICK_IDLE: u64 = 1;
 const KICK_PREEMPT: u64 = 2;
@@ -213,4 +214,46 @@ fn who_is_forgotten_is_seen_by_the_watchdog() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+fn pick_anywhere(p: Task) -> i32 {
+    // SAFETY: a task of the model's, and its mask.
+    unsafe { scx_bpf_pick_idle_cpu((*p).cpus_ptr, 0) }
+}
+
+extern "C" fn anywhere_idle(p: Task, prev_cpu: i32, _flags: u64) -> i32 {
+    let cpu = pick_anywhere(p);
+    if cpu < 0 {
+        return prev_cpu;
+    }
+    scx_bpf_dsq_insert(p, DSQ_LOCAL, SLICE_NS, 0);
+    cpu
+}
+
+/// Two cores of two threads, of which somebody has these: where a task begins that was on `prev`.
+fn beside(ops: &'static Ops, busy: &[u32], prev: u32) -> CpuId {
+    let machine = MachineConfig { cores_per_socket: 2, threads_per_core: 2, ..MachineConfig::ideal(2) };
+    let mut w = World::on(ops, machine, Costs::free(), ExtConfig::default());
+    for cpu in busy {
+        let allowed = Some([CpuId(*cpu)].into_iter().collect::<CpuSet>());
+        let pinned = w.spawn(TaskSpec { allowed, ..TaskSpec::default() }, Program::Busy);
+        w.sim.host.wake(pinned, None);
+    }
+    w.until(500 * US);
+    let task = w.spawn(TaskSpec { was_on: Some(CpuId(prev)), ..TaskSpec::default() }, Program::Busy);
+    w.sim.host.wake(task, None);
+    w.until(600 * US);
+    assert!(w.sim.host.is_running(task));
+    w.sim.host.cpu_of(task)
+}
+
+#[test]
+fn a_core_that_idles_as_a_whole_comes_first_then_the_other_thread_of_its_own() {
+    assert_eq!(beside(&FIFO, &[1], 0), CpuId(2), "its own pCPU idles, beside a thread that does not");
+    assert_eq!(beside(&FIFO, &[1], 3), CpuId(3), "its own core is whole");
+    assert_eq!(beside(&FIFO, &[1, 3], 0), CpuId(0), "no core is");
+    assert_eq!(beside(&FIFO, &[1, 3], 3), CpuId(2), "of its own core");
+    static ANYWHERE: Ops = Ops { select_cpu: Some(anywhere_idle), ..FIFO };
+    assert_eq!(beside(&ANYWHERE, &[1], 0), CpuId(2));
+    assert_eq!(beside(&ANYWHERE, &[1, 3], 3), CpuId(0));
 }

@@ -153,7 +153,11 @@ impl World {
     }
 
     pub fn with(ops: &'static Ops, cpus: u32, costs: Costs, config: ExtConfig) -> Self {
-        let machine = MachineConfig { costs: Costs { tick_ns: MS, ..costs }, ..MachineConfig::ideal(cpus) };
+        Self::on(ops, MachineConfig::ideal(cpus), costs, config)
+    }
+
+    pub fn on(ops: &'static Ops, machine: MachineConfig, costs: Costs, config: ExtConfig) -> Self {
+        let machine = MachineConfig { costs: Costs { tick_ns: MS, ..costs }, ..machine };
         let mut ext = Ext::new(config, &machine).unwrap();
         ext.ops = ops;
         ext.on_switch = None;

@@ -3,6 +3,7 @@
 
 use crate::host::Core;
 use crate::ids::{CpuId, TaskId};
+use crate::machine::Distance;
 use crate::tree::Key;
 
 use super::class::WAKE_SYNC;
@@ -177,6 +178,25 @@ impl Ext {
         self.tasks[id as usize].queue == Some(Queue::User(dsq)) && self.forest.key(id) == key
     }
 
+    /// Do all threads of this pCPU's core idle (`idle_smts`)?
+    fn idles_whole(&self, core: &Core, cpu: CpuId) -> bool {
+        core.machine.core_of(cpu).all(|thread| self.idle.has(thread) || !core.cpu(thread).online)
+    }
+
+    /// The first pCPU that idles with all of its core, of those that pass; none where cores have one thread.
+    fn first_whole(&self, core: &Core, may: impl Fn(CpuId) -> bool) -> Option<CpuId> {
+        if core.machine.threads_per_core() == 1 {
+            return None;
+        }
+        self.idle.iter().find(|cpu| may(*cpu) && self.idles_whole(core, *cpu))
+    }
+
+    /// pick_idle_cpu_in_node(): a whole core first. The kernel goes on behind the one that it found last (cpumask_any_and_distribute()); here it is always the
+    /// first one.
+    pub(super) fn first_idle(&self, core: &Core, may: impl Fn(CpuId) -> bool) -> Option<CpuId> {
+        self.first_whole(core, &may).or_else(|| self.idle.iter().find(|cpu| may(*cpu)))
+    }
+
     /// scx_select_cpu_dfl(), without its preferences among caches and nodes. With SCX_WAKE_SYNC the waker's pCPU counts as idle, as long as any is.
     pub(super) fn select_cpu_dfl(
         &mut self,
@@ -186,17 +206,39 @@ impl Ext {
         flags: u64,
     ) -> Option<CpuId> {
         let task = core.task(id);
-        if task.may_use(prev) && self.claim_idle(prev) {
-            return Some(prev);
+        let may_stay = task.may_use(prev);
+        if task.is_pinned() {
+            return Some(prev).filter(|_| may_stay && self.claim_idle(prev));
         }
         let here = core.this_cpu;
-        let sync = flags & WAKE_SYNC != 0 && self.cpus[here.index()].local.is_empty();
-        if sync && self.idle.iter().next().is_some() && task.may_use(here) {
-            self.claim_idle(here);
-            return Some(here);
+        if flags & WAKE_SYNC != 0 {
+            let is_near = core.machine.distance(here, prev) <= Distance::Cache;
+            if is_near && may_stay && self.claim_idle(prev) {
+                return Some(prev);
+            }
+            let is_free = self.cpus[here.index()].local.is_empty() && !self.idle.is_empty();
+            if is_free && task.may_use(here) {
+                self.claim_idle(here);
+                return Some(here);
+            }
         }
-        if task.is_pinned() {
-            return None;
+        let has_threads = core.machine.threads_per_core() > 1;
+        let stays_whole = has_threads && may_stay && self.idles_whole(core, prev);
+        if !stays_whole {
+            if let Some(found) = self.first_whole(core, |cpu| task.may_use(cpu)) {
+                self.claim_idle(found);
+                return Some(found);
+            }
+        }
+        if may_stay && self.claim_idle(prev) {
+            return Some(prev);
+        }
+        if has_threads {
+            let mut threads = core.machine.core_of(prev);
+            if let Some(found) = threads.find(|cpu| task.may_use(*cpu) && self.idle.has(*cpu)) {
+                self.claim_idle(found);
+                return Some(found);
+            }
         }
         let found = match &task.allowed {
             None => self.idle.iter().next(),

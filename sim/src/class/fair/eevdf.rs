@@ -198,8 +198,8 @@ impl Fair {
     pub(super) fn eevdf_yield(&mut self, task: TaskId) {
         let id = self.of_task[task.index()];
         let slice = self.slice(self.entity(id).weight);
-        let forfeits = self.config.variant >= Variant::EevdfForfeit && self.is_eligible(id);
-        let later = self.config.variant == Variant::Eevdf;
+        let later = self.config.variant == Variant::Eevdf && !self.config.yield_forfeits;
+        let forfeits = !later && self.is_eligible(id);
         let entity = self.entity_mut(id);
         let rq = entity.rq;
         if forfeits {

@@ -37,7 +37,7 @@ use self::queue::{Entity, Rq};
 pub enum Variant {
     /// 2.6.34 to 6.5.
     Cfs,
-    /// 6.6 to 6.18: a task that yields gets a later deadline.
+    /// 6.6 to 6.18: a task that yields gets a later deadline ([`FairConfig::yield_forfeits`]).
     Eevdf,
     /// From 6.19: ... and forfeits its virtual time up to its deadline.
     EevdfForfeit,
@@ -107,6 +107,9 @@ pub struct FairConfig {
     pub buddy_hints: bool,
     /// EEVDF: who is to be picked next, by such a hint or a yield_to(), is picked if it is eligible (PICK_BUDDY, 6.14 and later).
     pub pick_buddy: bool,
+    /// EEVDF: who yields forfeits its virtual time up to its deadline (79104becf42b, 6.19 and stable kernels before it). Always so of
+    /// [`Variant::EevdfForfeit`] and later.
+    pub yield_forfeits: bool,
     /// EEVDF: who goes to sleep ahead of the average stays queued until it no longer is (DELAY_DEQUEUE, 6.12 and later).
     pub delay_dequeue: bool,
     /// EEVDF: a new task's first slice is half as long (PLACE_DEADLINE_INITIAL; before 6.12 it was placed a second time, with a whole one).
@@ -153,6 +156,7 @@ impl Default for FairConfig {
             run_to_parity: true,
             buddy_hints: true,
             pick_buddy: true,
+            yield_forfeits: false,
             delay_dequeue: true,
             place_deadline_initial: true,
             full_weights: true,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Does a pCPU that goes idle look for a task at all? Only if it is idle for longer than that takes, on average, and since 6.18 as often as it was worth it
+//! Does a pCPU that goes idle look for a task at all? Only if it is idle for longer than that takes, on average, and since 6.19 as often as it was worth it
 //! (`sched_balance_newidle()` of kernel/sched/fair.c). A pCPU whose tasks sleep for moments at a time hardly ever does.
 
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ pub enum Newidle {
     MigrationCost,
     /// From 5.16: as much idle time as looking has cost at most.
     Cost,
-    /// From 6.18: ... and dice that know how often anything was found (NI_RANDOM).
+    /// From 6.19, and in stable kernels before it: ... and dice that know how often anything was found (NI_RANDOM).
     Random,
     /// From 7.1: ... and how often it was tried (NI_RATE).
     Rate,
