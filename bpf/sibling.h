@@ -102,18 +102,20 @@ static s32 sibling_to_run(struct task_ctx *t, struct vm_ctx *vm, u32 *class)
 }
 
 /*
- * Does KVM offer a sibling of that class at the same exit, once the program on kvm_vcpu_on_spin() is over? Then a wish left with the spinner's own pCPU is all that it takes: ops.yield
- * finds it (exit_state()). A kick is an interrupt in the middle of that program, a section that forbids migration: the spinner loses its pCPU in there and has to be let out of it
- * first (let_out() in turn.h), by timers, two or three of them for each boost.
+ * Does KVM offer v at the same exit, once the program on kvm_vcpu_on_spin() is over? Then a wish left with the spinner's own pCPU is all that it takes: ops.yield finds it
+ * (exit_state()). A kick is an interrupt in the middle of that program, a section that forbids migration: the spinner loses its pCPU in there and has to be let out of it
+ * first (let_out() in turn.h), by timers, two or three of them for each boost. Of an interrupt that waits KVM knows only where the APIC is virtualized, and not for each.
  */
-static __always_inline bool kvm_offers(u32 class)
+static __always_inline bool kvm_offers(const struct vcpu_ctx *v)
 {
-	return class > BOOST_CLASS_USER;
+	struct kvm_vcpu *kvm_vcpu = (struct kvm_vcpu *)v->kvm_vcpu;
+
+	return v->woken || (kvm_vcpu && vcpu_preempted_in_kernel(kvm_vcpu));
 }
 
 /*
  * vCPU t is at its next exit on cpu without having lost it since it was to give it away: KVM has offered nobody. It passes over one that is in such an exit itself, every
- * other time, and it cannot tell of every interrupt that waits.
+ * other time.
  */
 static __always_inline bool last_exit_is_unserved(const struct task_ctx *t, const struct vcpu_ctx *spinner, s32 cpu)
 {

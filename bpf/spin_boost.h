@@ -105,7 +105,7 @@ static void boost_any_mode(struct task_ctx *t, struct vm_ctx *vm, struct vcpu_ct
 	boost_charge(spinner, now);
 	spinner->exit_served = EXIT_SERVED;
 	if (cpu == spinner_cpu) {
-		if (kvm_offers(class))
+		if (kvm_offers(v))
 			return;
 		spinner->gave_way = 1;
 	}

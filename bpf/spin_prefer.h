@@ -128,10 +128,10 @@ static void prefer_on_spin(struct task_ctx *t, s32 cpu, bool in_kernel)
 	index = (s32)spinner->preferred - 1;
 	v = vcpu_at(index);
 	if (index >= 0 && v && prefer_is_needed(spinner, v, now)) {
-		class = boost_class_of(v);
 		stat_inc(STAT_PREFER_KEPT);
 	} else {
 		index = sibling_to_run(t, vm, &class);
+		v = vcpu_at(index);
 	}
 	if (index < 0)
 		return;
@@ -140,7 +140,7 @@ static void prefer_on_spin(struct task_ctx *t, s32 cpu, bool in_kernel)
 		return;
 	spinner->exit_served = EXIT_SERVED;
 	if (there == cpu) {
-		if (kvm_offers(class))
+		if (v && kvm_offers(v))
 			return;
 		spinner->gave_way = 1;
 	}

@@ -101,8 +101,14 @@ OF_POLICIES = [
     Mutation(
         "a spinner stops itself though KVM is about to yield for it",
         "sibling.h",
-        "return class > BOOST_CLASS_USER;",
+        "return v->woken || (kvm_vcpu && vcpu_preempted_in_kernel(kvm_vcpu));",
         "return false;",
+    ),
+    Mutation(
+        "one that KVM does not offer is left to its yield",
+        "sibling.h",
+        "return v->woken || (kvm_vcpu && vcpu_preempted_in_kernel(kvm_vcpu));",
+        "return true;",
     ),
     Mutation(
         "what KVM did not offer after all is forgotten",

@@ -10,8 +10,8 @@ use crate::world::{TaskId, World};
 #[test]
 fn a_choice_that_kvm_shares_is_left_to_its_yield() {
     for spin in [SPIN_BOOST, SPIN_PREFER] {
-        // Who was preempted in user mode KVM does not offer: there the program on the exit stops the spinner itself.
-        for in_kernel in [true, false] {
+        // Who was preempted in user mode KVM does not offer, also with an interrupt that it may not know of: the program on the exit stops the spinner itself.
+        for (in_kernel, irq) in [(true, false), (false, false), (false, true)] {
             let knobs = Knobs { spin: Some(spin), boost: Some(BOOST_ANY_MODE), ..Knobs::default() };
             let mut w = world_with(1, Knobs { slice_ns: Some(8 * MS), ..knobs });
             let (_, vcpus) = busy_vm(&mut w, 2);
@@ -24,10 +24,11 @@ fn a_choice_that_kvm_shares_is_left_to_its_yield() {
                 w.run(MS / 10);
             }
             w.set_guest_kernel(vcpus[0], true);
+            w.set_irq_pending(vcpus[1], irq);
             let before = w.stats().boost_offered;
             w.pause_exit(vcpus[0]);
-            assert!(w.is_running(vcpus[1]), "{spin} {in_kernel}: the sibling does not run");
-            assert_eq!(w.stats().boost_offered - before, u64::from(in_kernel), "{spin}");
+            assert!(w.is_running(vcpus[1]), "{spin} {in_kernel} {irq}: the sibling does not run");
+            assert_eq!(w.stats().boost_offered - before, u64::from(in_kernel), "{spin} {irq}");
             audit(&mut w);
         }
     }
@@ -38,13 +39,16 @@ fn what_kvm_did_not_offer_after_all_runs_at_the_next_exit() {
     for spin in [SPIN_BOOST, SPIN_PREFER] {
         let knobs = Knobs { spin: Some(spin), boost: Some(BOOST_ANY_MODE), ..Knobs::default() };
         let mut w = world_with(1, Knobs { slice_ns: Some(8 * MS), ..knobs });
-        let (spinner, waiting) = one_runs_three_wait(&mut w);
-        w.set_irq_pending(waiting[1], true);
+        let (_, vcpus) = busy_vm(&mut w, 4);
+        w.run(400 * MS);
+        preempt_in_kernel(&mut w, vcpus[1]);
+        let spinner = *vcpus.iter().find(|id| w.is_running(**id)).expect("one of them runs");
+        w.set_guest_kernel(spinner, true);
         w.pause_exit_in_vain(spinner);
         w.run(MS / 100);
         assert!(w.is_running(spinner));
         w.pause_exit(spinner);
-        assert!(w.is_running(waiting[1]), "{spin}: the one chosen before does not run");
+        assert!(w.is_running(vcpus[1]), "{spin}: the one chosen before does not run");
         let stats = w.stats();
         assert_eq!((stats.boost_chosen, stats.boost_granted), (1, 1), "{spin}");
         audit(&mut w);
